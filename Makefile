@@ -1,0 +1,31 @@
+# make run: set up and open the interface (a demonstration where there is no terminal).
+# make test: set up and pass every test and static check. make test-long: fuzzing and soaks.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: run setup test test-long clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "batchdeck needs Python 3.11 or newer, not " + sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $(STAMP)
+
+run: setup
+	@if [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/tui; else exec $(BIN)/tui demo; fi
+
+test: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -m 'not long'
+
+test-long: setup
+	$(BIN)/pytest -m long
+
+clean:
+	rm -rf .venv
