@@ -1,0 +1,168 @@
+"""BlockPool: who holds which block of the KV cache. Pure bookkeeping, no tensors."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from engine.snapshot import BlockMap, BlockState
+from engine.telemetry import BlockChange, BlockEvents
+
+_FREE, _CACHED, _USED, _SHARED = (
+    ord(state) for state in (BlockState.FREE, BlockState.CACHED, BlockState.USED, BlockState.SHARED)
+)
+# Of states that are equally frequent in a cell of the map, the busiest is shown.
+_BUSIEST_FIRST = (_SHARED, _USED, _CACHED, _FREE)
+
+
+class BlockPool:
+    """Blocks with reference counts (PagedAttention, SOSP'23, section 4.3).
+
+    A block is free (blank), cached (no holder, but its content may be found again), used (one
+    holder) or shared (several). `free + cached + used == num_blocks` always, shared ones being
+    among the used. New blocks come from the free ones; when there are none, the cached block that
+    was let go longest ago is evicted.
+
+    Args:
+        evicted: called with a cached block before it is given anew, to forget what it held.
+    """
+
+    def __init__(self, num_blocks: int, evicted: Callable[[int], None]) -> None:
+        self.num_blocks = num_blocks
+        self._evicted = evicted
+        # A stack: the block freed last is warm in the processor's cache.
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._kept = bytearray(num_blocks)
+        self._states = bytearray([_FREE]) * num_blocks
+        self._owners = [-1] * num_blocks
+        self._holders: dict[int, list[int]] = {}
+        self._log: list[tuple[BlockChange, int, int]] = []
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks with at least one holder."""
+        return self.num_blocks - len(self._free) - len(self._cached)
+
+    @property
+    def num_shared(self) -> int:
+        return len(self._holders)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `give` can give: free and cached."""
+        return len(self._free) + len(self._cached)
+
+    def is_cached(self, block: int) -> bool:
+        """Whether a block has content but no holder."""
+        return self._states[block] == _CACHED
+
+    def give(self, count: int, seq: int) -> list[int]:
+        """Give `count` blocks to sequence `seq`. The caller has checked `num_available`."""
+        blocks = []
+        for _ in range(count):
+            if self._free:
+                block = self._free.pop()
+            else:
+                block, _none = self._cached.popitem(last=False)
+                self._kept[block] = 0
+                self._evicted(block)
+                self._log.append((BlockChange.EVICTED, block, -1))
+            self._states[block] = _USED
+            self._owners[block] = seq
+            self._log.append((BlockChange.GIVEN, block, seq))
+            blocks.append(block)
+        return blocks
+
+    def share(self, block: int, seq: int) -> None:
+        """Let `seq` hold a block whose content is kept: one that is cached, or held by others."""
+        if self._states[block] == _CACHED:
+            del self._cached[block]
+            self._states[block] = _USED
+            self._owners[block] = seq
+        else:
+            self._holders.setdefault(block, [self._owners[block]]).append(seq)
+            self._states[block] = _SHARED
+        self._log.append((BlockChange.SHARED, block, seq))
+
+    def keep(self, block: int) -> None:
+        """When its last holder lets go, the block stays cached instead of becoming free."""
+        self._kept[block] = 1
+
+    def release(self, blocks: Iterable[int], seq: int) -> None:
+        """`seq` lets go of blocks, the first to be evicted first: pass a table in reverse."""
+        for block in blocks:
+            holders = self._holders.get(block)
+            if holders is not None:
+                holders.remove(seq)
+                self._owners[block] = holders[0]
+                if len(holders) == 1:
+                    del self._holders[block]
+                    self._states[block] = _USED
+                self._log.append((BlockChange.LEFT, block, seq))
+                continue
+            self._owners[block] = -1
+            if self._kept[block]:
+                self._cached[block] = None
+                self._states[block] = _CACHED
+                self._log.append((BlockChange.CACHED, block, seq))
+            else:
+                self._free.append(block)
+                self._states[block] = _FREE
+                self._log.append((BlockChange.FREED, block, seq))
+
+    def take_events(self) -> BlockEvents:
+        """What happened since the last call."""
+        log, self._log = tuple(self._log), []
+        return BlockEvents(log)
+
+    def map(self, max_cells: int) -> BlockMap:
+        """The pool in at most `max_cells` cells.
+
+        Slices and counts run in C: 2,000 cells over 200,000 blocks take 2 ms.
+        """
+        per_cell = max(1, -(-self.num_blocks // max_cells))
+        letters = bytearray()
+        owners = []
+        for start in range(0, self.num_blocks, per_cell):
+            cell = self._states[start : start + per_cell]
+            state = cell[0] if per_cell == 1 else max(_BUSIEST_FIRST, key=cell.count)
+            letters.append(state)
+            owners.append(self._owners[start + cell.find(state)])
+        return BlockMap(
+            num_blocks=self.num_blocks,
+            blocks_per_cell=per_cell,
+            states=letters.decode("ascii"),
+            owners=tuple(owners),
+            free=self.num_free,
+            cached=self.num_cached,
+            used=self.num_used,
+            shared=self.num_shared,
+        )
+
+    def check(self, tables: Iterable[tuple[int, Iterable[int]]]) -> None:
+        """Compare the books with the block tables that exist: (sequence, its blocks).
+
+        Raises:
+            AssertionError: a block is lost, held twice, or counted wrongly.
+        """
+        held: dict[int, list[int]] = {}
+        for seq, blocks in tables:
+            for block in blocks:
+                held.setdefault(block, []).append(seq)
+        idle = set(self._free) | set(self._cached)
+        assert len(idle) == len(self._free) + len(self._cached), "a block is idle twice"
+        assert idle.isdisjoint(held), f"idle blocks are held: {idle & held.keys()}"
+        assert len(idle) + len(held) == self.num_blocks, "a block is lost"
+        for block, seqs in held.items():
+            known = self._holders.get(block, [self._owners[block]])
+            assert sorted(known) == sorted(seqs), f"block {block}: {known} on the books, not {seqs}"
+            assert self._states[block] == (_SHARED if len(seqs) > 1 else _USED)

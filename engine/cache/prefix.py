@@ -1,0 +1,49 @@
+"""PrefixIndex: finds blocks by what they hold, for sharing equal prefixes."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+
+
+def root_hash(key: str) -> bytes:
+    """Where every chain starts. `key` names all that the cache's content depends on but the tokens:
+    model, dtype, salt."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """Hash of a full block: of its tokens and, by its parent's hash, of all tokens before it.
+
+    SHA-256 over the ids as 32-bit integers: equal hashes mean equal prefixes, so tokens need not be
+    compared, and nobody can craft a collision that reads another user's cache.
+    """
+    return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()
+
+
+class PrefixIndex:
+    """Which block holds which prefix. A block has one hash; of equal blocks the first is kept."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[bytes, int] = {}
+        self._hashes: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def find(self, hash: bytes) -> int | None:
+        """The block that ends this prefix."""
+        return self._blocks.get(hash)
+
+    def add(self, hash: bytes, block: int) -> bool:
+        """Publish a block; False when another block holds the same already."""
+        if hash in self._blocks:
+            return False
+        self._blocks[hash] = block
+        self._hashes[block] = hash
+        return True
+
+    def drop(self, block: int) -> None:
+        """Forget an evicted block."""
+        del self._blocks[self._hashes.pop(block)]

@@ -1,0 +1,229 @@
+"""EngineHost: the thread that owns an engine; an EngineClient for everyone else."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from engine.client import LoadRequest, Submission
+from engine.core import EngineCore
+from engine.errors import EngineError, UnavailableError
+from engine.loading import LoadedModel, ModelLoader
+from engine.snapshot import EnginePhase, EngineStatus, Snapshot
+from engine.stream import RequestStream
+from engine.telemetry import StepRecord
+from engine.translator import Translator
+
+log = logging.getLogger(__name__)
+
+JOIN_TIMEOUT = 10.0
+
+
+class EngineHost:
+    """Runs one core on a thread of its own, with a second thread for text.
+
+    Commands reach the engine thread through a mailbox and take effect between two steps; an idle
+    engine blocks on the mailbox and costs nothing. No caller ever waits for a step.
+
+    Args:
+        loader: imported and called on the engine thread, so that torch loads behind the first
+            paint of the screen.
+        clock: monotonic seconds, the one clock of all times.
+    """
+
+    def __init__(self, loader: ModelLoader, clock: Callable[[], float] = time.monotonic) -> None:
+        self._loader = loader
+        self._clock = clock
+        self._mailbox: queue.SimpleQueue[Callable[[EngineCore], None] | None] = queue.SimpleQueue()
+        self._text = Translator(clock, self._mailbox.put)
+        self._status = EngineStatus(EnginePhase.EMPTY)
+        self._core: EngineCore | None = None
+        self._snapshot: Snapshot | None = None
+        self._snapshot_wanted = False
+        self._wanted: LoadRequest | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, submission: Submission, wake: Callable[[], None] | None = None
+    ) -> RequestStream:
+        stream = RequestStream(submission.request_id, wake)
+        self._text.submit(submission, stream)
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        self._text.abort(request_id)
+
+    def status(self) -> EngineStatus:
+        return self._status
+
+    def snapshot(self) -> Snapshot | None:
+        self._snapshot_wanted = True
+        return self._snapshot
+
+    def step_records(self, since: int) -> tuple[StepRecord, ...]:
+        core = self._core
+        return core.records.since(since) if core is not None else ()
+
+    def set_knobs(self, changes: Mapping[str, object], who: str) -> None:
+        self._loaded().change_knobs(changes, who)
+        self._wake()
+
+    def undo_knobs(self, who: str) -> None:
+        self._loaded().undo_knobs(who)
+        self._wake()
+
+    def load(self, request: LoadRequest) -> None:
+        self._text.hold()
+        self._wanted = request
+        self._wake()
+
+    def shutdown(self) -> None:
+        self._stopping = True
+        self._wake()
+        self._thread.join(JOIN_TIMEOUT)
+        self._text.close(UnavailableError("the engine was shut down"))
+
+    def _loaded(self) -> EngineCore:
+        core = self._core
+        if core is None:
+            raise UnavailableError("no model is loaded")
+        return core
+
+    def _wake(self) -> None:
+        self._mailbox.put(None)
+
+    def _run(self) -> None:
+        try:
+            served: LoadRequest | None = None
+            while not self._stopping:
+                if (request := self._wanted) is None:
+                    self._drop_stray(self._mailbox.get())
+                    continue
+                self._wanted = None
+                model, served = self._load(request, served)
+                if model is not None:
+                    self._serve(model)
+            self._status = EngineStatus(EnginePhase.STOPPED)
+        except BaseException as error:
+            log.exception("the engine thread ended")
+            self._core = None
+            message = f"the engine failed: {type(error).__name__}: {error}"
+            self._status = EngineStatus(EnginePhase.FAILED, self._status.model, message)
+            self._text.close(UnavailableError(message))
+
+    def _drop_stray(self, command: Callable[[EngineCore], None] | None) -> None:
+        """Commands are posted while a model is there; a late abort may still stray in."""
+        if command is not None:
+            log.debug("dropped a command for a model that is gone")
+
+    def _load(
+        self, request: LoadRequest, fallback: LoadRequest | None
+    ) -> tuple[LoadedModel | None, LoadRequest | None]:
+        """Load a model, or go back to the one before; returns what is loaded now and how."""
+        try:
+            return self._call_loader(request, ""), request
+        except _LoadCancelledError:
+            return None, fallback
+        except EngineError as error:
+            failure = f"could not load {request.model}: {error.message}"
+            log.error("%s", failure)
+        if fallback is not None:
+            try:
+                return self._call_loader(fallback, failure), fallback
+            except _LoadCancelledError:
+                return None, fallback
+            except EngineError as error:
+                failure += f"; nor go back to {fallback.model}: {error.message}"
+                log.error("%s", failure)
+        self._status = EngineStatus(EnginePhase.FAILED, request.model, failure)
+        self._text.refuse(UnavailableError(failure))
+        return None, None
+
+    def _call_loader(self, request: LoadRequest, note: str) -> LoadedModel:
+        def progress(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
+            if self._stopping or self._wanted is not None:
+                raise _LoadCancelledError
+            self._status = EngineStatus(
+                EnginePhase.LOADING, request.model, detail, loaded_bytes, total_bytes
+            )
+
+        progress("starting")
+        try:
+            model = self._loader(request, progress)
+        except (EngineError, _LoadCancelledError):
+            raise
+        except Exception as error:
+            log.exception("the loader failed")
+            raise UnavailableError(f"{type(error).__name__}: {error}") from error
+        self._status = EngineStatus(EnginePhase.READY, model.card.name, note)
+        return model
+
+    def _serve(self, model: LoadedModel) -> None:
+        """Step until another model is wanted and the work is done, or the host stops."""
+        core = EngineCore(
+            config=model.config,
+            runner=model.runner,
+            shape=model.shape,
+            card=model.card,
+            key=model.key,
+            eos_token_ids=model.eos_token_ids,
+            knobs=model.knobs,
+            clock=self._clock,
+        )
+        self._core = core
+        self._snapshot = core.snapshot()
+        self._text.serve(model)
+        try:
+            while not self._stopping:
+                if self._wanted is not None and self._drained(core):
+                    break
+                self._text.deliver(core.step())
+                if self._snapshot_wanted or core.idle:
+                    self._snapshot_wanted = False
+                    self._snapshot = core.snapshot()
+                self._take_mail(core)
+            else:
+                core.abort_all()
+                self._text.deliver(core.step())
+        finally:
+            self._core = None
+            self._snapshot = None
+            model.close()
+
+    def _drained(self, core: EngineCore) -> bool:
+        """Whether all work is done; if not, see to it that it gets done."""
+        if not core.num_unfinished and core.idle:
+            return True
+        if self._status.phase is not EnginePhase.DRAINING:
+            detail = f"{core.num_unfinished} requests end before the model is switched"
+            self._status = replace(self._status, phase=EnginePhase.DRAINING, detail=detail)
+        knobs = core.ledger.knobs
+        if knobs.paused or knobs.draining:
+            core.change_knobs({"paused": False, "draining": False}, "model switch")
+        return False
+
+    def _take_mail(self, core: EngineCore) -> None:
+        """Apply what came; with nothing to compute, wait for it or for the core's next wake."""
+        try:
+            if core.idle and not (self._stopping or self._wanted is not None):
+                wake = core.next_wake
+                timeout = None if wake is None else max(0.0, wake - self._clock())
+                self._apply(core, self._mailbox.get(timeout=timeout))
+            while True:
+                self._apply(core, self._mailbox.get_nowait())
+        except queue.Empty:
+            pass
+
+    def _apply(self, core: EngineCore, command: Callable[[EngineCore], None] | None) -> None:
+        if command is not None:
+            command(core)
+
+
+class _LoadCancelledError(Exception):
+    """The host stops, or another model is wanted: give up loading this one."""

@@ -1,0 +1,145 @@
+"""Observer: watches one core: step records, samples and counters in, snapshots out."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import fields, replace
+
+from engine.config import EngineConfig
+from engine.knobs import KnobLedger
+from engine.request import FinishReason, Request, RequestState
+from engine.scheduling.scheduler import Scheduler
+from engine.snapshot import LatencyView, ModelCard, RequestView, Snapshot, Totals
+from engine.telemetry import BlockChange, Distribution, Ring, Samples, StepRecord
+
+WINDOW = 60.0
+RECORDS = 16_384
+MAP_CELLS = 4_096
+MAX_WAITING_VIEWS = 200
+MAX_ENDED_VIEWS = 64
+
+
+class Observer:
+    """Telemetry of one loaded model, written by the engine thread.
+
+    Attributes:
+        records: the last step records; any thread may read them.
+    """
+
+    def __init__(self, card: ModelCard, config: EngineConfig) -> None:
+        self.records: Ring[StepRecord] = Ring(RECORDS)
+        self._card = card
+        self._config = config
+        self._totals = dict.fromkeys((f.name for f in fields(Totals)), 0)
+        self._ttft, self._tpot, self._itl = Samples(), Samples(), Samples(65_536)
+        self._queue, self._e2e = Samples(), Samples()
+        self._ended: deque[RequestView] = deque(maxlen=MAX_ENDED_VIEWS)
+
+    def arrived(self, request: Request) -> None:
+        self._totals["requests"] += 1
+        self._totals["prompt_tokens"] += request.num_prompt_tokens
+
+    def refused(self) -> None:
+        self._totals["requests"] += 1
+        self._totals["refused"] += 1
+
+    def scheduled(self, request: Request, now: float) -> None:
+        """A request got its first slot."""
+        request.timings.first_scheduled = now
+        self._queue.add(now, now - request.timings.arrival)
+
+    def emitted(self, request: Request, now: float) -> None:
+        """A request got an output token."""
+        timings = request.timings
+        if timings.first_token is None:
+            timings.first_token = now
+            self._ttft.add(now, now - timings.arrival)
+        elif timings.last_token is not None:
+            gap = now - timings.last_token
+            request.token_gaps.append(gap)
+            self._itl.add(now, gap)
+        timings.last_token = now
+
+    def ended(self, request: Request, now: float) -> None:
+        """A request ended; its reason and error are set."""
+        timings = request.timings
+        timings.finished = now
+        name = {FinishReason.ABORT: "aborted", FinishReason.ERROR: "failed"}
+        self._totals[name.get(request.finish_reason or FinishReason.ERROR, "finished")] += 1
+        if request.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._e2e.add(now, now - timings.arrival)
+            tpot = timings.tpot(len(request.output_token_ids))
+            if tpot is not None:
+                self._tpot.add(now, tpot)
+        self._ended.append(_view(request, "", now))
+
+    def stepped(self, record: StepRecord) -> None:
+        self.records.append(record)
+        totals = self._totals
+        totals["prefill_tokens"] += record.prefill_tokens
+        totals["output_tokens"] += record.output_tokens
+        totals["prefix_queried_tokens"] += record.prefix_queried_tokens
+        totals["prefix_hit_tokens"] += record.prefix_hit_tokens
+        totals["preemptions"] += len(record.preempted)
+        totals["evictions"] += len(record.blocks.blocks(BlockChange.EVICTED))
+
+    def snapshot(self, scheduler: Scheduler, ledger: KnobLedger, now: float) -> Snapshot:
+        """Everything a dashboard shows. About 1 ms for 32 running requests and 2,048 blocks."""
+        waiting = scheduler.waiting.head(MAX_WAITING_VIEWS)
+        views = [_view(request, "", now) for request in scheduler.running]
+        views += [
+            _view(request, scheduler.wait_reason(request, position), now)
+            for position, request in enumerate(waiting)
+        ]
+        views += reversed(self._ended)
+        since = now - WINDOW
+        return Snapshot(
+            time=now,
+            step=self.records.total,
+            config=self._config,
+            model=self._card,
+            requests=tuple(views),
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            waiting_reason=scheduler.waiting_reason,
+            blocks=scheduler.cache.pool.map(MAP_CELLS),
+            knobs=ledger.states(scheduler.effective(ledger.knobs)),
+            knob_history=ledger.history,
+            latency=LatencyView(
+                WINDOW,
+                self._ttft.over(since),
+                self._tpot.over(since),
+                self._itl.over(since),
+                self._queue.over(since),
+                self._e2e.over(since),
+            ),
+            totals=replace(Totals(), **self._totals),
+        )
+
+
+def _view(request: Request, wait_reason: str, now: float) -> RequestView:
+    timings = request.timings
+    waits = request.state in (RequestState.WAITING, RequestState.PREEMPTED)
+    gaps = Distribution.of(request.token_gaps)
+    return RequestView(
+        request_id=request.request_id,
+        ordinal=request.ordinal,
+        origin=request.origin,
+        state=request.state,
+        prefilling=request.state is RequestState.RUNNING and request.is_prefill,
+        wait_reason=wait_reason,
+        priority=request.priority,
+        prompt_tokens=request.num_prompt_tokens,
+        cached_tokens=request.num_cached_tokens,
+        computed_tokens=request.num_computed_tokens,
+        output_tokens=len(request.output_token_ids),
+        max_output_tokens=request.max_output_tokens,
+        blocks=len(request.block_table),
+        queue=now - timings.arrival if waits and timings.queue is None else timings.queue,
+        ttft=timings.ttft,
+        tpot=timings.tpot(len(request.output_token_ids)),
+        itl_p99=gaps.p99 if gaps.count else None,
+        preemptions=request.num_preemptions,
+        finish_reason=request.finish_reason,
+        error=request.error.message if request.error else "",
+    )

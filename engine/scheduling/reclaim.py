@@ -1,0 +1,49 @@
+"""Reclaim: takes blocks back, those of a step in flight only when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from engine.cache.manager import KVCache
+from engine.request import Request
+
+
+class Reclaim:
+    """Returns the blocks of requests that ended or were preempted.
+
+    A plan in flight may still write to the blocks it names, so they wait for its end.
+    """
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+        self._in_flight: dict[int, Collection[int]] = {}
+        self._pending: list[tuple[int, int, list[int]]] = []
+
+    @property
+    def num_pending(self) -> int:
+        """Blocks that wait for a step."""
+        return sum(len(blocks) for _step, _seq, blocks in self._pending)
+
+    def pending_tables(self) -> list[tuple[int, list[int]]]:
+        """(sequence, blocks) that wait, for checking the books."""
+        return [(seq, blocks) for _step, seq, blocks in self._pending]
+
+    def step_begins(self, step: int, seqs: Collection[int]) -> None:
+        self._in_flight[step] = seqs
+
+    def step_ended(self, step: int) -> None:
+        """Free what waited for this step. Steps end in the order they began."""
+        del self._in_flight[step]
+        ripe = [entry for entry in self._pending if entry[0] <= step]
+        self._pending = [entry for entry in self._pending if entry[0] > step]
+        for _step, seq, blocks in ripe:
+            self._cache.pool.release(blocks, seq)
+
+    def free(self, request: Request) -> None:
+        """Take a request's table, now or when the last plan in flight that holds it has ended."""
+        blocks = self._cache.detach(request)
+        last = max((s for s, seqs in self._in_flight.items() if request.ordinal in seqs), default=0)
+        if last:
+            self._pending.append((last, request.ordinal, blocks))
+        else:
+            self._cache.pool.release(blocks, request.ordinal)

@@ -1,0 +1,99 @@
+"""ModelShape: a model's dimensions, and the work of a step computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.plan import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What decides a model's cost. Counts are of parameters, sizes of bytes.
+
+    Attributes:
+        num_params: all parameters, tied ones once.
+        num_active_params: parameters of the matrices that one token is multiplied with in the
+            layers (of a mixture of experts: the chosen experts), without embedding and head.
+        hidden_size: width of the residual stream.
+        vocab_size: rows of the output head.
+        num_heads, num_kv_heads: query heads, and key/value heads, of one layer.
+        head_dim, value_dim: length of a key and of a value of one head.
+        windows: sliding window of each layer in tokens; None is full attention.
+        dtype_bytes: bytes of one weight and of one cache entry.
+    """
+
+    num_params: int
+    num_active_params: int
+    hidden_size: int
+    vocab_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    windows: tuple[int | None, ...]
+    dtype_bytes: int
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.windows)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.num_params * self.dtype_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        per_layer = self.num_kv_heads * (self.head_dim + self.value_dim)
+        return self.num_layers * per_layer * self.dtype_bytes
+
+    def cost(self, rows: Iterable[Row]) -> StepCost:
+        """FLOPs and bytes that a step has to spend: a floor, not a measurement.
+
+        Weights are read once; each row reads its context's keys and values once (its query tokens
+        share the read, as FlashAttention does) and writes its own. Activations are left out: they
+        stay in cache.
+        """
+        tokens = samples = attended = read = 0
+        window_counts: dict[int | None, int] = {}
+        for window in self.windows:
+            window_counts[window] = window_counts.get(window, 0) + 1
+        for row in rows:
+            tokens += row.count
+            samples += row.samples
+            for window, layers in window_counts.items():
+                attended += layers * _attended(row.start, row.count, window)
+                reach = row.start + row.count
+                if window is not None:
+                    reach = min(reach, row.count + window - 1)
+                read += layers * reach
+        if not tokens:
+            return StepCost(0, 0)
+        flops = 2 * self.num_active_params * tokens
+        flops += 2 * self.hidden_size * self.vocab_size * samples
+        flops += 2 * self.num_heads * (self.head_dim + self.value_dim) * attended
+        kv = self.num_kv_heads * (self.head_dim + self.value_dim) * self.dtype_bytes
+        written = self.kv_bytes_per_token * tokens
+        return StepCost(flops, self.weight_bytes + kv * read + written)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Work of one step: floating-point operations, and bytes moved to and from memory."""
+
+    flops: int
+    bytes: int
+
+
+def _attended(start: int, count: int, window: int | None) -> int:
+    """Sum over the tokens at [start, start + count) of the positions each attends to."""
+    last = start + count
+    total = (last * (last + 1) - start * (start + 1)) // 2
+    if window is None or last <= window:
+        return total
+    # Tokens from position `window` on see `window` positions each.
+    full = max(start, window)
+    below = (full * (full + 1) - start * (start + 1)) // 2 if start < window else 0
+    return below + (last - full) * window

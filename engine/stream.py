@@ -1,0 +1,131 @@
+"""RequestStream: the way of one request's text from the engine to its owner."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from engine.errors import ErrorInfo
+from engine.request import FinishReason, RequestTimings
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A conversation's truth so far: the exact token ids of its first `num_messages` messages.
+
+    The next prompt extends them, so that it hits the prefix cache whatever the template does to old
+    text. Ids of another model (`model_key`) are set aside and the text is rendered anew.
+    """
+
+    model_key: str
+    token_ids: tuple[int, ...]
+    num_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """A finished request's times in seconds; None where there was none: one token has no tpot."""
+
+    queue: float | None
+    prefill: float | None
+    decode: float | None
+    ttft: float | None
+    tpot: float | None
+    e2e: float | None
+
+    @staticmethod
+    def of(timings: RequestTimings, num_output_tokens: int) -> Timings:
+        return Timings(
+            timings.queue,
+            timings.prefill,
+            timings.decode,
+            timings.ttft,
+            timings.tpot(num_output_tokens),
+            timings.e2e,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end of a request.
+
+    Attributes:
+        error: set when the reason is `error`.
+        context: token ids of the whole conversation with this reply, for the next turn; None after
+            an error.
+    """
+
+    reason: FinishReason
+    usage: Usage
+    timings: Timings
+    error: ErrorInfo | None = None
+    context: Context | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """News of a request: text that follows what came before, and the end if it came."""
+
+    text: str
+    num_tokens: int
+    finish: Finish | None = None
+
+
+class RequestStream:
+    """A queue of deltas with one writer and one reader, on any threads."""
+
+    def __init__(self, request_id: str, wake: Callable[[], None] | None = None) -> None:
+        self.request_id = request_id
+        self.wake = wake
+        self._deltas: deque[Delta] = deque()
+        self._ready = threading.Condition()
+
+    def put(self, delta: Delta) -> None:
+        """Called by the engine. `wake` is the engine's to call, once for many streams."""
+        with self._ready:
+            self._deltas.append(delta)
+            self._ready.notify()
+
+    def end_unserved(self, reason: FinishReason, error: ErrorInfo | None = None) -> None:
+        """End a request that never reached the batch, and wake its owner."""
+        timings = Timings(None, None, None, None, None, None)
+        self.put(Delta("", 0, Finish(reason, Usage(0, 0, 0), timings, error)))
+        if self.wake is not None:
+            self.wake()
+
+    def drain(self) -> Delta | None:
+        """All that has come since the last call as one delta, or None. Never blocks."""
+        with self._ready:
+            if not self._deltas:
+                return None
+            deltas = tuple(self._deltas)
+            self._deltas.clear()
+        text = "".join(delta.text for delta in deltas)
+        return Delta(text, sum(delta.num_tokens for delta in deltas), deltas[-1].finish)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until there is news; False when `timeout` seconds passed without any."""
+        with self._ready:
+            return self._ready.wait_for(lambda: bool(self._deltas), timeout)
+
+    def __iter__(self) -> Iterator[Delta]:
+        """Deltas as they come, until the end. Blocks."""
+        while True:
+            self.wait()
+            delta = self.drain()
+            if delta is None:
+                continue
+            yield delta
+            if delta.finish is not None:
+                return

@@ -1,0 +1,163 @@
+"""Telemetry: a record for each step, samples for each request, percentiles from samples."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from engine.plan import PhaseTimes
+from engine.shape import StepCost
+
+T = TypeVar("T")
+
+
+class BlockChange(StrEnum):
+    """What happened to a block."""
+
+    GIVEN = "given"
+    SHARED = "shared"
+    LEFT = "left"
+    FREED = "freed"
+    CACHED = "cached"
+    EVICTED = "evicted"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEvents:
+    """What happened to blocks in a step, in order: enough to rebuild any past moment.
+
+    Attributes:
+        log: (change, block, sequence); the sequence is the holder that came or went, -1 if none.
+            GIVEN and SHARED add a holder, LEFT takes one of several away, FREED and CACHED the
+            last one; EVICTED is a cached block that is forgotten to be given anew.
+    """
+
+    log: tuple[tuple[BlockChange, int, int], ...] = ()
+
+    def blocks(self, change: BlockChange) -> tuple[int, ...]:
+        return tuple(block for what, block, _seq in self.log if what is change)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step of the batch. Times in seconds on the engine's clock.
+
+    Attributes:
+        plan, commit: scheduling before and bookkeeping after; `times` holds the runner's phases.
+        prefill_tokens, decode_tokens: tokens computed; their sum is the step's size.
+        prefill_rows, decode_rows: sequences they belong to.
+        budget: max_num_batched_tokens in force.
+        cost: FLOPs and bytes the step had to spend, from the model's shape.
+        running, waiting: requests after planning; `waiting_reason` is why the first waits.
+        prefix_queried_tokens, prefix_hit_tokens: prompt tokens admitted, and those found cached.
+        free_blocks, cached_blocks, used_blocks: the pool after planning.
+    """
+
+    step: int
+    start: float
+    end: float
+    plan: float
+    commit: float
+    times: PhaseTimes
+    prefill_tokens: int
+    decode_tokens: int
+    prefill_rows: int
+    decode_rows: int
+    output_tokens: int
+    budget: int
+    policy: str
+    cost: StepCost
+    running: int
+    waiting: int
+    waiting_reason: str
+    preempted: tuple[str, ...]
+    admitted: tuple[str, ...]
+    finished: tuple[str, ...]
+    prefix_queried_tokens: int
+    prefix_hit_tokens: int
+    blocks: BlockEvents
+    free_blocks: int
+    cached_blocks: int
+    used_blocks: int
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.start
+
+    @property
+    def num_tokens(self) -> int:
+        return self.prefill_tokens + self.decode_tokens
+
+
+class Ring(Generic[T]):
+    """The last `capacity` items, numbered from 0 on; one thread appends, any thread reads.
+
+    Readers need no lock: an append is one list store and one integer store, each atomic under the
+    interpreter, and a reader that is overtaken sees newer items, never torn ones.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._items: list[T | None] = [None] * capacity
+        self.total = 0
+
+    def append(self, item: T) -> None:
+        self._items[self.total % len(self._items)] = item
+        self.total += 1
+
+    def since(self, index: int) -> tuple[T, ...]:
+        """Items from number `index` on, as far as they are still held."""
+        total, capacity = self.total, len(self._items)
+        first = max(index, total - capacity, 0)
+        items = (self._items[i % capacity] for i in range(first, total))
+        return tuple(item for item in items if item is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Percentiles of samples, in the samples' unit; NaN without samples."""
+
+    count: int
+    mean: float
+    p50: float
+    p99: float
+
+    @staticmethod
+    def of(samples: Iterable[float]) -> Distribution:
+        ordered = sorted(samples)
+        if not ordered:
+            return Distribution(0, math.nan, math.nan, math.nan)
+        mean = sum(ordered) / len(ordered)
+        return Distribution(len(ordered), mean, percentile(ordered, 0.5), percentile(ordered, 0.99))
+
+
+def percentile(ordered: Sequence[float], q: float) -> float:
+    """The q-quantile of sorted samples, linearly interpolated as numpy does; NaN if none."""
+    if not ordered:
+        return math.nan
+    position = q * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+class Samples:
+    """Timed samples of one quantity: at most `capacity`, looked at over a window of seconds."""
+
+    def __init__(self, capacity: int = 8192) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=capacity)
+
+    def add(self, time: float, value: float) -> None:
+        self._samples.append((time, value))
+
+    def over(self, since: float) -> Distribution:
+        """Distribution of the samples taken at `since` or later."""
+        recent = []
+        for time, value in reversed(self._samples):
+            if time < since:
+                break
+            recent.append(value)
+        return Distribution.of(recent)

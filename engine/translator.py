@@ -1,0 +1,198 @@
+"""Translator: chats to token ids and token ids to text, on a thread beside the engine's."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from engine.client import Submission
+from engine.core import EngineCore
+from engine.errors import EngineError, InvalidRequestError
+from engine.loading import LoadedModel
+from engine.output import StopFound, TokenOutput
+from engine.request import FinishReason
+from engine.stream import RequestStream
+from engine.text.processor import OutputProcessor
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A submission that waits for a model."""
+
+    submission: Submission
+    stream: RequestStream
+    arrival: float
+
+
+class Translator:
+    """Keeps tokenization, detokenization and stop strings off the step's critical path.
+
+    Submissions and aborts pass through here in the order they came; those that come while a model
+    is loading wait here for it.
+
+    Args:
+        clock: monotonic seconds.
+        forward: posts a command to the engine thread.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], forward: Callable[[Callable[[EngineCore], None]], None]
+    ) -> None:
+        self._clock = clock
+        self._forward = forward
+        self._model: LoadedModel | None = None
+        self._processor: OutputProcessor | None = None
+        self._refusal: EngineError | None = None
+        self._holding = True
+        self._pending: dict[str, _Pending] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed: EngineError | None = None
+        self._thread = threading.Thread(target=self._run, name="engine-text", daemon=True)
+        self._thread.start()
+
+    def submit(self, submission: Submission, stream: RequestStream) -> None:
+        """Take a request in; its refusal comes through the stream."""
+        pending = _Pending(submission, stream, self._clock())
+        if not self._post(partial(self._submit, pending)):
+            assert self._closed is not None
+            _refuse(stream, self._closed)
+
+    def abort(self, request_id: str) -> None:
+        self._post(partial(self._abort, request_id))
+
+    def deliver(self, outputs: list[TokenOutput]) -> None:
+        """Tokens from a step."""
+        if outputs:
+            self._post(partial(self._process, outputs))
+
+    def hold(self) -> None:
+        """Another model is coming: submissions from here on wait for it."""
+        self._post(self._hold)
+
+    def serve(self, model: LoadedModel) -> None:
+        """A model is there: what waited goes to it."""
+        self._post(partial(self._serve, model))
+
+    def refuse(self, error: EngineError) -> None:
+        """No model is there: submissions that wait and those that come end with `error`."""
+        self._post(partial(self._refuse_all, error))
+
+    def close(self, error: EngineError) -> None:
+        """End what is open with `error`, then the thread. Blocks; a second call is ignored."""
+        with self._lock:
+            if self._closed is not None:
+                return
+            self._closed = error
+            self._inbox.put(None)
+        self._thread.join()
+
+    def _post(self, action: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._closed is None:
+                self._inbox.put(action)
+            return self._closed is None
+
+    def _run(self) -> None:
+        while (action := self._inbox.get()) is not None:
+            try:
+                action()
+            except Exception:
+                # One bad request must not end the thread that all others speak through.
+                log.exception("the text thread goes on after an error")
+        assert self._closed is not None
+        self._refuse_all(self._closed)
+        if self._processor is not None:
+            self._processor.close_all(self._closed.info())
+
+    def _submit(self, pending: _Pending) -> None:
+        submission = pending.submission
+        name = submission.request_id
+        if name in self._pending or (self._processor is not None and self._processor.is_open(name)):
+            error = InvalidRequestError(
+                f"request_id {name!r} is in use by a running request", "request_id"
+            )
+            _refuse(pending.stream, error)
+        elif self._refusal is not None:
+            _refuse(pending.stream, self._refusal)
+        elif self._holding or self._model is None or self._processor is None:
+            self._pending[name] = pending
+        else:
+            self._admit(pending, self._model, self._processor)
+
+    def _admit(self, pending: _Pending, model: LoadedModel, processor: OutputProcessor) -> None:
+        submission, codec = pending.submission, model.codec
+        try:
+            sampling = model.sampling.override(submission.sampling)
+            codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
+            if submission.prompt_token_ids is None:
+                token_ids = codec.encode(submission.messages, submission.context)
+            else:
+                token_ids = list(submission.prompt_token_ids)
+                codec.check_token_ids(token_ids, "prompt_token_ids")
+        except EngineError as error:
+            _refuse(pending.stream, error)
+            return
+        except Exception as error:
+            log.exception("request %s could not be read", submission.request_id)
+            refusal = InvalidRequestError(f"the prompt could not be read: {error}", "prompt")
+            _refuse(pending.stream, refusal)
+            return
+        processor.open(pending.stream, sampling, len(submission.messages))
+        self._forward(
+            lambda core: core.submit(
+                submission.request_id,
+                token_ids,
+                sampling,
+                origin=submission.origin,
+                priority=submission.priority,
+                deadline=submission.deadline,
+                parent=submission.parent,
+                attempt=submission.attempt,
+                arrival=pending.arrival,
+            )
+        )
+
+    def _abort(self, request_id: str) -> None:
+        pending = self._pending.pop(request_id, None)
+        if pending is not None:
+            pending.stream.end_unserved(FinishReason.ABORT)
+        else:
+            self._forward(lambda core: core.abort(request_id))
+
+    def _process(self, outputs: list[TokenOutput]) -> None:
+        assert self._processor is not None
+        for found in self._processor.process(outputs):
+            self._forward(partial(_stop, found=found))
+
+    def _hold(self) -> None:
+        self._holding = True
+        self._refusal = None
+
+    def _serve(self, model: LoadedModel) -> None:
+        self._model = model
+        self._processor = OutputProcessor(model.codec)
+        self._holding = False
+        pending, self._pending = self._pending, {}
+        for entry in pending.values():
+            self._admit(entry, model, self._processor)
+
+    def _refuse_all(self, error: EngineError) -> None:
+        self._refusal = error
+        pending, self._pending = self._pending, {}
+        for entry in pending.values():
+            _refuse(entry.stream, error)
+
+
+def _refuse(stream: RequestStream, error: EngineError) -> None:
+    stream.end_unserved(FinishReason.ERROR, error.info())
+
+
+def _stop(core: EngineCore, found: StopFound) -> None:
+    core.stop(found)
