@@ -1,0 +1,168 @@
+"""OutputProcessor: turns the core's token ids into text in the owners' streams."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.errors import ErrorInfo, InvalidRequestError
+from engine.output import End, StopFound, TokenOutput
+from engine.request import FinishReason, SamplingParams
+from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
+from engine.text.codec import ChatCodec
+from engine.text.detokenizer import Detokenizer
+from engine.text.stops import StopMatcher
+
+logger = logging.getLogger(__name__)
+
+NO_TIMINGS = Timings(None, None, None, None, None, None)
+
+
+@dataclass(slots=True, eq=False)
+class _Reply:
+    """An open stream and the state of its text.
+
+    Attributes:
+        num_messages: messages of the prompt.
+        num_tokens: output tokens so far, none beyond a stop string.
+        num_reported: those of them that a delta has counted.
+    """
+
+    stream: RequestStream
+    num_messages: int
+    detokenizer: Detokenizer
+    matcher: StopMatcher
+    num_tokens: int = 0
+    num_reported: int = 0
+
+    def extend(self, token_ids: Sequence[int]) -> str:
+        """Text to show for the next tokens."""
+        pieces = []
+        for token_id in token_ids:
+            if self.matcher.stopped_at is not None:
+                break
+            self.num_tokens += 1
+            piece = self.detokenizer.push(token_id)
+            pieces.append(self.matcher.push(piece, self.num_tokens))
+        return "".join(pieces)
+
+    def flush(self) -> str:
+        """The rest of the text; it counts as the last token's."""
+        rest = self.matcher.push(self.detokenizer.flush(), self.num_tokens)
+        return rest + self.matcher.flush()
+
+    def put(self, text: str, finish: Finish | None = None) -> bool:
+        """Give the owner what is new; False when nothing is."""
+        if not text and finish is None:
+            return False
+        self.stream.put(Delta(text, self.num_tokens - self.num_reported, finish))
+        self.num_reported = self.num_tokens
+        return True
+
+
+class OutputProcessor:
+    """Detokenizes, matches stop strings and fills the streams, off the step's critical path.
+
+    Every call comes from the engine's text thread. Each stream that was opened ends exactly once.
+    """
+
+    def __init__(self, codec: ChatCodec) -> None:
+        self._codec = codec
+        self._replies: dict[str, _Reply] = {}
+
+    def open(self, stream: RequestStream, sampling: SamplingParams, num_messages: int) -> None:
+        """Expect outputs for a stream whose prompt has `num_messages` messages.
+
+        Raises:
+            InvalidRequestError: a stream with this request id is open.
+        """
+        if stream.request_id in self._replies:
+            raise InvalidRequestError(
+                f"request_id is {stream.request_id!r}; a request with this id has not ended yet",
+                "request_id",
+            )
+        self._replies[stream.request_id] = _Reply(
+            stream,
+            num_messages,
+            self._codec.detokenizer(),
+            StopMatcher(sampling.stop, sampling.min_tokens),
+        )
+
+    def process(self, outputs: Sequence[TokenOutput]) -> list[StopFound]:
+        """Put the text of a step's outputs into their streams; wake each reader once.
+
+        Outputs of streams that are not open are dropped: `close_all` has ended those.
+
+        Returns:
+            Requests, still running in the core, whose text came to a stop string.
+        """
+        found = []
+        news = []
+        for output in outputs:
+            reply = self._replies.get(output.request_id)
+            if reply is None:
+                continue
+            if output.end is None:
+                already = reply.matcher.stopped_at
+                text = reply.extend(output.token_ids)
+                if already is None and reply.matcher.stopped_at is not None:
+                    found.append(StopFound(output.request_id, reply.matcher.stopped_at))
+                has_news = reply.put(text)
+            else:
+                del self._replies[output.request_id]
+                has_news = self._finish(reply, output.token_ids, output.end)
+            if has_news:
+                news.append(reply.stream)
+        _wake(news)
+        return found
+
+    def fail(self, stream: RequestStream, error: ErrorInfo) -> None:
+        """End a stream, opened or not, whose request was refused before the core saw it."""
+        reply = self._replies.get(stream.request_id)
+        if reply is not None and reply.stream is stream:
+            del self._replies[stream.request_id]
+        finish = Finish(FinishReason.ERROR, Usage(0, 0, 0), NO_TIMINGS, error)
+        stream.put(Delta("", 0, finish))
+        _wake([stream])
+
+    def close_all(self, error: ErrorInfo) -> None:
+        """End every open stream: the engine has stopped and the core will not say how they ended.
+
+        Their usage counts the output received; the rest is not known.
+        """
+        replies = list(self._replies.values())
+        self._replies.clear()
+        for reply in replies:
+            usage = Usage(0, reply.num_tokens, 0)
+            reply.put(reply.flush(), Finish(FinishReason.ERROR, usage, NO_TIMINGS, error))
+        _wake(reply.stream for reply in replies)
+
+    def _finish(self, reply: _Reply, token_ids: tuple[int, ...], end: End) -> bool:
+        # A token at which the core stops ends the output as a stop string does: it is not shown.
+        text = reply.extend(token_ids[:-1] if end.reason is FinishReason.STOP else token_ids)
+        if reply.matcher.stopped_at is None:
+            reply.num_tokens = end.usage.completion_tokens
+        text += reply.flush()
+        if end.reason is FinishReason.ERROR:
+            return reply.put(text, Finish(end.reason, end.usage, end.timings, end.error))
+        reason, usage, context_ids = end.reason, end.usage, end.token_ids
+        if reply.matcher.stopped_at is not None:
+            # The core may have gone on, and ended for another reason, before it heard of the stop.
+            surplus = max(0, usage.completion_tokens - reply.matcher.stopped_at)
+            reason = FinishReason.STOP
+            usage = replace(usage, completion_tokens=usage.completion_tokens - surplus)
+            context_ids = context_ids[: len(context_ids) - surplus]
+        context = Context(self._codec.model_key, context_ids, reply.num_messages + 1)
+        return reply.put(text, Finish(reason, usage, end.timings, context=context))
+
+
+def _wake(streams: Iterable[RequestStream]) -> None:
+    """Call each distinct `wake` once; one that raises is its owner's fault and hurts no other."""
+    for wake in dict.fromkeys(stream.wake for stream in streams):
+        if wake is None:
+            continue
+        try:
+            wake()
+        except Exception:
+            logger.exception("the wake call of a stream's reader failed")

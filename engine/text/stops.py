@@ -1,0 +1,85 @@
+"""StopMatcher: finds stop strings in streamed text and holds back what may begin one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class _Pattern:
+    """Progress of one stop string through a text (Knuth, Morris and Pratt, 1977, section 2).
+
+    Linear in text and stop string, so that no stop string that a stranger sends costs more.
+
+    Attributes:
+        length: characters of the stop string.
+        matched: length of its longest beginning, short of the whole, that the text ends with.
+    """
+
+    __slots__ = ("_borders", "_stop", "length", "matched")
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self.length = len(stop)
+        # borders[i]: length of the longest beginning of stop[:i + 1], short of it, that ends it.
+        self._borders = [0] * len(stop)
+        for i in range(1, len(stop)):
+            self._borders[i] = self._extend(self._borders[i - 1], stop[i])
+        self.matched = 0
+
+    def advance(self, char: str) -> bool:
+        """Whether the stop string ends with this next character of the text."""
+        matched = self._extend(self.matched, char)
+        ends = matched == self.length
+        self.matched = self._borders[-1] if ends else matched
+        return ends
+
+    def _extend(self, matched: int, char: str) -> int:
+        while matched and self._stop[matched] != char:
+            matched = self._borders[matched - 1]
+        return matched + (self._stop[matched] == char)
+
+
+class StopMatcher:
+    """Matches stop strings on text across token borders.
+
+    The output ends at the stop string that is complete first; of those complete with the same
+    character, the longest counts. So the cut does not depend on how the text falls into tokens.
+    A stop string counts only if its last character is in the text of a token numbered `min_tokens`
+    or more, from 1; it may begin in an earlier one.
+
+    Attributes:
+        stopped_at: number of the token in whose text a stop string ended; None while none has.
+    """
+
+    def __init__(self, stops: Sequence[str], min_tokens: int = 0) -> None:
+        self._patterns = [_Pattern(stop) for stop in stops]
+        self._min_tokens = min_tokens
+        self._held = ""
+        self.stopped_at: int | None = None
+
+    def push(self, text: str, token_number: int) -> str:
+        """Text that is certain to be shown, given the text of one more token.
+
+        Held back is the longest end of the text that begins a stop string: less than the longest
+        stop string. After a stop there is no more text.
+        """
+        if self.stopped_at is not None:
+            return ""
+        if not self._patterns:
+            return text
+        buffer = self._held + text
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            # Every pattern takes every character, also after one has matched.
+            ended = [pattern.length for pattern in self._patterns if pattern.advance(char)]
+            if ended and token_number >= self._min_tokens:
+                self.stopped_at = token_number
+                self._held = ""
+                return buffer[: end - max(ended)]
+        cut = len(buffer) - max(pattern.matched for pattern in self._patterns)
+        self._held = buffer[cut:]
+        return buffer[:cut]
+
+    def flush(self) -> str:
+        """The text held back, at the end of the output."""
+        held, self._held = self._held, ""
+        return held
