@@ -1,0 +1,200 @@
+"""StdioGateway: a line of standard input is a turn, standard output gets the reply."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Protocol
+
+from app.session import ChatSession
+from app.store import Conversation, Message
+from engine.client import EngineClient
+from engine.errors import ErrorInfo, InvalidRequestError, OverloadedError
+from engine.stream import Timings
+
+MAX_LINE_BYTES = 16 << 20
+RETRY_SECONDS = 0.1
+_CHUNK = 1 << 16
+
+
+class Source(Protocol):
+    """Where lines come from: `read` gives what is there, at most `size` bytes; none at the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Sink(Protocol):
+    """Where replies go."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+class StdioGateway:
+    """Lines of UTF-8 in, replies out, as text or as a JSON object a line.
+
+    A line that is refused is told of and does not stop those that follow.
+
+    Args:
+        system: system prompt of each conversation.
+        sampling: over the model's defaults.
+        as_json: one object a reply, refusals too; else text, and refusals go to `complain`.
+        sleep: waits some seconds, before a request that found the queue full is asked again.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        source: Source,
+        sink: Sink,
+        complain: Callable[[str], None],
+        *,
+        system: str = "",
+        sampling: Mapping[str, object] | None = None,
+        as_json: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._sink = sink
+        self._complain = complain
+        self._system = system
+        self._sampling = sampling
+        self._as_json = as_json
+        self._sleep = sleep
+
+    def converse(self) -> bool:
+        """Take each line as a turn of one conversation; whether all were answered."""
+        session = self._session()
+        answered = True
+        for number, line in enumerate(_lines(self._source), 1):
+            refusal = _send(session, line)
+            answered &= self._answer(number, session, refusal)
+        return answered
+
+    def converse_each(self, window: int) -> bool:
+        """Take each line as a conversation of its own, all at once; whether all were answered.
+
+        Replies come in the order of the lines, the first unfinished one as it is made.
+
+        Args:
+            window: how many lines may be read ahead of the reply that is being written.
+        """
+        turns: queue.Queue[tuple[ChatSession, ErrorInfo | None] | BaseException | None]
+        turns = queue.Queue(window)
+
+        def read() -> None:
+            try:
+                for line in _lines(self._source):
+                    session = self._session()
+                    turns.put((session, _send(session, line)))
+            except Exception as error:
+                turns.put(error)
+            else:
+                turns.put(None)
+
+        # A daemon, as it may block on the input for ever.
+        threading.Thread(target=read, name="stdin", daemon=True).start()
+        answered = True
+        number = 0
+        while (turn := turns.get()) is not None:
+            if isinstance(turn, BaseException):
+                raise turn
+            number += 1
+            answered &= self._answer(number, *turn)
+        return answered
+
+    def _session(self) -> ChatSession:
+        conversation = Conversation(system=self._system, source="stdin")
+        return ChatSession(self._client, conversation, sampling=self._sampling)
+
+    def _answer(self, number: int, session: ChatSession, refusal: ErrorInfo | None) -> bool:
+        """Write the reply to line `number` as it comes; whether there was one."""
+        error = refusal or self._stream(session)
+        while error is not None and error.type == OverloadedError.type:
+            self._sleep(RETRY_SECONDS)
+            session.regenerate()
+            error = self._stream(session)
+        if self._as_json:
+            answer = {"error": asdict(error)} if error else _reply(session.messages[-1])
+            self._write(json.dumps(answer, ensure_ascii=False) + "\n")
+        elif error is not None:
+            if not refusal and session.messages[-1].content:
+                self._write("\n")
+            self._complain(f"line {number}: {error.message}")
+        else:
+            self._write("\n")
+        return error is None
+
+    def _stream(self, session: ChatSession) -> ErrorInfo | None:
+        """Wait for the reply, writing it where it is wanted as text."""
+        while session.is_busy:
+            session.wait()
+            delta = session.poll()
+            if delta is not None and delta.text and not self._as_json:
+                self._write(delta.text)
+        return session.messages[-1].error
+
+    def _write(self, text: str) -> None:
+        self._sink.write(text.encode())
+        self._sink.flush()
+
+
+def _lines(source: Source) -> Iterator[bytes]:
+    """Lines without their ends, as soon as they are there; one that is too long is cut short."""
+    line = bytearray()
+    while chunk := source.read(_CHUNK):
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            line += part
+            yield bytes(line.removesuffix(b"\r"))
+            line.clear()
+        line += rest
+        # One byte more than allowed is kept, by which it is seen to be too long.
+        del line[MAX_LINE_BYTES + 1 :]
+    if line:
+        yield bytes(line.removesuffix(b"\r"))
+
+
+def _send(session: ChatSession, line: bytes) -> ErrorInfo | None:
+    """Say a line to the model; why not, if it cannot be said."""
+    try:
+        session.send(_decode(line))
+    except InvalidRequestError as error:
+        return error.info()
+    return None
+
+
+def _decode(line: bytes) -> str:
+    if len(line) > MAX_LINE_BYTES:
+        raise InvalidRequestError(
+            f"the line is longer than the {MAX_LINE_BYTES} bytes that are allowed", "prompt"
+        )
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}, which is not valid"
+            " UTF-8 there; the input must be UTF-8",
+            "prompt",
+        ) from None
+
+
+def _reply(message: Message) -> dict[str, object]:
+    return {
+        "text": message.content,
+        "finish_reason": message.finish_reason,
+        "usage": asdict(message.usage) if message.usage else None,
+        "timings": _milliseconds(message.timings) if message.timings else None,
+    }
+
+
+def _milliseconds(timings: Timings) -> dict[str, float | None]:
+    names = ("queue", "ttft", "tpot", "e2e")
+    seconds = {name: getattr(timings, name) for name in names}
+    return {f"{n}_ms": None if s is None else round(s * 1000, 3) for n, s in seconds.items()}

@@ -1,0 +1,114 @@
+"""ChatPane: the session on view, with the bar of all sessions and the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+
+from app.screens.engine_watch import EngineWatch
+from app.screens.entries import Entries
+from app.screens.sessions import OpenSession, SessionList
+from engine.request import FinishReason
+from engine.snapshot import EnginePhase, EngineStatus, RequestView
+from widgets.glyphs import Glyphs, Mark, state_mark
+from widgets.prompt import Prompt
+from widgets.session_bar import SessionBar, Tab
+from widgets.transcript import Transcript
+
+
+class ChatPane(Vertical):
+    """Shows the list's current session. What happens to sessions is decided elsewhere."""
+
+    DEFAULT_CSS = """
+    ChatPane > SessionBar { margin-bottom: 1; }
+    """
+
+    def __init__(
+        self, sessions: SessionList, engine: EngineWatch, glyphs: Glyphs, *, id: str
+    ) -> None:
+        super().__init__(id=id)
+        self._sessions = sessions
+        self._engine = engine
+        self._entries = Entries()
+        self._shown: OpenSession | None = None
+        self._title = ""
+        self.bar = SessionBar(glyphs)
+        self.transcript = Transcript(glyphs)
+        self.prompt = Prompt(glyphs)
+
+    def compose(self) -> ComposeResult:
+        yield self.bar
+        yield self.transcript
+        yield self.prompt
+
+    def update(self) -> None:
+        """Bring the screen up to date with the list and its current session."""
+        session, views = self._sessions.current, self._engine.views
+        if session is not self._shown:
+            if self._shown is not None:
+                self._shown.draft = self.prompt.text
+            self._shown = session
+            self.prompt.load(session.draft, session.history)
+        entries = self._entries.of(session, views, self._engine.status)
+        self.transcript.show(session.key, entries, greeting(self._engine.status))
+        snapshot = self._engine.snapshot
+        limit = snapshot.model.max_model_len if snapshot else None
+        self.prompt.show_context(context_used(session, views), limit)
+        if session.title != self._title:
+            # Setting it repaints the pane.
+            self._title = session.title
+            self.border_title = Content(session.title)
+        self.update_bar()
+
+    def update_bar(self) -> None:
+        views = self._engine.views
+        tabs = [Tab(s.key, s.title, mark_of(s, views), s.unread) for s in self._sessions.sessions]
+        self.bar.show(tabs, self._sessions.current.key)
+
+    def sent(self) -> None:
+        """A message went off: it is in the history, and the view goes to its reply."""
+        session = self._sessions.current
+        self.prompt.load("", session.history)
+        self.update()
+        self.transcript.follow()
+
+    def forget(self, session: OpenSession) -> None:
+        """A session was closed."""
+        self._entries.forget(session)
+
+
+def mark_of(session: OpenSession, views: Mapping[str, RequestView]) -> Mark:
+    """The state of a session: of its reply in the making, else whether the last one failed."""
+    messages = session.chat.messages
+    if session.chat.is_busy:
+        view = views.get(messages[-1].request_id or "")
+        # Until the next snapshot an ended request may still be listed, and a new one not yet.
+        return state_mark(view) if view and view.finish_reason is None else Mark.QUEUED
+    failed = bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
+    return Mark.FAILED if failed else Mark.IDLE
+
+
+def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
+    """Tokens of the conversation so far, as the engine last counted them."""
+    for message in reversed(session.chat.messages):
+        if view := views.get(message.request_id or ""):
+            return view.prompt_tokens + view.output_tokens
+        if message.usage is not None:
+            return message.usage.prompt_tokens + message.usage.completion_tokens
+    return 0
+
+
+def greeting(status: EngineStatus) -> str:
+    """What an empty conversation shows."""
+    match status.phase:
+        case EnginePhase.READY:
+            return f"{status.model} is ready. Ask anything."
+        case EnginePhase.FAILED:
+            return f"There is no model: {status.detail}\nCtrl+P, then Model, loads another."
+        case EnginePhase.STOPPED:
+            return "The engine has stopped."
+    name = status.model or "The model"
+    return f"{name} is being loaded.\nYou can write already; what you send waits for it."

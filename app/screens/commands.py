@@ -1,0 +1,29 @@
+"""Commands: what the palette offers of the screen beside its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from textual.app import SystemCommand
+
+from app.screens.deck import Deck
+
+
+def commands(deck: Deck) -> Iterator[SystemCommand]:
+    transcript = deck.chat.transcript
+    yield SystemCommand("New chat", "Open an empty conversation", deck.action_new)
+    yield SystemCommand("Close chat", "Take it off the screen; it is kept", deck.action_close)
+    yield SystemCommand("Conversations…", "Find any conversation and open it", deck.action_list)
+    yield SystemCommand("Rename chat", "Give this conversation another title", deck.action_rename)
+    yield SystemCommand("Delete chat", "Forget this conversation for good", deck.action_delete)
+    yield SystemCommand("Export chat", "Write it to a Markdown file", deck.action_export)
+    yield SystemCommand("Stop reply", "End the reply being made", deck.action_stop)
+    yield SystemCommand("Regenerate reply", "Ask for another one", deck.action_regenerate)
+    yield SystemCommand("Edit last message", "Send it in other words", deck.action_edit_last)
+    yield SystemCommand("Copy reply", "The last one, as Markdown", transcript.action_copy_reply)
+    yield SystemCommand("Copy code", "The last code block", transcript.action_copy_code)
+    yield SystemCommand("Chat or engine", "Change what is on view", deck.action_mode)
+    yield SystemCommand("Zoom panel", "One panel on the whole screen", deck.action_zoom)
+    for number, (name, _) in enumerate(deck.panels.numbered, 1):
+        yield SystemCommand(f"Panel: {name}", "Go to it", partial(deck.action_panel, number))

@@ -1,0 +1,366 @@
+"""Deck: the one screen, chat and engine side by side or in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from app.database import StoreError
+from app.screens.chat import ChatPane
+from app.screens.dialogs import AskText, PickConversation
+from app.screens.engine_watch import EngineWatch
+from app.screens.export import as_markdown, file_name
+from app.screens.panel_bar import PanelBar
+from app.screens.panels import Panels
+from app.screens.pump import Pump
+from app.screens.sessions import SessionList
+from engine.client import EngineClient
+from engine.errors import EngineError, InvalidRequestError
+from widgets.glyphs import Glyphs
+from widgets.knob_panel import KnobPanel
+from widgets.prompt import PromptArea
+from widgets.session_bar import SessionBar
+from widgets.session_table import SessionTable
+
+WHO = "local"
+
+
+class Deck(Screen[None]):
+    """Lays out the panes by the size of the terminal, and turns what the user does with them into
+    calls of the session list and the engine. `deck.tcss` says what is shown where.
+
+    Its classes: `-engine` while the engine and not the chat is on view where both do not fit, and
+    one of each breakpoint.
+    """
+
+    AUTO_FOCUS = "PromptArea"
+    HORIZONTAL_BREAKPOINTS = ((0, "-tiny"), (60, "-narrow"), (110, "-rail"), (150, "-split"))  # type: ignore[assignment]
+    VERTICAL_BREAKPOINTS = ((0, "-flat"), (16, "-short"), (36, "-tall"))  # type: ignore[assignment]
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "app.help", "Help", tooltip="This page", id="app.help"),
+        Binding("f2", "mode", "Engine", tooltip="Between chat and engine", id="view.mode"),
+        Binding(
+            "escape",
+            "stop",
+            "Stop",
+            tooltip="Stop; back to the prompt",
+            id="chat.stop",
+        ),
+        # An action of this screen and no message to it: keys that follow find it done.
+        Binding("enter", "send", "Send", show=False, id="prompt.send"),
+        Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
+        Binding("ctrl+n", "new", "New", tooltip="New conversation", id="session.new"),
+        Binding("f3", "list", "List", tooltip="Find a conversation", id="session.list"),
+        Binding("ctrl+w", "close", "Close conversation", show=False, id="session.close"),
+        Binding(
+            "ctrl+pageup", "step(-1)", "Previous conversation", show=False, id="session.previous"
+        ),
+        Binding("ctrl+pagedown,f4", "step(1)", "Next conversation", show=False, id="session.next"),
+        *(
+            Binding(f"alt+{n}", f"pick({n})", "Conversation", show=False, id=f"session.{n}")
+            for n in range(1, 10)
+        ),
+        # Before the prompt takes them: it is small, and what is paged through is the transcript.
+        Binding("pageup", "page(-1)", "Page up", show=False, id="chat.page_up", priority=True),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="chat.page_down", priority=True),
+        Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
+        *(
+            Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
+            for n in range(1, 8)
+        ),
+        Binding("x", "stop_request", "Stop", tooltip="Stop the request", id="table.stop"),
+        Binding("z", "zoom", "Zoom panel", show=False, id="view.zoom"),
+        Binding("e", "edit_last", "Edit last message", show=False, id="chat.edit"),
+    ]
+
+    def __init__(self, client: EngineClient, sessions: SessionList, glyphs: Glyphs) -> None:
+        super().__init__()
+        self._client = client
+        self.sessions = sessions
+        self.engine = EngineWatch(client)
+        self.panels = Panels(glyphs)
+        names = [name for name, _ in self.panels.numbered]
+        self.panel_bar = PanelBar(names, glyphs, id="panels")
+        self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
+        self.pump = Pump(self, sessions, self.engine, self.chat, self.panels)
+        self._panel = 0
+        self._editing: str | None = None
+
+    def compose(self) -> ComposeResult:
+        panels = self.panels
+        yield panels.kpi
+        yield self.panel_bar
+        # In the order in which the grids of deck.tcss are filled.
+        yield Container(
+            *(panels.table, panels.batch, self.chat, panels.kv),
+            *(panels.latency, panels.knobs, panels.devices, panels.log),
+            id="body",
+        )
+        yield Footer(show_command_palette=True)
+
+    def on_mount(self) -> None:
+        self._show_panel(0)
+        self.chat.prompt.hint(self._key_of("send"), self._key_of("newline"))
+        self.pump.start()
+
+    def on_unmount(self) -> None:
+        self.pump.stop()
+
+    # What the prompt and the sessions ask for.
+
+    def action_send(self) -> None:
+        chat, text = self.sessions.current.chat, self.chat.prompt.take()
+        if not text:
+            return
+        try:
+            if self._editing is not None:
+                chat.edit(self._editing, text)
+            else:
+                chat.send(text)
+        except InvalidRequestError as error:
+            self.chat.prompt.load(text, self.sessions.current.history)
+            self.notify(error.message, severity="warning")
+            return
+        self._editing = None
+        self._warn_unsaved()
+        self.chat.sent()
+
+    def action_stop(self) -> None:
+        """Stop the reply; where there is none, come back to the prompt."""
+        if self.sessions.current.chat.is_busy:
+            self.sessions.current.chat.stop()
+        elif self._editing is not None:
+            self._editing = None
+            self.chat.prompt.load("", self.sessions.current.history)
+        else:
+            self.remove_class("-engine")
+            self.chat.prompt.area.focus()
+
+    def action_regenerate(self) -> None:
+        try:
+            self.sessions.current.chat.regenerate()
+        except InvalidRequestError as error:
+            self.notify(error.message, severity="warning")
+            return
+        self.chat.sent()
+
+    def action_edit_last(self) -> None:
+        """Take the last message back into the prompt; sending it makes another branch."""
+        messages = [m for m in self.sessions.current.chat.messages if m.role == "user"]
+        if not messages:
+            self.notify("There is no message yet to edit.", severity="warning")
+            return
+        self._editing = messages[-1].id
+        self.chat.prompt.load(messages[-1].content, self.sessions.current.history)
+        self.chat.prompt.area.focus()
+        self.notify("Enter sends it instead of the old one; Esc leaves it as it was.")
+
+    @on(SessionBar.NewWanted)
+    def action_new(self) -> None:
+        self.sessions.new()
+        self._switched()
+
+    def action_step(self, places: int) -> None:
+        self.sessions.step(places)
+        self._switched()
+
+    def action_pick(self, number: int) -> None:
+        if number <= len(self.sessions.sessions):
+            self.sessions.go_to(self.sessions.sessions[number - 1])
+            self._switched()
+
+    @on(SessionBar.Picked)
+    def pick_tab(self, event: SessionBar.Picked) -> None:
+        self.open(event.key)
+
+    def open(self, conversation_id: str) -> None:
+        """Go to a conversation, opening it if need be."""
+        try:
+            found = self.sessions.open(conversation_id)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        if found:
+            self._switched()
+        else:
+            self.notify("This conversation is not in the store.", severity="warning")
+
+    def action_close(self) -> None:
+        session = self.sessions.current
+        try:
+            self.sessions.close(session)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+        if session.chat.messages:
+            self.notify(f"Closed “{session.title}”; F3 finds it again.")
+        self.chat.forget(session)
+        self._switched()
+
+    def action_delete(self) -> None:
+        session = self.sessions.current
+        try:
+            self.sessions.delete(session)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+        self.chat.forget(session)
+        self._switched()
+
+    def action_rename(self) -> None:
+        session = self.sessions.current
+
+        def rename(title: str | None) -> None:
+            if title:
+                try:
+                    self.sessions.rename(session, title)
+                except StoreError as error:
+                    self.notify(str(error), severity="error")
+                self.chat.update_bar()
+
+        self.app.push_screen(AskText("Title of this conversation", session.title), rename)
+
+    @on(SessionBar.MoreWanted)
+    def action_list(self) -> None:
+        try:
+            kept = self.sessions.kept()
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        keys = frozenset(session.key for session in self.sessions.sessions)
+
+        def open_it(key: str | None) -> None:
+            if key is not None:
+                self.open(key)
+
+        self.app.push_screen(PickConversation(kept, keys), open_it)
+
+    def action_export(self) -> None:
+        """Write the conversation on view to a Markdown file in the working directory."""
+        session = self.sessions.current
+        path = Path.cwd() / file_name(session.title)
+        try:
+            path.write_text(as_markdown(session.title, session.chat.messages), encoding="utf-8")
+        except OSError as error:
+            self.notify(f"{path}: {error.strerror}", severity="error")
+        else:
+            self.notify(f"Written to {path}")
+
+    def action_page(self, pages: int) -> None:
+        transcript = self.chat.transcript
+        transcript.action_page_up() if pages < 0 else transcript.action_page_down()
+
+    def action_follow(self) -> None:
+        self.chat.transcript.follow()
+
+    # What the dashboard asks for.
+
+    @on(SessionTable.Selected)
+    def go_to_request(self, event: SessionTable.Selected) -> None:
+        view = self.engine.views.get(event.request_id)
+        conversation = view.origin.conversation if view else ""
+        if conversation:
+            self.open(conversation)
+            self.remove_class("-engine")
+            self.chat.prompt.area.focus()
+        else:
+            self.notify("This request belongs to no conversation on the screen.")
+
+    @on(SessionTable.Highlighted)
+    def show_blocks(self, event: SessionTable.Highlighted) -> None:
+        self.panels.kv.select(event.ordinal)
+
+    def action_stop_request(self) -> None:
+        if view := self.panels.table.current:
+            self._client.abort(view.request_id)
+
+    @on(KnobPanel.Turned)
+    def turn_knob(self, event: KnobPanel.Turned) -> None:
+        try:
+            self._client.set_knobs({event.name: event.value}, who=WHO)
+        except EngineError as error:
+            self.panels.knobs.refuse(error.message)
+
+    @on(KnobPanel.Undone)
+    def undo_knobs(self) -> None:
+        try:
+            self._client.undo_knobs(who=WHO)
+        except EngineError as error:
+            self.panels.knobs.refuse(error.message)
+
+    # What is on view.
+
+    def action_mode(self) -> None:
+        """Between chat and engine; where both are on view, the focus goes."""
+        if self.has_class("-split"):
+            away = self.chat.prompt.area.has_focus
+            self._focus_panel() if away else self.chat.prompt.area.focus()
+            return
+        self.toggle_class("-engine")
+        if self.has_class("-engine"):
+            self._focus_panel()
+        else:
+            self.chat.prompt.area.focus()
+
+    def action_panel(self, number: int) -> None:
+        if not self.has_class("-split"):
+            self.add_class("-engine")
+        self._show_panel(number - 1)
+        self._focus_panel()
+
+    @on(PanelBar.Picked)
+    def pick_panel(self, event: PanelBar.Picked) -> None:
+        self.action_panel(event.place + 1)
+
+    def action_zoom(self) -> None:
+        if self.maximized is not None:
+            self.minimize()
+        elif self.focused is not None:
+            self.maximize(self.focused)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        area = self.chat.prompt.area
+        if action == "send":
+            return area.has_focus
+        if action in ("page", "follow"):
+            return self._reads_transcript(action, area)
+        if action == "stop_request":
+            return self.panels.table.has_focus
+        return True
+
+    def _reads_transcript(self, action: str, area: PromptArea) -> bool:
+        """Whether a key that prompt and transcript both know is the transcript's."""
+        if area.has_focus:
+            return action == "page" or area.cursor_at_end_of_text
+        return self.chat.transcript.has_focus
+
+    def _switched(self) -> None:
+        self._editing = None
+        self.remove_class("-engine")
+        self.chat.update()
+        self.chat.prompt.area.focus()
+
+    def _show_panel(self, place: int) -> None:
+        self._panel = place
+        self.panel_bar.show(place)
+        for index, (_, panel) in enumerate(self.panels.numbered):
+            panel.set_class(index == place, "-shown")
+
+    def _focus_panel(self) -> None:
+        panel = self.panels.numbered[self._panel][1]
+        self.set_focus(panel if panel.can_focus else None)
+
+    def _key_of(self, action: str) -> str:
+        """The key that is bound to an action now, as it is shown."""
+        bindings = (active.binding for active in self.active_bindings.values())
+        return next((self.app.get_key_display(b) for b in bindings if b.action == action), "")
+
+    def _warn_unsaved(self) -> None:
+        if unsaved := self.sessions.current.chat.unsaved:
+            self.notify(f"This chat is not saved: {unsaved}", severity="error")

@@ -1,0 +1,94 @@
+"""EngineWatch: what the screen knows of the engine, and how fast it goes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from engine.client import EngineClient
+from engine.knobs import KnobChange
+from engine.snapshot import RequestView, Snapshot
+from engine.telemetry import StepRecord
+
+# 64 steps to a column, as far as the batch chart zooms out, on 128 columns.
+RECORDS_KEPT = 8192
+RATE_SECONDS = 2.0
+
+
+class EngineWatch:
+    """Looks at an engine when told to.
+
+    Attributes:
+        status: as of the last look.
+        snapshot: as of the last look; None before a model is loaded.
+        records: the last steps of this model, oldest first.
+        views: the snapshot's requests by id.
+        epoch: time of day at which the engine's clock stood at 0, seconds since the epoch.
+    """
+
+    def __init__(self, client: EngineClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self.status = client.status()
+        self.snapshot: Snapshot | None = None
+        self.records: deque[StepRecord] = deque(maxlen=RECORDS_KEPT)
+        self.views: dict[str, RequestView] = {}
+        self.epoch = 0.0
+        self._recent: deque[tuple[float, int, int]] = deque()
+        self._last_change: KnobChange | None = None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the cores that this program runs on."""
+        return self.snapshot is not None and self.snapshot.model.device == "cpu"
+
+    def look(self) -> list[StepRecord]:
+        """Take in what is new; returns the steps that are."""
+        self.status = self._client.status()
+        before, snapshot = self.snapshot, self._client.snapshot()
+        if snapshot is not before:
+            self.snapshot = snapshot
+            self.views = {v.request_id: v for v in snapshot.requests} if snapshot else {}
+            if snapshot is None or (before is not None and _is_other(before, snapshot)):
+                self._start_anew()
+            if snapshot is not None:
+                self.epoch = time.time() - snapshot.time
+        last = self.records[-1].step if self.records else 0
+        records = list(self._client.step_records(last)) if snapshot else []
+        self.records.extend(records)
+        now = self._clock()
+        for record in records:
+            self._recent.append((now, record.output_tokens, record.prefill_tokens))
+        while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+            self._recent.popleft()
+        return records
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens of all sessions together."""
+        return sum(tokens for _, tokens, _ in self._recent) / RATE_SECONDS
+
+    @property
+    def prefill_per_second(self) -> float:
+        """Prompt tokens computed."""
+        return sum(tokens for _, _, tokens in self._recent) / RATE_SECONDS
+
+    def new_knob_changes(self) -> list[KnobChange]:
+        """The changes since the last call."""
+        history = list(self.snapshot.knob_history) if self.snapshot else []
+        if self._last_change in history:
+            history = history[history.index(self._last_change) + 1 :]
+        if history:
+            self._last_change = history[-1]
+        return history
+
+    def _start_anew(self) -> None:
+        """Another model counts its steps from the beginning."""
+        self.records.clear()
+        self._recent.clear()
+
+
+def _is_other(before: Snapshot, after: Snapshot) -> bool:
+    """Whether a model was loaded between the two."""
+    return before.model != after.model or after.step < before.step

@@ -1,0 +1,104 @@
+"""Entries: a conversation's messages as the transcript shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from app.screens.sessions import OpenSession
+from app.store import Message
+from engine.request import FinishReason
+from engine.snapshot import EnginePhase, EngineStatus, RequestView
+from widgets.figures import count, duration, percent
+from widgets.glyphs import Mark, state_mark
+from widgets.passage import Entry
+
+
+class Entries:
+    """Makes entries, keeping those of messages that do not change any more."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Entry] = {}
+
+    def of(
+        self, session: OpenSession, views: Mapping[str, RequestView], status: EngineStatus
+    ) -> list[Entry]:
+        """The branch on view.
+
+        Args:
+            views: requests of the newest snapshot by id, for the state of a reply in the making.
+        """
+        entries = []
+        messages = session.chat.messages
+        for message in messages:
+            entry = self._kept.get(message.id)
+            if entry is None:
+                growing = session.chat.is_busy and message is messages[-1]
+                view = views.get(message.request_id or "")
+                note = progress(view, status) if growing else outcome(message)
+                entry = _entry(message, note, growing)
+                if not growing:
+                    self._kept[message.id] = entry
+            entries.append(entry)
+        return entries
+
+    def forget(self, session: OpenSession) -> None:
+        """Drop what was kept of a conversation that is closed."""
+        for message in session.chat.messages:
+            self._kept.pop(message.id, None)
+
+
+def progress(view: RequestView | None, status: EngineStatus) -> str:
+    """How a reply stands that is being made."""
+    if view is None:
+        match status.phase:
+            case EnginePhase.LOADING:
+                share = status.loaded_bytes / status.total_bytes if status.total_bytes else None
+                done = f", {percent(share)}" if share is not None else ""
+                return f"queued: {status.model} is being loaded{done}"
+            case EnginePhase.DRAINING:
+                return "queued: the model is being switched"
+        return "queued"
+    match state_mark(view):
+        case Mark.QUEUED:
+            return f"queued: {view.wait_reason}" if view.wait_reason else "queued"
+        case Mark.PREEMPTED:
+            return f"preempted, it will be recomputed: {view.wait_reason}"
+        case Mark.PREFILL:
+            done = f"{count(view.computed_tokens)}/{count(view.prompt_tokens)}"
+            return f"reading the prompt · {done} tok"
+    return f"streaming · {count(view.output_tokens)} tok"
+
+
+def outcome(message: Message) -> str:
+    """How a reply ended, with its figures; nothing for a message of the user."""
+    if message.role != "assistant":
+        return ""
+    if message.error is not None:
+        return message.error.message
+    parts = []
+    match message.finish_reason:
+        case FinishReason.ABORT:
+            parts.append("stopped")
+        case FinishReason.LENGTH:
+            parts.append("cut off at the token limit")
+    if message.usage is not None:
+        parts.append(f"{count(message.usage.completion_tokens)} tok")
+    if message.timings is not None:
+        figures = (("ttft", message.timings.ttft), ("tpot", message.timings.tpot))
+        parts += [f"{name} {duration(value)}" for name, value in figures if value is not None]
+    return " · ".join(parts)
+
+
+def _entry(message: Message, note: str, growing: bool) -> Entry:
+    is_user = message.role == "user"
+    return Entry(
+        key=message.id,
+        role=message.role,
+        author="you" if is_user else message.model or "model",
+        clock=time.strftime("%H:%M", time.localtime(message.created)),
+        text=message.content,
+        note=note,
+        growing=growing,
+        failed=message.error is not None,
+    )

@@ -1,0 +1,48 @@
+"""Key groups: the keys as they are now, by where they act, for the help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual.app import App
+from textual.binding import Binding
+from textual.dom import DOMNode
+
+from app.screens.deck import Deck
+
+
+def key_groups(app: App[int], deck: Deck) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """A heading, and its keys as (key, what it does, name); keys the user changed are changed."""
+    places: tuple[tuple[str, DOMNode], ...] = (
+        ("Everywhere", app),
+        ("Chat and view", deck),
+        ("Prompt", deck.chat.prompt.area),
+        ("Conversation", deck.chat.transcript),
+        ("Sessions", deck.panels.table),
+        ("Batch", deck.panels.batch),
+        ("KV map", deck.panels.kv),
+        ("Knobs", deck.panels.knobs),
+        ("Log", deck.panels.log),
+    )
+    for heading, node in places:
+        rows: dict[str, list[Binding]] = {}
+        bindings_map = node._bindings.copy()
+        bindings_map.apply_keymap(app._keymap)
+        for _, binding in bindings_map:
+            if binding.id is not None:
+                rows.setdefault(binding.id.rstrip("123456789"), []).append(binding)
+        keys = [
+            (
+                _shown([app.get_key_display(binding) for binding in bindings], name),
+                bindings[0].tooltip or bindings[0].description,
+                f"{name}1 …" if name.endswith(".") else name,
+            )
+            for name, bindings in rows.items()
+        ]
+        if keys:
+            yield heading, keys
+
+
+def _shown(keys: list[str], name: str) -> str:
+    """Keys of one meaning, or the first and the last of a numbered row."""
+    return f"{keys[0]} … {keys[-1]}" if name.endswith(".") else ", ".join(keys)

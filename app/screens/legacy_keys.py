@@ -1,0 +1,26 @@
+"""Keys as terminals without the kitty protocol send them, tmux among them, where Textual 8.2 reads
+them otherwise.
+
+It takes ESC 1 to ESC 9 for the characters that Option types on a Mac, and ESC CR for Enter. A Mac's
+Option sends those characters themselves unless it is set to be Meta, so that ESC always means Alt.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+
+
+class _Alt(StrEnum):
+    """Keys that Textual's own table has no name for."""
+
+    ENTER = "alt+enter"
+
+
+def read_alt_keys() -> None:
+    """From now on read Alt with a digit and with Enter as such."""
+    table: dict[str, object] = ANSI_SEQUENCES_KEYS  # type: ignore[assignment]  # declared read-only
+    for digit in "123456789":
+        table.pop(f"\x1b{digit}", None)
+    table["\x1b\r"] = (_Alt.ENTER,)

@@ -1,0 +1,58 @@
+"""PanelBar: the names of the engine's panels, where one is shown at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.message import Message
+
+from widgets.glyphs import Glyphs
+from widgets.line import Line
+from widgets.line_view import LineView
+
+
+class PanelBar(LineView):
+    """One line; a click or the panel's digit goes to it."""
+
+    DEFAULT_CSS = "PanelBar { height: 1; }"
+
+    class Picked(Message):
+        """The panel at `place`, from 0 on, was clicked."""
+
+        def __init__(self, place: int) -> None:
+            super().__init__()
+            self.place = place
+
+    def __init__(self, names: Sequence[str], glyphs: Glyphs, *, id: str) -> None:
+        super().__init__(glyphs, id=id)
+        self._names = names
+        self._current = 0
+
+    def show(self, current: int) -> None:
+        self._current = current
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        line = self.line(width)
+        for place, (start, _, text) in enumerate(self._spans()):
+            line.pad(self.palette.text, until=width - start)
+            current = place == self._current
+            line.add(
+                text, self.palette.cursor + self.palette.strong if current else self.palette.muted
+            )
+        return [line]
+
+    def on_click(self, event: events.Click) -> None:
+        for place, (start, end, _) in enumerate(self._spans()):
+            if start <= event.x < end:
+                self.post_message(self.Picked(place))
+
+    def _spans(self) -> list[tuple[int, int, str]]:
+        """Where each name stands: first cell, end, text."""
+        spans, x = [], 1
+        for place, name in enumerate(self._names, 1):
+            text = f" {place} {name} "
+            spans.append((x, x + len(text), text))
+            x += len(text)
+        return spans

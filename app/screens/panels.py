@@ -1,0 +1,62 @@
+"""Panels: the dashboard's views, made once."""
+
+from __future__ import annotations
+
+from textual.widget import Widget
+
+from app.screens.engine_watch import EngineWatch
+from engine.telemetry import StepRecord
+from widgets.batch_chart import BatchChart
+from widgets.device_panel import DevicePanel
+from widgets.glyphs import Glyphs
+from widgets.knob_panel import KnobPanel
+from widgets.kpi_strip import KpiStrip
+from widgets.kv_map import KvMap
+from widgets.latency_panel import LatencyPanel
+from widgets.log_panel import LogPanel
+from widgets.session_table import SessionTable
+
+
+class Panels:
+    """The views of the engine, and what of it each of them shows."""
+
+    def __init__(self, glyphs: Glyphs) -> None:
+        self.kpi = KpiStrip(glyphs, id="kpi")
+        self.table = SessionTable(glyphs, id="sessions")
+        self.batch = BatchChart(glyphs, id="batch")
+        self.kv = KvMap(glyphs, id="kv")
+        self.latency = LatencyPanel(glyphs, id="latency")
+        self.knobs = KnobPanel(glyphs, id="knobs")
+        self.devices = DevicePanel(glyphs, id="devices")
+        self.log = LogPanel(glyphs, id="log")
+
+    @property
+    def numbered(self) -> tuple[tuple[str, Widget], ...]:
+        """Name and view of those that have a number, which is their place, from 1 on."""
+        return (
+            ("Sessions", self.table),
+            ("Batch", self.batch),
+            ("KV", self.kv),
+            ("Latency", self.latency),
+            ("Devices", self.devices),
+            ("Knobs", self.knobs),
+            ("Log", self.log),
+        )
+
+    def show_steps(self, engine: EngineWatch, new: list[StepRecord]) -> None:
+        """What moves with every step: the batch and the pool."""
+        snapshot = engine.snapshot
+        if snapshot is None:
+            return
+        if new:
+            self.batch.show(engine.records, new[-1].budget, snapshot.knob_history)
+        self.kv.show(snapshot.blocks, snapshot.config.block_size)
+
+    def show_figures(self, engine: EngineWatch) -> None:
+        """What is read as figures, and so need not move faster than one reads."""
+        rates = engine.tokens_per_second, engine.prefill_per_second
+        self.kpi.show(engine.snapshot, engine.status, *rates)
+        if engine.snapshot is not None:
+            self.table.show(engine.snapshot.requests)
+            self.knobs.show(engine.snapshot.knobs)
+            self.latency.show(engine.snapshot.latency, engine.snapshot.totals)

@@ -1,0 +1,149 @@
+"""Pump: carries what the engine has given to the screen, at the screen's own pace."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+
+from textual.screen import Screen
+
+from app.devices import Devices
+from app.screens.cadence import Cadence
+from app.screens.chat import ChatPane
+from app.screens.engine_watch import EngineWatch
+from app.screens.log_feed import LogFeed
+from app.screens.loop_lag import LoopLag
+from app.screens.panels import Panels
+from app.screens.sessions import SessionList
+from engine.snapshot import EnginePhase, EngineStatus
+from widgets.log_line import LogLine, engine_events, knob_event
+
+
+class Pump:
+    """One timer that sets itself anew after each turn, so that turns never pile up.
+
+    The engine's threads touch no widget and wake no loop: `call_from_thread` would block them, and
+    a posted message costs a wake of the loop for each token.
+
+    Attributes:
+        seen: whether the terminal has the focus; what nobody looks at is painted more rarely.
+        frames: repaints of the screen so far, counted by the app.
+    """
+
+    def __init__(
+        self,
+        screen: Screen[None],
+        sessions: SessionList,
+        engine: EngineWatch,
+        chat: ChatPane,
+        panels: Panels,
+    ) -> None:
+        self.seen = True
+        self.frames = 0
+        self._screen = screen
+        self._sessions = sessions
+        self._engine = engine
+        self._chat = chat
+        self._panels = panels
+        self._devices = Devices()
+        self._log = LogFeed()
+        self._lag = LoopLag()
+        self._due = {"engine": 0.0, "table": 0.0, "devices": 0.0}
+        self._frames_before = (0, time.monotonic())
+        self._status = EngineStatus(EnginePhase.EMPTY)
+
+    def start(self) -> None:
+        self._log.attach()
+        self._lag.start()
+        self._come_again()
+
+    def stop(self) -> None:
+        self._log.detach()
+        self._lag.stop()
+        self._devices.close()
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence.fit(on_cpu=self._engine.on_cpu, seen=self.seen)
+
+    def turn(self, *, everything: bool = False) -> None:
+        """Carry over what is due, or `everything`."""
+        cadence, current = self.cadence, self._sessions.current
+        news = self._sessions.poll()
+        looked = self._is_due("engine", cadence.engine, everything)
+        if looked:
+            self._look()
+        if current.key in news or looked:
+            self._chat.update()
+        elif news:
+            self._chat.update_bar()
+        if self._is_due("table", cadence.table, everything):
+            self._panels.show_figures(self._engine)
+        if self._is_due("devices", cadence.devices, everything):
+            self._read_devices()
+
+    def _come_again(self) -> None:
+        self.turn()
+        self._screen.set_timer(self._pause(), self._come_again)
+
+    def _pause(self) -> float:
+        chat, cadence = self._sessions.current.chat, self.cadence
+        if chat.is_busy and not chat.messages[-1].content:
+            return cadence.awaited
+        return cadence.stream if self._sessions.num_busy else cadence.idle
+
+    def _is_due(self, what: str, interval: float, everything: bool) -> bool:
+        now = time.monotonic()
+        if now < self._due[what] and not everything:
+            return False
+        self._due[what] = now + interval
+        return True
+
+    def _look(self) -> None:
+        engine = self._engine
+        records = engine.look()
+        if engine.status != self._status:
+            self._tell(self._status, engine.status)
+            self._status = engine.status
+        lines: list[LogLine] = self._log.take()
+        lines += [line for record in records for line in engine_events(record, engine.epoch)]
+        lines += [knob_event(change, engine.epoch) for change in engine.new_knob_changes()]
+        if lines:
+            self._panels.log.add(sorted(lines, key=lambda line: line.time))
+        self._panels.show_steps(engine, records)
+
+    def _read_devices(self) -> None:
+        panel = self._panels.devices
+        if not panel.is_on_screen:
+            return
+        frames, then = self._frames_before
+        now = time.monotonic()
+        self._frames_before = self.frames, now
+        rate = (self.frames - frames) / max(now - then, 1e-3)
+
+        async def read() -> None:
+            # A driver may take its time.
+            readings = await asyncio.to_thread(
+                self._devices.read, loop_lag=self._lag.p99(), frames=rate
+            )
+            panel.show(readings)
+            self._screen.set_class(bool(readings.gpus), "-gpu")
+
+        self._screen.run_worker(read(), group="devices", exclusive=True)
+
+    def _tell(self, before: EngineStatus, after: EngineStatus) -> None:
+        """Say what became of a model."""
+        if after.phase is before.phase:
+            return
+        if after.phase is EnginePhase.READY:
+            # Else each full collection walks the 370,000 objects of torch, 0.2 s without a repaint.
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            if after.detail:
+                self._screen.notify(after.detail, severity="error", timeout=15)
+            elif before.phase is not EnginePhase.DRAINING:
+                self._screen.notify(f"{after.model} is ready.")
+        elif after.phase is EnginePhase.FAILED:
+            self._screen.notify(after.detail, severity="error", timeout=30)

@@ -1,0 +1,377 @@
+"""Store: conversations, their messages and the request journal in one SQLite file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from app.database import Database, StoreError
+from app.lease import Lease, is_held
+from engine.errors import ErrorInfo
+from engine.request import FinishReason
+from engine.stream import Context, Timings, Usage
+
+RESTARTED = ErrorInfo("restarted", "the program ended before this reply was complete; ask again")
+
+_SAVE_CONVERSATION = """
+INSERT INTO conversation
+    (id, title, system, sampling, user, source, created, updated, leaf, is_open)
+VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open)
+ON CONFLICT (id) DO UPDATE SET
+    title = :title, system = :system, sampling = :sampling, updated = :updated, leaf = :leaf,
+    is_open = :is_open
+"""
+
+_SAVE_MESSAGE = """
+INSERT INTO message
+    (id, conversation_id, parent_id, role, content, created, model, request_id, finish_reason,
+    error, usage, timings)
+VALUES (:id, :conversation_id, :parent_id, :role, :content, :created, :model, :request_id,
+    :finish_reason, :error, :usage, :timings)
+ON CONFLICT (id) DO UPDATE SET
+    content = :content, finish_reason = :finish_reason, error = :error, usage = :usage,
+    timings = :timings
+"""
+
+# A message and those before it, nearest first, as far as they have a context.
+_CONTEXTS = """
+WITH RECURSIVE up (id, parent_id, distance) AS (
+    SELECT id, parent_id, 0 FROM message WHERE id = ?
+    UNION ALL
+    SELECT message.id, message.parent_id, up.distance + 1
+    FROM up JOIN message ON message.id = up.parent_id
+)
+SELECT message.id, context, context_start, context_messages, model_key
+FROM up JOIN message ON message.id = up.id
+WHERE context IS NOT NULL ORDER BY distance
+"""
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """A chat: what it is called, how it is sampled, and where in its tree of messages it stands.
+
+    Attributes:
+        sampling: replaces defaults by name (`engine.request.SamplingParams`).
+        user, source: who holds it, and through which front end.
+        created, updated: seconds since the epoch.
+        leaf: id of the newest message of the branch on view.
+        is_open: whether it has a place on the screen.
+    """
+
+    id: str = field(default_factory=new_id)
+    title: str = ""
+    system: str = ""
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    user: str = "local"
+    source: str = "screen"
+    created: float = field(default_factory=time.time)
+    updated: float = field(default_factory=time.time)
+    leaf: str | None = None
+    is_open: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """One message of a conversation's tree.
+
+    Attributes:
+        parent_id: the message before it; those with one parent are alternatives.
+        role: user or assistant.
+        created: seconds since the epoch.
+        model: name of the model that wrote it, or that it was sent to.
+        request_id: of the request that wrote it.
+        finish_reason: None while it is being written, and for a user's message.
+        error: set when the reason is `error`.
+    """
+
+    id: str = field(default_factory=new_id)
+    conversation_id: str
+    parent_id: str | None
+    role: str
+    content: str
+    created: float = field(default_factory=time.time)
+    model: str = ""
+    request_id: str | None = None
+    finish_reason: FinishReason | None = None
+    error: ErrorInfo | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """One request as it was accepted, and how it ended.
+
+    Attributes:
+        attempt: counts from 1 where the same request is run again.
+        body: what was asked, as the source states it.
+        accepted_at, ended_at: seconds since the epoch.
+    """
+
+    request_id: str
+    attempt: int = 1
+    user: str = "local"
+    conversation_id: str | None = None
+    source: str = "screen"
+    body: str = ""
+    accepted_at: float = field(default_factory=time.time)
+    ended_at: float | None = None
+    reason: FinishReason | None = None
+    error: ErrorInfo | None = None
+
+
+class Store:
+    """One SQLite file, for screen and gateways, on any thread, beside other processes.
+
+    What a process that died left unfinished is ended as `RESTARTED` when the store is opened.
+
+    Raises:
+        StoreError: from every method too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._leases = path.with_name(f"{path.name}-leases")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lease = Lease(self._leases)
+        except OSError as error:
+            raise StoreError(f"{path}: it cannot be opened ({error.strerror or error})") from None
+        try:
+            self._db = Database(path)
+            self._end_orphans()
+        except StoreError:
+            self._lease.release()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+        self._lease.release()
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All writes within, or none. May be nested."""
+        return self._db.transaction()
+
+    def conversations(self, *, open_only: bool = False) -> list[Conversation]:
+        """Conversations in the order of their creation."""
+        where = "WHERE is_open" if open_only else ""
+        rows = self._db.read(f"SELECT * FROM conversation {where} ORDER BY created, rowid")
+        return [_conversation(row) for row in rows]
+
+    def conversation(self, conversation_id: str) -> Conversation | None:
+        rows = self._db.read("SELECT * FROM conversation WHERE id = ?", conversation_id)
+        return _conversation(rows[0]) if rows else None
+
+    def save_conversation(self, conversation: Conversation) -> None:
+        """Add it, or replace what can change of it."""
+        values = {
+            "id": conversation.id,
+            "title": conversation.title,
+            "system": conversation.system,
+            "sampling": json.dumps(dict(conversation.sampling)),
+            "user": conversation.user,
+            "source": conversation.source,
+            "created": conversation.created,
+            "updated": conversation.updated,
+            "leaf": conversation.leaf,
+            "is_open": int(conversation.is_open),
+        }
+        self._db.write(_SAVE_CONVERSATION, values)
+
+    def delete_conversation(self, conversation_id: str) -> None:
+        """Remove it with its messages; the journal keeps its requests."""
+        self._db.write("DELETE FROM conversation WHERE id = ?", (conversation_id,))
+
+    def messages(self, conversation_id: str) -> list[Message]:
+        """All messages of all branches, in the order in which they were added."""
+        rows = self._db.read(
+            "SELECT * FROM message WHERE conversation_id = ? ORDER BY number", conversation_id
+        )
+        return [_message(row) for row in rows]
+
+    def save_message(self, message: Message) -> None:
+        """Add it, or replace what can change of it."""
+        values = {
+            "id": message.id,
+            "conversation_id": message.conversation_id,
+            "parent_id": message.parent_id,
+            "role": message.role,
+            "content": message.content,
+            "created": message.created,
+            "model": message.model,
+            "request_id": message.request_id,
+            "finish_reason": message.finish_reason,
+            "error": _dump(message.error),
+            "usage": _dump(message.usage),
+            "timings": _dump(message.timings),
+        }
+        self._db.write(_SAVE_MESSAGE, values)
+
+    def save_context(self, message_id: str, context: Context) -> None:
+        """Keep the token ids of the conversation up to and with this message.
+
+        Only what follows the nearest context before it is written: whole contexts would grow with
+        the square of the conversation's length.
+        """
+        with self.transaction():
+            before = [
+                row for row in self._db.read(_CONTEXTS, message_id) if row["id"] != message_id
+            ]
+            start = 0
+            if before and before[0]["model_key"] == context.model_key:
+                earlier = _token_ids(before)
+                start = _shared(earlier, context.token_ids)
+            ids = context.token_ids[start:]
+            self._db.write(
+                "UPDATE message SET context = ?, context_start = ?, context_messages = ?,"
+                " model_key = ? WHERE id = ?",
+                (_pack(ids), start, context.num_messages, context.model_key, message_id),
+            )
+
+    def context(self, message_id: str) -> Context | None:
+        """The token ids that were kept with this very message."""
+        rows = self._db.read(_CONTEXTS, message_id)
+        if not rows or rows[0]["id"] != message_id:
+            return None
+        return Context(rows[0]["model_key"], _token_ids(rows), rows[0]["context_messages"])
+
+    def begin_request(self, entry: JournalEntry) -> None:
+        """Journal a request before it goes to the engine.
+
+        Raises:
+            StoreError: also when this attempt is in the journal already.
+        """
+        self._db.write(
+            "INSERT INTO request (request_id, attempt, user, conversation_id, source, body, lease,"
+            " accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                entry.request_id,
+                entry.attempt,
+                entry.user,
+                entry.conversation_id,
+                entry.source,
+                entry.body,
+                self._lease.name,
+                entry.accepted_at,
+            ),
+        )
+
+    def end_request(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        error: ErrorInfo | None = None,
+        attempt: int = 1,
+    ) -> None:
+        """Journal the end of a request; the first end stays."""
+        self._db.write(
+            "UPDATE request SET ended_at = ?, reason = ?, error = ?"
+            " WHERE request_id = ? AND attempt = ? AND ended_at IS NULL",
+            (time.time(), reason, _dump(error), request_id, attempt),
+        )
+
+    def request(self, request_id: str, attempt: int = 1) -> JournalEntry | None:
+        rows = self._db.read(
+            "SELECT * FROM request WHERE request_id = ? AND attempt = ?", request_id, attempt
+        )
+        return _entry(rows[0]) if rows else None
+
+    def _end_orphans(self) -> None:
+        leases = self._db.read("SELECT DISTINCT lease FROM request WHERE ended_at IS NULL")
+        dead = [row["lease"] for row in leases if not is_held(self._leases, row["lease"])]
+        if not dead:
+            return
+        reason, error = FinishReason.ERROR, _dump(RESTARTED)
+        with self.transaction():
+            for lease in dead:
+                self._db.write(
+                    "UPDATE message SET finish_reason = ?, error = ? WHERE finish_reason IS NULL"
+                    " AND request_id IN"
+                    " (SELECT request_id FROM request WHERE lease = ? AND ended_at IS NULL)",
+                    (reason, error, lease),
+                )
+                self._db.write(
+                    "UPDATE request SET ended_at = ?, reason = ?, error = ?"
+                    " WHERE lease = ? AND ended_at IS NULL",
+                    (time.time(), reason, error, lease),
+                )
+
+
+def _dump(value: ErrorInfo | Usage | Timings | None) -> str | None:
+    return None if value is None else json.dumps(asdict(value))
+
+
+def _pack(ids: tuple[int, ...]) -> bytes:
+    """Token ids as little-endian 32-bit integers."""
+    return struct.pack(f"<{len(ids)}i", *ids)
+
+
+def _token_ids(rows: list[sqlite3.Row]) -> tuple[int, ...]:
+    """The context of the first row, put together from those that it continues."""
+    parts: list[tuple[int, ...]] = []
+    end: int | None = None
+    for row in rows:
+        blob: bytes = row["context"]
+        start: int = row["context_start"]
+        ids = struct.unpack(f"<{len(blob) // 4}i", blob)
+        if end is None or start < end:
+            parts.append(ids if end is None else ids[: end - start])
+            end = start
+        if end == 0:
+            break
+    return tuple(chain.from_iterable(reversed(parts)))
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many leading token ids are the same."""
+    if one == other[: len(one)]:
+        return len(one)
+    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, len(other))
+
+
+def _conversation(row: sqlite3.Row) -> Conversation:
+    values: dict[str, Any] = dict(row)
+    values["sampling"] = json.loads(values["sampling"])
+    values["is_open"] = bool(values["is_open"])
+    return Conversation(**values)
+
+
+def _message(row: sqlite3.Row) -> Message:
+    names = Message.__slots__
+    values: dict[str, Any] = {name: row[name] for name in names}
+    values["finish_reason"] = _reason(row)
+    values["error"] = _error(row)
+    for name, kind in (("usage", Usage), ("timings", Timings)):
+        if values[name] is not None:
+            values[name] = kind(**json.loads(values[name]))
+    return Message(**values)
+
+
+def _entry(row: sqlite3.Row) -> JournalEntry:
+    values: dict[str, Any] = {name: row[name] for name in JournalEntry.__slots__}
+    values["reason"] = FinishReason(values["reason"]) if values["reason"] else None
+    values["error"] = _error(row)
+    return JournalEntry(**values)
+
+
+def _reason(row: sqlite3.Row) -> FinishReason | None:
+    return FinishReason(row["finish_reason"]) if row["finish_reason"] else None
+
+
+def _error(row: sqlite3.Row) -> ErrorInfo | None:
+    return ErrorInfo(**json.loads(row["error"])) if row["error"] else None

@@ -1,0 +1,216 @@
+"""The Textual application: opens the screen, starts the engine behind it, and ends both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+from textual import on
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.notifications import SeverityLevel
+from textual.screen import Screen
+
+from app.screens.commands import commands
+from app.screens.deck import Deck
+from app.screens.help import HelpScreen
+from app.screens.key_groups import key_groups
+from app.screens.legacy_keys import read_alt_keys
+from app.screens.sessions import SessionList
+from app.settings import Settings, SettingsError
+from app.store import Store
+from engine.client import EngineClient, LoadRequest
+from engine.errors import EngineError
+from widgets.glyphs import ASCII, UNICODE
+from widgets.transcript import Transcript
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 3.0
+SHUTDOWN_SECONDS = 12.0
+THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
+SIGNALS = ("SIGTERM", "SIGHUP")
+
+
+class Tui(App[int]):
+    """One `Deck` over an engine.
+
+    Attributes:
+        crash: what ended the application, if it was not the user.
+        engine_ended: whether the engine was shut down in time.
+    """
+
+    TITLE = "batchdeck"
+    CSS_PATH: ClassVar[str] = "screens/deck.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
+    ]
+
+    def __init__(
+        self, client: EngineClient, store: Store, settings: Settings, load: LoadRequest
+    ) -> None:
+        super().__init__()
+        theme = THEMES.get(settings.theme or "dark", settings.theme or "")
+        if theme not in self.available_themes:
+            allowed = ", ".join((*THEMES, *self.available_themes))
+            raise SettingsError(f"theme is {settings.theme!r}; allowed are {allowed}")
+        self.theme = theme
+        self.set_keymap(settings.keys)
+        self.crash: BaseException | None = None
+        self.engine_ended = False
+        self._client = client
+        self._load_request = load
+        self._quitting = False
+        self._sessions = SessionList(
+            client, store, system=settings.system, sampling=settings.sampling
+        )
+        self.deck = Deck(client, self._sessions, ASCII if settings.ascii else UNICODE)
+        self.set_class(settings.ascii, "-ascii")
+
+    def get_default_screen(self) -> Screen[None]:
+        return self.deck
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in SIGNALS:
+            # Windows has no SIGHUP, and its loops take no handlers.
+            if (number := getattr(signal, name, None)) is not None and not self.is_headless:
+                loop.add_signal_handler(number, self._signalled, number)
+
+    def on_ready(self) -> None:
+        # The screen is painted; from here on the engine's thread may import torch.
+        self._client.load(self._load_request)
+
+    def post_display_hook(self) -> None:
+        self.deck.pump.frames += 1
+
+    def on_app_blur(self) -> None:
+        self.deck.pump.seen = False
+
+    def on_app_focus(self) -> None:
+        self.deck.pump.seen = True
+
+    def get_key_display(self, binding: Binding) -> str:
+        # Textual shows a sign that few know and fewer fonts have.
+        return "enter" if binding.key == "enter" else super().get_key_display(binding)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        if screen is self.deck:
+            yield from commands(self.deck)
+            yield from self._model_commands()
+            yield SystemCommand("Theme…", "Change the colours", self.action_change_theme)
+            yield SystemCommand("Help", "Every key", self.action_help)
+            yield SystemCommand("Quit", "Stop the replies and the engine", self.action_quit)
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(key_groups(self, self.deck)))
+
+    @on(Transcript.CopyWanted)
+    def copy(self, event: Transcript.CopyWanted) -> None:
+        self.copy_to_clipboard(event.text)
+        self.notify(f"Copied the {event.what}, {len(event.text):,} characters.")
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Say something in passing. Titles and file names have brackets: nothing is markup."""
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def switch_model(self, model: str) -> None:
+        """Drain, unload, load; progress and failure show on the screen."""
+        self._load_request = replace(self._load_request, model=model)
+        self._client.load(self._load_request)
+
+    def _signalled(self, number: int) -> None:
+        # As shells count it.
+        self.run_worker(self._quit(128 + number))
+
+    async def action_quit(self) -> None:
+        """Stop what streams, end the engine, leave."""
+        self.run_worker(self._quit(0))
+
+    async def _quit(self, code: int) -> None:
+        if self._quitting:
+            return
+        self._quitting = True
+        self._sessions.stop_all()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_SECONDS
+        while self._sessions.num_busy and loop.time() < deadline:
+            self._sessions.poll()
+            await asyncio.sleep(0.02)
+        self._sessions.close_all()
+        await self._end_engine()
+        self.exit(return_code=code)
+
+    def _model_commands(self) -> Iterable[SystemCommand]:
+        from engine.model.registry import Registry
+
+        try:
+            registry = Registry.read(self._load_request.models_file)
+        except EngineError as error:
+            self.notify(error.message, severity="error")
+            return
+        for name, entry in registry.entries.items():
+            yield SystemCommand(
+                f"Model: {name}",
+                f"Load {entry.source} instead of the model that is there",
+                partial(self.switch_model, name),
+            )
+
+    async def _end_engine(self) -> None:
+        """Shut the engine down, within bounds, while the screen stays alive."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            try:
+                self._client.shutdown()
+            finally:
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=shut_down, name="shutdown", daemon=True).start()
+        try:
+            await asyncio.wait_for(ended.wait(), SHUTDOWN_SECONDS)
+            self.engine_ended = True
+        except TimeoutError:
+            log.error("the engine did not end within %g s", SHUTDOWN_SECONDS)
+
+    def _handle_exception(self, error: Exception) -> None:
+        # Told by `run`, once the terminal is itself again.
+        self.crash = self.crash or error
+        self._exit_renderables.clear()
+        super()._handle_exception(error)
+
+
+def run(client: EngineClient, store: Store, settings: Settings, load: LoadRequest) -> int:
+    """Run the interface until the user leaves; returns the exit code.
+
+    The screen is painted first; then the engine is told to load, and at the end to shut down.
+
+    Raises:
+        SettingsError: the theme is unknown.
+        BaseException: what the application crashed of; the terminal is restored by then.
+    """
+    read_alt_keys()
+    app = Tui(client, store, settings, load)
+    try:
+        app.run()
+    finally:
+        if not app.engine_ended:
+            client.shutdown()
+    if app.crash is not None:
+        raise app.crash
+    return app.return_code or 0
