@@ -1,0 +1,73 @@
+"""What attention needs to know of a step, and what a backend of it must do."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from engine.cache.storage import KVStorage
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """One step's rows, packed: built once, read by every layer.
+
+    Row r holds the `counts[r]` tokens at positions [starts[r], starts[r] + counts[r]) of one
+    sequence. The packed step is the rows' tokens one after another, T in all. Rows of one token
+    come first, by length, so that rows of similar length are neighbours.
+
+    Attributes:
+        slots: [T] int64 on the device, where each token's key and value go.
+        starts, counts: [R] int64 on the host.
+        block_tables: [R, B] int64 on the host; entries past a row's own blocks are undefined.
+        layouts: what the backend derives from these, kept for the layers that follow.
+    """
+
+    backend: AttentionBackend
+    storage: KVStorage
+    slots: Tensor
+    starts: IntArray
+    counts: IntArray
+    block_tables: IntArray
+    layouts: dict[Hashable, Any] = field(default_factory=dict)
+
+
+class AttentionBackend(Protocol):
+    """Attention of packed queries over paged keys and values."""
+
+    def attend(
+        self,
+        query: Tensor,
+        layer: int,
+        context: StepContext,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """Causal attention of each row over its own sequence; the step's tokens are stored already.
+
+        Head h of the queries reads head h // (H / num_kv_heads) of the cache (GQA, arXiv
+        2305.13245).
+
+        Args:
+            query: [T, H, head_dim] in the storage's dtype.
+            scaling: factor of the scores.
+            window: each token sees this many positions, itself included (Mistral 7B, arXiv
+                2310.06825, section 2); None is all.
+            softcap: scores become softcap * tanh(score / softcap) (Gemma 2, arXiv 2408.00118,
+                section 2).
+            sinks: [H] logits that take part in the softmax and carry no value (gpt-oss).
+
+        Returns:
+            [T, H, value_dim] in the query's dtype.
+        """
+        ...

@@ -1,0 +1,81 @@
+"""Our attention under a name that transformers' models can be told to call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from engine.errors import ModelError
+from engine.model.attention.base import StepContext
+
+ATTENTION_NAME = "batchdeck"
+
+# They change the scores in ways that no backend here knows.
+_UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    is_causal: bool | None = None,
+    step_context: StepContext | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Store one layer's keys and values, then attend through the block tables.
+
+    Called by the model's attention modules. The keyword `step_context` of the model's forward
+    reaches it through the keyword arguments that the models hand down.
+
+    Args:
+        module: its `layer_idx` names the layer.
+        query: [1, H, T, head_dim], rotated already.
+        key: [1, num_kv_heads, T, head_dim], rotated already.
+        value: [1, num_kv_heads, T, value_dim].
+        attention_mask: None, for no mask function is registered under our name.
+        sliding_window: the only place the window is taken from; configurations name windows that
+            single layers do not use.
+
+    Returns:
+        [1, T, H, value_dim], and no attention weights.
+
+    Raises:
+        ModelError: the model drops the context, or asks for what the backends do not do.
+    """
+    if step_context is None:
+        raise ModelError(f"{type(module).__name__} does not hand the step's context to attention")
+    if attention_mask is not None:
+        raise ModelError(f"{type(module).__name__} builds an attention mask of its own")
+    if is_causal is False:
+        raise ModelError(f"{type(module).__name__} asks for attention that is not causal")
+    for name in _UNSUPPORTED:
+        if kwargs.get(name) is not None:
+            raise ModelError(f"{type(module).__name__} asks for attention with {name}")
+
+    layer = module.layer_idx
+    assert isinstance(layer, int)
+    step_context.storage.write(
+        layer, step_context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1)
+    )
+    output = step_context.backend.attend(
+        query[0].transpose(0, 1),
+        layer,
+        step_context,
+        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return output.unsqueeze(0), None
+
+
+# No mask function goes with it, so that transformers builds no mask.
+AttentionInterface.register(ATTENTION_NAME, paged_attention)

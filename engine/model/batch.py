@@ -1,0 +1,135 @@
+"""Batch: the runner's memory of its sequences, and a step's inputs made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.config import EngineConfig
+from engine.model.attention.base import IntArray
+from engine.plan import NewSequence, Row
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStep:
+    """A step's inputs on the host, all int64. T tokens, R rows, S of which sample.
+
+    Rows are packed as `engine.model.attention.base.StepContext` wants them; what belongs to
+    sampling is in the plan's order.
+
+    Attributes:
+        input_ids, position_ids, slots: [T].
+        starts, counts: [R]. block_tables: [R, B].
+        last_tokens: [S], index in the packed step of each sampling row's last token.
+        sampling: [S], batch index of each sampling row.
+        lengths: [S], tokens its sequence has before the sampled one.
+    """
+
+    input_ids: IntArray
+    position_ids: IntArray
+    slots: IntArray
+    starts: IntArray
+    counts: IntArray
+    block_tables: IntArray
+    last_tokens: IntArray
+    sampling: IntArray
+    lengths: IntArray
+
+
+class Batch:
+    """Token ids and block tables of up to `max_num_seqs` sequences, each at a fixed index.
+
+    Kept from step to step, so that a step costs Python time by row and never by token.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._block_size = config.block_size
+        self._index: dict[int, int] = {}
+        self._free = list(range(config.max_num_seqs - 1, -1, -1))
+        max_blocks = config.blocks_for(config.max_model_len)
+        self._token_ids = np.zeros((config.max_num_seqs, config.max_model_len), dtype=np.int32)
+        self._block_tables = np.zeros((config.max_num_seqs, max_blocks), dtype=np.int32)
+        self._num_blocks = np.zeros(config.max_num_seqs, dtype=np.int64)
+
+    def add(self, new: NewSequence) -> int:
+        """Learn a sequence; its index is free again after `release`."""
+        index = self._free.pop()
+        self._index[new.seq] = index
+        self._token_ids[index, : len(new.token_ids)] = new.token_ids
+        self._block_tables[index, : len(new.block_ids)] = new.block_ids
+        self._num_blocks[index] = len(new.block_ids)
+        return index
+
+    def release(self, seq: int) -> int | None:
+        """Forget a sequence; returns the index it had, None if it was never learned."""
+        index = self._index.pop(seq, None)
+        if index is not None:
+            self._free.append(index)
+        return index
+
+    def extend(self, rows: Sequence[Row]) -> list[int]:
+        """Append the rows' new blocks to their tables.
+
+        Returns:
+            the new blocks that this step does not fill to the end.
+        """
+        unfilled: list[int] = []
+        for row in rows:
+            if row.new_blocks:
+                index = self._index[row.seq]
+                held = int(self._num_blocks[index])
+                total = held + len(row.new_blocks)
+                self._block_tables[index, held:total] = row.new_blocks
+                self._num_blocks[index] = total
+                filled = (row.start + row.count) // self._block_size
+                unfilled.extend(row.new_blocks[max(filled - held, 0) :])
+        return unfilled
+
+    def pack(self, rows: Sequence[Row]) -> PackedStep:
+        """The inputs of a step.
+
+        Raises:
+            ValueError: a row reaches past its sequence's blocks; it would write into another's.
+        """
+        index = np.array([self._index[row.seq] for row in rows], dtype=np.int64)
+        starts = np.array([row.start for row in rows], dtype=np.int64)
+        counts = np.array([row.count for row in rows], dtype=np.int64)
+        samples = np.array([row.samples for row in rows], dtype=bool)
+        lengths = starts + counts
+        short = lengths > self._num_blocks[index] * self._block_size
+        if short.any():
+            row = rows[int(np.argmax(short))]
+            raise ValueError(
+                f"sequence {row.seq} is to compute tokens up to {row.start + row.count}, but has "
+                f"{self._num_blocks[self._index[row.seq]]} blocks of {self._block_size}"
+            )
+
+        # Single tokens first, by length; the rest as planned.
+        order = np.lexsort((np.where(counts == 1, lengths, 0), counts > 1))
+        packed, packed_counts = index[order], counts[order]
+        ends = np.cumsum(packed_counts)
+        last_tokens = np.empty_like(ends)
+        last_tokens[order] = ends - 1
+
+        row_of_token = np.repeat(packed, packed_counts)
+        shift = np.repeat(starts[order] - (ends - packed_counts), packed_counts)
+        positions = np.arange(len(row_of_token)) + shift
+        blocks = self._block_tables[row_of_token, positions // self._block_size].astype(np.int64)
+        num_blocks = -(-int(lengths.max()) // self._block_size)
+        return PackedStep(
+            input_ids=self._token_ids[row_of_token, positions].astype(np.int64),
+            position_ids=positions,
+            slots=blocks * self._block_size + positions % self._block_size,
+            starts=starts[order],
+            counts=packed_counts,
+            block_tables=self._block_tables[packed, :num_blocks].astype(np.int64),
+            last_tokens=last_tokens[samples],
+            sampling=index[samples],
+            lengths=lengths[samples],
+        )
+
+    def append(self, step: PackedStep, token_ids: IntArray) -> None:
+        """Store the sampled tokens, [S], where the next step's rows find them."""
+        self._token_ids[step.sampling, step.lengths] = token_ids

@@ -1,0 +1,194 @@
+"""Checkpoint: the safetensors files of a model folder, checked before any weight is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+CONFIG_FILE = "config.json"
+
+# Bytes of one element, by safetensors' name of its type.
+_ITEM_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "I16": 2,
+    "U16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "I32": 4,
+    "U32": 4,
+    "F32": 4,
+    "I64": 8,
+    "U64": 8,
+    "F64": 8,
+}
+_FLOATS = ("F16", "BF16", "F32", "F64")
+_MAX_HEADER_BYTES = 100_000_000  # as safetensors itself allows
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where one tensor lies.
+
+    Attributes:
+        dtype: as safetensors names it.
+        offset: of its first byte in the file.
+        num_bytes: its size in the file.
+    """
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All tensors of a model, as the headers of its files describe them.
+
+    Attributes:
+        fingerprint: hash of the files' names, sizes and headers.
+    """
+
+    folder: Path
+    tensors: tuple[StoredTensor, ...]
+    fingerprint: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors as they are stored."""
+        return sum(tensor.num_bytes for tensor in self.tensors)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the largest part of the floating-point weights, as torch names it."""
+        sizes: dict[str, int] = {}
+        for tensor in self.tensors:
+            if tensor.dtype in _FLOATS:
+                sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.num_bytes
+        names = {"F16": "float16", "BF16": "bfloat16"}
+        return names.get(max(sizes, key=sizes.__getitem__, default="F32"), "float32")
+
+    def num_bytes_as(self, dtype_bytes: int) -> int:
+        """Bytes of all tensors once floating-point ones are cast to `dtype_bytes` an element."""
+        return sum(
+            math.prod(t.shape) * dtype_bytes if t.dtype in _FLOATS else t.num_bytes
+            for t in self.tensors
+        )
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether the folder holds a configuration and all safetensors files that it needs."""
+    try:
+        return (folder / CONFIG_FILE).is_file() and all(f.is_file() for f in _weight_files(folder))
+    except ModelError:
+        return False
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read and check the headers of a folder's weights.
+
+    Raises:
+        ModelError: a file is missing, truncated, corrupt or of a type that is not supported; the
+            sentence names it.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    digest = hashlib.sha256()
+    for file in _weight_files(folder):
+        header, stored = _read_header(file)
+        digest.update(f"{file.name}\n{file.stat().st_size}\n".encode())
+        digest.update(header)
+        tensors.update((tensor.name, tensor) for tensor in stored)
+    if not tensors:
+        raise ModelError(f"{folder} has safetensors files without any tensor")
+    for name, file in _index(folder).items():
+        if name not in tensors:
+            raise ModelError(f"{file} lacks the tensor {name} that {INDEX_FILE} says it holds")
+    return Checkpoint(folder, tuple(tensors.values()), digest.hexdigest())
+
+
+def _weight_files(folder: Path) -> tuple[Path, ...]:
+    """The files that transformers would read: one file goes before an index."""
+    if (folder / SINGLE_FILE).is_file():
+        return (folder / SINGLE_FILE,)
+    if (folder / INDEX_FILE).is_file():
+        return tuple(sorted(set(_index(folder).values())))
+    others = sorted(
+        p.name for kind in ("*.bin", "*.gguf", "*.pt", "*.pth") for p in folder.glob(kind)
+    )
+    if others:
+        raise ModelError(
+            f"{folder} holds its weights as {others[0]}; only safetensors are loaded "
+            f"({SINGLE_FILE}, or shards with {INDEX_FILE})"
+        )
+    raise ModelError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}")
+
+
+def _index(folder: Path) -> dict[str, Path]:
+    """Tensor name to shard; empty where one file holds all."""
+    path = folder / INDEX_FILE
+    if (folder / SINGLE_FILE).is_file() or not path.is_file():
+        return {}
+    try:
+        weight_map = json.loads(path.read_bytes())["weight_map"]
+        shards = {str(name): str(file) for name, file in weight_map.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{path} is broken: it has no weight_map from tensors to files") from None
+    for file in shards.values():
+        if Path(file).name != file:
+            raise ModelError(f"{path} names the shard {file!r}; it must lie in the same folder")
+    return {name: folder / file for name, file in shards.items()}
+
+
+def _read_header(file: Path) -> tuple[bytes, list[StoredTensor]]:
+    """A file's header and its tensors. Format: u64 length, JSON, then the tensors' bytes."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
+                raise ModelError(f"{file} is truncated or no safetensors file: its header is cut")
+            header = stream.read(length)
+    except FileNotFoundError:
+        raise ModelError(f"{file} is missing; {INDEX_FILE} says it holds weights") from None
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror}") from None
+    start = 8 + length
+    try:
+        entries = json.loads(header)
+        entries.pop("__metadata__", None)
+        stored = [_stored_tensor(name, file, start, entry) for name, entry in entries.items()]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"{file} is corrupt: its header is no safetensors header") from None
+    end = max((tensor.offset + tensor.num_bytes for tensor in stored), default=start)
+    if size < end:
+        raise ModelError(f"{file} is truncated: its header describes {end} bytes, it has {size}")
+    if size > end:
+        raise ModelError(f"{file} is corrupt: its header describes {end} bytes, it has {size}")
+    return header, stored
+
+
+def _stored_tensor(name: str, file: Path, start: int, entry: dict[str, Any]) -> StoredTensor:
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if dtype not in _ITEM_BYTES:
+        raise ModelError(
+            f"{file} stores {name} as {dtype}; supported are {', '.join(_ITEM_BYTES)}, "
+            f"so a quantized checkpoint is not"
+        )
+    begin, end = offsets
+    if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)):
+        raise ValueError
+    if end - begin != math.prod(shape) * _ITEM_BYTES[dtype]:
+        raise ValueError
+    return StoredTensor(name, file, dtype, tuple(shape), start + begin, end - begin)

@@ -1,0 +1,227 @@
+"""The gate: only a model that our engine computes as transformers does is let in."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import statistics
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+
+from engine.config import EngineConfig
+from engine.errors import ModelError
+from engine.model.device import is_out_of_memory
+from engine.model.runner import TorchRunner
+from engine.model.trace import trace
+from engine.plan import NewSequence, Row, StepPlan
+from engine.request import SamplingParams
+from engine.shape import ModelShape
+
+logger = logging.getLogger(__name__)
+
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+
+# A few tokens: a step of 8 billion parameters takes 0.7 s on a small host. They suffice to cut a
+# prompt at odd places, to share steps between two sequences, and to cross from block to block.
+_LENGTH = 20
+_BLOCK_SIZE = 8
+_WINDOW = 6
+
+# Largest difference of a row's logits from the expected ones, as the quotient of their norms. What
+# is wrong gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and 0.3 where
+# it makes single tokens change their expert; so in such types the median row counts, and a float32
+# model of the same class has to pass too.
+_TOLERANCE = 1e-3
+_COARSE_TOLERANCE = 0.25
+
+
+def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class that a configuration is for, if it can be served by its own account.
+
+    Raises:
+        ModelError: with the reason why not.
+    """
+    kind = config.model_type
+    if config.sub_configs:
+        raise ModelError(
+            f"{kind} is not supported: its configuration is made of "
+            f"{', '.join(config.sub_configs)}, and only plain text models are served"
+        )
+    if config.is_encoder_decoder:
+        raise ModelError(f"{kind} is not supported: it is an encoder with a decoder")
+    if getattr(config, "quantization_config", None) is not None:
+        raise ModelError(f"{kind} is not supported: its checkpoint is quantized")
+    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if not isinstance(found, type):
+        raise ModelError(
+            f"{kind} is not supported: transformers has no causal language model for it"
+        )
+    model_class: type[PreTrainedModel] = found
+    name = model_class.__name__
+    if config.architectures and name not in config.architectures:
+        raise ModelError(
+            f"{config.architectures[0]} is not supported: its causal language model would be {name}"
+        )
+    if model_class._is_stateful:
+        raise ModelError(f"{name} is not supported: it keeps a recurrent state")
+    if (
+        not model_class._supports_attention_backend
+        or not model_class._can_set_attn_implementation()
+    ):
+        raise ModelError(f"{name} is not supported: its attention cannot be replaced")
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - set(_LAYER_TYPES))
+    if others:
+        raise ModelError(
+            f"{name} is not supported: it has layers of {', '.join(others)}; supported are "
+            f"{' and '.join(_LAYER_TYPES)}"
+        )
+    return model_class
+
+
+def self_test(model: PreTrainedModel, shape: ModelShape) -> None:
+    """Compare the engine's logits with the model's own eager attention, on the loaded weights.
+
+    A small random model of the same class is tested too where these weights cannot tell: their type
+    is coarse, or their windows are longer than the test's sequences.
+
+    Args:
+        model: frozen (`engine.model.rope`), on its device.
+
+    Raises:
+        ModelError: they differ, or are not finite.
+    """
+    _compare(model, shape)
+    wide = any(window is not None and window >= _LENGTH for window in shape.windows)
+    if wide or model.dtype != torch.float32:
+        _compare(*_miniature(model))
+
+
+@torch.inference_mode()
+def _compare(model: PreTrainedModel, shape: ModelShape) -> None:
+    """Two sequences in chunks, then decoding, against one eager pass over each."""
+    name = type(model).__name__
+    # Sequences that differ from the first token on, spread over the vocabulary.
+    token_ids = [
+        [(7919 * (2 * i + row) + 13) % shape.vocab_size for i in range(_LENGTH)] for row in (0, 1)
+    ]
+    try:
+        model.set_attn_implementation("eager")
+        expected = model(
+            input_ids=torch.tensor(token_ids, device=model.device), use_cache=False
+        ).logits
+        config = EngineConfig(
+            num_blocks=2 * -(-_LENGTH // _BLOCK_SIZE),
+            block_size=_BLOCK_SIZE,
+            max_model_len=_LENGTH,
+            max_num_seqs=2,
+            max_num_batched_tokens=2 * _LENGTH,
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=str(model.device),
+        )
+        runner = TorchRunner(model, config, shape)
+        differences = []
+        for plan in _plans(token_ids):
+            logits = runner.logits(plan)
+            for got, row in zip(logits, plan.rows, strict=True):
+                differences.append(_difference(got, expected[row.seq, row.start + row.count - 1]))
+        runner.close()
+    except ModelError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelError(f"{name} is not supported: its self-test failed ({reason})") from error
+    if not all(math.isfinite(difference) for difference in differences):
+        raise ModelError(f"{name} gives logits that are not finite in {model.dtype}")
+    exact = model.dtype == torch.float32
+    found = max(differences) if exact else statistics.median(differences)
+    allowed = _TOLERANCE if exact else _COARSE_TOLERANCE
+    logger.info("self-test of %s in %s: logits differ by %.2g", name, model.dtype, found)
+    if found > allowed:
+        raise ModelError(
+            f"{name} is not supported: with paged attention its logits differ from its own by "
+            f"{found:.2g}, more than {allowed:g}"
+        )
+
+
+def _plans(token_ids: list[list[int]]) -> list[StepPlan]:
+    """Two chunks of both, then a decode beside a short chunk; every row gives logits."""
+    cuts = ((0, 5, 19, 20), (0, 3, 18, 20))
+    tables: tuple[list[int], list[int]] = ([3, 0, 5], [1, 4, 2])  # neither in order nor adjacent
+    new = tuple(
+        NewSequence(row, tuple(token_ids[row]), _LENGTH, SamplingParams(), 0, (), ())
+        for row in (0, 1)
+    )
+    plans = []
+    for step in range(1, len(cuts[0])):
+        rows = []
+        for row in (0, 1):
+            start, stop = cuts[row][step - 1], cuts[row][step]
+            blocks = tables[row][-(-start // _BLOCK_SIZE) : -(-stop // _BLOCK_SIZE)]
+            rows.append(Row(row, start, stop - start, tuple(blocks), True, stop - start > 1))
+        plans.append(StepPlan(step, tuple(rows), new=new if step == 1 else ()))
+    return plans
+
+
+def _difference(got: Tensor, expected: Tensor) -> float:
+    expected = expected.float()
+    return float((got - expected).norm() / expected.norm())
+
+
+def _miniature(model: PreTrainedModel) -> tuple[PreTrainedModel, ModelShape]:
+    """A small random model of the same class with short windows, in float32."""
+    name = type(model).__name__
+    try:
+        config = _miniature_config(model.config)
+        model_class: Any = type(model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            small = model_class._from_config(config, dtype=torch.float32).to(model.device).eval()
+    except Exception as error:
+        raise ModelError(
+            f"{name} is not supported: no small model of its class can be built to test it "
+            f"({error})"
+        ) from error
+    return small, trace(type(model), config, torch.float32).shape
+
+
+def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
+    """One layer of each kind, few heads of the same size, a window that the self-test crosses."""
+    config: Any = copy.deepcopy(original)
+    layers = config.num_hidden_layers
+    lists = {
+        key: value
+        for key, value in config.to_dict().items()
+        if isinstance(value, list) and len(value) == layers
+    }
+    kinds = [tuple(str(values[layer]) for values in lists.values()) for layer in range(layers)]
+    chosen = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
+    chosen = (chosen * 2)[: max(2, len(chosen))]
+    for key, values in lists.items():
+        setattr(config, key, [values[layer] for layer in chosen])
+    config.num_hidden_layers = len(chosen)
+    if getattr(config, "sliding_window", None):
+        config.sliding_window = _WINDOW
+    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    groups = config.num_attention_heads // kv_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kv_heads = min(kv_heads, 2)
+    config.num_attention_heads = kv_heads * groups
+    config.num_key_value_heads = kv_heads
+    # Where heads have no size of their own, it is the width over their number.
+    config.hidden_size = head_dim * kv_heads * groups
+    for key in ("intermediate_size", "moe_intermediate_size"):
+        if isinstance(getattr(config, key, None), int):
+            setattr(config, key, 64)
+    config.vocab_size = 128
+    if config.pad_token_id is not None:
+        config.pad_token_id = 0
+    if hasattr(config, "initializer_range"):
+        # At the usual 0.02 attention is close to uniform, and a wrong window hardly shows.
+        config.initializer_range = 0.2
+    return config  # type: ignore[no-any-return]

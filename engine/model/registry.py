@@ -1,0 +1,199 @@
+"""The registry: which models there are, by name, and which of them can be loaded here."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.builtin import MODEL_DIR
+from engine.errors import EngineError, InvalidConfigError, ModelError
+from engine.model.checkpoint import CONFIG_FILE, has_weights
+from engine.request import SamplingParams
+
+BUILTIN = "builtin"
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_PATH_STARTS = ("/", "./", "../", "~")
+
+
+class Availability(StrEnum):
+    """Whether a model can be loaded on this machine as it is."""
+
+    READY = "ready"
+    DOWNLOAD = "needs download"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """One model of the registry, or one named by folder or hub id.
+
+    Attributes:
+        folder: where it lies, unless it comes from the hub.
+        hub_id: its owner/name on the Hugging Face hub, unless it is a folder.
+        dtype: as torch names it; `auto` leaves it to checkpoint and machine.
+        context_length: most tokens of one sequence; None is the model's own limit.
+        sampling: recommended parameters by name (`engine.request.SamplingParams`).
+        memory_share: of free device memory; None leaves it to the kind of device.
+    """
+
+    name: str
+    folder: Path | None = None
+    hub_id: str | None = None
+    dtype: str = "auto"
+    context_length: int | None = None
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    memory_share: float | None = None
+
+    @property
+    def source(self) -> str:
+        """The hub id or the folder, for people."""
+        return self.hub_id or str(self.folder)
+
+    def local_folder(self) -> Path | None:
+        """The folder with configuration and weights, if they are on this machine."""
+        folder = self.folder if self.hub_id is None else _cached_snapshot(self.hub_id)
+        return folder if folder is not None and has_weights(folder) else None
+
+    def availability(self) -> Availability:
+        if self.local_folder() is not None:
+            return Availability.READY
+        return Availability.MISSING if self.hub_id is None else Availability.DOWNLOAD
+
+
+class Registry:
+    """The entries of a models.toml, in its order."""
+
+    def __init__(self, entries: Mapping[str, ModelEntry], path: Path) -> None:
+        self.entries = dict(entries)
+        self.path = path
+
+    @staticmethod
+    def read(path: str | Path | None = None) -> Registry:
+        """Read a registry; None is the one that ships.
+
+        Raises:
+            InvalidConfigError: the file is missing, no TOML, or a table holds a wrong key or value.
+        """
+        path = _shipped() if path is None else Path(path).expanduser()
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidConfigError(f"{path}: {error.strerror}", "models_file") from None
+        except UnicodeDecodeError as error:
+            raise InvalidConfigError(
+                f"{path} is not UTF-8: {error.reason}", "models_file"
+            ) from None
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidConfigError(f"{path} is no TOML: {error}", "models_file") from None
+        return Registry({n: _entry(n, table, path) for n, table in tables.items()}, path)
+
+    def find(self, model: str) -> ModelEntry:
+        """The entry for a name, a folder or a hub id.
+
+        A hub id that an entry has as its source is that entry.
+
+        Raises:
+            ModelError: it is none of these.
+        """
+        if model in self.entries:
+            return self.entries[model]
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            return ModelEntry(name=folder.resolve().name, folder=folder.resolve())
+        if model.startswith(_PATH_STARTS):
+            raise ModelError(f"folder {model} does not exist", "model")
+        for entry in self.entries.values():
+            if entry.hub_id == model:
+                return entry
+        if _HUB_ID.fullmatch(model):
+            return ModelEntry(name=model.rpartition("/")[2], hub_id=model)
+        raise ModelError(
+            f"model {model!r} is unknown; {self.path} has {', '.join(self.entries)}, and a folder "
+            "or a hub id as owner/name is allowed",
+            "model",
+        )
+
+
+class _Table(BaseModel):
+    """A table of models.toml."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source: Annotated[str, Field(min_length=1)]
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    context_length: Annotated[int, Field(ge=1)] | None = None
+    memory_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    sampling: dict[str, object] = {}
+
+
+def _shipped() -> Path:
+    """The registry of a wheel lies beside this module, that of a checkout at its top."""
+    here = Path(__file__).resolve()
+    installed = here.with_name("models.toml")
+    return installed if installed.is_file() else here.parents[2] / "models.toml"
+
+
+def _entry(name: str, values: object, path: Path) -> ModelEntry:
+    where = f"{path}: [{name}]"
+    if not isinstance(values, dict):
+        raise InvalidConfigError(
+            f"{path}: {name} is {values!r}; only tables are allowed at the top", "models_file"
+        )
+    try:
+        table = _Table.model_validate(values)
+        SamplingParams().override(table.sampling)
+    except ValidationError as error:
+        raise InvalidConfigError(f"{where} {_first_fault(error)}", "models_file") from None
+    except EngineError as error:
+        raise InvalidConfigError(f"{where} sampling: {error.message}", "models_file") from None
+    folder, hub_id = None, None
+    if table.source == BUILTIN:
+        folder = MODEL_DIR
+    elif table.source.startswith(_PATH_STARTS):
+        folder = path.parent / Path(table.source).expanduser()
+    elif _HUB_ID.fullmatch(table.source):
+        hub_id = table.source
+    else:
+        raise InvalidConfigError(
+            f"{where} source is {table.source!r}; allowed are {BUILTIN!r}, a folder starting with "
+            f"{' '.join(_PATH_STARTS)}, and a hub id as owner/name",
+            "models_file",
+        )
+    return ModelEntry(
+        name=name,
+        folder=folder,
+        hub_id=hub_id,
+        dtype=table.dtype,
+        context_length=table.context_length,
+        sampling=table.sampling,
+        memory_share=table.memory_share,
+    )
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"has the unknown key {key}; allowed are {', '.join(_Table.model_fields)}"
+    if fault["type"] == "missing":
+        return f"lacks the key {key}"
+    requirement = fault["msg"].removeprefix("Input should be ")
+    return f"{key} is {fault['input']!r}; it must be {requirement}"
+
+
+def _cached_snapshot(hub_id: str) -> Path | None:
+    """The newest snapshot of a hub model in the local cache, asking nobody."""
+    # Not at the top: it takes 0.2 s, and only entries from the hub need it.
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(hub_id, CONFIG_FILE)
+    return Path(os.fspath(config)).parent if isinstance(config, (str, os.PathLike)) else None

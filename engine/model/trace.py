@@ -1,0 +1,203 @@
+"""Traces what a model hands to attention, without weights: its shape, measured and not guessed."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from engine.errors import ModelError
+from engine.model.attention.base import StepContext
+from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.rope import freeze_rope
+from engine.shape import ModelShape
+
+_EXPERTS = re.compile(r"\.experts\.")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedModel:
+    """A model as it is before its weights are read.
+
+    Attributes:
+        layer_width: most numbers that one token has between two operators of a layer.
+    """
+
+    shape: ModelShape
+    layer_width: int
+
+
+@dataclass(frozen=True, slots=True)
+class _AttentionCall:
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int | None
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Stands for the KV storage and the attention backend, and computes nothing."""
+
+    kv_shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    calls: dict[int, _AttentionCall] = field(default_factory=dict)
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        self.kv_shapes[layer] = (key.shape[1], key.shape[2], value.shape[2])
+
+    def attend(
+        self, query: Tensor, layer: int, context: StepContext, *, window: int | None, **_: Any
+    ) -> Tensor:
+        num_kv_heads, head_dim, value_dim = self.kv_shapes[layer]
+        self.calls[layer] = _AttentionCall(
+            query.shape[1], num_kv_heads, head_dim, value_dim, window
+        )
+        return query.new_empty(query.shape[0], query.shape[1], value_dim)
+
+
+def trace(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype
+) -> TracedModel:
+    """Run a model's forward pass on the meta device and record what reaches attention.
+
+    Takes 0.15 s for a model of 8 billion parameters.
+
+    Args:
+        dtype: that weights and cache will have.
+
+    Raises:
+        ModelError: a layer does not go through our attention, drops the step's context, or differs
+            in its heads from the others; or the forward pass depends on values, not shapes.
+    """
+    name = model_class.__name__
+    config = copy.deepcopy(config)
+    try:
+        with torch.device("meta"):
+            untyped: Any = model_class
+            model = untyped._from_config(
+                config,
+                attn_implementation=ATTENTION_NAME,
+                # The other implementations look at which experts were chosen.
+                experts_implementation="batched_mm",
+            ).eval()
+    except Exception as error:
+        raise ModelError(f"{name} cannot be built from its config: {_first_line(error)}") from error
+    freeze_rope(model, max_model_len=1)
+    recorder = _Recorder()
+    try:
+        with torch.device("meta"), torch.no_grad():
+            one_token = torch.zeros(1, 1, dtype=torch.int64)
+            model(
+                input_ids=one_token,
+                position_ids=one_token,
+                use_cache=False,
+                logits_to_keep=one_token[0],
+                step_context=_context(recorder),
+            )
+    except ModelError as error:
+        raise ModelError(f"{name} is not supported: {error.message}") from None
+    except Exception as error:
+        raise ModelError(
+            f"{name} is not supported: its forward pass cannot be traced ({_first_line(error)})"
+        ) from error
+    return TracedModel(_shape(model, dtype, recorder.calls), _layer_width(model))
+
+
+def _context(recorder: Any) -> StepContext:
+    nothing = np.zeros(0, dtype=np.int64)
+    return StepContext(
+        backend=recorder,
+        storage=recorder,
+        slots=torch.zeros(1, dtype=torch.int64),
+        starts=nothing,
+        counts=nothing,
+        block_tables=nothing,
+    )
+
+
+def _shape(
+    model: PreTrainedModel, dtype: torch.dtype, calls: dict[int, _AttentionCall]
+) -> ModelShape:
+    config, name = model.config, type(model).__name__
+    layers = config.num_hidden_layers
+    if sorted(calls) != list(range(layers)):
+        raise ModelError(
+            f"{name} is not supported: it attends in {len(calls)} layers and its config has "
+            f"{layers}, so it keeps state that is not in the KV cache, or shares it between layers"
+        )
+    heads = {(c.num_heads, c.num_kv_heads, c.head_dim, c.value_dim) for c in calls.values()}
+    if len(heads) > 1:
+        raise ModelError(
+            f"{name} is not supported: its layers differ in attention heads, and one pool of "
+            "blocks serves all layers"
+        )
+    num_heads, num_kv_heads, head_dim, value_dim = heads.pop()
+    return ModelShape(
+        num_params=sum(parameter.numel() for parameter in model.parameters()),
+        num_active_params=_num_active_params(model),
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        windows=tuple(calls[layer].window for layer in range(layers)),
+        dtype_bytes=dtype.itemsize,
+    )
+
+
+def _layer_matrices(model: Any) -> list[tuple[str, nn.Parameter]]:
+    """Parameters of two and more dimensions, without embeddings and the output head."""
+    outside = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) or module is model.get_output_embeddings()
+        for parameter in module.parameters(recurse=False)
+    }
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.ndim >= 2 and id(parameter) not in outside
+    ]
+
+
+def _num_active_params(model: PreTrainedModel) -> int:
+    """Elements of the matrices in the layers that one token is multiplied with."""
+    chosen, number = _experts(model.config)
+    return math.ceil(
+        sum(
+            parameter.numel() * (chosen / number if _EXPERTS.search(name) else 1)
+            for name, parameter in _layer_matrices(model)
+        )
+    )
+
+
+def _layer_width(model: PreTrainedModel) -> int:
+    chosen, _ = _experts(model.config)
+    widths = [
+        max(parameter.shape[-2:]) * (chosen if _EXPERTS.search(name) else 1)
+        for name, parameter in _layer_matrices(model)
+    ]
+    return max(widths)
+
+
+def _experts(config: Any) -> tuple[int, int]:
+    """How many experts a token goes to, of how many; 1 of 1 where there are none."""
+    chosen = getattr(config, "num_experts_per_tok", None)
+    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
+        number = getattr(config, name, None)
+        if chosen and number:
+            return int(chosen), int(number)
+    return 1, 1
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

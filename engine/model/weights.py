@@ -1,0 +1,118 @@
+"""Reads weights into a model, with exact progress in bytes."""
+
+from __future__ import annotations
+
+from types import EllipsisType
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from engine.errors import ModelError
+from engine.loading import Progress
+from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.checkpoint import Checkpoint, StoredTensor
+from engine.model.device import is_out_of_memory
+from engine.model.meter import Meter
+
+_TORCH_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F64": torch.float64,
+}
+_CHUNK_BYTES = 16 << 20
+
+
+def load_weights(
+    model_class: Any,
+    config: PreTrainedConfig,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+) -> PreTrainedModel:
+    """Build a model and fill it, a tensor at a time, through transformers' own conversion.
+
+    `progress` is called from the reading threads, one call at a time, with rising byte counts that
+    end at the checkpoint's size.
+
+    Raises:
+        ModelError: the checkpoint lacks weights, or has others than the model; or they cannot be
+            read.
+    """
+    meter = Meter("loading weights", checkpoint.num_bytes, progress)
+    tensors = {tensor.name: _LazyTensor(tensor, meter) for tensor in checkpoint.tensors}
+    try:
+        model, info = model_class.from_pretrained(
+            None,
+            config=config,
+            state_dict=tensors,
+            dtype=dtype,
+            device_map={"": device},
+            attn_implementation=ATTENTION_NAME,
+            # Reported below, by name; transformers would only print them.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except ModelError:
+        raise
+    except Exception as error:
+        if meter.interrupted or is_out_of_memory(error):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"the weights in {checkpoint.folder} cannot be loaded: {reason}"
+        ) from error
+    for name, stored, wanted in sorted(info["mismatched_keys"]):
+        raise ModelError(
+            f"{checkpoint.folder} has {name} of shape {tuple(stored)}; its config asks for "
+            f"{tuple(wanted)}"
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(f"{checkpoint.folder} lacks the weights {missing[0]}{more}")
+    meter.finish()  # it has no place for some, such as the stored copy of a tied weight
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+class _LazyTensor:
+    """A stored tensor that is read when it is indexed, as transformers expects of a slice.
+
+    Read into memory of its own rather than mapped: a mapped weight would be read at its first use,
+    long after progress said so, and a file that changes later would change it.
+    """
+
+    def __init__(self, stored: StoredTensor, meter: Meter) -> None:
+        self._stored = stored
+        self._meter = meter
+
+    def __getitem__(self, index: EllipsisType) -> Tensor:
+        stored = self._stored
+        data = torch.empty(stored.num_bytes, dtype=torch.uint8)
+        buffer = memoryview(data.numpy())  # type: ignore[arg-type]
+        try:
+            with stored.file.open("rb", buffering=0) as stream:
+                stream.seek(stored.offset)
+                done = 0
+                while done < stored.num_bytes:
+                    count = stream.readinto(buffer[done : done + _CHUNK_BYTES])
+                    if not count:
+                        raise ModelError(f"{stored.file} is truncated: {stored.name} is cut")
+                    done += count
+                    self._meter.add(count)
+        except OSError as error:
+            raise ModelError(f"{stored.file} cannot be read: {error.strerror}") from error
+        return data.view(_TORCH_DTYPES[stored.dtype]).view(stored.shape)

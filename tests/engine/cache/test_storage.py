@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import torch
+
+from engine.cache.storage import KVStorage
+
+
+def make_storage() -> KVStorage:
+    return KVStorage(
+        num_layers=3,
+        num_blocks=5,
+        block_size=4,
+        num_kv_heads=2,
+        head_dim=6,
+        value_dim=3,
+        dtype=torch.float32,
+        device="cpu",
+    )
+
+
+def fill(storage: KVStorage) -> None:
+    """Every token of every layer gets numbers of its own."""
+    slots = torch.arange(20)
+    for layer in range(3):
+        base = (1000 * layer + slots[:, None, None]).float()
+        storage.write(layer, slots, base.expand(20, 2, 6), -base.expand(20, 2, 3))
+
+
+def test_a_written_token_lies_in_its_slot_of_its_layer_only() -> None:
+    storage = make_storage()
+    storage.clear_blocks(range(5))
+    key, value = torch.randn(2, 2, 6), torch.randn(2, 2, 3)
+    storage.write(1, torch.tensor([9, 3]), key, value)
+
+    assert torch.equal(storage.keys[1][2, 1], key[0])
+    assert torch.equal(storage.keys[1][0, 3], key[1])
+    assert torch.equal(storage.values[1][2, 1], value[0])
+    assert torch.equal(storage.values[1][0, 3], value[1])
+    assert storage.keys[1].count_nonzero() == key.numel()
+    assert not storage.keys[0].any()
+    assert not storage.values[2].any()
+
+
+def test_keys_and_values_may_differ_in_length() -> None:
+    storage = make_storage()
+    assert [k.shape for k in storage.keys] == [(5, 4, 2, 6)] * 3
+    assert [v.shape for v in storage.values] == [(5, 4, 2, 3)] * 3
+
+
+def test_gather_returns_blocks_in_the_order_asked_for() -> None:
+    storage = make_storage()
+    fill(storage)
+    key, value = storage.gather(2, torch.tensor([4, 0, 4]))
+    assert key[:, :, 0, 0].tolist() == [
+        [2016.0, 2017.0, 2018.0, 2019.0],
+        [2000.0, 2001.0, 2002.0, 2003.0],
+        [2016.0, 2017.0, 2018.0, 2019.0],
+    ]
+    assert torch.equal(value[..., 0], -key[..., 0])
+
+
+def test_copy_moves_blocks_in_every_layer_as_if_at_once() -> None:
+    storage = make_storage()
+    fill(storage)
+    before = [k.clone() for k in storage.keys], [v.clone() for v in storage.values]
+    storage.copy_blocks([(0, 1), (1, 4)])
+
+    for now, was in zip((storage.keys, storage.values), before, strict=True):
+        for layer in range(3):
+            assert torch.equal(now[layer][1], was[layer][0])
+            assert torch.equal(now[layer][4], was[layer][1])
+            assert torch.equal(now[layer][[0, 2, 3]], was[layer][[0, 2, 3]])
+
+
+def test_clear_zeroes_the_named_blocks_in_every_layer() -> None:
+    storage = make_storage()
+    fill(storage)
+    before = [k.clone() for k in storage.keys]
+    storage.clear_blocks([3, 1])
+
+    for layer in range(3):
+        assert not storage.keys[layer][[1, 3]].any()
+        assert not storage.values[layer][[1, 3]].any()
+        assert torch.equal(storage.keys[layer][[0, 2, 4]], before[layer][[0, 2, 4]])
+
+
+def test_nothing_to_copy_or_clear_changes_nothing() -> None:
+    storage = make_storage()
+    fill(storage)
+    before = [k.clone() for k in storage.keys]
+    storage.copy_blocks([])
+    storage.clear_blocks([])
+    assert all(torch.equal(a, b) for a, b in zip(storage.keys, before, strict=True))

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+from engine.cache.storage import KVStorage
+from engine.errors import ModelError
+from engine.model.attention import torch_backend
+from engine.model.attention.base import StepContext
+from engine.model.attention.interface import ATTENTION_NAME, paged_attention
+from engine.model.attention.torch_backend import TorchAttention
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows as (start, count), and the attention of one layer."""
+
+    rows: list[tuple[int, int]]
+    kv_heads: int = 2
+    groups: int = 2
+    head_dim: int = 16
+    value_dim: int = 16
+    block_size: int = 4
+    scaling: float = 0.25
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    seed: int = 0
+
+
+def dense(
+    query: Tensor, key: Tensor, value: Tensor, start: int, case: Case, sinks: Tensor | None
+) -> Tensor:
+    """One row by the definition, in float64. Keys and values are of the whole context."""
+    query, key, value = query.double(), key.double(), value.double()
+    key = key.repeat_interleave(case.groups, dim=1)
+    value = value.repeat_interleave(case.groups, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", query, key) * case.scaling
+    if case.softcap is not None:
+        scores = case.softcap * torch.tanh(scores / case.softcap)
+    at = torch.arange(start, start + len(query))[:, None]
+    seen = torch.arange(len(key))[None]
+    visible = seen <= at
+    if case.window is not None:
+        visible &= seen > at - case.window
+    weights = scores.exp() * visible
+    total = weights.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + sinks.double().exp()[:, None, None]
+    return torch.einsum("hqk,khd->qhd", weights / total, value)
+
+
+def attend_and_expect(case: Case, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """The backend's result for a packed step, and the definition's."""
+    torch.manual_seed(case.seed)
+    rows = sorted(case.rows, key=lambda row: (row[1] > 1, row[0] if row[1] == 1 else 0))
+    size, heads = case.block_size, case.kv_heads * case.groups
+    needed = [-(-(start + count) // size) for start, count in rows]
+    storage = KVStorage(
+        num_layers=2,
+        num_blocks=sum(needed) + 3,
+        block_size=size,
+        num_kv_heads=case.kv_heads,
+        head_dim=case.head_dim,
+        value_dim=case.value_dim,
+        dtype=dtype,
+        device="cpu",
+    )
+    # What other sequences left must not matter, not even a NaN.
+    storage.keys[1].fill_(math.nan)
+    storage.values[1].fill_(math.nan)
+    free = torch.randperm(sum(needed) + 3).tolist()
+    tables = np.zeros((len(rows), max(needed)), dtype=np.int64)
+    queries, keys, values, slots, contexts = [], [], [], [], []
+    for r, (start, count) in enumerate(rows):
+        table = [free.pop() for _ in range(needed[r])]
+        tables[r, : needed[r]] = table
+        tables[r, needed[r] :] = -1
+        storage.clear_blocks(table)
+        length = start + count
+        key = torch.randn(length, case.kv_heads, case.head_dim).to(dtype)
+        value = torch.randn(length, case.kv_heads, case.value_dim).to(dtype)
+        slot = torch.tensor([table[p // size] * size + p % size for p in range(length)])
+        storage.write(1, slot[:start], key[:start], value[:start])
+        queries.append(torch.randn(count, heads, case.head_dim).to(dtype))
+        keys.append(key[start:])
+        values.append(value[start:])
+        slots.append(slot[start:])
+        contexts.append((key, value))
+    context = StepContext(
+        backend=TorchAttention(),
+        storage=storage,
+        slots=torch.cat(slots),
+        starts=np.array([start for start, _ in rows]),
+        counts=np.array([count for _, count in rows]),
+        block_tables=tables,
+    )
+    sinks = torch.randn(heads).to(dtype) if case.sinks else None
+
+    module = nn.Module()
+    module.layer_idx = 1
+    output, weights = paged_attention(
+        module,
+        torch.cat(queries).transpose(0, 1)[None],
+        torch.cat(keys).transpose(0, 1)[None],
+        torch.cat(values).transpose(0, 1)[None],
+        None,
+        scaling=case.scaling,
+        sliding_window=case.window,
+        softcap=case.softcap,
+        s_aux=sinks,
+        step_context=context,
+    )
+    assert weights is None
+    expected = [
+        dense(query, key, value, start, case, sinks)
+        for query, (key, value), (start, _) in zip(queries, contexts, rows, strict=True)
+    ]
+    return output, torch.cat(expected)[None]
+
+
+def assert_right(case: Case) -> None:
+    output, expected = attend_and_expect(case)
+    torch.testing.assert_close(output.double(), expected, atol=2e-6, rtol=1e-5)
+
+
+class TestSmallTiles:
+    """Bounds shrunk, so that small cases reach every branch."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    def bounds(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch_backend, "_TILE", 8)
+            patch.setattr(torch_backend, "_FREE_PADDING_TOKENS", 8)
+            patch.setattr(torch_backend, "_MAX_CPU_GROUP_TOKENS", 150)
+            patch.setattr(torch_backend, "_MAX_SCORES", 600)
+            patch.setattr(torch_backend, "_BAND_GROWTH", 8)
+            yield
+
+    decode = st.tuples(st.integers(0, 70), st.just(1))
+    prefill = st.tuples(st.just(0), st.integers(1, 40))
+    chunk = st.tuples(st.integers(1, 60), st.integers(1, 30))
+
+    @settings(max_examples=60)
+    @given(
+        st.builds(
+            Case,
+            rows=st.lists(st.one_of(decode, decode, prefill, chunk), min_size=1, max_size=7),
+            kv_heads=st.integers(1, 3),
+            groups=st.sampled_from([1, 2, 4]),
+            head_dim=st.sampled_from([8, 16, 20]),
+            value_dim=st.sampled_from([8, 16, 32]),
+            block_size=st.sampled_from([1, 4, 16]),
+            scaling=st.floats(0.05, 0.5),
+            window=st.none() | st.integers(1, 50),
+            softcap=st.none() | st.floats(0.5, 30),
+            sinks=st.booleans(),
+            seed=st.integers(0, 1000),
+        )
+    )
+    def test_any_mix_of_rows_agrees_with_the_definition(self, case: Case) -> None:
+        assert_right(case)
+
+
+ROWS = [(511, 1), (300, 1), (17, 1), (0, 1), (509, 1), (0, 300), (130, 270)]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(ROWS, block_size=16),
+        Case(ROWS, block_size=16, window=100),
+        Case(ROWS, block_size=16, window=100, softcap=5.0, sinks=True, value_dim=8),
+        Case(ROWS, block_size=16, window=10_000),
+    ],
+)
+def test_contexts_of_several_tiles_and_groups(case: Case) -> None:
+    assert_right(case)
+
+
+@pytest.mark.parametrize(("softcap", "sinks"), [(None, False), (5.0, True)])
+def test_bfloat16_stays_within_its_rounding(softcap: float | None, sinks: bool) -> None:
+    """Off by a step of the type at most, 2**-7 of values of 1 and more."""
+    case = Case(ROWS, block_size=16, softcap=softcap, sinks=sinks)
+    output, expected = attend_and_expect(case, torch.bfloat16)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.double(), expected, atol=2**-7, rtol=2**-7)
+
+
+def test_layouts_and_bands_are_built_once_for_each_window() -> None:
+    storage = KVStorage(
+        num_layers=3,
+        num_blocks=4,
+        block_size=16,
+        num_kv_heads=1,
+        head_dim=8,
+        value_dim=8,
+        dtype=torch.float32,
+        device="cpu",
+    )
+    context = StepContext(
+        backend=TorchAttention(),
+        storage=storage,
+        slots=torch.arange(20),
+        starts=np.array([0]),
+        counts=np.array([20]),
+        block_tables=np.array([[0, 1]]),
+    )
+    kept = []
+    for layer, window in enumerate((None, 7, None)):
+        context.backend.attend(
+            torch.randn(20, 1, 8),
+            layer,
+            context,
+            scaling=1.0,
+            window=window,
+            softcap=None,
+            sinks=None,
+        )
+        kept.append(context.layouts[window])
+    assert kept[0] is kept[2]
+    assert set(context.layouts) == {None, 7}
+
+
+def test_runs_bound_padding_and_size() -> None:
+    lengths = np.sort(np.random.default_rng(0).integers(1, 200, size=300))
+    runs = torch_backend._runs(lengths, 16, 1 << 16)
+    assert sorted(row for first, last in runs for row in range(first, last)) == list(range(300))
+    for first, last in runs:
+        gathered = lengths[last - 1] * (last - first) * 16
+        padding = gathered - lengths[first:last].sum() * 16
+        assert gathered <= 1 << 16
+        assert padding <= max(torch_backend._FREE_PADDING_TOKENS, 0.1 * gathered)
+    assert len(runs) < 25
+    assert torch_backend._runs(lengths[:0], 16, 1 << 16) == []
+
+
+class TestInterface:
+    def call(self, **keywords: object) -> None:
+        module = nn.Module()
+        module.layer_idx = 0
+        x = torch.zeros(1, 1, 1, 8)
+        context = StepContext(
+            backend=TorchAttention(),
+            storage=KVStorage(
+                num_layers=1,
+                num_blocks=1,
+                block_size=4,
+                num_kv_heads=1,
+                head_dim=8,
+                value_dim=8,
+                dtype=torch.float32,
+                device="cpu",
+            ),
+            slots=torch.tensor([0]),
+            starts=np.array([0]),
+            counts=np.array([1]),
+            block_tables=np.array([[0]]),
+        )
+        arguments: dict[str, object] = {"attention_mask": None, "step_context": context}
+        paged_attention(module, x, x, x, **(arguments | keywords))  # type: ignore[arg-type]
+
+    def test_no_mask_function_goes_with_our_name(self) -> None:
+        assert ATTENTION_NAME not in ALL_MASK_ATTENTION_FUNCTIONS
+
+    def test_what_models_hand_down_besides_is_ignored(self) -> None:
+        self.call(dropout=0.0, position_ids=torch.zeros(1, 1), use_cache=False)
+
+    @pytest.mark.parametrize(
+        ("keywords", "reason"),
+        [
+            ({"step_context": None}, "does not hand the step's context to attention"),
+            ({"attention_mask": torch.zeros(1, 1, 1, 1)}, "attention mask of its own"),
+            ({"is_causal": False}, "not causal"),
+            ({"position_bias": torch.zeros(1)}, "position_bias"),
+            ({"indices": torch.zeros(1)}, "indices"),
+        ],
+    )
+    def test_what_cannot_be_served_is_refused(
+        self, keywords: dict[str, object], reason: str
+    ) -> None:
+        with pytest.raises(ModelError, match=reason):
+            self.call(**keywords)

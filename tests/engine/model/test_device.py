@@ -1,0 +1,105 @@
+"""Device, type and free memory, on machines that are described here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from engine.errors import InvalidConfigError
+from engine.model.device import default_share, free_memory, pick_device, pick_dtype
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 1)
+Machine = Callable[[int], None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Sets the number of GPUs."""
+
+    def set_gpus(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return set_gpus
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "expected"),
+    [
+        (0, None, "cpu"),
+        (0, "auto", "cpu"),
+        (2, None, "cuda:0"),
+        (2, "cpu", "cpu"),
+        (2, "cuda", "cuda:0"),
+        (2, "cuda:1", "cuda:1"),
+    ],
+)
+def test_devices(machine: Machine, gpus: int, name: str | None, expected: str) -> None:
+    machine(gpus)
+    assert str(pick_device(name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "message"),
+    [
+        (0, "cuda", "device is 'cuda', but torch sees no CUDA device here"),
+        (2, "cuda:2", "device is 'cuda:2', but torch sees 2 CUDA devices"),
+        (2, "mps", "device is 'mps'; allowed are auto, cpu, cuda and cuda:N"),
+        (2, "", "device is ''; allowed are auto, cpu, cuda and cuda:N"),
+        (2, "cuda:x", "device is 'cuda:x'; allowed are auto, cpu, cuda and cuda:N"),
+    ],
+)
+def test_devices_that_are_not_there(machine: Machine, gpus: int, name: str, message: str) -> None:
+    machine(gpus)
+    with pytest.raises(InvalidConfigError) as caught:
+        pick_device(name)
+    assert (caught.value.message, caught.value.param) == (message, "device")
+
+
+@pytest.mark.parametrize(
+    ("has", "preferred", "expected"),
+    [
+        ({"avx512_bf16": True}, "bfloat16", torch.bfloat16),
+        ({"bf16": True}, "bfloat16", torch.bfloat16),
+        ({"avx512_bf16": False, "avx2": True}, "bfloat16", torch.float32),
+        ({"avx512_fp16": True}, "float16", torch.float32),
+        ({}, "float32", torch.float32),
+    ],
+)
+def test_auto_type_on_a_host(
+    monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], preferred: str, expected: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    assert pick_dtype(None, preferred, CPU) == expected
+    assert pick_dtype("auto", preferred, CPU) == expected
+    assert pick_dtype("bfloat16", preferred, CPU) == torch.bfloat16
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_auto_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    assert pick_dtype(None, "bfloat16", GPU) == (torch.bfloat16 if has_bf16 else torch.float32)
+    assert pick_dtype(None, "float16", GPU) == torch.float16
+
+
+def test_free_memory_of_a_gpu_counts_what_torch_holds_unused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 9000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 300)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
+    assert free_memory(GPU) == 1200
+
+
+def test_free_memory_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    assert free_memory(CPU) == 5000
+
+
+def test_a_host_keeps_more_for_others() -> None:
+    assert default_share(CPU) < default_share(GPU) < 1

@@ -1,0 +1,125 @@
+"""The whole engine against transformers' own `generate`, for every architecture that is served."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.knobs import Knobs
+from engine.model.runner import TorchRunner
+from engine.model.trace import trace
+from engine.output import End
+from engine.request import FinishReason, SamplingParams
+from engine.snapshot import ModelCard
+from tests.support.clock import VirtualClock
+from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
+
+NUM_REQUESTS = 16
+OUTPUT_TOKENS = 20
+ABORTED = {3: 9, 11: 14}  # request -> step
+NEAR_TIE = 1e-4
+
+CARD = ModelCard("tiny", "Tiny", 0, "float32", "cpu", "torch", MAX_LEN, 0, 0)
+
+
+def make_prompts() -> list[list[int]]:
+    """Mixed lengths; every third shares a prefix of three blocks, two are equal."""
+    rng = random.Random(11)
+    shared = [rng.randrange(VOCAB_SIZE) for _ in range(50)]
+    prompts = []
+    for i in range(NUM_REQUESTS):
+        own = [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 5, 16, 33, 60]))]
+        prompts.append(shared + own if i % 3 == 0 else own)
+    prompts[9] = list(prompts[6])
+    return prompts
+
+
+def run_engine(
+    model: PreTrainedModel, prompts: list[list[int]]
+) -> tuple[dict[str, list[int]], dict[str, End], EngineCore]:
+    """All prompts through a pool too small for them, in chunks, arriving two steps apart."""
+    config = EngineConfig(
+        num_blocks=18, max_model_len=MAX_LEN, max_num_seqs=8, max_num_batched_tokens=24
+    )
+    shape = trace(type(model), model.config, torch.float32).shape
+    core = EngineCore(
+        config=config,
+        runner=TorchRunner(model, config, shape),
+        shape=shape,
+        card=CARD,
+        key="tiny",
+        eos_token_ids=frozenset(),
+        knobs=Knobs(max_num_seqs=8, max_num_batched_tokens=24, watermark=0.0),
+        clock=VirtualClock(),
+    )
+    sampling = SamplingParams(temperature=0.0, max_tokens=OUTPUT_TOKENS)
+    tokens: dict[str, list[int]] = {f"r{i}": [] for i in range(len(prompts))}
+    ends: dict[str, End] = {}
+    step = 0
+    while len(ends) < len(prompts):
+        if step % 2 == 0 and step // 2 < len(prompts):
+            core.submit(f"r{step // 2}", prompts[step // 2], sampling)
+        for index, when in ABORTED.items():
+            if step == 2 * index + when:
+                core.abort(f"r{index}")
+        for output in core.step():
+            tokens[output.request_id].extend(output.token_ids)
+            if output.end is not None:
+                assert output.request_id not in ends
+                ends[output.request_id] = output.end
+        core.check()
+        step += 1
+        assert step < 2000
+    return tokens, ends, core
+
+
+def generate(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
+    ids = torch.tensor([prompt])
+    mask = torch.ones_like(ids)
+    output = model.generate(
+        ids, attention_mask=mask, max_new_tokens=count, do_sample=False, pad_token_id=0
+    )
+    return output[0, len(prompt) :].tolist()
+
+
+def assert_greedy(model: PreTrainedModel, prompt: list[int], got: list[int]) -> None:
+    """Each token is the model's own best after those before it, or ties with it."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([prompt + got]), use_cache=False).logits[0].double()
+    for position, token in enumerate(got):
+        scores = logits[len(prompt) - 1 + position]
+        gap = (scores.max() - scores[token]).item()
+        assert gap < NEAR_TIE, f"output token {position}: {token} lies {gap} below the best"
+
+
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_engine_gives_the_tokens_of_generate(name: str) -> None:
+    model = tiny_model(name)
+    eager = tiny_model(name)
+    prompts = make_prompts()
+    tokens, ends, core = run_engine(model, prompts)
+
+    totals = core.snapshot().totals
+    assert totals.preemptions > 0
+    assert totals.prefix_hit_tokens > 0
+    assert max(r.prefill_rows and r.decode_rows for r in core.records.since(0)) > 0
+    for i, prompt in enumerate(prompts):
+        request = f"r{i}"
+        if i in ABORTED:
+            assert ends[request].reason is FinishReason.ABORT
+        else:
+            assert ends[request].reason is FinishReason.LENGTH
+            assert len(tokens[request]) == OUTPUT_TOKENS
+        if tokens[request]:
+            assert_greedy(eager, prompt, tokens[request])
+    for i in (0, 6, 15):  # the first, one that shares a prefix, the last
+        expected = generate(eager, prompts[i], OUTPUT_TOKENS)
+        assert tokens[f"r{i}"] == expected
+    varied = {tuple(tokens[f"r{i}"]) for i in range(NUM_REQUESTS)}
+    assert len(varied) > NUM_REQUESTS // 2
+    assert all(len(set(tokens[f"r{i}"])) > 2 for i in range(NUM_REQUESTS) if i not in ABORTED)

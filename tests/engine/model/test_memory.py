@@ -1,0 +1,265 @@
+"""What fits: the pool's size, refusals with numbers, and the step's bytes against measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from engine.client import LoadRequest
+from engine.config import EngineConfig
+from engine.errors import InvalidConfigError, ModelError
+from engine.model.memory import MemoryNeeds, plan_memory, show_bytes, step_bytes
+from engine.model.runner import TorchRunner
+from engine.model.trace import trace
+from engine.plan import NewSequence, Row, StepPlan
+from engine.request import SamplingParams
+from engine.shape import ModelShape
+
+GIB = 1 << 30
+
+# Llama 3.1 8B in bfloat16: 16 GB of weights, 128 KiB of cache a token.
+LLAMA = MemoryNeeds(
+    name="llama",
+    shape=ModelShape(
+        num_params=8_030_261_248,
+        num_active_params=6_979_321_856,
+        hidden_size=4096,
+        vocab_size=128_256,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        value_dim=128,
+        windows=(None,) * 32,
+        dtype_bytes=2,
+    ),
+    weight_bytes=16_060_522_496,
+    layer_width=14_336,
+    max_positions=131_072,
+    context_length=None,
+)
+
+
+def plan(free: int, device: str = "cuda:0", share: float = 0.9, **options: Any) -> EngineConfig:
+    return plan_memory(
+        LoadRequest("llama", **options),
+        LLAMA,
+        device=device,
+        dtype="bfloat16",
+        free=free,
+        share=share,
+    )
+
+
+def pool_bytes(config: EngineConfig) -> int:
+    return config.num_slots * LLAMA.shape.kv_bytes_per_token
+
+
+def needed(config: EngineConfig) -> int:
+    """Bytes of weights, pool and largest step."""
+    step = step_bytes(
+        LLAMA, config.max_num_seqs, config.max_num_batched_tokens, config.max_model_len
+    )
+    return LLAMA.weight_bytes + pool_bytes(config) + step
+
+
+def test_a_gpu_is_filled_to_its_share() -> None:
+    config = plan(80 * GIB)
+    block = LLAMA.shape.kv_bytes_per_token * config.block_size
+    assert 0 <= 0.9 * 80 * GIB - needed(config) < block
+    assert config.max_model_len == 131_072
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (256, 2048)
+    assert (config.dtype, config.device) == ("bfloat16", "cuda:0")
+
+
+def test_context_shrinks_to_what_the_pool_holds() -> None:
+    config = plan(26 * GIB)
+    assert 256 <= config.max_model_len < 131_072
+    assert 0 <= config.num_slots - config.max_model_len < 16
+    longer = replace(
+        config, max_model_len=config.max_model_len + 16, num_blocks=config.num_blocks + 1
+    )
+    assert needed(config) <= 0.9 * 26 * GIB < needed(longer)
+
+
+def test_the_pool_is_no_larger_than_the_largest_batch_can_fill() -> None:
+    config = plan(80 * GIB, max_model_len=100, max_num_seqs=3)
+    assert config.num_blocks == 3 * 7
+
+
+def test_a_host_keeps_memory_for_others() -> None:
+    config = plan(500 * GIB, device="cpu")
+    assert 4 * GIB - 2 * 1024**2 < pool_bytes(config) <= 4 * GIB
+    assert plan(500 * GIB, device="cpu", max_model_len=64).num_blocks == 32 * 4
+
+
+def test_too_little_memory_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ModelError) as caught:
+        plan(12 * GIB, device="cpu", max_model_len=1024, max_num_seqs=8)
+    assert caught.value.message == (
+        "llama does not fit on cpu: weights 14.96 GiB, largest step 666.1 MiB and a cache of 1024 "
+        "tokens 128.0 MiB make 15.73 GiB; of 12.00 GiB free, 10.80 GiB may be used"
+    )
+
+
+def test_explicit_pool_may_take_all_that_is_free() -> None:
+    by_bytes = plan(26 * GIB, kv_memory=2 * GIB, max_model_len=2048, max_num_seqs=64)
+    assert by_bytes.num_blocks == 2 * GIB // (16 * LLAMA.shape.kv_bytes_per_token) == 1024
+    assert plan(26 * GIB, num_blocks=77, max_model_len=64).num_blocks == 77
+    with pytest.raises(ModelError, match="does not fit"):
+        plan(26 * GIB, kv_memory=20 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "message"),
+    [
+        ({"max_model_len": 131_073}, "max_model_len", "llama allows 1 to 131072"),
+        (
+            {"num_blocks": 4, "max_model_len": 65},
+            "max_model_len",
+            "max_model_len is 65; a pool of 4 blocks allows 1 to 64",
+        ),
+        ({"num_blocks": 4, "kv_memory": 1 << 30}, "kv_memory", "both given; one is allowed"),
+        ({"kv_memory": 1000}, "kv_memory", "kv_memory is 1000 bytes; it must be at least 2097152"),
+        ({"num_blocks": 0}, "num_blocks", "num_blocks is 0; it must be at least 1"),
+        ({"max_model_len": -5}, "max_model_len", "max_model_len is -5; it must be at least 1"),
+        (
+            {"max_num_seqs": 100, "max_num_batched_tokens": 50},
+            "max_num_batched_tokens",
+            "max_num_batched_tokens is 50; it must be at least max_num_seqs (100)",
+        ),
+    ],
+)
+def test_options_outside_their_range(options: dict[str, int], param: str, message: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        plan(80 * GIB, **options)
+    assert caught.value.param == param
+    assert message in caught.value.message
+
+
+def test_one_of_the_largest_batch_gives_way_to_the_other() -> None:
+    assert plan(80 * GIB, max_num_seqs=4000).max_num_batched_tokens == 4000
+    assert plan(80 * GIB, max_num_batched_tokens=64).max_num_seqs == 64
+
+
+@given(
+    free=st.integers(0, 200 * GIB),
+    device=st.sampled_from(["cpu", "cuda:0"]),
+    seqs=st.none() | st.integers(1, 2000),
+    length=st.none() | st.integers(1, 131_072),
+)
+def test_whatever_is_accepted_fits(
+    free: int, device: str, seqs: int | None, length: int | None
+) -> None:
+    try:
+        config = plan(free, device=device, max_num_seqs=seqs, max_model_len=length)
+    except ModelError:
+        return
+    assert needed(config) <= 0.9 * free
+    assert config.max_model_len <= config.num_slots
+    assert length is None or config.max_model_len == length
+
+
+def test_sizes_for_people() -> None:
+    assert show_bytes(1536 * 1024) == "1.5 MiB"
+    assert show_bytes(3 * GIB // 2) == "1.50 GiB"
+
+
+def peak_bytes(call: Callable[[], object]) -> int:
+    """Most bytes that torch's allocator had out at once during a call, above those before it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        call()
+    held = most = 0
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "wide layers": {"kind": "llama", "intermediate_size": 4096, "vocab_size": 200, "seqs": 2},
+    "large vocabulary": {"kind": "llama", "vocab_size": 20_000, "seqs": 64, "context": 128},
+    "long context": {"kind": "llama", "vocab_size": 200, "seqs": 6, "context": 12_288},
+    "softcap": {"kind": "gemma2", "vocab_size": 200, "seqs": 6, "context": 12_288},
+    "experts": {
+        "kind": "qwen3_moe",
+        "vocab_size": 200,
+        "seqs": 2,
+        "num_experts": 8,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 512,
+    },
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_largest_step_takes_no_more_than_planned(size: str, dtype: torch.dtype) -> None:
+    options = dict(SIZES[size])
+    seqs, context = options.pop("seqs"), options.pop("context", 1024)
+    config = AutoConfig.for_model(
+        options.pop("kind"),
+        hidden_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=context,
+        pad_token_id=None,
+        **{"intermediate_size": 256, **options},
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    traced = trace(type(model), config, dtype)
+    tokens = min(1024, context)
+    envelope = EngineConfig(
+        num_blocks=seqs * context // 16,
+        max_model_len=context,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        dtype=str(dtype).removeprefix("torch."),
+    )
+    runner = TorchRunner(model, envelope, traced.shape)
+    # Nearly even: a nucleus of most of the vocabulary, the dearest to find.
+    sampling = SamplingParams(temperature=100.0, top_p=0.9999)
+    blocks = context // 16
+    new = tuple(
+        NewSequence(
+            seq,
+            (1,) * context,
+            context - 1,
+            sampling,
+            seq,
+            (),
+            tuple(range(seq * blocks, (seq + 1) * blocks)),
+        )
+        for seq in range(seqs)
+    )
+    runner.logits(StepPlan(1, (), new=new))
+    share = tokens // seqs
+    plans = {
+        "decode": tuple(Row(seq, context - 2, 1, (), True, False) for seq in range(seqs)),
+        "one prompt": (Row(0, context - tokens, tokens - 1, (), True, True),),
+        "many prompts": tuple(
+            Row(seq, context - share, share - 1, (), True, True) for seq in range(seqs)
+        ),
+    }
+    needs = MemoryNeeds(
+        name=size,
+        shape=traced.shape,
+        weight_bytes=0,
+        layer_width=traced.layer_width,
+        max_positions=context,
+        context_length=None,
+    )
+    planned = step_bytes(needs, seqs, tokens, context)
+    for name, rows in plans.items():
+        taken = peak_bytes(lambda rows=rows: runner.result(runner.submit(StepPlan(2, rows))))
+        assert taken <= planned, f"{name}: {show_bytes(taken)} of {show_bytes(planned)}"

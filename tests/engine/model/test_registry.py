@@ -1,0 +1,226 @@
+"""models.toml: what ships, what is refused, and what a name stands for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from engine.builtin import MODEL_DIR
+from engine.errors import InvalidConfigError, ModelError
+from engine.model import registry
+from engine.model.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE
+from engine.model.registry import Availability, Registry
+from engine.request import SamplingParams
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def read(folder: Path, text: str) -> Registry:
+    path = folder / "models.toml"
+    path.write_text(text, encoding="utf-8")
+    return Registry.read(path)
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(InvalidConfigError) as caught:
+        read(folder, text)
+    assert caught.value.param == "models_file"
+    return caught.value.message
+
+
+def put_in_cache(cache: Path, hub_id: str, *files: str) -> Path:
+    """The hub client's layout of a downloaded model."""
+    repo = cache / f"models--{hub_id.replace('/', '--')}"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text(COMMIT)
+    snapshot = repo / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    for name in files:
+        (snapshot / name).write_text('{"weight_map": {"w": "model-00001-of-00001.safetensors"}}')
+    return snapshot
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_what_ships_is_complete() -> None:
+    shipped = Registry.read()
+    assert shipped.path == ROOT / "models.toml"
+    assert next(iter(shipped.entries)) == "builtin"
+    assert shipped.entries["builtin"].folder == MODEL_DIR
+    others = [entry for name, entry in shipped.entries.items() if name != "builtin"]
+    assert len({entry.hub_id for entry in others}) == len(others) >= 17
+    for entry in others:
+        assert entry.hub_id is not None
+        assert entry.dtype == "bfloat16"
+        assert entry.context_length is not None
+
+
+def test_the_wheel_carries_it_where_it_is_looked_for() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    target = build["targets"]["wheel"]["force-include"]["models.toml"]
+    assert Path(registry.__file__).with_name("models.toml") == ROOT / target
+
+
+def test_reading_imports_no_torch() -> None:
+    code = (
+        "import sys; from engine.model.registry import Registry\n"
+        "[entry.availability() for entry in Registry.read().entries.values()]\n"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_all_keys(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    entry = read(
+        tmp_path,
+        """
+        ["my.model"]
+        source = "./mine"
+        dtype = "float16"
+        context_length = 100
+        memory_share = 0.5
+        sampling = { temperature = 0.2, stop = ["\\n"] }
+        """,
+    ).find("my.model")
+    assert entry.folder == tmp_path / "mine"
+    assert (entry.dtype, entry.context_length, entry.memory_share) == ("float16", 100, 0.5)
+    params = SamplingParams().override(entry.sampling)
+    assert (params.temperature, params.stop) == (0.2, ("\n",))
+
+
+def test_broken_toml_gives_file_and_line(tmp_path: Path) -> None:
+    message = refusal(tmp_path, '[a]\nsource = "builtin"\ndtype =\n')
+    assert str(tmp_path / "models.toml") in message
+    assert "line 3" in message
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"none\.toml: No such file"):
+        Registry.read(tmp_path / "none.toml")
+
+
+def test_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_bytes(b'["\xff"]\n')
+    with pytest.raises(InvalidConfigError, match=r"models\.toml is not UTF-8"):
+        Registry.read(tmp_path / "models.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "dytpe = 'auto'\nsource = 'builtin'",
+            "has the unknown key dytpe; allowed are source, dtype, context_length, memory_share, "
+            "sampling",
+        ),
+        ("dtype = 'auto'", "lacks the key source"),
+        (
+            "source = 'builtin'\ndtype = 'bf16'",
+            "dtype is 'bf16'; it must be 'auto', 'float32', 'bfloat16' or 'float16'",
+        ),
+        (
+            "source = 'builtin'\ncontext_length = 0",
+            "context_length is 0; it must be greater than or equal to 1",
+        ),
+        (
+            "source = 'builtin'\ncontext_length = '4k'",
+            "context_length is '4k'; it must be a valid integer",
+        ),
+        (
+            "source = 'builtin'\nmemory_share = 1.5",
+            "memory_share is 1.5; it must be less than or equal to 1",
+        ),
+        (
+            "source = 'builtin'\nsampling = { temperature = -1 }",
+            "sampling: temperature is -1; it must be a number from 0 to 100",
+        ),
+        (
+            "source = 'builtin'\nsampling = { heat = 1 }",
+            "sampling: heat is no sampling parameter",
+        ),
+        ("source = 'not a model'", "source is 'not a model'; allowed are 'builtin', a folder"),
+    ],
+)
+def test_a_fault_names_table_key_and_what_is_allowed(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    message = refusal(tmp_path, f"[mine]\n{text}\n")
+    assert message.startswith(f"{tmp_path / 'models.toml'}: [mine] {expected}")
+
+
+def test_only_tables_at_the_top(tmp_path: Path) -> None:
+    assert "source is 'builtin'; only tables are allowed" in refusal(
+        tmp_path, "source = 'builtin'\n"
+    )
+
+
+def test_names_folders_and_hub_ids(tmp_path: Path) -> None:
+    known = Registry.read()
+    assert known.find("qwen3-0.6b").hub_id == "Qwen/Qwen3-0.6B"
+    assert known.find("Qwen/Qwen3-0.6B") == known.find("qwen3-0.6b")
+    other = known.find("owner/Other-Model.v2")
+    assert (other.name, other.hub_id, dict(other.sampling)) == (
+        "Other-Model.v2",
+        "owner/Other-Model.v2",
+        {},
+    )
+    folder = known.find(str(tmp_path))
+    assert (folder.name, folder.folder, folder.hub_id) == (tmp_path.name, tmp_path, None)
+
+
+def test_unknown_model_names_those_there_are() -> None:
+    with pytest.raises(ModelError) as caught:
+        Registry.read().find("qwen")
+    assert caught.value.param == "model"
+    assert caught.value.message.startswith("model 'qwen' is unknown; ")
+    assert "builtin, qwen3-0.6b," in caught.value.message
+
+
+@pytest.mark.parametrize("path", ["./none", "/none/there", "~/none-there", "../none"])
+def test_a_missing_folder_is_no_hub_id(path: str) -> None:
+    with pytest.raises(ModelError, match=f"folder {path} does not exist"):
+        Registry.read().find(path)
+
+
+def test_availability_of_folders(tmp_path: Path) -> None:
+    entry = read(tmp_path, "[mine]\nsource = './mine'\n").find("mine")
+    assert entry.availability() is Availability.MISSING
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / SINGLE_FILE).touch()
+    assert entry.availability() is Availability.MISSING
+    (tmp_path / "mine" / CONFIG_FILE).touch()
+    assert entry.availability() is Availability.READY
+    assert Registry.read().find("builtin").availability() is Availability.READY
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ((), Availability.DOWNLOAD),
+        ((CONFIG_FILE,), Availability.DOWNLOAD),
+        ((CONFIG_FILE, SINGLE_FILE), Availability.READY),
+        ((CONFIG_FILE, INDEX_FILE), Availability.DOWNLOAD),
+        ((CONFIG_FILE, INDEX_FILE, "model-00001-of-00001.safetensors"), Availability.READY),
+    ],
+)
+def test_availability_of_hub_models(
+    cache: Path, files: tuple[str, ...], expected: Availability
+) -> None:
+    snapshot = put_in_cache(cache, "owner/model", *files)
+    entry = Registry.read().find("owner/model")
+    assert entry.availability() is expected
+    assert entry.local_folder() == (snapshot if expected is Availability.READY else None)

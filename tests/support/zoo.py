@@ -1,0 +1,153 @@
+"""Tiny random models of the architectures that are served or refused, for parity and gate tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+VOCAB_SIZE = 128
+MAX_LEN = 256
+WINDOW = 20  # below the test sequences' lengths and no multiple of the block size
+
+# At 0.02, the usual value, attention is nearly uniform and many outputs repeat one token.
+INITIALIZER_RANGE = 0.25
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_LEN,
+    "initializer_range": INITIALIZER_RANGE,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+_SPARSE_SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+
+SERVED: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {
+        "use_sliding_window": True,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+    },
+    "qwen3": {"head_dim": 16},
+    "qwen3_moe": {
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
+    "mistral": {"sliding_window": WINDOW},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW},
+    "gemma2": {
+        "head_dim": 16,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 30.0,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+    },
+    "gemma3_text": {
+        "head_dim": 16,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+    },
+    "phi3": {"sliding_window": WINDOW},
+    "olmo2": {},
+    "smollm3": {
+        "no_rope_layers": [1, 0, 1],
+        "layer_types": ["full_attention"] * 3,
+        "initializer_range": 0.5,
+    },
+    "granite": {
+        "attention_multiplier": 0.2,
+        "embedding_multiplier": 2.0,
+        "residual_multiplier": 0.7,
+        "logits_scaling": 2.0,
+    },
+    "gpt_oss": {
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": MAX_LEN // 4,
+        },
+    },
+    "starcoder2": {"sliding_window": WINDOW, "use_bias": True},
+    "gpt2": {"n_positions": MAX_LEN},
+}
+"""Architectures that must be served; the values override the common dimensions."""
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    "minimax": {
+        "head_dim": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "block_size": 16,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    },
+    "jamba": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+    },
+    "stablelm": {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    "nemotron": {"head_dim": 16},
+    "llama_dynamic_rope": {
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+        "max_position_embeddings": 32,
+    },
+}
+"""Architectures that pass context on in another way, or keep state outside of attention."""
+
+
+def tiny_config(name: str, **changes: Any) -> PreTrainedConfig:
+    """The configuration of a model of the zoo; `changes` override single values."""
+    overrides = SERVED[name] if name in SERVED else OTHERS[name]
+    model_type = "llama" if name == "llama_dynamic_rope" else name
+    return AutoConfig.for_model(model_type, **(_COMMON | overrides | changes))
+
+
+def tiny_model(
+    name: str,
+    *,
+    attn_implementation: str = "eager",
+    dtype: torch.dtype = torch.float32,
+    **changes: Any,
+) -> PreTrainedModel:
+    """A random model of the zoo; the same name gives the same weights each time.
+
+    Biases and norms are random too: at the zeros and ones that they start from, a test could not
+    tell whether they are used.
+    """
+    config = tiny_config(name, **changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sum(name.encode()))
+        model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 1:
+                    parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model.to(dtype).eval()
