@@ -1,0 +1,90 @@
+"""An app that holds nothing but the widget under test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.geometry import Size
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+M = TypeVar("M", bound=Message)
+
+_CHARACTERS = {"space": " ", "slash": "/", "minus": "-", "plus": "+", "full_stop": "."}
+
+
+class Host(App[None]):
+    """Shows one widget as large as the terminal.
+
+    Attributes:
+        messages: what the widget posted, in order.
+    """
+
+    CSS = "Screen > * { width: 100%; height: 100%; }"
+
+    def __init__(self, widget: Widget) -> None:
+        super().__init__()
+        self.widget = widget
+        self.messages: list[Message] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.widget
+
+    def sent(self, kind: type[M]) -> list[M]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+
+@asynccontextmanager
+async def hosted(
+    widget: Widget, width: int = 80, height: int = 12, *, focus: bool = False
+) -> AsyncIterator[tuple[Host, Pilot[None]]]:
+    """Run `widget` in a terminal of this size."""
+    app = Host(widget)
+
+    def keep(message: Message) -> None:
+        own = type(message).__qualname__.startswith(type(widget).__name__)
+        if own and message not in app.messages:  # it comes by once for each ancestor
+            app.messages.append(message)
+
+    async with app.run_test(size=(width, height), message_hook=keep) as pilot:
+        app.set_focus(widget if focus else None)
+        await settle(app)
+        yield app, pilot
+
+
+async def settle(app: App[None]) -> None:
+    """Let every message be handled. `Pilot.pause` waits for the processor to be idle instead, which
+    takes 20 ms and more and, beside other work, has no fixed end."""
+    quiet = 0
+    while quiet < 20:
+        await asyncio.sleep(0)
+        pumps = (app, *app.screen.walk_children(with_self=True))
+        quiet = 0 if any(pump.message_queue_size for pump in pumps) else quiet + 1
+
+
+async def press(app: App[None], *keys: str) -> None:
+    """Press keys one after the other, named as in bindings."""
+    for key in keys:
+        character = key if len(key) == 1 else _CHARACTERS.get(key)
+        app.post_message(events.Key(key, character))
+        await settle(app)
+
+
+async def resize(app: App[None], widget: Widget, width: int, height: int) -> None:
+    """Give the terminal another size and wait until the widget has it."""
+    size = Size(width, height)
+    app.post_message(events.Resize(size, size))
+    while widget.size != size:
+        await asyncio.sleep(0)
+    await settle(app)
+
+
+def rows(widget: Widget) -> list[str]:
+    """The text on the screen, line by line, without the blanks at the ends."""
+    return [widget.render_line(y).text.rstrip() for y in range(widget.size.height)]

@@ -1,0 +1,346 @@
+"""A busy engine as plain data, the same at every run."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+from engine.config import EngineConfig
+from engine.knobs import KnobChange, KnobLedger, Knobs, KnobState
+from engine.plan import PhaseTimes
+from engine.request import FinishReason, Origin, RequestState
+from engine.shape import StepCost
+from engine.snapshot import (
+    BlockMap,
+    EnginePhase,
+    EngineStatus,
+    LatencyView,
+    ModelCard,
+    RequestView,
+    Snapshot,
+    Totals,
+)
+from engine.telemetry import BlockChange, BlockEvents, Distribution, StepRecord
+from widgets.device_panel import DeviceReadings, GpuReading
+from widgets.log_line import Level, LogLine
+
+CONFIG = EngineConfig(
+    num_blocks=2048, max_model_len=4096, max_num_seqs=32, max_num_batched_tokens=512
+)
+MODEL = ModelCard(
+    name="Qwen3-0.6B",
+    architecture="Qwen3ForCausalLM",
+    num_params=596_049_920,
+    dtype="bfloat16",
+    device="cuda:0",
+    attention="torch",
+    max_model_len=4096,
+    weight_bytes=1_192_099_840,
+    kv_bytes_per_token=114_688,
+)
+READY = EngineStatus(EnginePhase.READY, "Qwen3-0.6B")
+POLICIES = ("stall_free", "decode_first")
+
+
+def view(ordinal: int, **changes: object) -> RequestView:
+    """A request that decodes, with some fields changed."""
+    base = RequestView(
+        request_id=f"req-{ordinal}",
+        ordinal=ordinal,
+        origin=Origin(title=f"Chat {ordinal}"),
+        state=RequestState.RUNNING,
+        prefilling=False,
+        wait_reason="",
+        priority=0,
+        prompt_tokens=812,
+        cached_tokens=64,
+        computed_tokens=858,
+        output_tokens=47,
+        max_output_tokens=512,
+        blocks=54,
+        queue=0.002,
+        ttft=0.184,
+        tpot=0.0214,
+        itl_p99=0.039,
+        preemptions=0,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]  # tests name real fields
+
+
+def waiting(ordinal: int, queue: float, reason: str, **changes: object) -> RequestView:
+    """A request in the queue."""
+    none: dict[str, object] = {
+        "computed_tokens": 0,
+        "output_tokens": 0,
+        "blocks": 0,
+        "ttft": None,
+        "tpot": None,
+        "itl_p99": None,
+    }
+    state = {"state": RequestState.WAITING, "queue": queue, "wait_reason": reason}
+    return view(ordinal, **{**none, **state, **changes})
+
+
+def views() -> tuple[RequestView, ...]:
+    """Requests in every state, in the order of a snapshot."""
+    bot = Origin(user="fleet", source="mqtt", title="bot-7")
+    decoding = (
+        view(1, origin=Origin(title="Kafka essay")),
+        view(4, origin=bot, ttft=0.203, tpot=0.022, itl_p99=0.040, output_tokens=310, blocks=70),
+        view(8, origin=Origin(title="東京の天気"), ttft=0.61, tpot=0.0481, itl_p99=0.220),
+        view(9, origin=Origin(title="A very long title of a very long chat"), preemptions=2),
+        view(11, origin=Origin(title="Roman roads"), ttft=3.204, tpot=0.31, output_tokens=12_804),
+    )
+    prefill = waiting(
+        2,
+        0.041,
+        "",
+        state=RequestState.RUNNING,
+        prefilling=True,
+        blocks=9,
+        origin=Origin(title="SQL help"),
+    )
+    queue = (
+        waiting(
+            6,
+            0.120,
+            "the pool just ran out of blocks",
+            state=RequestState.PREEMPTED,
+            origin=Origin(title="Haiku"),
+            ttft=0.377,
+            tpot=0.035,
+            itl_p99=0.210,
+            output_tokens=88,
+            preemptions=1,
+        ),
+        waiting(
+            12,
+            0.612,
+            "no blocks: it needs 51, 12 of 2048 are free for it",
+            origin=Origin(source="mqtt", title="bot-9"),
+        ),
+        waiting(13, 1.204, "behind 2 others", origin=Origin(title="Translate")),
+    )
+    ended = (
+        view(
+            7,
+            state=RequestState.FINISHED,
+            finish_reason=FinishReason.STOP,
+            origin=Origin(title="Rust borrow"),
+            ttft=0.151,
+            tpot=0.020,
+            itl_p99=0.033,
+            output_tokens=402,
+            blocks=0,
+        ),
+        view(
+            5,
+            state=RequestState.FINISHED,
+            finish_reason=FinishReason.ABORT,
+            origin=Origin(title="Stopped one"),
+            blocks=0,
+        ),
+        waiting(
+            3,
+            0.003,
+            "",
+            state=RequestState.FINISHED,
+            finish_reason=FinishReason.ERROR,
+            error="the logits of this request were not finite",
+            origin=Origin(source="mqtt", title="bot-3"),
+        ),
+    )
+    return (*decoding, prefill, *queue, *ended)
+
+
+def block_map(num_blocks: int = 2048, *, per_cell: int = 1, mixed: bool = False) -> BlockMap:
+    """A pool that 20 sessions share; `mixed` puts another owner into every cell."""
+    rng = random.Random(0)
+    states: list[str] = []
+    owners: list[int] = []
+    cells = -(-num_blocks // per_cell)
+    while len(states) < cells:
+        state = rng.choices("uscf", (60, 10, 14, 16))[0]
+        run = 1 if mixed else rng.randint(2, 40)
+        states += [state] * run
+        owners += [rng.randint(1, 20) if state in "us" else -1] * run
+    text = "".join(states[:cells])
+    free, cached, shared = (text.count(letter) * per_cell for letter in "fcs")
+    return BlockMap(
+        num_blocks=num_blocks,
+        blocks_per_cell=per_cell,
+        states=text,
+        owners=tuple(owners[:cells]),
+        free=free,
+        cached=cached,
+        used=num_blocks - free - cached,
+        shared=shared,
+    )
+
+
+def record(step: int, **changes: object) -> StepRecord:
+    """A step of eight decodes and some prefill."""
+    base = StepRecord(
+        step=step,
+        start=step * 0.012,
+        end=step * 0.012 + 0.0118,
+        plan=0.0004,
+        commit=0.0001,
+        times=PhaseTimes(prepare=0.0002, forward=0.0106, sample=0.0005),
+        prefill_tokens=135,
+        decode_tokens=8,
+        prefill_rows=1,
+        decode_rows=8,
+        output_tokens=9,
+        budget=512,
+        policy="stall_free",
+        cost=StepCost(0, 0),
+        running=9,
+        waiting=3,
+        waiting_reason="",
+        preempted=(),
+        admitted=(),
+        finished=(),
+        prefix_queried_tokens=0,
+        prefix_hit_tokens=0,
+        blocks=BlockEvents(),
+        free_blocks=120,
+        cached_blocks=200,
+        used_blocks=1728,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]  # tests name real fields
+
+
+def records(count: int = 120, last: int = 18_204) -> tuple[StepRecord, ...]:
+    """Waves of prefill on a floor of decodes; the budget is halved 30 steps before the end."""
+    rng = random.Random(1)
+    steps = []
+    for step in range(last - count + 1, last + 1):
+        budget = 512 if step <= last - 30 else 256
+        wave = max(math.sin(step / 9), 0.0) * 560 + rng.randint(0, 60)
+        decodes = 20 + round(12 * math.sin(step / 25))
+        prefill = int(min(wave, budget - decodes)) if wave > 90 else 0
+        steps.append(
+            record(
+                step,
+                budget=budget,
+                prefill_tokens=prefill,
+                prefill_rows=1 if prefill else 0,
+                decode_tokens=decodes,
+                decode_rows=decodes,
+            )
+        )
+    return tuple(steps)
+
+
+def change(last: int = 18_204) -> KnobChange:
+    before = Knobs()
+    after = replace(before, max_num_batched_tokens=256)
+    return KnobChange(last * 0.012, last - 30, "local", before, after)
+
+
+def knobs(**asked: object) -> tuple[KnobState, ...]:
+    """The knobs, two of which are not in force as asked."""
+    ledger = KnobLedger(replace(Knobs(), max_num_seqs=8, **asked), CONFIG, POLICIES)  # type: ignore[arg-type]
+    return ledger.states(
+        {
+            "max_num_seqs": (12, "4 more than asked for still run"),
+            "prefill_chunk": (0, "the decode_first policy ignores it"),
+        }
+    )
+
+
+LATENCY = LatencyView(
+    60.0,
+    Distribution(40, 0.21, 0.190, 0.640),
+    Distribution(38, 0.022, 0.0212, 0.048),
+    Distribution(4000, 0.021, 0.0203, 0.095),
+    Distribution(40, 0.02, 0.003, 0.610),
+    Distribution(38, 4.0, 3.2, 9.0),
+)
+TOTALS = Totals(
+    requests=52,
+    finished=30,
+    output_tokens=9800,
+    prefix_queried_tokens=42_000,
+    prefix_hit_tokens=26_460,
+    preemptions=3,
+    evictions=212,
+)
+
+
+def latency(wobble: float) -> LatencyView:
+    """`LATENCY`, all of it `wobble` times as large."""
+    parts = (LATENCY.ttft, LATENCY.tpot, LATENCY.itl, LATENCY.queue, LATENCY.e2e)
+    return LatencyView(
+        60.0, *(replace(d, p50=d.p50 * wobble, p99=d.p99 * wobble**2) for d in parts)
+    )
+
+
+READINGS = DeviceReadings(
+    cpu=1.4,
+    cores=16,
+    rss=3_221_225_472,
+    memory_used=30_601_641_984,
+    memory_total=137_438_953_472,
+    gpus=(
+        GpuReading(
+            name="NVIDIA H100 80GB HBM3",
+            utilization=0.87,
+            memory_used=33_500_000_000,
+            memory_total=85_520_809_984,
+            power=312.0,
+            temperature=61.0,
+            clock=1980.0,
+        ),
+    ),
+    loop_lag=0.007,
+    frames=15.0,
+)
+
+
+def snapshot(**changes: object) -> Snapshot:
+    base = Snapshot(
+        time=873.0,
+        step=18_204,
+        config=CONFIG,
+        model=MODEL,
+        requests=views(),
+        num_running=6,
+        num_waiting=3,
+        waiting_reason="no blocks: it needs 51, 12 of 2048 are free for it",
+        blocks=block_map(),
+        knobs=knobs(),
+        knob_history=(change(),),
+        latency=LATENCY,
+        totals=TOTALS,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]  # tests name real fields
+
+
+NOON = 1_700_000_000.0  # 22:13:20 UTC
+
+
+def log_lines() -> list[LogLine]:
+    return [
+        LogLine(NOON, Level.INFO, "sched", "admit req-5: 144 tok, 64 cached"),
+        LogLine(NOON + 1, Level.WARNING, "sched", "preempt req-6: its blocks go, it is recomputed"),
+        LogLine(NOON + 1, Level.DEBUG, "cache", "evict 12 cached blk"),
+        LogLine(NOON + 2, Level.ERROR, "mqtt", "bot-3: JSON decode error at column 17"),
+        LogLine(NOON + 3, Level.INFO, "knob", "max_num_batched_tokens 512→256 by local"),
+        LogLine(NOON + 4, Level.INFO, "sched", "finish req-7"),
+    ]
+
+
+EVENTFUL = record(
+    41,
+    start=5.0,
+    end=5.1,
+    preempted=("req-6",),
+    admitted=("req-8", "req-9"),
+    finished=("req-7",),
+    prefix_queried_tokens=1500,
+    prefix_hit_tokens=64,
+    blocks=BlockEvents(((BlockChange.EVICTED, 3, -1), (BlockChange.EVICTED, 4, -1))),
+)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.widgets import samples
+from widgets import figures
+
+
+@pytest.mark.parametrize(
+    ("write", "number", "text"),
+    [
+        (figures.count, 1284, "1,284"),
+        (figures.compact, 47, "47"),
+        (figures.compact, 6.125, "6.1"),
+        (figures.compact, 9.96, "10"),
+        (figures.compact, 999.6, "1.0k"),
+        (figures.compact, 9800, "9.8k"),
+        (figures.compact, 9960, "10k"),
+        (figures.compact, 1_284_000, "1.3M"),
+        (figures.ms, 0.0, "0.0"),
+        (figures.ms, 0.0214, "21.4"),
+        (figures.ms, 0.09996, "100"),
+        (figures.ms, 3.204, "3204"),
+        (figures.ms, 120.0, "120s"),
+        (figures.duration, 0.0118, "11.8ms"),
+        (figures.duration, 0.9996, "1.0s"),
+        (figures.duration, 9.96, "10s"),
+        (figures.duration, 59.6, "1m00s"),
+        (figures.duration, 184.0, "3m04s"),
+        (figures.duration, 8040.0, "2h14m"),
+        (figures.percent, 0.0, "0%"),
+        (figures.percent, 0.004, "<1%"),
+        (figures.percent, 0.714, "71%"),
+        (figures.percent, 0.999, "99%"),
+        (figures.percent, 1.4, "140%"),
+        (figures.size, 999, "999 B"),
+        (figures.size, 1000, "1 KiB"),
+        (figures.size, 641_728_512, "612 MiB"),
+        (figures.size, 33_500_000_000, "31.2 GiB"),
+    ],
+)
+def test_numbers(write: Callable[[float], str], number: float, text: str) -> None:
+    assert write(number) == text
+
+
+@pytest.mark.parametrize(
+    "write", [figures.compact, figures.ms, figures.duration, figures.percent, figures.size]
+)
+@pytest.mark.parametrize("nothing", [None, math.nan, math.inf])
+def test_what_is_not_known_is_a_dash(
+    write: Callable[[float | None], str], nothing: float | None
+) -> None:
+    assert write(nothing) == "–"
+
+
+def test_part_of_a_size_takes_the_unit_of_the_whole() -> None:
+    assert figures.size_of(123_000_000, 400_000_000) == "117/381 MiB"
+    assert figures.size_of(0, 85_520_809_984) == "0/79.6 GiB"
+    assert figures.size_of(None, 85_520_809_984) == "–"
+
+
+@given(st.floats(0, 999e9))
+def test_compact_numbers_fit_a_column_of_four(number: float) -> None:
+    assert len(figures.compact(number)) <= 4
+
+
+@given(st.floats(0, 9999))
+def test_milliseconds_fit_a_column_of_five(seconds: float) -> None:
+    assert len(figures.ms(seconds)) <= 5
+
+
+def test_time_of_day() -> None:
+    assert figures.time_of_day(samples.NOON) == "22:13:20"
+
+
+def test_knob_changes() -> None:
+    assert figures.change_text(samples.change()) == "max_num_batched_tokens 512→256"
+    assert [figures.setting(value) for value in (True, 0.01, "x")] == ["true", "0.01", "x"]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.snapshot import EnginePhase, EngineStatus
+from tests.widgets.hosting import hosted, rows
+from tests.widgets.samples import READY, knobs, snapshot
+from widgets.glyphs import ASCII
+from widgets.kpi_strip import KpiStrip
+
+LATENCY = " ttft 190ms  tpot 21.2ms"
+COUNTS = " │ run 6 wait 3 pre 3"
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (24, LATENCY),
+        (50, LATENCY + COUNTS),
+        (60, LATENCY + COUNTS + " │ KV ███░░ 65%"),
+        (80, LATENCY + COUNTS + " │ KV ██████░░░░ 65% │ 47 tok/s ▁▅█"),
+        (
+            120,
+            LATENCY + COUNTS + " │ KV ██████░░░░ 65% │ 47 tok/s         ▁▁▅█ │ prefill 6.1k tok/s",
+        ),
+    ],
+)
+async def test_what_matters_most_comes_first(width: int, text: str) -> None:
+    strip = KpiStrip()
+    async with hosted(strip, width, 1):
+        for rate in (0.0, 1.0, 25.0, 47.0):
+            strip.show(snapshot(), READY, rate, 6100.0)
+        assert rows(strip) == [text]
+
+
+async def test_a_wide_strip_names_the_model() -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 160, 1):
+        strip.show(snapshot(), READY, 47.0, 6100.0)
+        assert rows(strip)[0].endswith(" │ Qwen3-0.6B bfloat16 on cuda:0")
+
+
+@pytest.mark.parametrize("switch", ["paused", "draining"])
+async def test_an_engine_at_a_standstill_says_so_first(switch: str) -> None:
+    strip = KpiStrip(ASCII)
+    async with hosted(strip, 80, 1):
+        strip.show(snapshot(knobs=knobs(**{switch: True})), READY, 0.0, 0.0)
+        assert rows(strip)[0].startswith(f" = {switch} | ttft 190ms")
+
+
+LOADING = EngineStatus(
+    EnginePhase.LOADING, "Qwen3-0.6B", "reading weights", 123_000_000, 400_000_000
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (EngineStatus(EnginePhase.EMPTY), " ○ no model"),
+        (
+            LOADING,
+            " ◐ loading Qwen3-0.6B  █████████░░░░░░░░░░░░░░░░░░░░░ 117/381 MiB  reading weights",
+        ),
+        (replace(LOADING, total_bytes=0), " ◐ loading Qwen3-0.6B  reading weights"),
+        (
+            EngineStatus(EnginePhase.FAILED, "Qwen3-0.6B", "it needs 12 GiB and 8 GiB are free"),
+            " ✗ failed  Qwen3-0.6B: it needs 12 GiB and 8 GiB are free",
+        ),
+        (EngineStatus(EnginePhase.STOPPED), " ○ stopped"),
+        (EngineStatus(EnginePhase.READY, "Qwen3-0.6B"), " ○ ready  Qwen3-0.6B"),
+    ],
+)
+async def test_an_engine_without_a_model(status: EngineStatus, text: str) -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 90, 1):
+        strip.show(None, status, 0.0, 0.0)
+        assert rows(strip) == [text]
+
+
+async def test_progress_of_loading_shrinks_with_the_strip() -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 44, 1):
+        strip.show(None, LOADING, 0.0, 0.0)
+        assert rows(strip) == [" ◐ loading Qwen3-0.6B  ██░░░░░ 117/381 MiB"]
+
+
+async def test_while_another_model_loads_the_old_figures_are_gone() -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 80, 1):
+        strip.show(snapshot(), LOADING, 47.0, 0.0)
+        assert rows(strip)[0].startswith(" ◐ loading Qwen3-0.6B ")

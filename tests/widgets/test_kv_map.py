@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.geometry import Region
+
+from engine.snapshot import BlockMap
+from tests.widgets.hosting import hosted, press, rows
+from widgets.glyphs import ASCII
+from widgets.kv_map import SELECTED, KvMap, merge
+
+POOL = BlockMap(
+    num_blocks=40,
+    blocks_per_cell=1,
+    states="uuuu" + "sss" + "cc" + "ff" + "u" + "u" * 8 + "f" * 20,
+    owners=(1, 1, 12, -1, 1, 1, 1, -1, -1, -1, -1, 36, *(2,) * 8, *(-1,) * 20),
+    free=22,
+    cached=2,
+    used=16,
+    shared=3,
+)
+
+
+async def test_blocks_with_owner_letters_and_shares() -> None:
+    kv = KvMap()
+    async with hosted(kv, 80, 5):
+        kv.show(POOL, 16)
+        assert rows(kv) == [
+            "╭─ KV 40 blk×16 · used 40% · shared 8% · cached 5% · free 55% ─────────────────╮",
+            "│ 11c?###~~··122222222····················                                     │",
+            "│                                                                              │",
+            "│ 1-9a-z owner session  # prefix-shared  ~ cached, evictable  · free           │",
+            "╰──────────────────────────────────────────────────────────────────────────────╯",
+        ]
+
+
+async def test_a_larger_cell_says_how_many_blocks_it_is() -> None:
+    kv = KvMap(ASCII)
+    async with hosted(kv, 90, 5):
+        kv.show(replace(POOL, num_blocks=160, blocks_per_cell=4))
+        assert rows(kv)[0].startswith("+- KV 160 blk - used 10% - ")
+        assert "- 1 cell = 4 blk" in rows(kv)[0]
+        assert rows(kv)[1][2:].startswith("11c?###~~..122222222....")
+
+
+async def test_a_small_panel_merges_cells() -> None:
+    kv = KvMap()
+    async with hosted(kv, 20, 5):
+        kv.show(POOL, 16)
+        assert rows(kv)[1:3] == ["│ 1c##~12222······ │", "│ ····             │"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ((), "block 0 · used by session 1 (1)"),
+        (("right", "right"), "block 2 · used by session 12 (c)"),
+        (("right", "right", "right"), "block 3 · used"),
+        (("down",), "block 16 · used by session 2 (2)"),
+        (("down", "up"), "block 0 · used by session 1 (1)"),
+        (("right",) * 4, "block 4 · shared by a prefix, first held by session 1 (1)"),
+        (("right",) * 7, "block 7 · cached, evictable"),
+        (("end",), "block 39 · free"),
+        (("end", "right", "left", "left"), "block 37 · free"),
+        (("right", "up", "left", "left"), "block 0 · used by session 1 (1)"),
+        (("end", "home"), "block 0 · used by session 1 (1)"),
+    ],
+)
+async def test_keys_inspect_a_block(keys: tuple[str, ...], text: str) -> None:
+    kv = KvMap()
+    async with hosted(kv, 20, 8, focus=True) as (app, _):
+        kv.show(POOL, 16)
+        for key in keys:
+            await press(app, key)
+        assert text.startswith(rows(kv)[-2][2:-2].rstrip(" …"))
+        assert kv._footnote(POOL) == text
+
+
+async def test_a_merged_cell_names_its_range() -> None:
+    kv = KvMap()
+    async with hosted(kv, 20, 5, focus=True) as (app, _):
+        kv.show(replace(POOL, num_blocks=39))
+        await press(app, "right")
+        assert rows(kv)[-2][2:-2].rstrip() == "blocks 2..3 · u…"
+        await press(app, "end")
+        assert rows(kv)[-2][2:-2].rstrip() == "block 38 · free"
+
+
+async def test_a_click_inspects_a_block() -> None:
+    kv = KvMap()
+    async with hosted(kv, 60, 6, focus=True) as (_, pilot):
+        kv.show(POOL)
+        await pilot.click(KvMap, offset=(4, 1))
+        assert kv.cursor == 2
+        await pilot.click(KvMap, offset=(4, 2))  # beyond the last block
+        assert kv.cursor == 2
+
+
+async def test_the_selected_session_stands_out_without_colour() -> None:
+    kv = KvMap()
+    async with hosted(kv, 60, 6):
+        kv.show(POOL)
+        kv.select(12)
+        assert [s.text for s in kv.render_line(1) if s.style and s.style.reverse] == ["c"]
+        assert SELECTED.reverse
+        kv.select(None)
+        assert not any(s.style and s.style.reverse for s in kv.render_line(1))
+
+
+async def test_one_block_more_repaints_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    kv = KvMap()
+    async with hosted(kv, 60, 6):
+        kv.show(POOL)
+        repainted: list[Region] = []
+        monkeypatch.setattr(kv, "refresh", lambda *regions: repainted.extend(regions))
+        states = POOL.states[:30] + "c" + POOL.states[31:]
+        kv.show(replace(POOL, states=states))
+        assert repainted == [Region(2 + 20, 1, 20, 1)]  # the run of free blocks that it cuts
+
+
+cells = st.lists(st.tuples(st.sampled_from("uscf"), st.integers(-1, 9)), min_size=1, max_size=90)
+
+
+@given(cells, st.integers(1, 40), st.integers(1, 3))
+def test_merging_keeps_the_most_frequent_state(
+    pool: list[tuple[str, int]], max_cells: int, per_cell: int
+) -> None:
+    states = "".join(state for state, _ in pool)
+    owners = tuple(owner for _, owner in pool)
+    blocks = BlockMap(len(pool) * per_cell, per_cell, states, owners, 0, 0, 0, 0)
+    merged = merge(blocks, max_cells)
+    factor = merged.blocks_per_cell // per_cell
+    assert len(merged.states) == len(merged.owners) == -(-len(pool) // factor) <= max_cells
+    for place, (state, owner) in enumerate(zip(merged.states, merged.owners, strict=True)):
+        part = pool[place * factor : (place + 1) * factor]
+        found = [s for s, _ in part]
+        assert found.count(state) == max(found.count(s) for s in "uscf")
+        assert owner == next(o for s, o in part if s == state)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.widgets.samples import EVENTFUL, change, record
+from widgets.log_line import Level, LogLine, engine_events, knob_event
+
+
+def test_a_step_in_lines() -> None:
+    assert engine_events(EVENTFUL, epoch=1000.0) == [
+        LogLine(
+            1005.0,
+            Level.WARNING,
+            "sched",
+            "preempt req-6: its blocks go, it is recomputed (120 free, 200 cached blk)",
+        ),
+        LogLine(1005.0, Level.DEBUG, "cache", "evict 2 cached blk"),
+        LogLine(1005.0, Level.INFO, "sched", "admit req-8, req-9: 1,500 tok, 64 cached"),
+        LogLine(1005.1, Level.INFO, "sched", "finish req-7"),
+    ]
+
+
+def test_a_failed_step_is_an_error() -> None:
+    (line,) = engine_events(record(7, error="CUDA error: out of memory"))
+    assert (line.level, line.source) == (Level.ERROR, "engine")
+    assert line.text == "step 7 failed: CUDA error: out of memory"
+
+
+def test_a_step_without_events_has_no_lines() -> None:
+    assert engine_events(record(1)) == []
+
+
+def test_a_knob_change_in_a_line() -> None:
+    done = replace(change(), time=2.0)
+    assert knob_event(done, epoch=10.0) == LogLine(
+        12.0, Level.INFO, "knob", "max_num_batched_tokens 512→256 by local"
+    )
+    assert knob_event(replace(done, undoes=True)).text.startswith("undo: max_num_batched_tokens")

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import pytest
+
+from engine.request import Origin
+from tests.widgets.hosting import hosted, press, rows, settle
+from tests.widgets.samples import view, views, waiting
+from widgets.figures import ms
+from widgets.glyphs import ASCII
+from widgets.session_table import SessionTable
+
+
+def ids(table: SessionTable) -> list[int]:
+    """Ordinals of the rows, from top to bottom."""
+    return [request.ordinal for request in table._rows]
+
+
+async def test_every_state_in_figures_and_words() -> None:
+    table = SessionTable()
+    async with hosted(table, 77, 16):
+        table.show(views())
+        assert rows(table) == [
+            "╭─ Sessions 12 · / filter · s sort: state ▲ ────────────────────────────────╮",
+            "│   ID     title      src    state        q ms  TTFT  TPOT   p99   tok  blk │",
+            "│ ▸ 1    1 Kafka ess… screen ● decode      2.0   184  21.4  39.0    47   54 │",
+            "│   4    4 bot-7      mqtt   ● decode      2.0   203  22.0  40.0   310   70 │",
+            "│   8    8 東京の天気 screen ● decode      2.0   610  48.1   220    47   54 │",
+            "│   9    9 A very lo… screen ● decode ⇄2   2.0   184  21.4  39.0    47   54 │",
+            "│   b   11 Roman roa… screen ● decode      2.0  3204   310  39.0   13k   54 │",
+            "│   2    2 SQL help   screen ◐ prefill    41.0     –     –     –     0    9 │",
+            "│   6    6 Haiku      screen ⇄ preempted   120 the pool just ran out of bl… │",
+            "│   c   12 bot-9      mqtt   ◌ queued      612 no blocks: it needs 51, 12…  │",
+            "│   d   13 Translate  screen ◌ queued     1204 behind 2 others              │",
+            "│   7    7 Rust borr… screen ✓ done        2.0   151  20.0  33.0   402    – │",
+            "│   5    5 Stopped o… screen ■ stopped     2.0   184  21.4  39.0    47    – │",
+            "│   3    3 bot-3      mqtt   ✗ error       3.0 the logits of this request…  │",
+            "│                                                                           │",
+            "╰─ 1 Kafka essay · prompt 812, 64 cached · output 47/512 ───────────────────╯",
+        ]
+
+
+async def test_a_wide_table_says_why_beside_the_figures() -> None:
+    table = SessionTable()
+    async with hosted(table, 150, 16):
+        table.show(views())
+        lines = rows(table)
+        assert "377  35.0   210    88    – the pool just ran out of blocks" in lines[8]
+        assert lines[9].endswith("no blocks: it needs 51, 12 of 2048 are free for it │")
+
+
+async def test_the_foot_says_in_full_what_the_row_cuts_off() -> None:
+    table = SessionTable()
+    async with hosted(table, 120, 16, focus=True) as (app, _):
+        table.show(views())
+        await press(app, "end", "up", "up", "up", "up")
+        assert rows(table)[-1].startswith(
+            "┗━ 12 bot-9 · no blocks: it needs 51, 12 of 2048 are free for it · prompt 812, 64 "
+        )
+        await press(app, "up")
+        assert "· the pool just ran out of blocks ·" in rows(table)[-1]
+        assert "preempted 1×" in rows(table)[-1]
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "styles"),
+    [(0.45, 0.04, "text text"), (0.46, 0.05, "warn warn"), (2.1, 0.21, "bad bad")],
+)
+async def test_slow_figures_are_marked(ttft: float, tpot: float, styles: str) -> None:
+    table = SessionTable()
+    async with hosted(table, 90, 6):
+        table.show([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)])
+        line = list(table.render_line(3))
+        found = [s.style for s in line if s.text.strip() in (ms(ttft), ms(tpot))]
+        assert found == [getattr(table.palette, name) for name in styles.split()]
+
+
+async def test_sorting_by_each_column_in_turn() -> None:
+    table = SessionTable()
+    async with hosted(table, 90, 8, focus=True) as (app, _):
+        fast = view(1, origin=Origin(title="b", source="mqtt"), ttft=0.1, tpot=0.03, queue=0.3)
+        slow = view(2, origin=Origin(title="C"), ttft=0.9, tpot=0.01, queue=0.1)
+        new = waiting(3, 0.2, "it is next", origin=Origin(title="a"))
+        table.show([slow, fast, new])
+        orders = {table.sort: ids(table)}
+        for _ in range(9):
+            await press(app, "s")
+            orders[table.sort] = ids(table)
+        assert orders == {
+            "state": [2, 1, 3],
+            "ID": [1, 2, 3],
+            "title": [3, 1, 2],
+            "src": [1, 2, 3],
+            "q ms": [2, 3, 1],
+            "TTFT": [1, 2, 3],
+            "TPOT": [2, 1, 3],
+            "p99": [2, 1, 3],
+            "tok": [3, 2, 1],
+            "blk": [2, 1, 3],
+        }
+        await press(app, "s")
+        assert table.sort == "state"
+
+
+async def test_the_other_direction_leaves_unknown_figures_last() -> None:
+    table = SessionTable()
+    async with hosted(table, 90, 8, focus=True) as (app, _):
+        table.show([waiting(3, 0.2, ""), view(1, ttft=0.1), view(2, ttft=0.9)])
+        for _ in range(5):
+            await press(app, "s")
+        await press(app, "S")
+        assert (table.sort, ids(table)) == ("TTFT", [2, 1, 3])
+        assert "s sort: TTFT ▼" in rows(table)[0]
+
+
+async def test_sorting_keeps_the_cursor_in_view() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 8, focus=True) as (app, _):
+        table.show([view(n) for n in range(1, 31)])
+        await press(app, "down", "S")
+        assert rows(table)[6][2:8] == "▸ 2   "
+
+
+async def test_new_figures_do_not_scroll() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 8, focus=True):
+        table.show([view(n) for n in range(1, 31)])
+        table.scroll(10)
+        table.show([view(n, output_tokens=48) for n in range(1, 31)])
+        assert table.first == 10
+
+
+async def test_a_click_on_a_head_sorts_and_again_turns_round() -> None:
+    table = SessionTable()
+    async with hosted(table, 90, 8, focus=True) as (_, pilot):
+        table.show([view(2), view(1)])
+        await pilot.click(SessionTable, offset=(5, 1))
+        assert (table.sort, ids(table)) == ("ID", [1, 2])
+        await pilot.click(SessionTable, offset=(5, 1))
+        assert (table.sort, ids(table)) == ("ID", [2, 1])
+
+
+async def test_the_cursor_tells_where_it_went_and_enter_chooses() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 16, focus=True) as (app, _):
+        table.show(views())
+        await press(app, "down", "down", "up", "enter")
+        went = [(m.request_id, m.ordinal) for m in app.sent(SessionTable.Highlighted)]
+        assert went == [("req-4", 4), ("req-8", 8), ("req-4", 4)]
+        assert [m.request_id for m in app.sent(SessionTable.Selected)] == ["req-4"]
+        await press(app, "home", "up")
+        assert table.current is not None
+        assert table.current.ordinal == 1
+
+
+async def test_a_click_chooses_a_row() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 16, focus=True) as (app, pilot):
+        table.show(views())
+        await pilot.click(SessionTable, offset=(10, 4))
+        assert [m.request_id for m in app.sent(SessionTable.Selected)] == ["req-8"]
+        await pilot.click(SessionTable, offset=(10, 14))  # below the last row
+        assert len(app.sent(SessionTable.Selected)) == 1
+
+
+async def test_the_cursor_stays_with_its_request() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 8, focus=True) as (app, _):
+        table.show([view(1), view(2), view(3)])
+        await press(app, "down")
+        table.show([view(3), view(1), view(2)])
+        assert table.cursor == 2
+        assert rows(table)[4][2] == "▸"
+        table.show([view(3), view(1)])
+        assert table.cursor == 0
+        assert len(app.sent(SessionTable.Highlighted)) == 1
+
+
+async def test_long_tables_scroll_with_the_cursor() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 8, focus=True) as (app, _):
+        table.show([view(n) for n in range(1, 31)])
+        assert table.page == 5
+        await press(app, "end")
+        assert rows(table)[6][2:8] == "▸ u   "
+        assert [line[-1] for line in rows(table)] == list("┓┃┃┃┃┃█┛")
+        await press(app, "pageup")
+        assert table.cursor == 25
+        table.show([view(1)])
+        assert rows(table)[2][2:8] == "▸ 1   "
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("mqtt", [4, 12, 3]),
+        ("MQTT queued", [12]),
+        ("req-6", [6]),
+        ("天気", [8]),
+        ("fleet", [4]),
+        ("", [1, 4, 8, 9, 11, 2, 6, 12, 13, 7, 5, 3]),
+    ],
+)
+async def test_the_filter_looks_for_every_word(text: str, found: list[int]) -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 16):
+        table.show(views())
+        table.set_filter(text)
+        assert ids(table) == found
+
+
+async def test_typing_a_filter() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 16, focus=True) as (app, _):
+        table.show(views())
+        await press(app, "slash", *"ssqx", "backspace")
+        assert (table.filter, table.sort) == ("ssq", "state")  # s is text here and no binding
+        assert rows(table)[0].startswith("┏━ Sessions 0 of 12 · / ssq_ · ")
+        assert rows(table)[2][2:-2].rstrip() == "No request matches 'ssq'."
+        await press(app, *("backspace",) * 2, *"ql", "enter", "s")
+        assert (table.filter, ids(table), table.sort) == ("sql", [2], "ID")
+        await press(app, "slash", "escape")
+        assert (table.filter, len(ids(table))) == ("", 12)
+
+
+async def test_leaving_the_table_ends_the_typing() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 16, focus=True) as (app, _):
+        table.show(views())
+        await press(app, "slash", "s")
+        app.set_focus(None)
+        await settle(app)
+        table.focus()
+        await press(app, "s")
+        assert (table.filter, table.sort) == ("s", "ID")
+
+
+async def test_hostile_titles_stay_text() -> None:
+    table = SessionTable()
+    async with hosted(table, 80, 6):
+        table.show([view(1, origin=Origin(title="\x1b[31m[b]x\n", source="\x07mqtt"))])
+        line = rows(table)[2]
+        assert "\x1b" not in line
+        assert "[31m[b]x" in line
+        assert rows(table)[-1].startswith("╰─ 1  [31m[b]x  · prompt 812")
+
+
+async def test_ascii() -> None:
+    table = SessionTable(ASCII)
+    async with hosted(table, 80, 16):
+        table.show(views())
+        assert rows(table)[8].startswith(
+            "|   6    6 Haiku         screen < preempted   120 the pool"
+        )

@@ -1,0 +1,124 @@
+"""KpiStrip: the engine in one line."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.style import Style
+
+from engine.snapshot import EnginePhase, EngineStatus, Snapshot
+from widgets.figures import compact, count, duration, percent, size_of
+from widgets.glyphs import UNICODE, Glyphs, Mark
+from widgets.history import History
+from widgets.line import Line, shorten
+from widgets.line_view import LineView
+
+_METER_WIDTH = 10
+_MIN_METER_WIDTH = 4
+_PROGRESS_WIDTH = 30
+_SPARK_WIDTH = 12
+
+
+class KpiStrip(LineView):
+    """What matters most, most important first; parts that do not fit are left out whole."""
+
+    DEFAULT_CSS = "KpiStrip { height: 1; }"
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self._snapshot: Snapshot | None = None
+        self._status = EngineStatus(EnginePhase.EMPTY)
+        self._tokens_per_second = 0.0
+        self._prefill_per_second = 0.0
+        self._history = History()
+
+    def show(
+        self,
+        snapshot: Snapshot | None,
+        status: EngineStatus,
+        tokens_per_second: float,
+        prefill_per_second: float,
+    ) -> None:
+        """Show the engine; each call is one more point of the throughput's course.
+
+        Args:
+            tokens_per_second: output tokens of all sessions together.
+            prefill_per_second: prompt tokens computed.
+        """
+        self._snapshot, self._status = snapshot, status
+        self._tokens_per_second = tokens_per_second
+        self._prefill_per_second = prefill_per_second
+        self._history.add(tokens_per_second)
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        status, palette = self._status, self.palette
+        line = self.line(width).add(" ", palette.text)
+        if self._snapshot is not None and status.phase in (EnginePhase.READY, EnginePhase.DRAINING):
+            self._write_running(line, self._snapshot)
+        elif status.phase is EnginePhase.LOADING:
+            self._write_loading(line)
+        else:
+            failed = status.phase is EnginePhase.FAILED
+            mark = Mark.FAILED if failed else Mark.IDLE
+            word = "no model" if status.phase is EnginePhase.EMPTY else str(status.phase)
+            line.add(f"{self.glyphs.marks[mark]} {word}  ", palette.marks[mark])
+            said = ": ".join(part for part in (status.model, status.detail) if part)
+            line.add(shorten(said, line.room), palette.text)
+        return [line]
+
+    def _write_loading(self, line: Line) -> None:
+        status, palette = self._status, self.palette
+        line.add(f"{self.glyphs.marks[Mark.PREFILL]} loading ", palette.marks[Mark.PREFILL])
+        line.add(shorten(status.model, line.room) + "  ", palette.strong)
+        if status.total_bytes:
+            figure = f" {size_of(status.loaded_bytes, status.total_bytes)}  "
+            meter = min(line.room - len(figure), _PROGRESS_WIDTH)
+            share = status.loaded_bytes / status.total_bytes
+            line.add(self.glyphs.meter(share, meter), palette.prefill).add(figure, palette.text)
+        line.add(shorten(status.detail, line.room), palette.muted)
+
+    def _write_running(self, line: Line, snapshot: Snapshot) -> None:
+        palette, latency, blocks = self.palette, snapshot.latency, snapshot.blocks
+        text, muted, strong = palette.text, palette.muted, palette.strong
+        for knob in snapshot.knobs:
+            if knob.name in ("paused", "draining") and knob.effective:
+                halt = f"{self.glyphs.marks[Mark.STOPPED]} {knob.name}"
+                self._write_part(line, (halt, palette.warn))
+        self._write_part(
+            line,
+            ("ttft ", muted),
+            (duration(latency.ttft.p50), strong),
+            ("  tpot ", muted),
+            (duration(latency.tpot.p50), strong),
+        )
+        self._write_part(
+            line,
+            ("run ", muted),
+            (count(snapshot.num_running), strong),
+            (" wait ", muted),
+            (count(snapshot.num_waiting), strong),
+            (" pre ", muted),
+            (compact(snapshot.totals.preemptions), strong),
+        )
+        used = blocks.used / blocks.num_blocks
+        figure = f" {percent(used)}"
+        room = line.room - len(f" {self.glyphs.divider} KV {figure}")
+        meter = self.glyphs.meter(used, min(max(room, _MIN_METER_WIDTH), _METER_WIDTH))
+        self._write_part(line, ("KV ", muted), (meter, palette.decode), (figure, text))
+        rate = f"{compact(self._tokens_per_second)} tok/s "
+        room = line.room - len(rate) - 3
+        spark = self._history.sparkline(self.glyphs.ramp, max(0, min(room, _SPARK_WIDTH)))
+        self._write_part(line, (rate, strong), (spark, palette.decode))
+        prefill = compact(self._prefill_per_second)
+        self._write_part(line, ("prefill ", muted), (f"{prefill} tok/s", text))
+        model = snapshot.model
+        self._write_part(line, (model.name, strong), (f" {model.dtype} on {model.device}", muted))
+
+    def _write_part(self, line: Line, *pieces: tuple[str, Style]) -> None:
+        """Append a part after a divider, or nothing if it does not fit."""
+        first = len(line.segments) == 1
+        divider = "" if first else f" {self.glyphs.divider} "
+        if sum(cell_len(text) for text, _ in pieces) + len(divider) <= line.room:
+            line.add(divider, self.palette.frame)
+            for text, style in pieces:
+                line.add(text, style)

@@ -1,0 +1,215 @@
+"""KvMap: the KV pool block by block, each used one with its session's letter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+
+from engine.snapshot import BlockMap, BlockState
+from widgets.figures import count, percent
+from widgets.glyphs import UNICODE, Glyphs, letter
+from widgets.line import Line, shorten
+from widgets.panel import Panel
+
+CURSOR = Style(reverse=True, underline=True)
+SELECTED = Style(reverse=True)
+
+_BUSIEST_FIRST = (BlockState.SHARED, BlockState.USED, BlockState.CACHED, BlockState.FREE)
+_WORDS = {
+    BlockState.SHARED: "shared by a prefix, first held",
+    BlockState.USED: "used",
+    BlockState.CACHED: "cached, evictable",
+    BlockState.FREE: "free",
+}
+
+
+class KvMap(Panel, can_focus=True):
+    """The pool as cells in reading order; arrow keys inspect a cell.
+
+    Where the panel has fewer cells than the map, neighbouring cells are merged as the map itself
+    was made: the most frequent state, of ties the busiest.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1, 0)", "Inspect", show=False, id="kv.left"),
+        Binding("right", "move(1, 0)", "Inspect", show=False, id="kv.right"),
+        Binding("up", "move(0, -1)", "Inspect", show=False, id="kv.up"),
+        Binding("down", "move(0, 1)", "Inspect", show=False, id="kv.down"),
+        Binding("home", "first", "First block", show=False, id="kv.first"),
+        Binding("end", "last", "Last block", show=False, id="kv.last"),
+    ]
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self.cursor = 0
+        self.selected: int | None = None
+        self._blocks: BlockMap | None = None
+        self._block_size: int | None = None
+        self._columns = 1
+        self._cells: BlockMap | None = None
+
+    def show(self, blocks: BlockMap, block_size: int | None = None) -> None:
+        """Show the pool.
+
+        Args:
+            block_size: token slots a block, for the title.
+        """
+        self._blocks, self._block_size = blocks, block_size
+        self.redraw()
+
+    def select(self, ordinal: int | None) -> None:
+        """Bring out the blocks of one session, or of none."""
+        if ordinal != self.selected:
+            self.selected = ordinal
+            self.redraw()
+
+    def action_move(self, columns: int, rows: int) -> None:
+        self._go_to(self.cursor + columns + rows * self._columns)
+
+    def action_first(self) -> None:
+        self._go_to(0)
+
+    def action_last(self) -> None:
+        self._go_to(self._num_cells - 1)
+
+    def on_click(self, event: events.Click) -> None:
+        x, y = (event.x - 2, event.y - 1) if self.framed else (event.x, event.y - 1)
+        if 0 <= x < self._columns and y >= 0:
+            self._go_to(y * self._columns + x)
+
+    def title(self) -> str:
+        blocks = self._blocks
+        if blocks is None:
+            return "KV"
+        size = f"×{self._block_size}" if self._block_size else ""
+        name = f"KV {count(blocks.num_blocks)} blk{size}"
+        shares = (
+            ("used", blocks.used),
+            ("shared", blocks.shared),
+            ("cached", blocks.cached),
+            ("free", blocks.free),
+        )
+        parts = [name, *(f"{word} {percent(n / blocks.num_blocks)}" for word, n in shares)]
+        if self._cells is not None and self._cells.blocks_per_cell > 1:
+            parts.append(f"1 cell = {self._cells.blocks_per_cell} blk")
+        return " · ".join(parts)
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        # Before the title, which says how many blocks a cell stands for.
+        self._fit(width - 4 if self.framed else width, height - (2 if self.framed else 1))
+        return super().draw(width, height)
+
+    def body(self, width: int, height: int) -> list[Line]:
+        cells, palette = self._cells, self.palette
+        if cells is None:
+            return [self.line(width).add(shorten("No pool yet.", width), palette.muted)]
+        # Owners tell used cells apart only.
+        kinds = [
+            owner if state == BlockState.USED else state
+            for state, owner in zip(cells.states, cells.owners, strict=True)
+        ]
+        looks = {kind: self._look(kind) for kind in set(kinds)}
+        glyphs = "".join([looks[kind][0] for kind in kinds])
+        styles = [looks[kind][1] for kind in kinds]
+        if self.has_focus:
+            styles[self.cursor] += CURSOR
+        lines = []
+        for start in range(0, len(glyphs), width):
+            line = self.line(width)
+            stop = min(start + width, len(glyphs))
+            for first, end in _runs(styles, start, stop):
+                line.segments.append(Segment(glyphs[first:end], styles[first]))
+            line.room -= stop - start
+            lines.append(line)
+        if height > 2:
+            lines += [self.line(width) for _ in range(height - 1 - len(lines))]
+            lines.append(self.line(width).add(shorten(self._footnote(cells), width), palette.muted))
+        return lines
+
+    @property
+    def _num_cells(self) -> int:
+        return 0 if self._cells is None else len(self._cells.states)
+
+    def _go_to(self, cell: int) -> None:
+        """Inspect a cell; there is nothing beyond the first and the last."""
+        if 0 <= cell < self._num_cells:
+            self.cursor = cell
+            self.redraw()
+
+    def _fit(self, width: int, height: int) -> None:
+        """Lay the pool out in the cells there are, the last line being kept for the footnote."""
+        self._columns = max(width, 1)
+        if self._blocks is not None:
+            room = self._columns * max(height - 1 if height > 2 else height, 1)
+            self._cells = merge(self._blocks, room)
+            self.cursor = min(self.cursor, len(self._cells.states) - 1)
+
+    def _look(self, kind: int | str) -> tuple[str, Style]:
+        """Glyph and style of a used cell, given its owner, or of a cell in another state."""
+        glyphs, palette = self.glyphs, self.palette
+        match kind:
+            case BlockState.FREE:
+                return glyphs.free, palette.muted
+            case BlockState.CACHED:
+                return glyphs.cached, palette.cached
+            case int(owner) if owner > 0:
+                style = palette.owner(owner)
+                return letter(owner), style + SELECTED if owner == self.selected else style
+            case int():
+                return glyphs.unknown, palette.text
+        return glyphs.shared, palette.shared
+
+    def _footnote(self, cells: BlockMap) -> str:
+        """The cell under the cursor, or the legend."""
+        if not self.has_focus:
+            glyphs = self.glyphs
+            return (
+                f"1-9a-z owner session  {glyphs.shared} prefix-shared  "
+                f"{glyphs.cached} cached, evictable  {glyphs.free} free"
+            )
+        first = self.cursor * cells.blocks_per_cell
+        last = min(first + cells.blocks_per_cell, cells.num_blocks) - 1
+        where = f"blocks {first}..{last}" if last > first else f"block {first}"
+        state = BlockState(cells.states[self.cursor])
+        owner = cells.owners[self.cursor]
+        held = state in (BlockState.USED, BlockState.SHARED) and owner >= 0
+        by = f" by session {owner} ({letter(owner)})" if held else ""
+        return f"{where} · {_WORDS[state]}{by}"
+
+
+def _runs(styles: Sequence[Style], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Ranges of one style within [start, stop).
+
+    By identity: comparing styles by value took half of the time of a fragmented pool.
+    """
+    first = start
+    for i in range(start + 1, stop):
+        if styles[i] is not styles[first]:
+            yield first, i
+            first = i
+    yield first, stop
+
+
+def merge(blocks: BlockMap, max_cells: int) -> BlockMap:
+    """`blocks` in at most `max_cells` cells."""
+    factor = -(-len(blocks.states) // max_cells)
+    if factor <= 1:
+        return blocks
+    states, owners = [], []
+    for start in range(0, len(blocks.states), factor):
+        cell = blocks.states[start : start + factor]
+        state = max(_BUSIEST_FIRST, key=cell.count)
+        states.append(state)
+        owners.append(blocks.owners[start + cell.find(state)])
+    return replace(
+        blocks,
+        blocks_per_cell=blocks.blocks_per_cell * factor,
+        states="".join(states),
+        owners=tuple(owners),
+    )

@@ -1,0 +1,85 @@
+"""LatencyPanel: percentiles of the last minute and how they moved."""
+
+from __future__ import annotations
+
+from engine.snapshot import LatencyView, Totals
+from engine.telemetry import Distribution
+from widgets.figures import compact, ms, percent
+from widgets.glyphs import UNICODE, Glyphs
+from widgets.history import History
+from widgets.line import Line, shorten
+from widgets.panel import Panel
+
+_LABEL_WIDTH = 10
+_MIN_LABEL_WIDTH = 4
+_FIGURE_WIDTH = 6
+_NAMES = ("TTFT", "TPOT", "ITL", "queue", "prefix hit", "preempted")
+
+
+class LatencyPanel(Panel):
+    """Median and 99th percentile in milliseconds, each with the course of its 99th percentile."""
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self._latency: LatencyView | None = None
+        self._totals = Totals()
+        self._histories = {name: History() for name in _NAMES}
+
+    def show(self, latency: LatencyView, totals: Totals) -> None:
+        """Show the newest distributions; each call is one more point of the courses."""
+        before = totals if self._latency is None else self._totals
+        self._latency, self._totals = latency, totals
+        if totals.requests < before.requests:  # a model was loaded and counts from 0
+            before = Totals()
+            for history in self._histories.values():
+                history.clear()
+        hit = _share(
+            totals.prefix_hit_tokens - before.prefix_hit_tokens,
+            totals.prefix_queried_tokens - before.prefix_queried_tokens,
+        )
+        points = (
+            *(distribution.p99 for distribution in _distributions(latency)),
+            hit,
+            totals.preemptions - before.preemptions,
+        )
+        for name, value in zip(_NAMES, points, strict=True):
+            self._histories[name].add(value)
+        self.redraw()
+
+    def title(self) -> str:
+        window = "" if self._latency is None else f" {self._latency.window:.0f} s"
+        return f"Latency{window} · ms"
+
+    def body(self, width: int, height: int) -> list[Line]:
+        palette = self.palette
+        if self._latency is None:
+            return [self.line(width).add(shorten("Nothing measured yet.", width), palette.muted)]
+        figures = [(ms(d.p50), ms(d.p99)) for d in _distributions(self._latency)]
+        totals = self._totals
+        hit = percent(_share(totals.prefix_hit_tokens, totals.prefix_queried_tokens))
+        figures += [("", hit), ("", compact(totals.preemptions))]
+        # A number that is cut is another number: labels give way first, then the median.
+        both = width >= _MIN_LABEL_WIDTH + 2 * _FIGURE_WIDTH
+        room = width - (2 if both else 1) * _FIGURE_WIDTH
+        label = min(max(room, _MIN_LABEL_WIDTH), _LABEL_WIDTH)
+        lines = []
+        for name, (median, high) in zip(_NAMES, figures, strict=True):
+            line = self.line(width).cell(name, label, palette.muted)
+            line.cell(median, _FIGURE_WIDTH if both else 0, palette.text, "right")
+            line.cell(high, _FIGURE_WIDTH, palette.strong, "right").add("  ", palette.text)
+            spark = self._histories[name].sparkline(self.glyphs.ramp, line.room)
+            lines.append(line.add(spark, palette.decode))
+        if height > len(lines):
+            head = self.line(width).cell("", label, palette.muted)
+            head.cell("p50", _FIGURE_WIDTH if both else 0, palette.muted, "right")
+            head.cell("p99", _FIGURE_WIDTH, palette.muted, "right").add("  ", palette.muted)
+            lines.insert(0, head.cell("p99 over time", head.room, palette.muted, "right"))
+        return lines
+
+
+def _distributions(latency: LatencyView) -> tuple[Distribution, ...]:
+    return latency.ttft, latency.tpot, latency.itl, latency.queue
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

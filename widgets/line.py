@@ -1,0 +1,72 @@
+"""Line: one line of a view while it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, Self
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+
+from widgets.glyphs import Glyphs
+
+
+class Line:
+    """Styled text from left to right, never more than `width` cells of it.
+
+    Attributes:
+        room: cells still free.
+        segments: what was written.
+    """
+
+    __slots__ = ("glyphs", "room", "segments")
+
+    def __init__(self, width: int, glyphs: Glyphs) -> None:
+        self.room = width
+        self.glyphs = glyphs
+        self.segments: list[Segment] = []
+
+    def add(self, text: str, style: Style) -> Self:
+        """Append `text`, cut hard at the end of the line."""
+        text = self.glyphs.fit(text)
+        return self._append(text, cell_len(text), style)
+
+    def cell(
+        self, text: str, width: int, style: Style, align: Literal["left", "right"] = "left"
+    ) -> Self:
+        """Append `text` in exactly `width` cells; what does not fit ends in an ellipsis."""
+        text = self.glyphs.fit(text)
+        length = cell_len(text)
+        if length > width:
+            text = self.glyphs.fit(shorten(text, width))
+            length = cell_len(text)
+        pad = " " * (width - length)
+        return self._append(pad + text if align == "right" else text + pad, width, style)
+
+    def extend(self, segments: Iterable[Segment], width: int) -> Self:
+        """Append drawn segments, `width` cells in all, that are known to fit."""
+        self.segments.extend(segments)
+        self.room -= width
+        return self
+
+    def pad(self, style: Style, until: int = 0) -> Self:
+        """Blank the line until `until` cells are left."""
+        if self.room > until:
+            self._append(" " * (self.room - until), self.room - until, style)
+        return self
+
+    def _append(self, text: str, length: int, style: Style) -> Self:
+        if length > self.room:
+            text, length = set_cell_size(text, self.room), self.room
+        if length:
+            self.segments.append(Segment(text, style))
+            self.room -= length
+        return self
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in at most `width` cells, with an ellipsis where it was cut."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""

@@ -1,0 +1,137 @@
+"""LineView: a widget drawn line by line that repaints only what changed."""
+
+from __future__ import annotations
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from widgets.glyphs import UNICODE, Glyphs
+from widgets.line import Line
+from widgets.palette import Palette
+
+
+class LineView(Widget):
+    """Base of the dashboard's views, on Textual's line API.
+
+    A view keeps the data it was last shown and draws it as a list of lines. A new drawing is
+    compared with the one on the screen and only the differing parts of lines are repainted; a view
+    that is not on the screen keeps its data and draws nothing.
+    """
+
+    ALLOW_SELECT = False
+
+    def __init__(
+        self,
+        glyphs: Glyphs = UNICODE,
+        *,
+        name: str | None = None,
+        id: str | None = None,
+        classes: str | None = None,
+    ) -> None:
+        super().__init__(name=name, id=id, classes=classes)
+        self.glyphs = glyphs
+        self._lines: list[list[Segment]] = []
+        self._strips: list[Strip] = []
+        self._drawn_width = 0
+        self._outdated = True
+        self._palette: Palette | None = None
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """The view as at most `height` lines of at most `width` cells."""
+        raise NotImplementedError
+
+    @property
+    def palette(self) -> Palette:
+        if self._palette is None:
+            base = self.rich_style
+            # The rest of the style (links, text opacity) is not for every cell.
+            base = Style(color=base.color, bgcolor=base.bgcolor)
+            self._palette = Palette.on(base, self.app.native_ansi_color, self.app.no_color)
+        return self._palette
+
+    def line(self, width: int) -> Line:
+        """An empty line to write on."""
+        return Line(width, self.glyphs)
+
+    def redraw(self) -> None:
+        """Bring the screen up to date with the data."""
+        self._outdated = True
+        if not self._is_seen:
+            return
+        before, width = self._strips, self._drawn_width
+        self._update()
+        if len(before) != len(self._strips) or width != self._drawn_width:
+            self.refresh()
+            return
+        changed = [
+            _difference(old, new, y)
+            for y, (old, new) in enumerate(zip(before, self._strips, strict=True))
+            if old is not new
+        ]
+        if changed:
+            self.refresh(*changed)
+
+    @property
+    def _is_seen(self) -> bool:
+        if not self.is_mounted or not self.is_on_screen:
+            return False
+        # Textual counts the screen below the top one as current, even where that covers it.
+        screen = self.screen
+        return screen.is_active or (screen.is_current and self.app.screen.is_modal)
+
+    def render_line(self, y: int) -> Strip:
+        width, height = self.size
+        if self._outdated or width != self._drawn_width or height != len(self._strips):
+            self._update()
+        return self._strips[y] if y < len(self._strips) else Strip.blank(width)
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._palette = None
+        self._outdated = True
+
+    def on_show(self) -> None:
+        self.redraw()
+
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
+        self.redraw()
+
+    def _update(self) -> None:
+        """Draw, keeping the strips of lines that are as they were."""
+        width, height = self.size
+        lines = self.draw(width, height)[:height] if width and height else []
+        lines += [self.line(width) for _ in range(height - len(lines))]
+        drawn = [line.pad(self.palette.text).segments for line in lines]
+        kept = self._lines if width == self._drawn_width else []
+        self._strips = [
+            self._strips[y] if y < len(kept) and kept[y] == segments else Strip(segments, width)
+            for y, segments in enumerate(drawn)
+        ]
+        self._lines = drawn
+        self._drawn_width = width
+        self._outdated = False
+
+
+def _difference(old: Strip, new: Strip, y: int) -> Region:
+    """The cells of line `y` from the first to the last segment that differ."""
+    before, after = list(old), list(new)
+    width = new.cell_length
+    start = _common_cells(before, after)
+    before.reverse()
+    after.reverse()
+    end = min(_common_cells(before, after), width - start)
+    return Region(start, y, width - start - end, 1)
+
+
+def _common_cells(one: list[Segment], other: list[Segment]) -> int:
+    """Cells of the segments that both begin with."""
+    cells = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        cells += a.cell_length
+    return cells

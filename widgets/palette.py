@@ -1,0 +1,160 @@
+"""Palette: colours by meaning, legible on the background they stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rich.color import Color as RichColor
+from rich.style import Style
+from textual.color import BLACK, WHITE, Color
+
+from widgets.glyphs import Mark
+
+# Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour blindness.
+ORANGE = Color.parse("#E69F00")
+SKY = Color.parse("#56B4E9")
+GREEN = Color.parse("#009E73")
+YELLOW = Color.parse("#F0E442")
+BLUE = Color.parse("#0072B2")
+VERMILLION = Color.parse("#D55E00")
+PURPLE = Color.parse("#CC79A7")
+
+# The nearest of a terminal's own colours, for themes that use only those.
+_ANSI = {
+    ORANGE: "yellow",
+    SKY: "cyan",
+    GREEN: "green",
+    YELLOW: "bright_yellow",
+    BLUE: "blue",
+    VERMILLION: "red",
+    PURPLE: "magenta",
+}
+
+MIN_CONTRAST = 4.5  # WCAG 2.2, success criterion 1.4.3
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """Styles by meaning, each complete with its background.
+
+    Attributes:
+        muted: labels and rulers. strong: what a reader looks for first.
+        good, warn, bad: below, above the first, and above the second threshold.
+        cursor: added to the styles of a row that the cursor is on.
+        owners: colours of sessions, repeated. 6 colours and 35 letters have no common factor, so
+            letter and colour together repeat after 210 sessions.
+    """
+
+    text: Style
+    muted: Style
+    strong: Style
+    good: Style
+    warn: Style
+    bad: Style
+    prefill: Style
+    decode: Style
+    decode_below_prefill: Style
+    tick: Style
+    shared: Style
+    cached: Style
+    frame: Style
+    focused: Style
+    cursor: Style
+    marks: Mapping[Mark, Style]
+    owners: tuple[Style, ...]
+
+    def owner(self, ordinal: int) -> Style:
+        """The style of a session, by the order of its arrival."""
+        return self.owners[(ordinal - 1) % len(self.owners)]
+
+    @staticmethod
+    @lru_cache(maxsize=16)
+    def on(base: Style, ansi: bool, mono: bool) -> Palette:
+        """The palette on `base`, which gives foreground and background.
+
+        Args:
+            ansi: use the terminal's own sixteen colours.
+            mono: use no colour but those of `base`; what is bad is underlined then.
+        """
+        back = BLACK if base.bgcolor is None or ansi else Color.from_rich_color(base.bgcolor)
+        fore = WHITE if base.color is None or ansi else Color.from_rich_color(base.color)
+
+        def rich(color: Color) -> RichColor:
+            return RichColor.parse(_ANSI[color]) if ansi else legible(color, back).rich_color
+
+        def colored(color: Color) -> Style:
+            return base if mono else base + Style(color=rich(color))
+
+        muted = base + (Style(dim=True) if ansi else Style(color=faint(fore, back).rich_color))
+        strong = base + Style(bold=True)
+        bad = colored(VERMILLION) + Style(bold=True, underline=mono)
+        shade = Style(bgcolor=back.blend(fore, 0.16).rich_color, bold=True)
+        reverse = Style(reverse=True)
+        return Palette(
+            text=base,
+            muted=muted,
+            strong=strong,
+            good=colored(GREEN),
+            warn=colored(ORANGE) + Style(bold=mono),
+            bad=bad,
+            prefill=colored(ORANGE),
+            decode=colored(SKY),
+            # A cell that decode fills below and prefill above: dots on a full block.
+            decode_below_prefill=base + reverse
+            if mono
+            else Style(color=rich(SKY), bgcolor=rich(ORANGE)),
+            tick=colored(YELLOW),
+            shared=strong,
+            cached=muted,
+            frame=muted,
+            focused=colored(SKY),
+            cursor=reverse if ansi or mono else shade,
+            marks={
+                Mark.DECODE: colored(SKY),
+                Mark.PREFILL: colored(ORANGE),
+                Mark.QUEUED: colored(YELLOW),
+                Mark.PREEMPTED: colored(PURPLE),
+                Mark.DONE: colored(GREEN),
+                Mark.STOPPED: muted,
+                Mark.FAILED: bad,
+                Mark.IDLE: muted,
+            },
+            owners=tuple(colored(c) for c in (SKY, ORANGE, GREEN, YELLOW, PURPLE, VERMILLION)),
+        )
+
+
+def contrast(one: Color, other: Color) -> float:
+    """Contrast ratio of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def legible(color: Color, background: Color) -> Color:
+    """`color`, moved towards black or white as far as `MIN_CONTRAST` on `background` asks."""
+    end = WHITE if _luminance(background) < 0.18 else BLACK
+    for step in range(20):
+        moved = color.blend(end, step / 20)
+        if contrast(moved, background) >= MIN_CONTRAST:
+            return moved
+    return end
+
+
+def faint(color: Color, background: Color) -> Color:
+    """`color` sunk into `background` as far as it stays legible."""
+    for step in range(9, 0, -1):
+        sunk = color.blend(background, step / 20)
+        if contrast(sunk, background) >= MIN_CONTRAST:
+            return sunk
+    return color
+
+
+def _luminance(color: Color) -> float:
+    """Relative luminance of sRGB (WCAG 2.2)."""
+
+    def linear(channel: int) -> float:
+        part = channel / 255
+        return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+    return 0.2126 * linear(color.r) + 0.7152 * linear(color.g) + 0.0722 * linear(color.b)

@@ -1,0 +1,69 @@
+"""Panel: a view in a frame with a title."""
+
+from __future__ import annotations
+
+from widgets.line import Line, shorten
+from widgets.line_view import LineView
+
+MIN_FRAME_WIDTH = 16
+MIN_FRAME_HEIGHT = 4
+
+
+class Panel(LineView):
+    """Base of the framed views.
+
+    The frame is drawn here and not by CSS, for setting `Widget.border_title` repaints the whole
+    widget, and the titles carry figures that tick. Where there is no room for a frame, the first
+    line is the title and the rest the body.
+    """
+
+    def title(self) -> str:
+        """What the frame says at the top; the part before the first " · " is the name."""
+        raise NotImplementedError
+
+    def footer(self) -> str:
+        """What the frame says at the bottom, as far as it fits."""
+        return ""
+
+    def body(self, width: int, height: int) -> list[Line]:
+        """What the frame holds, at most `height` lines of at most `width` cells."""
+        raise NotImplementedError
+
+    @property
+    def framed(self) -> bool:
+        return self.size.width >= MIN_FRAME_WIDTH and self.size.height >= MIN_FRAME_HEIGHT
+
+    def thumb(self, height: int) -> range:
+        """Lines of the right edge that show which part of the content is in view."""
+        return range(0)
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        palette = self.palette
+        if not self.framed:
+            head = self.line(width)
+            self._write_title(head, width)
+            return [head, *self.body(width, height - 1)]
+        frame = self.glyphs.focused if self.has_focus else self.glyphs.frame
+        style = palette.focused if self.has_focus else palette.frame
+        top_left, edge, top_right, side, bottom_left, bottom_right = frame
+        top = self.line(width).add(top_left + edge + " ", style)
+        self._write_title(top, width - 5)
+        top.add(" ", style).add(edge * (top.room - 1) + top_right, style)
+        inner = width - 4
+        body = self.body(inner, height - 2)[: height - 2]
+        body += [self.line(inner) for _ in range(height - 2 - len(body))]
+        thumb = self.thumb(height - 2)
+        lines = [top]
+        for y, content in enumerate(body):
+            line = self.line(width).add(side, style).add(" ", palette.text)
+            line.extend(content.pad(palette.text).segments, inner).add(" ", palette.text)
+            lines.append(line.add(self.glyphs.thumb if y in thumb else side, style))
+        bottom = self.line(width).add(bottom_left + edge, style)
+        if footer := self.glyphs.fit(self.footer()):
+            bottom.add(" ", style).add(shorten(footer, width - 5), palette.muted).add(" ", style)
+        bottom.add(edge * (bottom.room - 1) + bottom_right, style)
+        return [*lines, bottom]
+
+    def _write_title(self, line: Line, width: int) -> None:
+        name, dot, rest = shorten(self.title(), width).partition(" · ")
+        line.add(name, self.palette.strong).add(dot + rest, self.palette.muted)

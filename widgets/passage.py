@@ -1,0 +1,113 @@
+"""Passage: one message of a conversation, set in rows and drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.content import Content
+from textual.strip import Strip
+
+from widgets.typeset import Document, Row, Typesetter, wrap
+
+INDENT = 2
+BLANK = Row()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One message as it is shown.
+
+    Attributes:
+        key: tells this message from the others of its conversation.
+        role: user, assistant or system; an assistant's text is Markdown.
+        clock: when it was written, as shown.
+        note: what is to be said of it: state, tokens, times.
+        growing: more text comes.
+        failed: the note is a sentence that says what went wrong.
+    """
+
+    key: str
+    role: str
+    author: str
+    clock: str
+    text: str
+    note: str = ""
+    growing: bool = False
+    failed: bool = False
+
+
+class Passage:
+    """An entry in rows: its header, its text and a blank; and those rows as they were drawn."""
+
+    def __init__(self, entry: Entry, typesetter: Typesetter, width: int) -> None:
+        self.entry = entry
+        self._width = width
+        self._glyphs = typesetter.glyphs
+        self._document = Document(typesetter, width) if entry.role == "assistant" else None
+        self._body: list[Row] = []
+        self._last_text = 0  # row that the cursor of a growing text stands in
+        self.strips: list[Strip | None] = [None]
+        self._set_body()
+
+    def update(self, entry: Entry) -> int:
+        """Show `entry` instead. Returns the number of rows below the header that stayed."""
+        before, self.entry = self.entry, entry
+        self.strips[0] = None
+        if (before.text, before.growing) == (entry.text, entry.growing):
+            return len(self._body)
+        return self._set_body()
+
+    def _set_body(self) -> int:
+        stayed = 0
+        if self._document is not None:
+            stayed = self._document.grow(self.entry.text, complete=not self.entry.growing)
+            self._body = self._document.rows
+        else:
+            self._body = list(wrap(Content(self.entry.text), self._width))
+        if self.entry.failed:
+            sentence = Content.styled(self.entry.note, ".failed")
+            self._body = [*self._body, *wrap(sentence, self._width)]
+        before, self._last_text = self._last_text, self._find_last_text()
+        stayed = max(min(stayed, before - 1, self._last_text - 1), 0)
+        del self.strips[1 + stayed :]
+        self.strips += [None] * (self.height - len(self.strips))
+        return stayed
+
+    def _find_last_text(self) -> int:
+        """The last row of text; a row of code has its frame behind it, even if it is empty."""
+        for index in range(len(self._body), 0, -1):
+            if self._body[index - 1].text or self._body[index - 1].tail:
+                return index
+        return 0
+
+    @property
+    def height(self) -> int:
+        return 1 + len(self._body) + 1
+
+    def row(self, index: int) -> Row:
+        if index == 0:
+            return Row(lead=self._header())
+        return self._body[index - 1] if index <= len(self._body) else BLANK
+
+    def line(self, index: int, cursor: str) -> tuple[Content, int]:
+        """A row to be drawn, and where in it the text begins. `cursor` ends a growing text."""
+        row = self.row(index)
+        if index == 0:
+            return row.lead, 0
+        start = INDENT + len(row.lead)
+        content = row.content.pad_left(INDENT) if row.content else row.content
+        if self.entry.growing and index == self._last_text:
+            end = start + len(row.text)
+            content = content[:end] + Content.styled(cursor, ".mark") + content[end + 1 :]
+        return content, start
+
+    def _header(self) -> Content:
+        entry = self.entry
+        author_style = ".user" if entry.role == "user" else ".assistant"
+        header = Content.assemble((entry.author, author_style), (f"  {entry.clock}", ".muted"))
+        if entry.note:
+            # What failed has a sentence, and it may be a long one: it stands below the text.
+            note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")
+            said = (self._glyphs.fit(" · "), ".muted"), (self._glyphs.fit(note), style)
+            return Content.assemble(header, *said)
+        return header

@@ -1,0 +1,177 @@
+"""Prompt: where a message is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Label, TextArea
+
+from widgets.figures import compact, count
+from widgets.glyphs import UNICODE, Glyphs
+
+MAX_HEIGHT = 8
+
+
+def printable(text: str) -> str:
+    """Pasted text with plain line ends and without control characters."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(c for c in text if c in "\n\t" or c.isprintable() or c.isspace())
+
+
+class PromptArea(TextArea):
+    """The text itself. What Enter does is the screen's to bind; a newline is Ctrl+J."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # Alt+Enter and Shift+Enter arrive from terminals that tell them from Enter.
+        Binding(
+            "ctrl+j,alt+enter,shift+enter", "newline", "Newline", show=False, id="prompt.newline"
+        ),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(
+            soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False, compact=True
+        )
+        # A blinking cursor would repaint an idle screen twice a second.
+        self.cursor_blink = False
+        self.sent: Sequence[str] = ()
+        self._recalled: int | None = None
+        self._draft = ""
+
+    def load_text(self, text: str) -> None:
+        super().load_text(text)
+        self._recalled = None
+
+    async def on_key(self, event: events.Key) -> None:
+        """Run what a key is bound to in the order of typing.
+
+        Textual runs bindings from the app's queue, while characters wait in the widget's own: of
+        keys that come faster than the screen is painted, Enter would overtake the text before it.
+        """
+        if event.is_printable:
+            return
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and await self.app.run_action(bound.binding.action, bound.node):
+            event.stop()
+            event.prevent_default()
+
+    def action_newline(self) -> None:
+        start, end = self.selection
+        self.move_cursor(
+            self.replace("\n", start, end, maintain_selection_offset=False).end_location
+        )
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Up; at the top, back in the history."""
+        at_top = self.wrapped_document.location_to_offset(self.cursor_location).y == 0
+        if at_top and not select and self.sent:
+            self._recall(len(self.sent) if self._recalled is None else self._recalled, -1)
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Down; at the bottom, forth in the history to what was being written."""
+        bottom = self.wrapped_document.height - 1
+        at_bottom = self.wrapped_document.location_to_offset(self.cursor_location).y == bottom
+        if at_bottom and not select and self._recalled is not None:
+            self._recall(self._recalled, 1)
+        else:
+            super().action_cursor_down(select)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # In an empty prompt Ctrl+W has no word to delete and closes the session instead.
+        if action == "delete_word_left" and not self.text:
+            return False
+        return super().check_action(action, parameters)
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        start, end = self.selection
+        edit = self.replace(printable(event.text), start, end, maintain_selection_offset=False)
+        self.move_cursor(edit.end_location)
+
+    def _recall(self, position: int, step: int) -> None:
+        """Show the entry of the history `step` from `position`; past its end is the draft."""
+        wanted = position + step
+        if wanted < 0:
+            return
+        if self._recalled is None:
+            self._draft = self.text
+        is_draft = wanted >= len(self.sent)
+        self.load_text(self._draft if is_draft else self.sent[wanted])
+        self._recalled = None if is_draft else wanted
+        self.move_cursor(self.document.end)
+
+
+class Prompt(Widget, can_focus=False):
+    """The text area with its mark, and above it how much of the context is used."""
+
+    DEFAULT_CSS = f"""
+    Prompt {{
+        layout: horizontal;
+        height: auto;
+        border-top: solid $foreground 30%;
+        border-title-align: right;
+        border-title-color: $text-muted;
+        & > Label {{ width: 3; padding: 0 1; color: $text-muted; }}
+        & > PromptArea {{
+            width: 1fr;
+            height: auto;
+            max-height: {MAX_HEIGHT};
+            border: none;
+            padding: 0;
+            background: transparent;
+            scrollbar-size-vertical: 1;
+        }}
+        &:focus-within {{
+            border-top: solid $accent;
+            & > Label {{ color: $text-accent; text-style: bold; }}
+        }}
+    }}
+    """
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._glyphs = glyphs
+        self.area = PromptArea()
+
+    def compose(self) -> ComposeResult:
+        yield Label("❯" if self._glyphs.unicode else ">")
+        yield self.area
+
+    @property
+    def text(self) -> str:
+        return self.area.text
+
+    def hint(self, send: str, newline: str) -> None:
+        """Name the keys while the prompt is empty."""
+        history = "↑" if self._glyphs.unicode else "up"
+        keys = f"({send} send · {newline} newline · {history} history)"
+        self.area.placeholder = self._glyphs.fit(f"Ask…  {keys}")
+
+    def take(self) -> str:
+        """What is written, for sending, which empties the prompt; empty if it is only blanks."""
+        text = self.text.strip("\n")
+        if not text.strip():
+            return ""
+        self.area.load_text("")
+        return text
+
+    def load(self, draft: str, history: Sequence[str]) -> None:
+        """Go to another conversation: its draft, and what was sent in it, oldest first."""
+        self.area.load_text(draft)
+        self.area.move_cursor(self.area.document.end)
+        self.area.sent = history
+
+    def show_context(self, used: int, limit: int | None) -> None:
+        """Say how many tokens of the context are used."""
+        title = f"ctx {count(used)}/{compact(limit)}" if limit else ""
+        if title != str(self.border_title or ""):
+            self.border_title = Content(title)

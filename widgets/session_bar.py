@@ -1,0 +1,128 @@
+"""SessionBar: the open conversations in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual import events
+from textual.message import Message
+
+from widgets.glyphs import UNICODE, Glyphs, Mark
+from widgets.line import Line, shorten
+from widgets.line_view import LineView
+
+MAX_TITLE = 20
+MIN_TITLE = 6
+MIN_WIDTH_FOR_NEW = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One open conversation.
+
+    Attributes:
+        unread: something came that has not been on the screen.
+    """
+
+    key: str
+    title: str
+    mark: Mark = Mark.IDLE
+    unread: bool = False
+
+
+class SessionBar(LineView):
+    """Numbered titles with the state of each; the current one is always in view."""
+
+    DEFAULT_CSS = """
+    SessionBar { height: 1; }
+    """
+
+    class Picked(Message):
+        """A conversation was clicked."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    class NewWanted(Message):
+        """A new conversation is asked for."""
+
+    class MoreWanted(Message):
+        """The list of all conversations is asked for."""
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self._tabs: Sequence[Tab] = ()
+        self._current = ""
+        self._spans: list[tuple[int, int, Message]] = []
+
+    def show(self, tabs: Sequence[Tab], current: str) -> None:
+        """Show these conversations; `current` is the key of the one on view."""
+        if (tabs, current) != (self._tabs, self._current):
+            self._tabs, self._current = tabs, current
+            self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        for start, end, message in self._spans:
+            if start <= event.x < end:
+                self.post_message(message)
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        palette = self.palette
+        line = self.line(width)
+        self._spans = []
+        new = " + new " if width >= MIN_WIDTH_FOR_NEW else ""
+        shown, title_width = self._fit(width - cell_len(new))
+        hidden = len(self._tabs) - len(shown)
+        for index in shown:
+            tab = self._tabs[index]
+            is_current = tab.key == self._current
+            start = width - line.room
+            over = palette.cursor if is_current else Style.null()
+            text = (palette.strong if is_current or tab.unread else palette.muted) + over
+            line.add(self.glyphs.cursor if is_current else " ", palette.strong + over)
+            line.add(f"{index + 1} ", text)
+            line.add(self.glyphs.marks[tab.mark], palette.marks[tab.mark] + over)
+            line.add(f" {shorten(tab.title, title_width)}", text)
+            line.add("*" if tab.unread else " ", palette.tick + over).add(" ", palette.text)
+            self._spans.append((start, width - line.room, self.Picked(tab.key)))
+        if hidden:
+            start = width - line.room
+            line.add(f" +{hidden} ", palette.muted)
+            self._spans.append((start, width - line.room, self.MoreWanted()))
+        line.pad(palette.text, until=cell_len(new))
+        if new:
+            self._spans.append((width - cell_len(new), width, self.NewWanted()))
+            line.add(new, palette.muted)
+        return [line]
+
+    def _fit(self, room: int) -> tuple[Sequence[int], int]:
+        """Which tabs are shown, and how wide their titles may be.
+
+        Titles give way before tabs do; then the tabs nearest to the current one stay.
+        """
+        for title_width in range(MAX_TITLE, MIN_TITLE - 1, -1):
+            if sum(self._width(i, title_width) for i in range(len(self._tabs))) <= room:
+                return range(len(self._tabs)), title_width
+        room -= len(f" +{len(self._tabs)} ")
+        keys = [tab.key for tab in self._tabs]
+        first = keys.index(self._current) if self._current in keys else 0
+        last = first + 1
+        used = self._width(first, MIN_TITLE)
+        while True:
+            if last < len(keys) and used + self._width(last, MIN_TITLE) <= room:
+                used += self._width(last, MIN_TITLE)
+                last += 1
+            elif first > 0 and used + self._width(first - 1, MIN_TITLE) <= room:
+                first -= 1
+                used += self._width(first, MIN_TITLE)
+            else:
+                break
+        return range(first, last), MIN_TITLE
+
+    def _width(self, index: int, title_width: int) -> int:
+        title = shorten(self._tabs[index].title, title_width)
+        return 2 + len(f"{index + 1} ") + 2 + cell_len(self.glyphs.fit(title)) + 1

@@ -1,0 +1,127 @@
+"""SessionColumns: what a row of the session table says, and what fits in a width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from engine.snapshot import RequestView
+from widgets.figures import compact, ms
+
+# Seconds above which a figure warns, and above which it is bad: what MLPerf Inference 5.0 allows
+# Llama 2 70B at the 99th percentile, in its interactive and in its server scenario.
+TTFT_LIMITS = (0.45, 2.0)
+TPOT_LIMITS = (0.04, 0.2)
+
+CURSOR_WIDTH = 2
+ID_WIDTH = 7
+STATE_WIDTH = 11
+SOURCE_WIDTH = 6
+MIN_TITLE_WIDTH = 10
+MAX_TITLE_WIDTH = 32
+MIN_NOTE_WIDTH = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A column of figures.
+
+    Attributes:
+        rank: of two columns that do not both fit, the one of larger rank leaves.
+        limits: where `value` warns and where it is bad.
+    """
+
+    name: str
+    width: int
+    rank: int
+    value: Callable[[RequestView], float | None]
+    text: Callable[[float | None], str]
+    limits: tuple[float, float] | None = None
+
+
+FIGURES = (
+    Figure("q ms", 5, 3, lambda view: view.queue, ms),
+    Figure("TTFT", 5, 1, lambda view: view.ttft, ms, TTFT_LIMITS),
+    Figure("TPOT", 5, 2, lambda view: view.tpot, ms, TPOT_LIMITS),
+    Figure("p99", 5, 5, lambda view: view.itl_p99, ms, TPOT_LIMITS),
+    Figure("tok", 5, 0, lambda view: view.output_tokens, compact),
+    Figure("blk", 4, 4, lambda view: view.blocks or None, compact),
+)
+_BY_NAME = {figure.name: figure for figure in FIGURES}
+
+BY_STATE = "state"
+SORTS = (BY_STATE, "ID", "title", "src", *_BY_NAME)
+
+
+def title_of(view: RequestView) -> str:
+    """What a person calls the request."""
+    return view.origin.title or view.request_id
+
+
+def sort_key(view: RequestView, column: str) -> tuple[bool, float | str]:
+    """What `column` sorts by; the first part puts rows without a value last in either order."""
+    if column in _BY_NAME:
+        value = _BY_NAME[column].value(view)
+        return value is None, value or 0
+    texts = {"title": title_of(view).casefold(), "src": view.origin.source}
+    return False, texts.get(column, view.ordinal)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionColumns:
+    """The columns of a table of one width, in cells; 0 where a column is left out.
+
+    Attributes:
+        note: why a request waits or how it failed; without this column it stands over the figures.
+    """
+
+    title: int
+    source: int
+    state: int
+    figures: tuple[Figure, ...]
+    note: int
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def within(width: int) -> SessionColumns:
+        """As many columns as fit, the most telling first."""
+        room = width - CURSOR_WIDTH - ID_WIDTH - MIN_TITLE_WIDTH
+        state = STATE_WIDTH if room > STATE_WIDTH else 1
+        room -= state + 1
+        kept = []
+        for figure in sorted(FIGURES, key=lambda figure: figure.rank):
+            if figure.width + 1 > room:
+                break
+            kept.append(figure)
+            room -= figure.width + 1
+        source = 0
+        if len(kept) == len(FIGURES) and room > SOURCE_WIDTH:
+            source = SOURCE_WIDTH
+            room -= SOURCE_WIDTH + 1
+        title = MIN_TITLE_WIDTH + room
+        note = title - MAX_TITLE_WIDTH - 1
+        if note >= MIN_NOTE_WIDTH:
+            title = MAX_TITLE_WIDTH
+        else:
+            note = 0
+        figures = tuple(figure for figure in FIGURES if figure in kept)
+        return SessionColumns(max(title, 1), source, state, figures, note)
+
+    @property
+    def figures_width(self) -> int:
+        return sum(figure.width + 1 for figure in self.figures)
+
+    def spans(self) -> Iterator[tuple[str, int, int]]:
+        """(name, first cell, width) of each column, from left to right."""
+        x = CURSOR_WIDTH
+        fixed = (
+            ("ID", ID_WIDTH - 1),
+            ("title", self.title),
+            ("src", self.source),
+            (BY_STATE, self.state),
+        )
+        for name, width in (*fixed, *((figure.name, figure.width) for figure in self.figures)):
+            if width:
+                yield name, x, width
+                x += width + 1
