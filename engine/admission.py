@@ -2,9 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.config import EngineConfig
 from engine.errors import InvalidRequestError
 from engine.request import SamplingParams
+
+MAX_DEADLINE = 365 * 24 * 3600
+
+
+def check_place(priority: int, deadline: float | None) -> None:
+    """Check what decides a request's place in the queue, and how long it may stand there.
+
+    Raises:
+        InvalidRequestError: a priority that is no integer, a deadline that is no time to come.
+    """
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise InvalidRequestError(f"priority is {priority!r}; it must be an integer", "priority")
+    if deadline is None:
+        return
+    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
+    if not number or not 0 < deadline <= MAX_DEADLINE:
+        raise InvalidRequestError(
+            f"deadline is {deadline!r}; it must be a number of seconds above 0 and at most "
+            f"{MAX_DEADLINE}",
+            "deadline",
+        )
+
+
+def check_vocabulary(token_ids: Sequence[int], vocab_size: int) -> None:
+    """Check a prompt against the rows of the model's embedding.
+
+    A tokenizer may know more tokens than its model. Looking one up is an error that ends the step
+    on a CPU and the whole device on a GPU.
+
+    Raises:
+        InvalidRequestError: an id that the model has no row for.
+    """
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"the prompt has token id {token_id}; the model's are 0 to {vocab_size - 1}",
+                "prompt",
+            )
 
 
 def max_output_tokens(

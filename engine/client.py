@@ -83,7 +83,7 @@ class EngineClient(Protocol):
 
         Args:
             wake: called from the engine's text thread when the stream has news, at most once a
-                step for each distinct callable.
+                step for each distinct callable. It must not block: all streams wait for it.
         """
         ...
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.admission import max_output_tokens
+from engine.admission import check_place, check_vocabulary, max_output_tokens
 from engine.cache.manager import KVCache
 from engine.config import EngineConfig
 from engine.errors import (
@@ -23,7 +23,7 @@ from engine.errors import (
 from engine.knobs import KnobLedger, Knobs
 from engine.observer import Observer
 from engine.output import End, StopFound, TokenOutput
-from engine.plan import PhaseTimes, Runner, StepResult
+from engine.plan import PhaseTimes, Row, Runner, StepResult
 from engine.request import (
     FinishReason,
     Origin,
@@ -42,18 +42,18 @@ from engine.telemetry import Ring, StepRecord
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _InFlight:
-    """A submitted step, with what its record needs from before it ran."""
+    """A planned step, with what its record needs from before it ran."""
 
     planned: Planned
-    handle: object
     start: float
     plan_time: float
     knobs: Knobs
     running: int
     waiting: int
     waiting_reason: str
+    handle: object = None
 
 
 class EngineCore:
@@ -141,6 +141,8 @@ class EngineCore:
         self._idle = False
         try:
             self._check_admission(request_id)
+            check_place(priority, deadline)
+            check_vocabulary(token_ids, self._shape.vocab_size)
             limit = max_output_tokens(self.config, len(token_ids), sampling)
         except EngineError as error:
             self._observer.refused()
@@ -168,7 +170,7 @@ class EngineCore:
         self._requests[request_id] = request
         self._scheduler.add(request)
         if request.deadline is not None:
-            heapq.heappush(self._deadlines, (request.deadline, request.ordinal, request))
+            self._watch(request, request.deadline)
         self._observer.arrived(request)
 
     def abort(self, request_id: str) -> None:
@@ -209,12 +211,13 @@ class EngineCore:
         Returns what came out: new tokens and ends, those of refused and aborted requests included.
         """
         self._expire()
-        planned_any = False
+        planned = False
         while len(self._in_flight) < self._runner.depth and self._plan():
-            planned_any = True
+            planned = True
+        # What a commit brings, a slot or blocks, may let the next step be planned.
+        self._idle = not planned and not self._in_flight
         if self._in_flight:
             self._commit()
-        self._idle = not planned_any and not self._in_flight
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -232,13 +235,23 @@ class EngineCore:
     def _check_admission(self, request_id: str) -> None:
         if request_id in self._requests:
             raise InvalidRequestError(
-                f"request_id {request_id!r} is in use by a running request", "request_id"
+                f"request_id is {request_id!r}; a request with this id has not ended yet",
+                "request_id",
             )
         queue_limit = self.ledger.knobs.queue_limit
         if len(self._scheduler.waiting) >= queue_limit:
             raise OverloadedError(
-                f"the queue is full: {queue_limit} requests wait; try again later", "queue_limit"
+                f"the queue is full, queue_limit is {queue_limit}; try again later", "queue_limit"
             )
+
+    def _watch(self, request: Request, deadline: float) -> None:
+        """Have `_expire` look at a request. Entries of those that left the queue surface at their
+        deadline, which may be far off: they are thrown out when they outnumber the others.
+        """
+        if len(self._deadlines) > 2 * len(self._requests):
+            self._deadlines = [entry for entry in self._deadlines if _is_queued(entry[2])]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline, request.ordinal, request))
 
     def _expire(self) -> None:
         now = self._clock()
@@ -266,23 +279,23 @@ class EngineCore:
         for request in planned.admitted:
             if request.timings.first_scheduled is None:
                 self._observer.scheduled(request, now)
-        try:
-            handle = self._runner.submit(planned.plan)
-        except Exception as error:
-            self._step_failed(planned, error)
-            return True
-        self._in_flight.append(
-            _InFlight(
-                planned,
-                handle,
-                start,
-                now - start,
-                knobs,
-                len(self._scheduler.running),
-                len(self._scheduler.waiting),
-                self._scheduler.waiting_reason,
-            )
+        flight = _InFlight(
+            planned,
+            start,
+            now - start,
+            knobs,
+            len(self._scheduler.running),
+            len(self._scheduler.waiting),
+            self._scheduler.waiting_reason,
         )
+        try:
+            flight.handle = self._runner.submit(planned.plan)
+        except Exception as error:
+            while self._in_flight:  # The steps before it are sound.
+                self._commit()
+            self._step_failed(flight, error)
+        else:
+            self._in_flight.append(flight)
         return True
 
     def _commit(self) -> None:
@@ -292,20 +305,24 @@ class EngineCore:
         try:
             result = self._runner.result(flight.handle)
         except Exception as error:
-            self._step_failed(planned, error)
+            self._step_failed(flight, error)
             return
         now = self._clock()
-        ends = self._take_tokens(planned, result, now)
+        ends, num_outputs = self._take_tokens(planned, result, now)
         self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
         for request, reason, error_info in ends:
-            self._end(request, reason, error_info)
-        self._record(flight, result.times, len(result.token_ids), now)
+            last = () if error_info else tuple(request.output_token_ids[-1:])
+            self._end(request, reason, error_info, last)
+        self._record(flight, planned.plan.rows, result.times, num_outputs, now)
 
     def _take_tokens(
         self, planned: Planned, result: StepResult, now: float
-    ) -> list[tuple[Request, FinishReason, ErrorInfo | None]]:
-        """Append the sampled tokens; returns the requests that end with them."""
+    ) -> tuple[list[tuple[Request, FinishReason, ErrorInfo | None]], int]:
+        """Append the sampled tokens; returns the requests that end with them, and how many tokens
+        were taken: none for requests that ended while the step ran.
+        """
         ends: list[tuple[Request, FinishReason, ErrorInfo | None]] = []
+        num_outputs = 0
         sampling = (
             request
             for request, row in zip(planned.requests, planned.plan.rows, strict=True)
@@ -320,14 +337,22 @@ class EngineCore:
                 ends.append((request, FinishReason.ERROR, info))
                 continue
             request.output_token_ids.append(token_id)
+            num_outputs += 1
             self._observer.emitted(request, now)
-            self._outputs.append(TokenOutput(request.request_id, (token_id,)))
             reason = request.ends_at(token_id)
-            if reason is not None:
+            if reason is None:
+                self._outputs.append(TokenOutput(request.request_id, (token_id,)))
+            else:
                 ends.append((request, reason, None))
-        return ends
+        return ends, num_outputs
 
-    def _end(self, request: Request, reason: FinishReason, error: ErrorInfo | None = None) -> None:
+    def _end(
+        self,
+        request: Request,
+        reason: FinishReason,
+        error: ErrorInfo | None = None,
+        last_tokens: tuple[int, ...] = (),
+    ) -> None:
         """The one way a request ends, from wherever it stands."""
         request.error = error
         self._scheduler.finish(request, reason)
@@ -342,37 +367,49 @@ class EngineCore:
             tuple(request.prompt_token_ids + request.output_token_ids),
             error,
         )
-        self._outputs.append(TokenOutput(request.request_id, (), end))
+        self._outputs.append(TokenOutput(request.request_id, last_tokens, end))
 
-    def _step_failed(self, planned: Planned, error: Exception) -> None:
+    def _step_failed(self, failed: _InFlight, error: Exception) -> None:
         """A step raised. Prompts are the likely cause (they are what makes one step larger than the
         last): they end with the error, and decodes are recomputed. Without prompts all end, so that
         every failure ends at least one request and a broken device cannot loop.
         """
+        planned = failed.planned
         log.error("step %d failed", planned.plan.step, exc_info=error)
-        voided = [planned]
-        self._scheduler.take_back(planned)
+        voided = [failed]
         while self._in_flight:  # Later steps were computed from what this one did not leave.
-            flight = self._in_flight.popleft()
+            later = self._in_flight.popleft()
             with contextlib.suppress(Exception):
-                self._runner.result(flight.handle)
+                self._runner.result(later.handle)
+            voided.append(later)
+        for flight in voided:
             self._scheduler.take_back(flight.planned)
-            voided.append(flight.planned)
         both = zip(planned.requests, planned.plan.rows, strict=True)
         rows = [(request, row) for request, row in both if request.finish_reason is None]
         blamed = [request for request, row in rows if row.prefill] or [r for r, _row in rows]
-        spared = {request for void in voided for request in void.requests} - set(blamed)
+        touched = dict.fromkeys(request for flight in voided for request in flight.planned.requests)
         self._scheduler.preempt(
-            [request for request in spared if request.state is RequestState.RUNNING],
+            [r for r in touched if r.state is RequestState.RUNNING and r not in blamed],
             self.ledger.knobs,
         )
-        message = f"the step that computed this request failed: {type(error).__name__}: {error}"
+        cause = f"{type(error).__name__}: {error}"
+        info = ErrorInfo("engine_error", f"the step that computed this request failed: {cause}")
         for request in blamed:
-            self._end(request, FinishReason.ERROR, ErrorInfo("engine_error", message))
+            self._end(request, FinishReason.ERROR, info)
+        for flight in voided:
+            self._record(flight, (), PhaseTimes(), 0, self._clock(), cause)
 
-    def _record(self, flight: _InFlight, times: PhaseTimes, num_outputs: int, end: float) -> None:
+    def _record(
+        self,
+        flight: _InFlight,
+        rows: Sequence[Row],
+        times: PhaseTimes,
+        num_outputs: int,
+        end: float,
+        error: str = "",
+    ) -> None:
+        """Leave the step's record; `rows` are those that were computed."""
         planned, pool = flight.planned, self._scheduler.cache.pool
-        rows = planned.plan.rows
         prefill = [row.count for row in rows if row.prefill]
         finished, self._ended_in_step = tuple(self._ended_in_step), []
         now = self._clock()
@@ -385,7 +422,7 @@ class EngineCore:
                 commit=now - end,
                 times=times,
                 prefill_tokens=sum(prefill),
-                decode_tokens=planned.plan.num_tokens - sum(prefill),
+                decode_tokens=sum(row.count for row in rows) - sum(prefill),
                 prefill_rows=len(prefill),
                 decode_rows=len(rows) - len(prefill),
                 output_tokens=num_outputs,
@@ -404,6 +441,7 @@ class EngineCore:
                 free_blocks=pool.num_free,
                 cached_blocks=pool.num_cached,
                 used_blocks=pool.num_used,
+                error=error,
             )
         )
 

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.client import LoadRequest, Submission
 from engine.core import EngineCore
@@ -16,11 +16,22 @@ from engine.loading import LoadedModel, ModelLoader
 from engine.snapshot import EnginePhase, EngineStatus, Snapshot
 from engine.stream import RequestStream
 from engine.telemetry import StepRecord
-from engine.translator import Translator
+from engine.translator import Mail, Translator
 
 log = logging.getLogger(__name__)
 
 JOIN_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model, the request that it was loaded by, and what went wrong before if it is not the one
+    that was wanted.
+    """
+
+    model: LoadedModel
+    request: LoadRequest
+    failure: str
 
 
 class EngineHost:
@@ -38,13 +49,15 @@ class EngineHost:
     def __init__(self, loader: ModelLoader, clock: Callable[[], float] = time.monotonic) -> None:
         self._loader = loader
         self._clock = clock
-        self._mailbox: queue.SimpleQueue[Callable[[EngineCore], None] | None] = queue.SimpleQueue()
+        self._mailbox: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._text = Translator(clock, self._mailbox.put)
         self._status = EngineStatus(EnginePhase.EMPTY)
         self._core: EngineCore | None = None
         self._snapshot: Snapshot | None = None
         self._snapshot_wanted = False
-        self._wanted: LoadRequest | None = None
+        self._wanted: LoadRequest | None = None  # as far as the mailbox was read
+        self._newest: LoadRequest | None = None  # as soon as it was asked for
+        self._load_lock = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -79,9 +92,11 @@ class EngineHost:
         self._wake()
 
     def load(self, request: LoadRequest) -> None:
-        self._text.hold()
-        self._wanted = request
-        self._wake()
+        request = replace(request)  # Told from others by identity, also if asked for again.
+        with self._load_lock:
+            self._newest = request
+            # By way of the text thread: what was submitted before still goes to the model before.
+            self._text.hold(request)
 
     def shutdown(self) -> None:
         self._stopping = True
@@ -102,52 +117,43 @@ class EngineHost:
         try:
             served: LoadRequest | None = None
             while not self._stopping:
-                if (request := self._wanted) is None:
-                    self._drop_stray(self._mailbox.get())
+                if (wanted := self._wanted) is None:
+                    self._read(self._mailbox.get())
                     continue
                 self._wanted = None
-                model, served = self._load(request, served)
-                if model is not None:
-                    self._serve(model)
+                try:
+                    loaded = self._load(wanted, served)
+                except _LoadCancelledError:
+                    continue
+                served = loaded.request if loaded is not None else None
+                if loaded is not None:
+                    self._serve(loaded, wanted)
             self._status = EngineStatus(EnginePhase.STOPPED)
         except BaseException as error:
             log.exception("the engine thread ended")
-            self._core = None
             message = f"the engine failed: {type(error).__name__}: {error}"
             self._status = EngineStatus(EnginePhase.FAILED, self._status.model, message)
             self._text.close(UnavailableError(message))
 
-    def _drop_stray(self, command: Callable[[EngineCore], None] | None) -> None:
-        """Commands are posted while a model is there; a late abort may still stray in."""
-        if command is not None:
-            log.debug("dropped a command for a model that is gone")
-
-    def _load(
-        self, request: LoadRequest, fallback: LoadRequest | None
-    ) -> tuple[LoadedModel | None, LoadRequest | None]:
-        """Load a model, or go back to the one before; returns what is loaded now and how."""
-        try:
-            return self._call_loader(request, ""), request
-        except _LoadCancelledError:
-            return None, fallback
-        except EngineError as error:
-            failure = f"could not load {request.model}: {error.message}"
-            log.error("%s", failure)
-        if fallback is not None:
+    def _load(self, wanted: LoadRequest, served: LoadRequest | None) -> _Loaded | None:
+        """Load a model, or go back to the one before; None if neither can be had."""
+        failure = ""
+        for request in (wanted, served):
+            if request is None:
+                continue
             try:
-                return self._call_loader(fallback, failure), fallback
-            except _LoadCancelledError:
-                return None, fallback
+                return _Loaded(self._call_loader(request, wanted), request, failure)
             except EngineError as error:
-                failure += f"; nor go back to {fallback.model}: {error.message}"
+                attempt = "; nor go back to" if failure else "could not load"
+                failure += f"{attempt} {request.model}: {error.message}"
                 log.error("%s", failure)
-        self._status = EngineStatus(EnginePhase.FAILED, request.model, failure)
-        self._text.refuse(UnavailableError(failure))
-        return None, None
+        self._status = EngineStatus(EnginePhase.FAILED, wanted.model, failure)
+        self._text.refuse(UnavailableError(failure), wanted)
+        return None
 
-    def _call_loader(self, request: LoadRequest, note: str) -> LoadedModel:
+    def _call_loader(self, request: LoadRequest, wanted: LoadRequest) -> LoadedModel:
         def progress(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
-            if self._stopping or self._wanted is not None:
+            if self._stopping or self._newest is not wanted:
                 raise _LoadCancelledError
             self._status = EngineStatus(
                 EnginePhase.LOADING, request.model, detail, loaded_bytes, total_bytes
@@ -155,41 +161,38 @@ class EngineHost:
 
         progress("starting")
         try:
-            model = self._loader(request, progress)
+            return self._loader(request, progress)
         except (EngineError, _LoadCancelledError):
             raise
         except Exception as error:
             log.exception("the loader failed")
             raise UnavailableError(f"{type(error).__name__}: {error}") from error
-        self._status = EngineStatus(EnginePhase.READY, model.card.name, note)
-        return model
 
-    def _serve(self, model: LoadedModel) -> None:
+    def _serve(self, loaded: _Loaded, wanted: LoadRequest) -> None:
         """Step until another model is wanted and the work is done, or the host stops."""
-        core = EngineCore(
-            config=model.config,
-            runner=model.runner,
-            shape=model.shape,
-            card=model.card,
-            key=model.key,
-            eos_token_ids=model.eos_token_ids,
-            knobs=model.knobs,
-            clock=self._clock,
-        )
-        self._core = core
-        self._snapshot = core.snapshot()
-        self._text.serve(model)
+        model = loaded.model
         try:
-            while not self._stopping:
-                if self._wanted is not None and self._drained(core):
-                    break
+            core = EngineCore(
+                config=model.config,
+                runner=model.runner,
+                shape=model.shape,
+                card=model.card,
+                key=model.key,
+                eos_token_ids=model.eos_token_ids,
+                knobs=model.knobs,
+                clock=self._clock,
+            )
+            self._core, self._snapshot = core, core.snapshot()
+            self._status = EngineStatus(EnginePhase.READY, model.card.name, loaded.failure)
+            self._text.serve(model, wanted)
+            while not self._stopping and not (self._wanted is not None and self._drained(core)):
                 self._text.deliver(core.step())
                 if self._snapshot_wanted or core.idle:
                     self._snapshot_wanted = False
                     self._snapshot = core.snapshot()
                 self._take_mail(core)
-            else:
-                core.abort_all()
+            core.abort_all()
+            while not core.idle:  # Steps in flight use the model, too.
                 self._text.deliver(core.step())
         finally:
             self._core = None
@@ -209,20 +212,23 @@ class EngineHost:
         return False
 
     def _take_mail(self, core: EngineCore) -> None:
-        """Apply what came; with nothing to compute, wait for it or for the core's next wake."""
+        """Read what came; with nothing to compute, wait for it or for the core's next wake."""
         try:
             if core.idle and not (self._stopping or self._wanted is not None):
                 wake = core.next_wake
                 timeout = None if wake is None else max(0.0, wake - self._clock())
-                self._apply(core, self._mailbox.get(timeout=timeout))
+                self._read(self._mailbox.get(timeout=timeout))
             while True:
-                self._apply(core, self._mailbox.get_nowait())
+                self._read(self._mailbox.get_nowait())
         except queue.Empty:
             pass
 
-    def _apply(self, core: EngineCore, command: Callable[[EngineCore], None] | None) -> None:
-        if command is not None:
-            command(core)
+    def _read(self, mail: Mail | None) -> None:
+        """Commands are for the model that is there; a late abort may find none."""
+        if isinstance(mail, LoadRequest):
+            self._wanted = mail
+        elif mail is not None and self._core is not None:
+            mail(self._core)
 
 
 class _LoadCancelledError(Exception):

@@ -52,7 +52,7 @@ KNOB_SPECS: tuple[KnobSpec, ...] = (
     KnobSpec("watermark", "share of the pool kept free at admission", "of pool", 0.01),
     KnobSpec("prefix_caching", "reuse the blocks of equal prefixes"),
     KnobSpec("queue_limit", "waiting requests above which new ones are refused", "requests", 2),
-    KnobSpec("draining", "admit nothing; what runs ends"),
+    KnobSpec("draining", "admit nothing new; what was admitted ends"),
     KnobSpec("paused", "plan nothing; all stand still"),
 )
 
@@ -68,7 +68,7 @@ class KnobRange:
     def __str__(self) -> str:
         if self.choices:
             return "one of " + ", ".join(_show(c) for c in self.choices)
-        return f"from {self.low:g} to {self.high:g}"
+        return f"from {self.low} to {self.high}"
 
 
 def knob_range(name: str, config: EngineConfig, policies: tuple[str, ...]) -> KnobRange:
@@ -106,11 +106,11 @@ def change_knobs(
         checked[name] = _check(name, value, knob_range(name, config, policies))
     changed = replace(knobs, **checked)  # type: ignore[arg-type]  # _check made the types right
     if changed.max_num_batched_tokens < changed.max_num_seqs:
-        param = next(reversed(checked), "max_num_batched_tokens")
+        stated = "max_num_batched_tokens" in checked
         raise InvalidConfigError(
-            f"max_num_batched_tokens ({changed.max_num_batched_tokens}) must be at least "
+            f"max_num_batched_tokens is {changed.max_num_batched_tokens}; it must be at least "
             f"max_num_seqs ({changed.max_num_seqs}), one decode token for each sequence",
-            param,
+            "max_num_batched_tokens" if stated else "max_num_seqs",
         )
     return changed
 

@@ -60,8 +60,8 @@ class StepPlan:
         step: counts from 1.
         rows: decodes first.
         new: sequences that the runner is to learn before it computes the rows.
-        released: sequences it may forget: ended or preempted. One that it never learned, because
-            the step that brought it failed, is no error.
+        released: sequences it is to forget, ended or preempted, also if the step then fails. One
+            that it never learned, because the step that brought it failed, is no error.
         copies: (source, target) blocks to copy in every layer first.
     """
 

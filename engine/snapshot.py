@@ -69,7 +69,8 @@ class BlockMap:
 
     Attributes:
         states: a `BlockState` letter a cell: the most frequent state in it, of ties the busiest.
-        owners: for each cell the ordinal of a sequence that owns its first used block, or -1.
+        owners: for each cell the ordinal of a sequence that holds the first block in the state
+            shown, or -1.
         free, cached, used, shared: blocks in each state; `shared` blocks are among the used.
     """
 

@@ -52,9 +52,13 @@ class StepRecord:
         prefill_rows, decode_rows: sequences they belong to.
         budget: max_num_batched_tokens in force.
         cost: FLOPs and bytes the step had to spend, from the model's shape.
+        output_tokens: tokens that requests got.
         running, waiting: requests after planning; `waiting_reason` is why the first waits.
+        finished: requests that ended since the record before.
         prefix_queried_tokens, prefix_hit_tokens: prompt tokens admitted, and those found cached.
-        free_blocks, cached_blocks, used_blocks: the pool after planning.
+        blocks: what happened in the pool since the record before.
+        free_blocks, cached_blocks, used_blocks: the pool at the end, with `blocks` applied.
+        error: what the step raised; nothing counts as computed then. Empty if it succeeded.
     """
 
     step: int
@@ -83,6 +87,7 @@ class StepRecord:
     free_blocks: int
     cached_blocks: int
     used_blocks: int
+    error: str = ""
 
     @property
     def duration(self) -> float:

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
-from engine.client import Submission
+from engine.client import LoadRequest, Submission
 from engine.core import EngineCore
-from engine.errors import EngineError, InvalidRequestError
+from engine.errors import EngineError, ErrorInfo, InvalidRequestError
 from engine.loading import LoadedModel
 from engine.output import StopFound, TokenOutput
 from engine.request import FinishReason
@@ -19,6 +20,8 @@ from engine.stream import RequestStream
 from engine.text.processor import OutputProcessor
 
 log = logging.getLogger(__name__)
+
+Mail: TypeAlias = Callable[[EngineCore], None] | LoadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +36,23 @@ class _Pending:
 class Translator:
     """Keeps tokenization, detokenization and stop strings off the step's critical path.
 
-    Submissions and aborts pass through here in the order they came; those that come while a model
-    is loading wait here for it.
+    Submissions, aborts and wishes for another model pass through here in the order they came, so
+    that each submission reaches the model it was made for: those after such a wish wait here for
+    the model, encoded by nobody yet.
 
     Args:
         clock: monotonic seconds.
-        forward: posts a command to the engine thread.
+        forward: posts mail to the engine thread: a command for the core, or what to load next.
     """
 
-    def __init__(
-        self, clock: Callable[[], float], forward: Callable[[Callable[[EngineCore], None]], None]
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], forward: Callable[[Mail], None]) -> None:
         self._clock = clock
         self._forward = forward
         self._model: LoadedModel | None = None
         self._processor: OutputProcessor | None = None
         self._refusal: EngineError | None = None
         self._holding = True
+        self._awaited: LoadRequest | None = None
         self._pending: dict[str, _Pending] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -72,17 +75,23 @@ class Translator:
         if outputs:
             self._post(partial(self._process, outputs))
 
-    def hold(self) -> None:
-        """Another model is coming: submissions from here on wait for it."""
-        self._post(self._hold)
+    def hold(self, request: LoadRequest) -> None:
+        """Another model is wanted: tell the engine, and hold submissions from here on for it.
 
-    def serve(self, model: LoadedModel) -> None:
-        """A model is there: what waited goes to it."""
-        self._post(partial(self._serve, model))
+        Args:
+            request: told from earlier ones by identity.
+        """
+        self._post(partial(self._hold, request))
 
-    def refuse(self, error: EngineError) -> None:
-        """No model is there: submissions that wait and those that come end with `error`."""
-        self._post(partial(self._refuse_all, error))
+    def serve(self, model: LoadedModel, request: LoadRequest) -> None:
+        """A model is there: what waited goes to it, unless yet another is wanted than `request`."""
+        self._post(partial(self._serve, model, request))
+
+    def refuse(self, error: EngineError, request: LoadRequest) -> None:
+        """No model is there: submissions that wait and those that come end with `error`, unless
+        another is wanted than `request`.
+        """
+        self._post(partial(self._refuse_until_loaded, error, request))
 
     def close(self, error: EngineError) -> None:
         """End what is open with `error`, then the thread. Blocks; a second call is ignored."""
@@ -107,16 +116,16 @@ class Translator:
                 # One bad request must not end the thread that all others speak through.
                 log.exception("the text thread goes on after an error")
         assert self._closed is not None
-        self._refuse_all(self._closed)
+        self._refuse_pending(self._closed)
         if self._processor is not None:
             self._processor.close_all(self._closed.info())
 
     def _submit(self, pending: _Pending) -> None:
         submission = pending.submission
         name = submission.request_id
-        if name in self._pending or (self._processor is not None and self._processor.is_open(name)):
+        if name in self._pending:
             error = InvalidRequestError(
-                f"request_id {name!r} is in use by a running request", "request_id"
+                f"request_id is {name!r}; a request with this id has not ended yet", "request_id"
             )
             _refuse(pending.stream, error)
         elif self._refusal is not None:
@@ -136,6 +145,7 @@ class Translator:
             else:
                 token_ids = list(submission.prompt_token_ids)
                 codec.check_token_ids(token_ids, "prompt_token_ids")
+            processor.open(pending.stream, sampling, len(submission.messages))
         except EngineError as error:
             _refuse(pending.stream, error)
             return
@@ -144,7 +154,6 @@ class Translator:
             refusal = InvalidRequestError(f"the prompt could not be read: {error}", "prompt")
             _refuse(pending.stream, refusal)
             return
-        processor.open(pending.stream, sampling, len(submission.messages))
         self._forward(
             lambda core: core.submit(
                 submission.request_id,
@@ -162,7 +171,7 @@ class Translator:
     def _abort(self, request_id: str) -> None:
         pending = self._pending.pop(request_id, None)
         if pending is not None:
-            pending.stream.end_unserved(FinishReason.ABORT)
+            _end_unserved(pending.stream, FinishReason.ABORT)
         else:
             self._forward(lambda core: core.abort(request_id))
 
@@ -171,27 +180,44 @@ class Translator:
         for found in self._processor.process(outputs):
             self._forward(partial(_stop, found=found))
 
-    def _hold(self) -> None:
+    def _hold(self, request: LoadRequest) -> None:
+        self._awaited = request
         self._holding = True
         self._refusal = None
+        self._forward(request)
 
-    def _serve(self, model: LoadedModel) -> None:
+    def _serve(self, model: LoadedModel, request: LoadRequest) -> None:
+        if request is not self._awaited:
+            return
         self._model = model
-        self._processor = OutputProcessor(model.codec)
+        self._processor = OutputProcessor(model.codec, self._abort)
         self._holding = False
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             self._admit(entry, model, self._processor)
 
-    def _refuse_all(self, error: EngineError) -> None:
-        self._refusal = error
+    def _refuse_until_loaded(self, error: EngineError, request: LoadRequest) -> None:
+        if request is self._awaited:
+            self._refusal = error
+            self._refuse_pending(error)
+
+    def _refuse_pending(self, error: EngineError) -> None:
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             _refuse(entry.stream, error)
 
 
 def _refuse(stream: RequestStream, error: EngineError) -> None:
-    stream.end_unserved(FinishReason.ERROR, error.info())
+    _end_unserved(stream, FinishReason.ERROR, error.info())
+
+
+def _end_unserved(
+    stream: RequestStream, reason: FinishReason, error: ErrorInfo | None = None
+) -> None:
+    try:
+        stream.end_unserved(reason, error)
+    except Exception:
+        log.exception("the wake call of a stream's reader failed")
 
 
 def _stop(core: EngineCore, found: StopFound) -> None:

@@ -17,9 +17,7 @@ NO_SKIP = os.environ.get("BATCHDECK_NO_SKIP") == "1"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Where all system packages are there, a skipped test is a failed one."""
     report = yield
     if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):

@@ -58,7 +58,7 @@ class KVCache:
         return max(0, self.blocks_for(num_tokens) - len(request.block_table))
 
     def extend(self, request: Request, num_tokens: int) -> tuple[int, ...]:
-        """Give what the table lacks to hold `num_tokens`; the caller checked that there is enough."""
+        """Give what the table lacks to hold `num_tokens`; the caller checked that it is there."""
         blocks = self.pool.give(self.missing(request, num_tokens), request.ordinal)
         request.block_table += blocks
         return tuple(blocks)

@@ -7,8 +7,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.model.attention.base import IntArray
 from engine.plan import NewSequence
+
+IntArray = npt.NDArray[np.int64]
 
 # Candidates sorted for top_p before the whole row is: a nucleus is rarely larger, and topk of 256
 # takes 4 ms where a sort takes 59 (32 rows of 32,000 logits on one core).

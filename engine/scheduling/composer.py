@@ -113,8 +113,8 @@ class StepComposer:
         knobs, pool = self.knobs, self._cache.pool
         if knobs.paused:
             return "paused"
-        if knobs.draining:
-            return "draining: nothing is admitted"
+        if knobs.draining and request.state is not RequestState.PREEMPTED:
+            return "draining: nothing new is admitted"
         if request.num_in_flight:
             return "its last step is still running"
         if self.preempted:

@@ -136,6 +136,9 @@ class Scheduler:
         if excess > 0:
             note = f"{excess} more than asked for still run"
             notes["max_num_seqs"] = (len(self.running), note)
+        if len(self.running) > knobs.max_num_batched_tokens:
+            note = f"{len(self.running)} still run: the last admitted get no token for now"
+            notes["max_num_batched_tokens"] = (knobs.max_num_batched_tokens, note)
         if knobs.draining and self.running:
             notes["draining"] = (True, f"{len(self.running)} still run")
         return notes
@@ -144,9 +147,9 @@ class Scheduler:
         """Why a request at `position` of the queue waits."""
         if position == 0:
             return self.waiting_reason or "it is next"
-        first = self.waiting.first()
         behind = f"behind {position} other{'s' if position > 1 else ''}"
-        return f"{behind}, the first of which waits: {self.waiting_reason}" if first else behind
+        reason = self.waiting_reason
+        return f"{behind}, the first of which waits: {reason}" if reason else behind
 
     def check(self) -> None:
         """Compare the pool's books with the block tables.

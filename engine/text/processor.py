@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import ErrorInfo, InvalidRequestError
@@ -65,10 +65,14 @@ class OutputProcessor:
     """Detokenizes, matches stop strings and fills the streams, off the step's critical path.
 
     Every call comes from the engine's text thread. Each stream that was opened ends exactly once.
+
+    Args:
+        abort: ends a request, named by its id, whose tokens cannot be made text.
     """
 
-    def __init__(self, codec: ChatCodec) -> None:
+    def __init__(self, codec: ChatCodec, abort: Callable[[str], None]) -> None:
         self._codec = codec
+        self._abort = abort
         self._replies: dict[str, _Reply] = {}
 
     def open(self, stream: RequestStream, sampling: SamplingParams, num_messages: int) -> None:
@@ -97,34 +101,39 @@ class OutputProcessor:
         Returns:
             Requests, still running in the core, whose text came to a stop string.
         """
-        found = []
+        found: list[StopFound] = []
         news = []
         for output in outputs:
             reply = self._replies.get(output.request_id)
             if reply is None:
                 continue
-            if output.end is None:
-                already = reply.matcher.stopped_at
-                text = reply.extend(output.token_ids)
-                if already is None and reply.matcher.stopped_at is not None:
-                    found.append(StopFound(output.request_id, reply.matcher.stopped_at))
-                has_news = reply.put(text)
-            else:
-                del self._replies[output.request_id]
-                has_news = self._finish(reply, output.token_ids, output.end)
+            try:
+                has_news = self._take(reply, output, found)
+            except Exception as error:
+                # A tokenizer is the model's own code: what it raises ends this reply, no other.
+                logger.exception("the text of request %s is lost", output.request_id)
+                self._replies.pop(output.request_id, None)
+                self._abort(output.request_id)
+                message = f"the reply could not be made text: {type(error).__name__}: {error}"
+                info = ErrorInfo("engine_error", message)
+                usage = Usage(0, reply.num_tokens, 0)
+                has_news = reply.put("", Finish(FinishReason.ERROR, usage, NO_TIMINGS, info))
             if has_news:
                 news.append(reply.stream)
         _wake(news)
         return found
 
-    def fail(self, stream: RequestStream, error: ErrorInfo) -> None:
-        """End a stream, opened or not, whose request was refused before the core saw it."""
-        reply = self._replies.get(stream.request_id)
-        if reply is not None and reply.stream is stream:
-            del self._replies[stream.request_id]
-        finish = Finish(FinishReason.ERROR, Usage(0, 0, 0), NO_TIMINGS, error)
-        stream.put(Delta("", 0, finish))
-        _wake([stream])
+    def _take(self, reply: _Reply, output: TokenOutput, found: list[StopFound]) -> bool:
+        """Put one output into its stream, a stop into `found`; returns whether there is news."""
+        if output.end is not None:
+            has_news = self._finish(reply, output.token_ids, output.end)
+            del self._replies[output.request_id]
+            return has_news
+        already = reply.matcher.stopped_at
+        text = reply.extend(output.token_ids)
+        if already is None and reply.matcher.stopped_at is not None:
+            found.append(StopFound(output.request_id, reply.matcher.stopped_at))
+        return reply.put(text)
 
     def close_all(self, error: ErrorInfo) -> None:
         """End every open stream: the engine has stopped and the core will not say how they ended.

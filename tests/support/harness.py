@@ -1,18 +1,20 @@
-"""CoreHarness: a core over a scripted runner, driven step by step."""
+"""CoreHarness: a core over a scripted runner, driven step by step and checked after each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from engine.cache.pool import BlockPool
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.knobs import Knobs
-from engine.output import End
-from engine.request import SamplingParams
+from engine.output import End, StopFound
+from engine.request import FinishReason, Request, RequestState, RequestTimings, SamplingParams
 from engine.shape import ModelShape
-from engine.snapshot import ModelCard
+from engine.snapshot import ModelCard, Snapshot
+from engine.telemetry import BlockChange, BlockEvents, StepRecord
 from tests.support.clock import VirtualClock
-from tests.support.scripted_runner import ScriptedRunner
+from tests.support.scripted_runner import ScriptedRunner, reference
 
 EOS = 999
 SHAPE = ModelShape(
@@ -30,12 +32,64 @@ SHAPE = ModelShape(
 CARD = ModelCard("scripted", "Scripted", 1000, "float32", "cpu", "none", 512, 4000, 64)
 
 
+def make_request(ordinal: int, prompt: Sequence[int], **fields: object) -> Request:
+    """A request as the core makes one, for tests below it."""
+    defaults = {
+        "request_id": f"r{ordinal}",
+        "sampling": SamplingParams(temperature=0.0),
+        "seed": 0,
+        "eos_token_ids": frozenset({EOS}),
+        "max_output_tokens": 100,
+        "timings": RequestTimings(0.0),
+    }
+    known = {"ordinal": ordinal, "prompt_token_ids": list(prompt)}
+    return Request(**(defaults | known | fields))  # type: ignore[arg-type]
+
+
+class PoolReplay:
+    """The pool rebuilt from block events alone."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.holders: list[list[int]] = [[] for _ in range(num_blocks)]
+        self.cached: set[int] = set()
+
+    def apply(self, events: BlockEvents) -> None:
+        for change, block, seq in events.log:
+            holders = self.holders[block]
+            if change is BlockChange.GIVEN:
+                assert not holders
+                assert block not in self.cached
+                holders.append(seq)
+            elif change is BlockChange.SHARED:
+                assert bool(holders) != (block in self.cached)
+                self.cached.discard(block)
+                holders.append(seq)
+            elif change is BlockChange.EVICTED:
+                assert seq == -1
+                self.cached.remove(block)
+            else:
+                holders.remove(seq)
+                assert bool(holders) == (change is BlockChange.LEFT)
+                if change is BlockChange.CACHED:
+                    self.cached.add(block)
+
+    @property
+    def states(self) -> str:
+        """A letter for each block, as `BlockMap.states` has them."""
+        return "".join(
+            "s" if len(holders) > 1 else "u" if holders else "c" if block in self.cached else "f"
+            for block, holders in enumerate(self.holders)
+        )
+
+
 class CoreHarness:
-    """Collects what a core gives, and checks its books after every step.
+    """Collects what a core gives, and checks its books and its word after every step.
 
     Attributes:
         tokens: output token ids so far, by request.
         ends: how each request ended; a second end fails the test.
+        records: of all steps so far.
+        seed: of every request that names none; greedy ones do not look at it.
     """
 
     def __init__(
@@ -48,6 +102,7 @@ class CoreHarness:
         max_num_batched_tokens: int = 64,
         depth: int = 1,
         watermark: float = 0.0,
+        eos: Iterable[int] = (EOS,),
         **knobs: object,
     ) -> None:
         self.config = EngineConfig(
@@ -59,6 +114,7 @@ class CoreHarness:
         )
         self.clock = VirtualClock()
         self.runner = ScriptedRunner(self.config, depth, self.clock)
+        self.eos = frozenset(eos)
         start = {
             "max_num_seqs": max_num_seqs,
             "max_num_batched_tokens": max_num_batched_tokens,
@@ -70,29 +126,74 @@ class CoreHarness:
             shape=SHAPE,
             card=CARD,
             key="scripted",
-            eos_token_ids=frozenset({EOS}),
+            eos_token_ids=self.eos,
             knobs=Knobs(**(start | knobs)),  # type: ignore[arg-type]
             clock=self.clock,
         )
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, End] = {}
+        self.records: list[StepRecord] = []
+        self._prompts: dict[str, tuple[list[int], SamplingParams]] = {}
+        self._references: dict[str, list[int]] = {}
+        self._admitted: set[int] = set()
+        self._replay = PoolReplay(num_blocks)
 
     def submit(
         self, name: str, prompt: Sequence[int], max_tokens: int | None = 4, **options: object
     ) -> None:
         sampling = {"max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True}
-        names = ("priority", "deadline", "origin")
+        names = ("priority", "deadline", "origin", "arrival")
         routed = {key: options.pop(key) for key in names if key in options}
         params = SamplingParams(**(sampling | options))  # type: ignore[arg-type]
+        self._prompts[name] = list(prompt), params
         self.core.submit(name, prompt, params, **routed)  # type: ignore[arg-type]
 
+    def stop(self, name: str, num_output_tokens: int) -> None:
+        """What the text side does when a stop string ended in this output token."""
+        self.core.stop(StopFound(name, num_output_tokens))
+
+    def expected(self, name: str, count: int) -> list[int]:
+        """The first `count` tokens that the model gives for this request alone."""
+        known = self._references.get(name, [])
+        if len(known) < count:
+            prompt, params = self._prompts[name]
+            eos = set() if params.ignore_eos else self.eos
+            known = reference(
+                prompt,
+                count + 8,
+                (params.seed or 0) if params.temperature else 0,
+                eos | set(params.stop_token_ids),
+                params.min_tokens,
+            )
+            self._references[name] = known
+        return known[:count]
+
     def step(self) -> None:
-        for output in self.core.step():
-            assert output.request_id not in self.ends, f"{output.request_id} spoke after its end"
-            self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
-            if output.end is not None:
-                self.ends[output.request_id] = output.end
+        scheduler = self.core._scheduler
+        knobs = self.core.ledger.knobs
+        running_before = len(scheduler.running)
+        plans_before = len(self.runner.plans)
+        ends_before = len(self.ends)
+        first = scheduler.waiting.first()
+        stuck = not (running_before or self.core._in_flight or knobs.paused or knobs.draining)
+        self._collect()
+        assert not self.runner.violations
         self.core.check()
+        plans = self.runner.plans[plans_before:]
+        if stuck and first is not None:
+            assert plans or len(self.ends) > ends_before, "the head of the queue is frozen"
+        for plan in plans:
+            assert not knobs.paused
+            assert plan.num_tokens <= knobs.max_num_batched_tokens
+            assert len(plan.rows) <= max(knobs.max_num_seqs, running_before)
+            new = {sequence.seq for sequence in plan.new}
+            assert not knobs.draining or new <= self._admitted, "only the preempted come back"
+            self._admitted |= new
+            if knobs.prefill_chunk:
+                assert all(r.count <= knobs.prefill_chunk for r in plan.rows if r.prefill)
+        if self.core.idle and not (knobs.paused or knobs.draining):
+            assert self.core.num_unfinished == 0, "idle with work to do"
+        self._follow_records()
 
     def run(self, max_steps: int = 2000) -> None:
         """Step until there is nothing to do."""
@@ -101,3 +202,69 @@ class CoreHarness:
             if self.core.idle:
                 return
         raise AssertionError(f"not idle after {max_steps} steps")
+
+    def finish(self, max_steps: int = 2000) -> None:
+        """Step until everything has ended and every block was let go."""
+        self.run(max_steps)
+        assert self.core.num_unfinished == 0
+        assert self.pool.num_used == 0
+        assert set(self.ends) == set(self._prompts)
+
+    @property
+    def pool(self) -> BlockPool:
+        return self.core._scheduler.cache.pool
+
+    def snapshot(self) -> Snapshot:
+        """A snapshot whose views were checked: who waits says why, and nobody else does."""
+        snapshot = self.core.snapshot()
+        for view in snapshot.requests:
+            waits = view.state in (RequestState.WAITING, RequestState.PREEMPTED)
+            assert bool(view.wait_reason) == waits
+        return snapshot
+
+    def _collect(self) -> None:
+        for output in self.core.step():
+            name = output.request_id
+            assert name not in self.ends, f"{name} spoke after its end"
+            tokens = self.tokens.setdefault(name, [])
+            tokens.extend(output.token_ids)
+            assert tokens == self.expected(name, len(tokens)), f"{name} has other tokens than alone"
+            if output.end is not None:
+                self.ends[name] = output.end
+                self._check_end(name, output.end)
+
+    def _check_end(self, name: str, end: End) -> None:
+        prompt, params = self._prompts[name]
+        assert (end.error is None) == (end.reason is not FinishReason.ERROR)
+        assert end.usage.prompt_tokens == len(prompt)
+        count = end.usage.completion_tokens
+        if end.token_ids:  # a refused request has none
+            assert end.token_ids == (*prompt, *self.tokens[name][:count])
+        if end.reason is FinishReason.LENGTH:
+            room = min(self.config.max_model_len, self.config.num_slots) - len(prompt)
+            assert count == len(self.tokens[name]) == (params.max_tokens or room)
+
+    def _follow_records(self) -> None:
+        """Rebuild the pool from the records, and compare it with the pool and with who holds it."""
+        for record in self.core.records.since(len(self.records)):
+            self.records.append(record)
+            assert record.step == len(self.records), "a step left no record"
+            self._replay.apply(record.blocks)
+            states = self._replay.states
+            counts = states.count("f"), states.count("c"), states.count("u") + states.count("s")
+            assert counts == (record.free_blocks, record.cached_blocks, record.used_blocks)
+        scheduler = self.core._scheduler
+        pool = scheduler.cache.pool
+        # What happened since the last record belongs to the next one.
+        replay = PoolReplay(0)
+        replay.holders = [list(holders) for holders in self._replay.holders]
+        replay.cached = set(self._replay.cached)
+        replay.apply(BlockEvents(tuple(pool._log)))
+        assert replay.states == pool.map(pool.num_blocks).states
+        held: dict[int, list[int]] = {}
+        tables = [(request.ordinal, request.block_table) for request in scheduler.running]
+        for seq, blocks in tables + scheduler._reclaim.pending_tables():
+            for block in blocks:
+                held.setdefault(block, []).append(seq)
+        for block, holders in enumerate(replay.holders):
+            assert sorted(holders) == sorted(held.get(block, []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
@@ -11,19 +12,28 @@ from tests.support.clock import VirtualClock
 VOCAB = 1000
 
 
-def next_token(context: list[int]) -> int:
-    """The model: the next token is a function of all tokens before it."""
-    value = 7
+def next_token(context: Sequence[int], seed: int = 0) -> int:
+    """The model: the next token is a function of the seed and all tokens before it."""
+    value = 7 + seed
     for token in context:
         value = (value * 31 + token + 1) % 1_000_003
     return value % VOCAB
 
 
-def reference(prompt: list[int], count: int) -> list[int]:
-    """What the model gives for a prompt alone."""
+def reference(
+    prompt: Sequence[int],
+    count: int,
+    seed: int = 0,
+    suppressed: Collection[int] = (),
+    min_tokens: int = 0,
+) -> list[int]:
+    """What the model gives for a prompt alone; `suppressed` ids not before `min_tokens` outputs."""
     tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(next_token(tokens))
+    for i in range(count):
+        token = next_token(tokens, seed)
+        while i < min_tokens and token in suppressed:
+            token = (token + 1) % VOCAB
+        tokens.append(token)
     return tokens[len(prompt) :]
 
 
@@ -35,17 +45,31 @@ class _Sequence:
     computed: int
 
 
+@dataclass(frozen=True)
+class _InFlight:
+    """A submitted plan: the blocks that it reads, and those that it writes."""
+
+    plan: StepPlan
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
 @dataclass
 class ScriptedRunner:
-    """Implements `engine.plan.Runner`, and asserts what a runner may rely on.
+    """Implements `engine.plan.Runner`, and checks what a runner may rely on.
 
     A row writes its token ids to its slots and then reads its whole context back through its block
-    table: a block that was shared, evicted, given or freed wrongly makes the tokens differ.
+    table: a block that was shared, evicted, given or freed wrongly makes the tokens differ. What
+    a plan in flight reads or writes may not be given away, nor found before it is written.
 
     Attributes:
         depth: plans that may be in flight.
         fail_steps: step numbers whose result raises.
+        fail_submits: step numbers whose submission raises.
         nan_seqs: sequences whose logits are not finite.
+        on_step: called before a step is computed.
+        plans: all that were submitted.
+        violations: what was wrong with them; the core takes an exception for a device's.
     """
 
     config: EngineConfig
@@ -53,41 +77,51 @@ class ScriptedRunner:
     clock: VirtualClock | None = None
     seconds_per_step: float = 0.01
     fail_steps: set[int] = field(default_factory=set)
+    fail_submits: set[int] = field(default_factory=set)
     nan_seqs: set[int] = field(default_factory=set)
+    on_step: Callable[[StepPlan], None] | None = None
     plans: list[StepPlan] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         size = self.config.block_size
         self._slots: list[list[int | None]] = [[None] * size for _ in range(self.config.num_blocks)]
         self._sequences: dict[int, _Sequence] = {}
-        self._queue: list[StepPlan] = []
+        self._queue: list[_InFlight] = []
+        self._refused: list[StepPlan] = []
+        self._tables: dict[int, list[int]] = {}
 
     def submit(self, plan: StepPlan) -> object:
-        assert len(self._queue) < self.depth, "more plans in flight than the runner takes"
-        assert plan.rows, "an empty step"
-        assert plan.num_tokens <= self.config.max_num_batched_tokens
-        assert len(plan.rows) <= self.config.max_num_seqs
+        self._require(len(self._queue) < self.depth, "more plans in flight than the runner takes")
+        self._require(plan.rows, "an empty step")
+        self._require(plan.num_tokens <= self.config.max_num_batched_tokens, "too many tokens")
+        self._require(len(plan.rows) <= self.config.max_num_seqs, "too many sequences")
+        self._require(
+            len({row.seq for row in plan.rows}) == len(plan.rows), "two rows of one sequence"
+        )
         prefills = [row.prefill for row in plan.rows]
-        assert prefills == sorted(prefills), "decodes come first"
+        self._require(prefills == sorted(prefills), "decodes come first")
+        self._require(plan.step == len(self.plans) + 1, "steps are counted from 1")
         self.plans.append(plan)
-        self._queue.append(plan)
+        self._queue.append(self._look_ahead(plan))
+        if plan.step in self.fail_submits:
+            self._refused.append(self._queue.pop().plan)
+            raise MemoryError("scripted failure")
         return plan.step
 
     def result(self, handle: object) -> StepResult:
-        plan = self._queue.pop(0)
-        assert plan.step == handle, "results are asked for in order"
-        for seq in plan.released:
-            self._sequences.pop(seq, None)
-        for new in plan.new:
-            assert new.seq not in self._sequences, "a sequence is new twice"
-            computed = len(new.block_ids) * self.config.block_size
-            self._sequences[new.seq] = _Sequence(
-                new, list(new.token_ids), list(new.block_ids), computed
-            )
-        assert len(self._sequences) <= self.config.max_num_seqs
+        plan = self._queue.pop(0).plan
+        self._require(plan.step == handle, "results are asked for in order")
+        while self._refused and self._refused[0].step < plan.step:
+            self._learn(self._refused.pop(0))
+        self._learn(plan)
         if self.clock is not None:
             self.clock.advance(self.seconds_per_step)
+        if self.on_step is not None:
+            self.on_step(plan)
         if plan.step in self.fail_steps:
+            # Plans in flight were made for what this step does not leave.
+            self.fail_steps.update(flight.plan.step for flight in self._queue)
             raise MemoryError("scripted failure")
         tokens = tuple(self._row(row) for row in plan.rows)
         return StepResult(
@@ -95,28 +129,77 @@ class ScriptedRunner:
             PhaseTimes(0.0, self.seconds_per_step, 0.0),
         )
 
+    def _require(self, holds: bool, violation: str) -> None:
+        if not holds:
+            self.violations.append(violation)
+            raise AssertionError(violation)
+
+    def _look_ahead(self, plan: StepPlan) -> _InFlight:
+        """Which blocks a plan will touch, checked against the plans before it."""
+        size = self.config.block_size
+        reading = frozenset[int]().union(*(flight.reads for flight in self._queue))
+        writing = frozenset[int]().union(*(flight.writes for flight in self._queue))
+        for seq in plan.released:
+            self._tables.pop(seq, None)
+        for new in plan.new:
+            self._require(
+                writing.isdisjoint(new.block_ids), "a hit on a block that is not written yet"
+            )
+            self._tables[new.seq] = list(new.block_ids)
+        reads: set[int] = set()
+        writes: set[int] = set()
+        for row in plan.rows:
+            self._require(
+                reading.isdisjoint(row.new_blocks), "a block of a plan in flight is given away"
+            )
+            table = self._tables[row.seq]
+            table += row.new_blocks
+            reads.update(table)
+            writes.update(table[row.start // size :])
+        return _InFlight(plan, frozenset(reads), frozenset(writes))
+
+    def _learn(self, plan: StepPlan) -> None:
+        for seq in plan.released:
+            self._sequences.pop(seq, None)
+        for new in plan.new:
+            self._require(new.seq not in self._sequences, "a sequence is new twice")
+            computed = len(new.block_ids) * self.config.block_size
+            self._sequences[new.seq] = _Sequence(
+                new, list(new.token_ids), list(new.block_ids), computed
+            )
+        self._require(len(self._sequences) <= self.config.max_num_seqs, "not released in time")
+
     def _row(self, row: Row) -> int:
         sequence = self._sequences[row.seq]
         size = self.config.block_size
         sequence.blocks += row.new_blocks
-        assert row.start == sequence.computed, "a row goes on where the last one ended"
-        assert row.count > 0
+        self._require(row.start == sequence.computed, "a row goes on where the last one ended")
+        self._require(row.count > 0, "a row without tokens")
         end = row.start + row.count
-        assert len(sequence.blocks) * size >= end, "too few blocks"
-        assert len(sequence.blocks) == -(-end // size), "blocks are given as tokens arrive"
-        assert end <= len(sequence.tokens), "tokens that do not exist yet"
-        assert row.samples == (end == len(sequence.tokens)), "a recomputed token is sampled again"
+        self._require(len(sequence.blocks) == -(-end // size), "blocks are given as tokens arrive")
+        self._require(end <= len(sequence.tokens), "tokens that do not exist yet")
+        self._require(
+            row.samples == (end == len(sequence.tokens)), "a recomputed token is sampled again"
+        )
         for position in range(row.start, end):
-            self._slots[sequence.blocks[position // size]][position % size] = sequence.tokens[
-                position
-            ]
+            slots = self._slots[sequence.blocks[position // size]]
+            slots[position % size] = sequence.tokens[position]
         sequence.computed = end
         context = [self._slots[sequence.blocks[p // size]][p % size] for p in range(end)]
-        assert context == sequence.tokens[:end], "the cache holds something else"
+        self._require(context == sequence.tokens[:end], "the cache holds something else")
         if not row.samples:
             return 0
         if row.seq in self.nan_seqs:
+            sequence.tokens.append(0)  # what the next step, if it is in flight, goes on with
             return -1
-        token = next_token(sequence.tokens)
+        token = self._sample(sequence)
         sequence.tokens.append(token)
+        return token
+
+    def _sample(self, sequence: _Sequence) -> int:
+        new = sequence.new
+        token = next_token(sequence.tokens, new.seed if new.sampling.temperature else 0)
+        num_outputs = len(sequence.tokens) - new.num_prompt_tokens
+        while num_outputs < new.sampling.min_tokens and token in new.suppressed:
+            token = (token + 1) % VOCAB
         return token

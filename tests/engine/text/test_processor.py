@@ -13,6 +13,7 @@ from engine.output import End, StopFound, TokenOutput
 from engine.request import FinishReason, SamplingParams
 from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
 from engine.text.codec import ChatCodec
+from engine.text.detokenizer import Detokenizer
 from engine.text.processor import OutputProcessor
 
 KEY = "model@revision:float32"
@@ -26,7 +27,8 @@ class Desk:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
-        self.processor = OutputProcessor(ChatCodec(tokenizer, KEY))
+        self.aborted: list[str] = []
+        self.processor = OutputProcessor(ChatCodec(tokenizer, KEY), self.aborted.append)
 
     def open(
         self,
@@ -286,30 +288,38 @@ def test_news_is_in_the_stream_when_its_reader_is_woken(desk: Desk) -> None:
     assert seen == [Delta("the", 1)]
 
 
-def test_a_refused_request_ends_whether_it_was_opened_or_not(desk: Desk) -> None:
-    reader = Reader()
-    error = ErrorInfo("invalid_request_error", "prompt is empty", "prompt")
-    refused = RequestStream("never-opened", reader.wake)
-    desk.processor.fail(refused, error)
-    opened = desk.open("opened", reader.wake)
-    desk.processor.fail(opened, error)
-    assert reader.wakes == 2
-    for stream in (refused, opened):
-        delta, finish = last(stream)
-        assert (delta.text, finish.reason, finish.error) == ("", FinishReason.ERROR, error)
-        assert finish.context is None
-    assert desk.send(*desk.tokens("the"), request_id="opened") == []
-    desk.processor.close_all(FAULT)
-    assert opened.drain() is None
+def test_a_reply_that_cannot_be_made_text_ends_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, sound = desk.open("broken"), desk.open("sound")
+    (the,) = desk.tokens("the")
+    desk.send(the, request_id="broken")
+    real = Detokenizer.push
+
+    def push(self: Detokenizer, token_id: int) -> str:
+        if token_id == 7:
+            raise IndexError("no such token")
+        return real(self, token_id)
+
+    monkeypatch.setattr(Detokenizer, "push", push)
+    assert desk.processor.process([TokenOutput("broken", (7,)), TokenOutput("sound", (the,))]) == []
+    assert desk.aborted == ["broken"]
+    assert sound.drain() == Delta("the", 1)
+    delta, finish = last(broken)
+    assert (delta.text, finish.reason, finish.context) == ("the", FinishReason.ERROR, None)
+    assert finish.error is not None
+    assert "no such token" in finish.error.message
+    # What the core still says of it comes to nothing.
+    desk.send(request_id="broken", end=end(FinishReason.ABORT, (the,)))
+    assert broken.drain() is None
 
 
 def test_a_request_id_in_use_is_refused_and_its_owner_unharmed(desk: Desk) -> None:
     first = desk.open("r")
     second = RequestStream("r")
-    with pytest.raises(InvalidRequestError, match="request_id is 'r'") as caught:
+    with pytest.raises(InvalidRequestError, match="request_id is 'r'"):
         desk.processor.open(second, SamplingParams(), 1)
-    desk.processor.fail(second, caught.value.info())
-    assert last(second)[1].reason is FinishReason.ERROR
+    assert second.drain() is None
     output = desk.tokens("the")
     desk.send(*output, end=end(FinishReason.LENGTH, output))
     assert last(first)[0].text == "the"

@@ -1,0 +1,253 @@
+"""The block pool: its books, its order of eviction, its events and its map."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.cache.pool import BlockPool
+from engine.snapshot import BlockState
+from engine.telemetry import BlockChange
+from tests.support.harness import PoolReplay
+
+C = BlockChange
+
+
+def make_pool(num_blocks: int) -> tuple[BlockPool, list[int]]:
+    evicted: list[int] = []
+    return BlockPool(num_blocks, evicted.append), evicted
+
+
+def cache(pool: BlockPool, seq: int, count: int) -> list[int]:
+    """Blocks that `seq` filled, published and let go, the last one first."""
+    blocks = pool.give(count, seq)
+    for block in blocks:
+        pool.keep(block)
+    pool.release(blocks[::-1], seq)
+    return blocks
+
+
+def test_the_life_of_a_block() -> None:
+    pool, evicted = make_pool(2)
+    (block,) = pool.give(1, 7)
+    assert (pool.num_free, pool.num_cached, pool.num_used, pool.num_shared) == (1, 0, 1, 0)
+    pool.share(block, 8)
+    assert (pool.num_used, pool.num_shared) == (1, 1)
+    pool.keep(block)
+    pool.release([block], 7)
+    assert (pool.num_used, pool.num_shared) == (1, 0)
+    pool.release([block], 8)
+    assert pool.is_cached(block)
+    assert (pool.num_free, pool.num_cached, pool.num_used) == (1, 1, 0)
+    pool.share(block, 9)
+    assert not pool.is_cached(block)
+    pool.release([block], 9)
+    assert pool.give(2, 10) == [1 - block, block]
+    assert evicted == [block]
+    pool.release([block], 10)
+    assert not pool.is_cached(block)  # what was kept of it went with the eviction
+    assert pool.take_events().log == (
+        (C.GIVEN, block, 7),
+        (C.SHARED, block, 8),
+        (C.LEFT, block, 7),
+        (C.CACHED, block, 8),
+        (C.SHARED, block, 9),
+        (C.CACHED, block, 9),
+        (C.GIVEN, 1 - block, 10),
+        (C.EVICTED, block, -1),
+        (C.GIVEN, block, 10),
+        (C.FREED, block, 10),
+    )
+    assert pool.take_events().log == ()
+
+
+def test_free_blocks_go_before_cached_ones() -> None:
+    pool, evicted = make_pool(4)
+    kept = cache(pool, 1, 2)
+    assert set(pool.give(2, 2)).isdisjoint(kept)
+    assert evicted == []
+
+
+def test_the_block_let_go_longest_ago_is_evicted() -> None:
+    pool, evicted = make_pool(4)
+    old = cache(pool, 1, 2)
+    new = cache(pool, 2, 2)
+    pool.share(old[0], 3)  # looked at again: now the youngest
+    pool.release([old[0]], 3)
+    pool.give(4, 4)
+    assert evicted == [old[1], new[1], new[0], old[0]]
+
+
+def test_a_block_freed_last_is_given_first() -> None:
+    pool, _evicted = make_pool(4)
+    blocks = pool.give(3, 1)
+    pool.release(blocks[::-1], 1)
+    assert pool.give(1, 2) == blocks[:1]
+
+
+def test_one_sequence_may_hold_a_block_for_a_step_that_still_runs_and_again() -> None:
+    """A preempted sequence that is admitted again while its last plan runs holds it twice."""
+    pool, _evicted = make_pool(2)
+    (block,) = pool.give(1, 7)
+    pool.keep(block)
+    pool.share(block, 7)
+    pool.check([(7, [block]), (7, [block])])
+    pool.release([block], 7)
+    pool.check([(7, [block])])
+    pool.release([block], 7)
+    pool.check([])
+    assert pool.is_cached(block)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [],
+        [(1, [0])],
+        [(1, [0, 1]), (2, [1])],
+        [(1, [0]), (2, [1])],
+        [(1, [0, 1, 2])],
+    ],
+)
+def test_check_sees_what_is_wrong(tables: list[tuple[int, list[int]]]) -> None:
+    pool, _evicted = make_pool(3)
+    assert pool.give(2, 1) == [0, 1]
+    pool.check([(1, [0, 1])])
+    with pytest.raises(AssertionError):
+        pool.check(tables)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """The pool against sets and lists that know nothing of its stacks and dictionaries."""
+
+    @initialize(num_blocks=st.integers(1, 12))
+    def start(self, num_blocks: int) -> None:
+        self.pool, self.evicted = make_pool(num_blocks)
+        self.tables: dict[int, list[int]] = {}
+        self.kept: set[int] = set()
+        self.cached: list[int] = []
+        self.replay = PoolReplay(num_blocks)
+
+    @rule(seq=st.integers(0, 4), count=st.integers(0, 5))
+    def give(self, seq: int, count: int) -> None:
+        free = self.pool.num_free
+        count = min(count, self.pool.num_available)
+        expected = self.cached[: max(0, count - free)]
+        del self.cached[: max(0, count - free)]
+        self.kept -= set(expected)
+        self.evicted.clear()
+        blocks = self.pool.give(count, seq)
+        assert self.evicted == expected
+        assert len(set(blocks)) == count
+        self.tables.setdefault(seq, []).extend(blocks)
+
+    @precondition(lambda self: self.kept)
+    @rule(seq=st.integers(0, 4), pick=st.integers(0, 100))
+    def share(self, seq: int, pick: int) -> None:
+        block = sorted(self.kept)[pick % len(self.kept)]
+        if block in self.cached:
+            self.cached.remove(block)
+        self.pool.share(block, seq)
+        self.tables.setdefault(seq, []).append(block)
+
+    @rule(seq=st.integers(0, 4), pick=st.integers(0, 100))
+    def keep(self, seq: int, pick: int) -> None:
+        if table := self.tables.get(seq):
+            block = table[pick % len(table)]
+            self.pool.keep(block)
+            self.kept.add(block)
+
+    @rule(seq=st.integers(0, 4))
+    def release(self, seq: int) -> None:
+        table = self.tables.pop(seq, [])[::-1]
+        self.pool.release(table, seq)
+        for i, block in enumerate(table):
+            held = block in table[i + 1 :] or any(block in t for t in self.tables.values())
+            if block in self.kept and not held:
+                self.cached.append(block)
+
+    @invariant()
+    def agrees(self) -> None:
+        pool = self.pool
+        pool.check(self.tables.items())
+        self.replay.apply(pool.take_events())
+        held = Counter(block for table in self.tables.values() for block in table)
+        assert pool.num_cached == len(self.cached)
+        assert pool.num_used == len(held)
+        assert pool.num_shared == sum(count > 1 for count in held.values())
+        assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
+        assert pool.map(pool.num_blocks).states == self.replay.states
+        for block, holders in enumerate(self.replay.holders):
+            assert len(holders) == held[block]
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(max_examples=80, stateful_step_count=40)
+
+
+class TestMap:
+    def test_one_cell_a_block_where_there_is_room(self) -> None:
+        pool, _evicted = make_pool(5)
+        cache(pool, 1, 1)
+        blocks = pool.give(3, 2)
+        pool.share(blocks[0], 3)
+        view = pool.map(100)
+        assert (view.num_blocks, view.blocks_per_cell) == (5, 1)
+        assert view.states == "csuuf"
+        assert view.owners == (-1, 2, 2, 2, -1)
+        assert (view.free, view.cached, view.used, view.shared) == (1, 1, 3, 1)
+
+    @pytest.mark.parametrize(
+        ("num_blocks", "max_cells", "cells", "per_cell"),
+        [(10, 10, 10, 1), (11, 10, 6, 2), (100, 7, 7, 15), (3, 1, 1, 3), (1, 4096, 1, 1)],
+    )
+    def test_at_most_so_many_cells(
+        self, num_blocks: int, max_cells: int, cells: int, per_cell: int
+    ) -> None:
+        view = make_pool(num_blocks)[0].map(max_cells)
+        assert (len(view.states), len(view.owners), view.blocks_per_cell) == (
+            cells,
+            cells,
+            per_cell,
+        )
+
+    def test_the_most_frequent_state_shows_and_of_ties_the_busiest(self) -> None:
+        pool, _evicted = make_pool(9)
+        blocks = pool.give(7, 1)
+        assert blocks == [0, 1, 2, 3, 4, 5, 6]
+        pool.share(1, 2)
+        pool.share(2, 2)
+        pool.keep(3)
+        pool.release([3, 4], 1)
+        # u s s | c f u | u f f
+        view = pool.map(3)
+        assert view.states == "suf"
+        assert view.owners == (1, 1, -1)
+
+    @given(
+        st.lists(st.sampled_from("fcus"), min_size=1, max_size=60),
+        st.integers(1, 70),
+    )
+    def test_against_counting(self, states: list[str], max_cells: int) -> None:
+        pool, _evicted = make_pool(len(states))
+        for i, block in enumerate(pool.give(len(states), 1)):
+            assert block == i
+        for block, state in enumerate(states):
+            if state == "s":
+                pool.share(block, 2)
+            elif state != "u":
+                if state == "c":
+                    pool.keep(block)
+                pool.release([block], 1)
+        view = pool.map(max_cells)
+        assert len(view.states) <= max_cells
+        for cell, letter in enumerate(view.states):
+            part = states[cell * view.blocks_per_cell : (cell + 1) * view.blocks_per_cell]
+            most = max(map(part.count, "fcus"))
+            assert letter == next(s for s in "sucf" if part.count(s) == most)
+            assert view.owners[cell] == (1 if letter in "us" else -1)
+            assert BlockState(letter)

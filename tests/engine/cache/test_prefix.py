@@ -1,0 +1,57 @@
+"""The prefix index: chained hashes, one block for each."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.cache.prefix import PrefixIndex, block_hash, root_hash
+
+TOKENS = st.lists(st.integers(0, 2**32 - 1), min_size=4, max_size=4)
+
+
+def chain(key: str, blocks: list[list[int]]) -> list[bytes]:
+    hashes = [root_hash(key)]
+    for block in blocks:
+        hashes.append(block_hash(hashes[-1], block))
+    return hashes[1:]
+
+
+@given(st.lists(TOKENS, max_size=4), st.lists(TOKENS, max_size=4))
+def test_equal_hashes_mean_equal_prefixes(one: list[list[int]], other: list[list[int]]) -> None:
+    for i, (a, b) in enumerate(zip(chain("k", one), chain("k", other), strict=False)):
+        assert (a == b) == (one[: i + 1] == other[: i + 1])
+
+
+def test_ids_do_not_run_into_each_other() -> None:
+    root = root_hash("k")
+    assert block_hash(root, [1, 23]) != block_hash(root, [12, 3])
+    assert block_hash(root, [1]) != block_hash(root, [1, 0])
+    assert block_hash(root, [256]) != block_hash(root, [1])
+
+
+def test_the_key_is_in_every_hash() -> None:
+    blocks = [[1, 2], [3, 4]]
+    assert set(chain("a", blocks)).isdisjoint(chain("b", blocks))
+
+
+def test_of_equal_blocks_the_first_is_kept() -> None:
+    index = PrefixIndex()
+    one, two = chain("k", [[1], [2]])
+    assert index.add(one, 5)
+    assert not index.add(one, 6)
+    assert index.add(two, 6)
+    assert (index.find(one), index.find(two), len(index)) == (5, 6, 2)
+
+
+def test_a_dropped_block_can_hold_something_else() -> None:
+    index = PrefixIndex()
+    one, two = chain("k", [[1], [2]])
+    index.add(one, 5)
+    index.drop(5)
+    assert index.find(one) is None
+    assert len(index) == 0
+    assert index.add(two, 5)
+    assert index.add(one, 6)
+    index.drop(5)
+    assert (index.find(one), index.find(two)) == (6, None)

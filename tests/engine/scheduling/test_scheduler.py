@@ -1,0 +1,212 @@
+"""The scheduler between plans: what the runner is told, ends, preemptions, reasons."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.cache.manager import KVCache
+from engine.config import EngineConfig
+from engine.knobs import Knobs
+from engine.request import FinishReason, Request, RequestState
+from engine.scheduling.composer import StepComposer
+from engine.scheduling.policies import POLICIES, POLICY_NAMES
+from engine.scheduling.scheduler import Planned, Scheduler
+from tests.support.harness import CoreHarness, make_request
+
+
+def make_scheduler(num_blocks: int = 16, max_num_seqs: int = 4) -> tuple[Scheduler, Knobs]:
+    config = EngineConfig(
+        num_blocks=num_blocks,
+        block_size=4,
+        max_model_len=64,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=32,
+    )
+    knobs = Knobs(max_num_seqs=max_num_seqs, max_num_batched_tokens=32, watermark=0.0)
+    return Scheduler(KVCache(config, "key")), knobs
+
+
+def add(scheduler: Scheduler, ordinal: int, prompt: int = 6, **fields: object) -> Request:
+    request = make_request(ordinal, range(ordinal * 100, ordinal * 100 + prompt), **fields)
+    scheduler.add(request)
+    return request
+
+
+def plan(scheduler: Scheduler, knobs: Knobs) -> Planned:
+    planned = scheduler.plan(knobs)
+    assert planned is not None
+    return planned
+
+
+def end_step(scheduler: Scheduler, planned: Planned) -> None:
+    """Take a step in; every row that samples gets token 7."""
+    for request, row in zip(planned.requests, planned.plan.rows, strict=True):
+        request.num_in_flight -= row.samples
+        if row.samples and request.finish_reason is None:
+            request.output_token_ids.append(7)
+    scheduler.end_step(planned, publish=True)
+
+
+def test_stall_free_is_the_only_policy_and_the_default() -> None:
+    assert POLICY_NAMES == ("stall_free",)
+    assert Knobs().policy in POLICY_NAMES
+
+
+def test_the_policy_changes_with_its_knob(monkeypatch: pytest.MonkeyPatch) -> None:
+    class LastFirst:
+        """Admits nobody, and ignores a knob."""
+
+        name = "last_first"
+        ignores = frozenset({"prefill_chunk"})
+
+        def compose(self, composer: StepComposer) -> None:
+            for request in reversed(composer.running):
+                composer.schedule(request)
+
+    monkeypatch.setitem(POLICIES, "last_first", LastFirst)
+    scheduler, knobs = make_scheduler(max_num_seqs=2)
+    for ordinal in range(1, 4):
+        add(scheduler, ordinal)
+    end_step(scheduler, plan(scheduler, knobs))
+    other = Knobs(policy="last_first", max_num_seqs=4, prefill_chunk=3)
+    planned = plan(scheduler, other)
+    assert [row.seq for row in planned.plan.rows] == [2, 1]
+    assert scheduler.effective(other)["prefill_chunk"] == (3, "ignored by last_first")
+    end_step(scheduler, planned)
+    assert [row.seq for row in plan(scheduler, knobs).plan.rows] == [1, 2]
+    assert scheduler.effective(knobs) == {}
+
+
+def test_progress_counts_when_planned() -> None:
+    """The next step can be planned before this one's token is known."""
+    scheduler, knobs = make_scheduler()
+    request = add(scheduler, 1)
+    first = plan(scheduler, knobs)
+    assert (request.num_computed_tokens, request.num_in_flight, request.gap) == (6, 1, 1)
+    second = plan(scheduler, knobs)
+    (row,) = second.plan.rows
+    assert (row.start, row.count, row.samples, row.prefill) == (6, 1, True, False)
+    assert (first.plan.step, second.plan.step) == (1, 2)
+    end_step(scheduler, first)
+    end_step(scheduler, second)
+    assert request.num_in_flight == 0
+
+
+def test_a_sequence_is_new_once_and_released_once() -> None:
+    scheduler, knobs = make_scheduler()
+    gone, stays = add(scheduler, 1), add(scheduler, 2)
+    first = plan(scheduler, knobs)
+    assert [new.seq for new in first.plan.new] == [1, 2]
+    end_step(scheduler, first)
+    scheduler.finish(gone, FinishReason.ABORT)
+    scheduler.finish(gone, FinishReason.STOP)
+    assert gone.finish_reason is FinishReason.ABORT
+    second = plan(scheduler, knobs)
+    assert (second.plan.new, second.plan.released) == ((), (1,))
+    end_step(scheduler, second)
+    scheduler.preempt([stays], knobs)
+    third = plan(scheduler, knobs)
+    assert third.plan.released == (2,)
+    assert [new.seq for new in third.plan.new] == [2]
+    assert third.preempted == (stays,)
+    end_step(scheduler, third)
+    assert plan(scheduler, knobs).plan.released == ()
+
+
+def test_one_that_never_ran_is_not_released() -> None:
+    scheduler, knobs = make_scheduler()
+    waiting, other = add(scheduler, 1), add(scheduler, 2)
+    scheduler.finish(waiting, FinishReason.ABORT)
+    assert plan(scheduler, knobs).plan.released == ()
+    assert other.state is RequestState.RUNNING
+
+
+def test_what_a_preempted_sequence_computed_is_not_published_into_its_new_table() -> None:
+    """Depth 2: the step of the old table ends after the request was admitted again."""
+    scheduler, knobs = make_scheduler()
+    knobs = Knobs(max_num_seqs=4, max_num_batched_tokens=8, prefix_caching=True, watermark=0.0)
+    request = add(scheduler, 1, prompt=12)
+    first = plan(scheduler, knobs)  # 8 of 12 tokens, nothing sampled
+    scheduler.preempt([request], knobs)
+    second = plan(scheduler, knobs)
+    assert [new.seq for new in second.plan.new] == [1]
+    assert (first.epochs, second.epochs) == ((0,), (1,))
+    end_step(scheduler, first)
+    assert len(scheduler.cache.index) == 0
+    end_step(scheduler, second)
+    assert len(scheduler.cache.index) == 2
+    scheduler.check()
+
+
+def test_a_failed_step_is_taken_back() -> None:
+    scheduler, knobs = make_scheduler()
+    request = add(scheduler, 1)
+    planned = plan(scheduler, knobs)
+    scheduler.take_back(planned)
+    assert request.num_in_flight == 0
+    scheduler.preempt([request], knobs)
+    assert scheduler.cache.pool.num_used == 0
+    again = plan(scheduler, knobs)
+    assert again.plan.rows[0].start == 0
+
+
+def test_those_spared_by_a_failure_keep_their_order() -> None:
+    """Blocks are let go in the order of the rows, so that runs can be repeated."""
+    engine = CoreHarness(num_blocks=256, max_num_seqs=64, max_num_batched_tokens=128)
+    for i in range(40):
+        engine.submit(f"r{i}", [i, 1, 2], 6)
+    engine.step()
+    engine.runner.fail_steps = {2}
+    engine.submit("blamed", [3, 3, 3], 6)
+    engine.step()
+    assert engine.ends["blamed"].error is not None
+    engine.step()
+    assert engine.records[-1].preempted == tuple(f"r{i}" for i in range(40))
+    engine.finish()
+
+
+def test_check_sees_a_request_that_waits_with_blocks() -> None:
+    scheduler, _knobs = make_scheduler()
+    request = add(scheduler, 1)
+    scheduler.check()
+    scheduler.cache.extend(request, 4)
+    with pytest.raises(AssertionError):
+        scheduler.check()
+
+
+def test_wait_reason_by_position() -> None:
+    scheduler, knobs = make_scheduler(max_num_seqs=1)
+    requests = [add(scheduler, ordinal) for ordinal in range(1, 5)]
+    assert scheduler.wait_reason(requests[0], 0) == "it is next"
+    assert scheduler.wait_reason(requests[1], 1) == "behind 1 other"
+    plan(scheduler, knobs)
+    reason = "no slot: 1 of 1 sequences run"
+    assert scheduler.waiting_reason == scheduler.wait_reason(requests[1], 0) == reason
+    assert scheduler.wait_reason(requests[3], 2) == (
+        f"behind 2 others, the first of which waits: {reason}"
+    )
+
+
+def test_the_reason_goes_when_nobody_waits() -> None:
+    scheduler, knobs = make_scheduler(max_num_seqs=1)
+    add(scheduler, 1)
+    second = add(scheduler, 2)
+    plan(scheduler, knobs)
+    assert scheduler.waiting_reason
+    scheduler.finish(second, FinishReason.ABORT)
+    plan(scheduler, knobs)
+    assert scheduler.waiting_reason == ""
+
+
+def test_effective_is_requested_unless_something_holds_it_up() -> None:
+    scheduler, knobs = make_scheduler()
+    for ordinal in range(1, 4):
+        add(scheduler, ordinal)
+    assert scheduler.effective(knobs) == {}
+    plan(scheduler, knobs)
+    assert scheduler.effective(knobs) == {}
+    fewer = Knobs(max_num_seqs=1, draining=True)
+    assert scheduler.effective(fewer) == {
+        "max_num_seqs": (3, "2 more than asked for still run"),
+        "draining": (True, "3 still run"),
+    }

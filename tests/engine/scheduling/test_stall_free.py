@@ -1,0 +1,204 @@
+"""Stall-free chunked prefill, seen in the plans of a whole core."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.harness import CoreHarness
+
+
+def shapes(engine: CoreHarness) -> list[list[tuple[int, int, bool]]]:
+    """(sequence, tokens, prefill) of each row of each step."""
+    return [
+        [(row.seq, row.count, row.prefill) for row in plan.rows] for plan in engine.runner.plans
+    ]
+
+
+def test_a_prompt_goes_in_what_decodes_leave() -> None:
+    engine = CoreHarness(max_num_batched_tokens=8, max_num_seqs=4)
+    engine.submit("a", [1, 2, 3], 20)
+    engine.submit("b", [4, 5, 6, 7, 8], 20)
+    engine.step()
+    engine.submit("long", list(range(100, 115)), 3)
+    engine.submit("late", [50, 51], 3)
+    for _ in range(5):
+        engine.step()
+    assert shapes(engine) == [
+        [(1, 3, True), (2, 5, True)],
+        [(1, 1, False), (2, 1, False), (3, 6, True)],
+        [(1, 1, False), (2, 1, False), (3, 6, True)],
+        [(1, 1, False), (2, 1, False), (3, 3, True), (4, 2, True)],
+        [(1, 1, False), (2, 1, False), (3, 1, False), (4, 1, False)],
+        [(1, 1, False), (2, 1, False), (3, 1, False), (4, 1, False)],
+    ]
+
+
+def test_chunks_of_running_prompts_go_before_admissions() -> None:
+    engine = CoreHarness(max_num_batched_tokens=12, prefill_chunk=4)
+    engine.submit("a", list(range(10)), 2)
+    engine.submit("b", list(range(100, 110)), 2)
+    engine.step()
+    engine.submit("c", list(range(200, 210)), 2, priority=9)
+    engine.step()
+    assert shapes(engine)[1] == [(1, 4, True), (2, 4, True), (3, 4, True)]
+
+
+def test_decodes_go_first_whoever_was_admitted_first() -> None:
+    engine = CoreHarness(max_num_batched_tokens=8, prefill_chunk=4)
+    engine.submit("long", list(range(40)), 2)
+    engine.submit("short", [50, 51], 9)
+    engine.step()
+    engine.core.change_knobs({"prefill_chunk": 0}, "test")
+    engine.step()
+    assert shapes(engine) == [
+        [(1, 4, True), (2, 2, True)],
+        [(2, 1, False), (1, 7, True)],
+    ]
+
+
+def test_the_chunk_cap_leaves_budget_for_others() -> None:
+    engine = CoreHarness(max_num_batched_tokens=10, prefill_chunk=4)
+    for i in range(4):
+        engine.submit(f"r{i}", list(range(100 * i, 100 * i + 9)), 1)
+    engine.step()
+    assert shapes(engine)[0] == [(1, 4, True), (2, 4, True), (3, 2, True)]
+
+
+def test_knobs_hold_from_the_next_step_on() -> None:
+    engine = CoreHarness(max_num_batched_tokens=32, max_num_seqs=4)
+    engine.submit("a", list(range(40)), 2)
+    engine.step()
+    engine.core.change_knobs({"max_num_batched_tokens": 5}, "test")
+    engine.step()
+    assert [plan.num_tokens for plan in engine.runner.plans] == [32, 5]
+    assert [record.budget for record in engine.records] == [32, 5]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_priorities_are_admitted_first(depth: int) -> None:
+    engine = CoreHarness(max_num_seqs=1, depth=depth)
+    for name, priority in (("low", -1), ("mid", 0), ("mid2", 0), ("high", 5)):
+        engine.submit(name, [1, 2, 3], 2, priority=priority)
+    engine.finish()
+    admitted = [name for record in engine.records for name in record.admitted]
+    assert admitted == ["high", "mid", "mid2", "low"]
+
+
+def test_the_head_of_the_line_is_not_overtaken() -> None:
+    """A small request that fits waits behind a big one that does not, or the big one starves."""
+    engine = CoreHarness(num_blocks=8, prefix_caching=False)
+    engine.submit("running", list(range(14)), 6)
+    engine.submit("big", list(range(100, 120)), 2)
+    engine.submit("small", [7], 2)
+    engine.step()
+    assert shapes(engine)[0] == [(1, 14, True)]
+    engine.finish()
+    admitted = [name for record in engine.records for name in record.admitted]
+    assert admitted == ["running", "big", "small"]
+
+
+def test_fewer_slots_drain_down() -> None:
+    engine = CoreHarness(max_num_seqs=4)
+    for i in range(6):
+        engine.submit(f"r{i}", [i, 1, 2], 4 + i)
+    engine.step()
+    engine.core.change_knobs({"max_num_seqs": 2}, "test")
+    engine.step()
+    states = {state.name: state for state in engine.snapshot().knobs}
+    assert (states["max_num_seqs"].requested, states["max_num_seqs"].effective) == (2, 4)
+    assert states["max_num_seqs"].note == "2 more than asked for still run"
+    while len(engine.ends) < 2:
+        engine.step()
+    assert engine.snapshot().num_running == 2
+    assert engine.snapshot().totals.preemptions == 0
+    state = next(s for s in engine.snapshot().knobs if s.name == "max_num_seqs")
+    assert (state.effective, state.note) == (2, "")
+    engine.finish()
+
+
+def test_draining_ends_what_runs_and_admits_nothing() -> None:
+    engine = CoreHarness(max_num_seqs=2)
+    for i in range(4):
+        engine.submit(f"r{i}", [i, 1, 2], 4)
+    engine.step()
+    engine.core.change_knobs({"draining": True}, "test")
+    state = next(s for s in engine.snapshot().knobs if s.name == "draining")
+    assert (state.requested, state.effective, state.note) == (True, True, "2 still run")
+    engine.run()
+    assert set(engine.ends) == {"r0", "r1"}
+    assert engine.core.num_unfinished == 2
+    engine.core.change_knobs({"draining": False}, "test")
+    engine.finish()
+
+
+def test_draining_ends_what_was_preempted_too() -> None:
+    engine = CoreHarness(num_blocks=6, block_size=4, max_num_seqs=2)
+    engine.submit("a", [1, 2, 3], 16)
+    engine.submit("b", [4, 5, 6], 16)
+    engine.submit("c", [7, 8, 9], 4)
+    while not engine.snapshot().totals.preemptions:
+        engine.step()
+    engine.core.change_knobs({"draining": True}, "test")
+    engine.run()
+    assert set(engine.ends) == {"a", "b"}
+    engine.core.change_knobs({"draining": False}, "test")
+    engine.finish()
+
+
+def test_a_budget_below_what_runs_says_so() -> None:
+    engine = CoreHarness(max_num_seqs=4)
+    for i in range(4):
+        engine.submit(f"r{i}", [i, 1, 2], 6)
+    engine.step()
+    engine.core.change_knobs({"max_num_seqs": 2, "max_num_batched_tokens": 2}, "test")
+    state = next(s for s in engine.snapshot().knobs if s.name == "max_num_batched_tokens")
+    assert state.note == "4 still run: the last admitted get no token for now"
+    engine.finish()
+
+
+def test_paused_stands_still_and_goes_on() -> None:
+    engine = CoreHarness()
+    engine.submit("a", [1, 2], 5)
+    engine.step()
+    engine.core.change_knobs({"paused": True}, "test")
+    engine.run()
+    assert len(engine.runner.plans) == 1
+    assert engine.core.idle
+    engine.core.change_knobs({"paused": False}, "test")
+    engine.finish()
+    assert len(engine.tokens["a"]) == 5
+
+
+@given(
+    prompts=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    budget=st.integers(4, 24),
+    chunk=st.integers(0, 16),
+    depth=st.sampled_from((1, 2)),
+)
+@settings(max_examples=60)
+def test_no_decode_ever_waits_for_a_prompt(
+    prompts: list[int], budget: int, chunk: int, depth: int
+) -> None:
+    """With blocks enough, a sequence that decodes has a row in every step until it ends."""
+    engine = CoreHarness(
+        num_blocks=256,
+        max_num_seqs=4,
+        max_num_batched_tokens=budget,
+        prefill_chunk=min(chunk, budget),
+        depth=depth,
+        prefix_caching=False,
+    )
+    for i, length in enumerate(prompts):
+        engine.submit(f"r{i}", [i, *range(100, 100 + length)], 1 + i % 7)
+    engine.finish()
+    outputs: dict[int, int] = {}
+    for plan in engine.runner.plans:
+        decoding = {seq for seq, count in outputs.items() if 0 < count < 1 + (seq - 1) % 7}
+        assert decoding == {row.seq for row in plan.rows if not row.prefill}
+        assert plan.num_tokens <= budget
+        for row in plan.rows:
+            assert row.count == 1 or row.prefill
+            assert row.count <= (chunk or budget) or not row.prefill
+            outputs[row.seq] = outputs.get(row.seq, 0) + row.samples
