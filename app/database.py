@@ -137,9 +137,11 @@ class Database:
 
     def _version(self) -> int:
         """The schema's version; 0 where there is none yet."""
-        version: int = self.read("PRAGMA user_version")[0][0]
-        owner = self.read("PRAGMA application_id")[0][0]
-        tables = self.read("SELECT count(*) FROM sqlite_schema")[0][0]
+        # One statement sees one state, also while another process creates the tables.
+        version, owner, tables = self.read(
+            "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema)"
+            " FROM pragma_user_version, pragma_application_id"
+        )[0]
         if tables and owner != APPLICATION_ID:
             raise StoreError(f"{self.path} is another program's database; set another data_dir")
         if version > SCHEMA_VERSION:
@@ -147,7 +149,7 @@ class Database:
                 f"{self.path} was written by a newer batchdeck (schema {version}, this one knows"
                 f" {SCHEMA_VERSION}); update batchdeck or set another data_dir"
             )
-        return version
+        return int(version)
 
     def _create(self) -> None:
         with self.transaction():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import ClassVar
 from textual import on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -35,7 +37,6 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
 SHUTDOWN_SECONDS = 12.0
 THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
-SIGNALS = ("SIGTERM", "SIGHUP")
 
 
 class Tui(App[int]):
@@ -74,15 +75,24 @@ class Tui(App[int]):
         self.deck = Deck(client, self._sessions, ASCII if settings.ascii else UNICODE)
         self.set_class(settings.ascii, "-ascii")
 
+    def get_driver_class(self) -> type[Driver]:
+        driver = super().get_driver_class()
+        if driver.__name__ == "LinuxDriver":
+            from app.screens.terminal import TerminalDriver
+
+            return TerminalDriver
+        return driver
+
     def get_default_screen(self) -> Screen[None]:
         return self.deck
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
-        for name in SIGNALS:
-            # Windows has no SIGHUP, and its loops take no handlers.
-            if (number := getattr(signal, name, None)) is not None and not self.is_headless:
-                loop.add_signal_handler(number, self._signalled, number)
+        # Windows has no SIGHUP, and its loops take no handlers.
+        if self.is_headless or sys.platform == "win32":
+            return
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._signalled, number)
 
     def on_ready(self) -> None:
         # The screen is painted; from here on the engine's thread may import torch.
@@ -146,6 +156,7 @@ class Tui(App[int]):
         if self._quitting:
             return
         self._quitting = True
+        self.notify("Ending the replies and the engine…")
         self._sessions.stop_all()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STOP_SECONDS
@@ -155,6 +166,12 @@ class Tui(App[int]):
         self._sessions.close_all()
         await self._end_engine()
         self.exit(return_code=code)
+
+    def end(self) -> None:
+        """See to it that every reply is kept and the engine is down, whatever ended the screen."""
+        self._sessions.close_all()
+        if not self.engine_ended:
+            self._client.shutdown()
 
     def _model_commands(self) -> Iterable[SystemCommand]:
         from engine.model.registry import Registry
@@ -189,10 +206,10 @@ class Tui(App[int]):
             log.error("the engine did not end within %g s", SHUTDOWN_SECONDS)
 
     def _handle_exception(self, error: Exception) -> None:
-        # Told by `run`, once the terminal is itself again.
         self.crash = self.crash or error
-        self._exit_renderables.clear()
         super()._handle_exception(error)
+        # Told by `run`'s caller, and not by Textual with the values of all variables.
+        self._exit_renderables.clear()
 
 
 def run(client: EngineClient, store: Store, settings: Settings, load: LoadRequest) -> int:
@@ -205,12 +222,15 @@ def run(client: EngineClient, store: Store, settings: Settings, load: LoadReques
         BaseException: what the application crashed of; the terminal is restored by then.
     """
     read_alt_keys()
-    app = Tui(client, store, settings, load)
+    try:
+        app = Tui(client, store, settings, load)
+    except BaseException:
+        client.shutdown()
+        raise
     try:
         app.run()
     finally:
-        if not app.engine_ended:
-            client.shutdown()
+        app.end()
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0

@@ -14,7 +14,7 @@ from textual.widgets import Footer
 
 from app.database import StoreError
 from app.screens.chat import ChatPane
-from app.screens.dialogs import AskText, PickConversation
+from app.screens.dialogs import AskText, Confirm, PickConversation
 from app.screens.engine_watch import EngineWatch
 from app.screens.export import as_markdown, file_name
 from app.screens.panel_bar import PanelBar
@@ -41,12 +41,24 @@ class Deck(Screen[None]):
     """
 
     AUTO_FOCUS = "PromptArea"
-    HORIZONTAL_BREAKPOINTS = ((0, "-tiny"), (60, "-narrow"), (110, "-rail"), (150, "-split"))  # type: ignore[assignment]
-    VERTICAL_BREAKPOINTS = ((0, "-flat"), (16, "-short"), (36, "-tall"))  # type: ignore[assignment]
+    HORIZONTAL_BREAKPOINTS: list[tuple[int, str]] | None = [  # noqa: RUF012  # as Textual has it
+        *((0, "-tiny"), (60, "-narrow"), (110, "-rail"), (150, "-split")),
+    ]
+    VERTICAL_BREAKPOINTS: list[tuple[int, str]] | None = [  # noqa: RUF012
+        *((0, "-flat"), (16, "-short"), (36, "-tall")),
+    ]
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "app.help", "Help", tooltip="This page", id="app.help"),
-        Binding("f2", "mode", "Engine", tooltip="Between chat and engine", id="view.mode"),
+        # Before what is typed after it, which is for the pane that it brings.
+        Binding(
+            "f2",
+            "mode",
+            "Engine",
+            tooltip="Between chat and engine",
+            id="view.mode",
+            priority=True,
+        ),
         Binding(
             "escape",
             "stop",
@@ -110,6 +122,9 @@ class Deck(Screen[None]):
         self._show_panel(0)
         self.chat.prompt.hint(self._key_of("send"), self._key_of("newline"))
         self.pump.start()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._keep_focus)
 
     def on_unmount(self) -> None:
         self.pump.stop()
@@ -205,13 +220,19 @@ class Deck(Screen[None]):
         self._switched()
 
     def action_delete(self) -> None:
+        """Forget the conversation on view for good, if that is meant."""
         session = self.sessions.current
-        try:
-            self.sessions.delete(session)
-        except StoreError as error:
-            self.notify(str(error), severity="error")
-        self.chat.forget(session)
-        self._switched()
+
+        def delete(sure: bool | None) -> None:
+            if sure:
+                try:
+                    self.sessions.delete(session)
+                except StoreError as error:
+                    self.notify(str(error), severity="error")
+                self.chat.forget(session)
+                self._switched()
+
+        self.app.push_screen(Confirm(f"Delete “{session.title}” for good?", "delete"), delete)
 
     def action_rename(self) -> None:
         session = self.sessions.current
@@ -252,9 +273,15 @@ class Deck(Screen[None]):
         else:
             self.notify(f"Written to {path}")
 
+    def action_copy_text(self) -> None:
+        super().action_copy_text()
+        self.notify("Copied the selection.")
+
     def action_page(self, pages: int) -> None:
-        transcript = self.chat.transcript
-        transcript.action_page_up() if pages < 0 else transcript.action_page_down()
+        if pages < 0:
+            self.chat.transcript.action_page_up()
+        else:
+            self.chat.transcript.action_page_down()
 
     def action_follow(self) -> None:
         self.chat.transcript.follow()
@@ -299,11 +326,11 @@ class Deck(Screen[None]):
     def action_mode(self) -> None:
         """Between chat and engine; where both are on view, the focus goes."""
         if self.has_class("-split"):
-            away = self.chat.prompt.area.has_focus
-            self._focus_panel() if away else self.chat.prompt.area.focus()
-            return
-        self.toggle_class("-engine")
-        if self.has_class("-engine"):
+            to_engine = self.chat.prompt.area.has_focus
+        else:
+            to_engine = not self.has_class("-engine")
+            self.set_class(to_engine, "-engine")
+        if to_engine:
             self._focus_panel()
         else:
             self.chat.prompt.area.focus()
@@ -355,6 +382,14 @@ class Deck(Screen[None]):
     def _focus_panel(self) -> None:
         panel = self.panels.numbered[self._panel][1]
         self.set_focus(panel if panel.can_focus else None)
+
+    def _keep_focus(self) -> None:
+        """Bring the focus back from a pane that there is no room for any more."""
+        if self.focused is None or not self.focused.region:
+            if self.chat.region:
+                self.chat.prompt.area.focus()
+            else:
+                self._focus_panel()
 
     def _key_of(self, action: str) -> str:
         """The key that is bound to an action now, as it is shown."""

@@ -42,6 +42,29 @@ class AskText(ModalScreen[str | None]):
         self.dismiss(event.value.strip() or None)
 
 
+class Confirm(ModalScreen[bool]):
+    """Asks whether something that cannot be taken back is meant.
+
+    Args:
+        deed: what Enter does, in one word.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "dismiss(True)", "Yes", id="dialog.confirm"),
+        Binding("escape", "dismiss(False)", "Cancel", id="dialog.cancel"),
+    ]
+
+    def __init__(self, question: str, deed: str) -> None:
+        super().__init__()
+        self._question = question
+        self._deed = deed
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(self._question, markup=False)
+            yield Label(f"Enter to {self._deed}, Esc to leave it.")
+
+
 class PickConversation(ModalScreen[str | None]):
     """Asks for one of the conversations, found by any words of its title."""
 

@@ -7,20 +7,21 @@ Option sends those characters themselves unless it is set to be Meta, so that ES
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
 
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
+NAMES = {"\x1b\r": "alt+enter", **{f"\x1b{digit}": f"alt+{digit}" for digit in "123456789"}}
 
-class _Alt(StrEnum):
-    """Keys that Textual's own table has no name for."""
 
-    ENTER = "alt+enter"
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key as the table has them, which knows no such names."""
+
+    value: str
 
 
 def read_alt_keys() -> None:
     """From now on read Alt with a digit and with Enter as such."""
     table: dict[str, object] = ANSI_SEQUENCES_KEYS  # type: ignore[assignment]  # declared read-only
-    for digit in "123456789":
-        table.pop(f"\x1b{digit}", None)
-    table["\x1b\r"] = (_Alt.ENTER,)
+    table.update((sequence, (_Key(name),)) for sequence, name in NAMES.items())

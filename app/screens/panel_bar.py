@@ -37,10 +37,8 @@ class PanelBar(LineView):
         line = self.line(width)
         for place, (start, _, text) in enumerate(self._spans()):
             line.pad(self.palette.text, until=width - start)
-            current = place == self._current
-            line.add(
-                text, self.palette.cursor + self.palette.strong if current else self.palette.muted
-            )
+            chosen = self.palette.strong + self.palette.cursor
+            line.add(text, chosen if place == self._current else self.palette.muted)
         return [line]
 
     def on_click(self, event: events.Click) -> None:

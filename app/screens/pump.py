@@ -134,7 +134,7 @@ class Pump:
 
     def _tell(self, before: EngineStatus, after: EngineStatus) -> None:
         """Say what became of a model."""
-        if after.phase is before.phase:
+        if (after.phase, after.model) == (before.phase, before.model):
             return
         if after.phase is EnginePhase.READY:
             # Else each full collection walks the 370,000 objects of torch, 0.2 s without a repaint.
@@ -143,7 +143,7 @@ class Pump:
             gc.freeze()
             if after.detail:
                 self._screen.notify(after.detail, severity="error", timeout=15)
-            elif before.phase is not EnginePhase.DRAINING:
+            else:
                 self._screen.notify(f"{after.model} is ready.")
         elif after.phase is EnginePhase.FAILED:
             self._screen.notify(after.detail, severity="error", timeout=30)

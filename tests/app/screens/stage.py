@@ -1,0 +1,114 @@
+"""Stage: the application over a scripted engine, its time in the hands of the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from unittest.mock import patch
+
+from textual.pilot import Pilot
+
+from app.screens.deck import Deck
+from app.screens.pump import Pump
+from app.screens.sessions import SessionList
+from app.settings import Settings
+from app.store import Store
+from app.tui import Tui
+from engine.client import LoadRequest, Submission
+from tests.support.scripted_engine import ScriptedEngine, echo
+from tests.widgets.hosting import press, settle
+
+Replies = Mapping[str, str] | Callable[[Submission], str]
+
+
+class Stage:
+    """A running `Tui`. Nothing moves but by `turn`, unless the stage is live."""
+
+    def __init__(self, app: Tui, engine: ScriptedEngine, store: Store, pilot: Pilot[int]) -> None:
+        self.app = app
+        self.engine = engine
+        self.store = store
+        self.pilot = pilot
+
+    @property
+    def deck(self) -> Deck:
+        return self.app.deck
+
+    @property
+    def sessions(self) -> SessionList:
+        return self.deck.sessions
+
+    @property
+    def prompt(self) -> str:
+        return self.deck.chat.prompt.text
+
+    @property
+    def transcript(self) -> str:
+        return self.deck.chat.transcript.text
+
+    @property
+    def toasts(self) -> list[str]:
+        """What was said in passing, oldest first."""
+        return [toast.message for toast in self.app._notifications]
+
+    async def screen(self) -> str:
+        """All that is on the screen, once it is laid out."""
+        await self.pilot.pause()
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text for strip in strips)
+
+    async def turn(self, steps: int = 0) -> None:
+        """Run engine steps, carry over what came of them, and paint."""
+        self.engine.advance(steps)
+        self.deck.pump.turn(everything=True)
+        await self.app.workers.wait_for_complete()
+        await settle(self.app)
+
+    async def press(self, *keys: str) -> None:
+        await press(self.app, *keys)
+
+    async def send(self, text: str) -> None:
+        """Send `text` as one that was pasted and then sent with Enter."""
+        self.deck.chat.prompt.area.load_text(text)
+        await self.press("enter")
+
+    async def finish(self) -> None:
+        """Let every reply come to its end."""
+        self.engine.finish_all()
+        await self.turn()
+
+
+@asynccontextmanager
+async def staged(
+    folder: Path,
+    replies: Replies = echo,
+    *,
+    size: tuple[int, int] = (120, 40),
+    ready: bool = True,
+    live: bool = False,
+    **settings: object,
+) -> AsyncIterator[Stage]:
+    """Open the application on the store in `folder`.
+
+    Args:
+        ready: there is a model.
+        live: the pump runs by its own timer.
+    """
+    engine = ScriptedEngine(replies, loaded=False)
+    store = Store(folder / "batchdeck.db")
+    chosen = Settings.model_validate({"data_dir": folder, **settings})
+    try:
+        app = Tui(engine, store, chosen, LoadRequest("scripted"))
+        timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)
+        with timer:
+            async with app.run_test(size=size) as pilot:
+                stage = Stage(app, engine, store, pilot)
+                await pilot.pause()
+                if ready:
+                    engine.ready()
+                await stage.turn()
+                app.clear_notifications()
+                yield stage
+    finally:
+        store.close()

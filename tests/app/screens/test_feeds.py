@@ -1,0 +1,55 @@
+"""What the pump collects beside the engine: the program's log and the loop's lag."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from app.screens import loop_lag
+from app.screens.log_feed import LogFeed
+from app.screens.loop_lag import LoopLag
+from widgets.log_line import Level
+
+
+def test_the_log_feed_takes_what_our_loggers_say() -> None:
+    feed = LogFeed()
+    feed.attach()
+    try:
+        logger = logging.getLogger("engine.model.gate")
+        logger.setLevel(logging.INFO)
+        logger.info("read %d", 1)
+        logger.warning("odd")
+        logger.error("bad")
+        logging.getLogger("asyncio").warning("not ours")
+        lines = feed.take()
+        assert [(line.level, line.source, line.text) for line in lines] == [
+            (Level.INFO, "engine", "read 1"),
+            (Level.WARNING, "engine", "odd"),
+            (Level.ERROR, "engine", "bad"),
+        ]
+        assert feed.take() == []
+    finally:
+        feed.detach()
+    logger.error("after")
+    assert feed.take() == []
+
+
+async def test_the_loop_lag_is_what_a_blocked_loop_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_lag, "INTERVAL", 0.001)
+    lag = LoopLag()
+    assert lag.p99() is None
+    lag.start()
+    try:
+        async with asyncio.timeout(10):
+            while lag.p99() is None:
+                await asyncio.sleep(0)
+            end = time.monotonic() + 0.05
+            while time.monotonic() < end:
+                pass
+            while (late := lag.p99()) is None or late < 0.04:
+                await asyncio.sleep(0)
+    finally:
+        lag.stop()

@@ -1,0 +1,151 @@
+"""How the screens look. `pytest --snapshot-update` accepts what they look like now."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from textual.pilot import Pilot
+
+from app.devices import Devices
+from app.screens.pump import Pump
+from app.settings import Settings
+from app.store import Store
+from app.tui import Tui
+from engine.client import LoadRequest
+from tests.app.screens.stage import Stage
+from tests.support.scripted_engine import ScriptedEngine
+from widgets.device_panel import DeviceReadings
+
+READINGS = DeviceReadings(
+    cpu=1.4,
+    cores=8,
+    rss=612 * 2**20,
+    memory_used=9 * 2**30,
+    memory_total=32 * 2**30,
+    loop_lag=0.007,
+    frames=15.0,
+)
+REPLY = """\
+Paged attention stores the key/value cache in fixed-size **blocks**, so that:
+
+- a sequence takes memory as it *grows*
+- sequences with one prefix share its blocks
+
+```python
+def slot(block_table, pos, bs=16):
+    return block_table[pos // bs] * bs + pos % bs
+```
+
+| engine | blocks |
+|--------|-------:|
+| this   |  2,048 |
+
+The rest of it is read as it comes, word by word, and it wraps where the line ends, as this does.
+"""
+TITLES = ("Explain paged attention.", "SQL help", "A haiku about rain", "Rust borrow checker")
+
+
+@pytest.fixture(autouse=True)
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same ids, times of day and readings every time; and a pump that waits to be told."""
+    ids = itertools.count(1)
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(ids) << 80))
+    monkeypatch.setattr("app.screens.entries.time", _Noon)
+    monkeypatch.setattr("widgets.log_panel.time_of_day", lambda seconds: "14:02:11")
+    monkeypatch.setattr(Devices, "read", lambda self, **_: READINGS)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with patch.object(Pump, "_come_again", Pump.turn):
+        yield
+
+
+class _Noon:
+    """`time`, stopped."""
+
+    localtime = staticmethod(time.localtime)
+    strftime = staticmethod(lambda *_: "14:02")
+
+
+Compare = Callable[..., bool]
+
+
+@pytest.fixture
+def look(snap_compare: Compare, tmp_path: Path) -> Iterator[Callable[..., bool]]:
+    """Four sessions in the midst of their replies, the first of them on view."""
+    stores: list[Store] = []
+
+    def compare(size: tuple[int, int], *keys: str, **settings: object) -> bool:
+        engine = ScriptedEngine(lambda submission: REPLY, loaded=False)
+        stores.append(Store(tmp_path / "batchdeck.db"))
+        chosen = Settings.model_validate({"data_dir": tmp_path, **settings})
+        app = Tui(engine, stores[-1], chosen, LoadRequest("qwen2.5-0.5b"))
+        app.deck.engine._clock = lambda: 0.0
+
+        async def play(pilot: Pilot[int]) -> None:
+            stage = Stage(app, engine, stores[-1], pilot)
+            await pilot.pause()
+            engine.ready()
+            await stage.turn()
+            app.clear_notifications()
+            for title in TITLES:
+                await stage.press("ctrl+n")
+                await stage.send(title)
+                await stage.turn(11)
+            engine.set_knobs({"max_num_seqs": 16}, who="local")
+            for _ in range(6):
+                await stage.turn(3)
+            await stage.press("alt+1", *keys)
+            await stage.turn()
+            await pilot.pause()
+
+        return snap_compare(app, terminal_size=size, run_before=play)
+
+    yield compare
+    for store in stores:
+        store.close()
+
+
+def test_chat_80x24(look: Compare) -> None:
+    assert look((80, 24))
+
+
+def test_panel_80x24(look: Compare) -> None:
+    assert look((80, 24), "f2", "6")
+
+
+def test_chat_120x40(look: Compare) -> None:
+    assert look((120, 40))
+
+
+def test_engine_120x40(look: Compare) -> None:
+    assert look((120, 40), "f2")
+
+
+def test_both_160x48(look: Compare) -> None:
+    assert look((160, 48))
+
+
+def test_light_160x48(look: Compare) -> None:
+    assert look((160, 48), theme="light")
+
+
+def test_without_colour(look: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert look((120, 40))
+
+
+def test_in_ascii(look: Compare) -> None:
+    assert look((160, 48), ascii=True)
+
+
+def test_terminals_own_colours(look: Compare) -> None:
+    assert look((120, 40), theme="ansi")
+
+
+def test_help(look: Compare) -> None:
+    assert look((80, 24), "f1")

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app import cli, plain, serving
+from app.exits import ExitCode
+from app.settings import Settings
+from engine.client import LoadRequest
+from engine.errors import ModelError
+from engine.loading import LoadedModel, Progress
+
+HEAVY = (
+    "torch",
+    "transformers",
+    "textual",
+    "rich",
+    "pydantic",
+    "asyncio",
+    "engine",
+    "app.settings",
+)
+
+
+def tui(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments, prog_name="tui")
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--version"])
+def test_help_and_version_load_nothing_of_weight(flag: str) -> None:
+    code = (
+        "import sys\nfrom app.cli import main\n"
+        "try:\n    main()\n"
+        f"finally:\n    print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, flag], capture_output=True, text=True)
+    assert ran.returncode == 0
+    assert ran.stderr == "[]\n"
+    assert ran.stdout.startswith("batchdeck " if flag == "--version" else "Usage: tui ")
+
+
+@pytest.mark.parametrize("command", ["models", "doctor", "demo"])
+def test_each_command_has_help(command: str) -> None:
+    result = tui(command, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: tui {command} ")
+
+
+def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+
+    def run(settings: Settings, *, each: bool, as_json: bool) -> int:
+        seen.update(settings=settings, each=each, as_json=as_json)
+        return ExitCode.OK
+
+    monkeypatch.setattr(plain, "run", run)
+    flags = (
+        "--model m --models r.toml --device cpu --dtype float32 --kv-memory 1MiB --max-model-len 64"
+        " --max-num-seqs 4 --max-num-batched-tokens 32 --log-level debug --system S --max-tokens 5"
+        " --temperature 0 --top-p 0.5 --top-k 3 --seed 9 --stop A --stop B --each --json"
+    )
+    assert tui(*flags.split()).exit_code == 0
+    settings = seen["settings"]
+    assert isinstance(settings, Settings)
+    assert settings.load_request() == LoadRequest(
+        model="m",
+        models_file="r.toml",
+        device="cpu",
+        dtype="float32",
+        kv_memory=1 << 20,
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=32,
+    )
+    assert (settings.log_level, settings.system) == ("debug", "S")
+    assert settings.sampling == {
+        "max_tokens": 5,
+        "temperature": 0.0,
+        "top_p": 0.5,
+        "top_k": 3,
+        "seed": 9,
+        "stop": ["A", "B"],
+    }
+    assert (seen["each"], seen["as_json"]) == (True, True)
+
+    assert tui("--num-blocks", "7").exit_code == 0
+    settings = seen["settings"]
+    assert isinstance(settings, Settings)
+    assert settings.num_blocks == 7
+    assert settings.sampling == {}
+    assert (seen["each"], seen["as_json"]) == (False, False)
+
+
+WRONG = {
+    "--nope": "No such option: --nope",
+    "nope": "No such command 'nope'",
+    "--top-k x": "--top-k",
+    "--top-p 7": "--top-p: top_p is 7.0; it must be a number above 0 and at most 1",
+    "--temperature nan": "--temperature: temperature is nan; it must be a number from 0 to 100",
+    "--max-tokens 0": "--max-tokens: max_tokens is 0; it must be an integer from 1 to",
+    "--seed -1": "--seed: seed is -1; it must be an integer from 0 to",
+    "--kv-memory 2GX": "--kv-memory: kv_memory is '2GX'; it must be a size such as 2GiB",
+    "--num-blocks 0": "--num-blocks: num_blocks is 0; it should be greater than 0",
+    "--num-blocks 9 --kv-memory 1G": "num_blocks and kv_memory exclude each other",
+    "--dtype int8": "--dtype: dtype is 'int8'; it must be one of auto, float32",
+    "--log-level loud": "--log-level: log_level is 'loud'; it should be 'debug', 'info'",
+    "--config nothere.toml": "nothere.toml: there is no such configuration file",
+    "--json models": "--json: it stands before models; options of models come after it",
+    "--seed 1 demo": "--seed: it stands before demo",
+    "models --models nothere.toml": "nothere.toml: No such file or directory",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG.items())
+def test_a_wrong_command_line_ends_with_2_and_names_what_is_wrong(
+    line: str, message: str, own_process: Path
+) -> None:
+    result = tui(*line.split())
+    assert result.exit_code == ExitCode.USAGE
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_wrong_variable_and_a_wrong_key_are_named(
+    own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = own_process / "c.toml"
+    config.write_text("modle = 'x'\n")
+    result = tui("--config", str(config))
+    assert (result.exit_code, result.stdout) == (ExitCode.USAGE, "")
+    assert result.stderr.startswith(f"tui: {config}: modle is no setting; allowed are model, ")
+    monkeypatch.setenv("TUI_TOP_K", "x")
+    result = tui("models")
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.startswith("tui: TUI_TOP_K: top_k is 'x'; it must be an integer")
+
+
+def test_a_model_that_cannot_be_loaded_ends_with_3_and_is_told_once(
+    own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: LoadRequest, progress: Progress) -> LoadedModel:
+        raise ModelError(f"model {request.model!r} is unknown")
+
+    monkeypatch.setattr(serving, "load_model", refuse)
+    result = tui("--model", "nope")
+    assert result.exit_code == ExitCode.NO_MODEL
+    assert result.stderr == "tui: could not load nope: model 'nope' is unknown\n"
+    assert result.stdout == ""
+
+
+def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:
+    flags = "--json --each --temperature 0 --max-tokens 12 --num-blocks 64"
+    lines = b"hi\n\nWhat is 2 + 2?\n\xff\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", "from app.cli import main; main()", *flags.split()],
+        input=lines,
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ran.stderr == b""
+    assert ran.returncode == ExitCode.FAILED
+    first, empty, third, invalid = map(json.loads, ran.stdout.splitlines())
+    for reply in (first, third):
+        assert list(reply) == ["text", "finish_reason", "usage", "timings"]
+        assert reply["text"].strip()
+        assert reply["finish_reason"] in ("stop", "length")
+        usage, timings = reply["usage"], reply["timings"]
+        assert list(usage) == ["prompt_tokens", "completion_tokens", "cached_tokens"]
+        assert usage["prompt_tokens"] > 0
+        assert 1 < usage["completion_tokens"] <= 12
+        assert list(timings) == ["queue_ms", "ttft_ms", "tpot_ms", "e2e_ms"]
+        assert 0 <= timings["queue_ms"] <= timings["ttft_ms"] < timings["e2e_ms"]
+        gaps = usage["completion_tokens"] - 1
+        spent = timings["ttft_ms"] + gaps * timings["tpot_ms"]
+        assert spent == pytest.approx(timings["e2e_ms"], abs=0.01 * gaps)
+    assert empty["error"]["message"] == "the prompt is empty; it must have some text"
+    assert "0xff, which is not valid UTF-8" in invalid["error"]["message"]

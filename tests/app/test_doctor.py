@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app import doctor
+from app.exits import ExitCode
+from app.settings import PREFIX, Settings
+from app.versions import PACKAGES, version
+
+Examine = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def examine(own_process: Path, capsys: pytest.CaptureFixture[str]) -> Examine:
+    def run(config: Path | None = None, **flags: object) -> tuple[int, str]:
+        settings, trouble = doctor.settings_or_default(flags, config)
+        code = doctor.run(settings, config, trouble)
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_all_is_well_here(examine: Examine) -> None:
+    code, text = examine()
+    assert code == ExitCode.OK
+    for package in PACKAGES[1:]:
+        assert f"  {package} " in text
+        assert version(package) in text
+    for title in ("Versions", "Machine", "Model", "Terminal", "Files"):
+        assert f"{title}\n" in text
+    assert "\nMissing" not in text
+    assert str(Settings().store_file) in text
+    assert str(Settings().log_file) in text
+
+
+def test_torch_that_cannot_be_imported_is_told_with_the_way_to_get_it(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, text = examine()
+    assert code == ExitCode.FAILED
+    missing = text.partition("\nMissing\n")[2]
+    assert missing.startswith("  torch: it cannot be imported (ModuleNotFoundError: ")
+    assert doctor.CPU_TORCH in missing
+
+
+def test_a_package_that_is_not_installed(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda name: "" if name == "safetensors" else "1")
+    code, text = examine()
+    assert code == ExitCode.FAILED
+    assert "  safetensors: it is not installed: pip install safetensors" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"model": "nope"}, "model: model 'nope' is unknown"),
+        ({"model": "./nope"}, "model: folder ./nope does not exist"),
+        ({"models": "nothere.toml"}, "model: nothere.toml: No such file"),
+        ({"device": "abacus"}, "device: device is 'abacus'; allowed are auto, cpu, cuda"),
+    ],
+)
+def test_a_model_or_device_that_cannot_be_had(
+    examine: Examine, flags: dict[str, str], told: str
+) -> None:
+    code, text = examine(**flags)
+    assert code == ExitCode.FAILED
+    assert f"\nMissing\n  {told}" in text
+
+
+def test_a_model_that_is_still_to_be_downloaded_is_no_fault(examine: Examine) -> None:
+    code, text = examine(model="batchdeck-tests/not-on-this-machine")
+    assert code == ExitCode.OK
+    assert "\nCould be better\n" in text
+    assert "model: its weights are not on this machine" in text
+
+
+def test_broken_settings_are_told_and_the_rest_is_examined(
+    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("modle = 'x'\n")
+    monkeypatch.setenv(f"{PREFIX}COLOUR", "red")
+    code, text = examine(config)
+    assert code == ExitCode.FAILED
+    assert f"\nMissing\n  configuration: {config}: modle is no setting" in text
+    assert "\n  TUI_COLOUR: no setting is read from it" in text
+    assert "builtin" in text
+
+
+def test_a_store_that_cannot_be_written(examine: Examine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, text = examine(data_dir=str(tmp_path / "file" / "deeper"))
+    assert code == ExitCode.FAILED
+    assert "store: " in text.partition("\nMissing\n")[2]
+    assert "cannot be written; set data_dir to another place" in text

@@ -1,0 +1,104 @@
+"""The plain program as a process of its own, over a scripted engine: pipes, files and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from app.exits import ExitCode
+
+# The engine tells when it was closed: what runs must not outlive the command.
+PROGRAM = """
+import sys
+from contextlib import contextmanager
+from app import plain
+from app.cli import main
+from tests.support.scripted_engine import ScriptedEngine
+
+@contextmanager
+def serving(request, terminal):
+    assert terminal is None
+    try:
+        yield ScriptedEngine({"hi": "Hello you"}, drives_itself=True)
+    finally:
+        print("closed", file=sys.stderr)
+
+plain.serving = serving
+main()
+"""
+
+
+def tui(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    chosen = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), **options}
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return subprocess.Popen(command, **chosen)  # type: ignore[call-overload,no-any-return]
+
+
+def ask(*arguments: str) -> tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO, BinaryIO]:
+    """A process that has answered a line and waits for the next, and its streams."""
+    # A shell that runs the tests in the background has children ignore SIGINT.
+    process = tui(*arguments, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write(b"hi\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"Hello you\n"
+    return process, process.stdin, process.stdout, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)],
+)
+@pytest.mark.parametrize("flags", [[], ["--each"]], ids=["one", "each"])
+def test_a_signal_ends_it_cleanly(
+    number: signal.Signals, code: ExitCode, flags: list[str], own_process: Path
+) -> None:
+    process, _, stdout, stderr = ask(*flags)
+    process.send_signal(number)
+    assert process.wait(20) == code
+    assert stdout.read() == b""
+    assert stderr.read() == b"closed\n"
+
+
+def test_a_closed_pipe_ends_it_quietly(own_process: Path) -> None:
+    process, stdin, stdout, stderr = ask("--each")
+    stdout.close()
+    stdin.write(b"hi\n")
+    stdin.flush()
+    assert process.wait(20) == ExitCode.CLOSED_PIPE
+    assert stderr.read() == b"closed\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_told(own_process: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        process = tui(stdout=full)
+        _, told = process.communicate(b"hi\n", 20)
+    assert process.returncode == ExitCode.NO_FILE
+    message = b"tui: standard input or output failed: No space left on device\n"
+    assert told == b"closed\n" + message
+
+
+def test_streams_that_are_closed(own_process: Path) -> None:
+    process = tui(preexec_fn=lambda: os.close(0))
+    assert process.communicate(timeout=20) == (b"", b"closed\n")
+    assert process.returncode == ExitCode.OK
+    process = tui(preexec_fn=lambda: os.close(1))
+    assert process.communicate(b"hi\n", 20)[1].startswith(b"tui: standard output is closed")
+    assert process.returncode == ExitCode.NO_FILE
+
+
+def test_refused_lines_are_told_apart_from_replies(own_process: Path) -> None:
+    process = tui("--system", "Be brief.")
+    out, told = process.communicate(b"hi\n\nhi\n", 20)
+    assert out == b"Hello you\nHello you\n"
+    assert told == b"tui: line 2: the prompt is empty; it must have some text\nclosed\n"
+    assert process.returncode == ExitCode.FAILED

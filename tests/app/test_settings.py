@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.settings import (
+    NAMES,
+    Settings,
+    SettingsError,
+    config_file,
+    load_settings,
+    parse_size,
+    unknown_variables,
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text("")
+    return path
+
+
+def refusal(
+    config: Path, text: str = "", env: dict[str, str] | None = None, **flags: object
+) -> str:
+    config.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags, config, env or {})
+    return str(caught.value)
+
+
+def test_flag_beats_environment_beats_file_beats_default(config: Path) -> None:
+    config.write_text('model = "file"\ndevice = "cpu"\ndtype = "float16"\nmax_model_len = 5\n')
+    env = {"TUI_MODEL": "env", "TUI_DEVICE": "cuda", "TUI_DTYPE": "", "TUI_MAX_NUM_SEQS": "7"}
+    settings = load_settings({"model": "flag", "device": None}, config, env)
+    assert (settings.model, settings.device, settings.dtype) == ("flag", "cuda", "float16")
+    assert (settings.max_model_len, settings.max_num_seqs) == (5, 7)
+    assert settings.max_num_batched_tokens is Settings().max_num_batched_tokens is None
+
+
+def test_sampling_merges_by_parameter(config: Path) -> None:
+    config.write_text('[sampling]\ntemperature = 0.1\ntop_k = 3\nstop = "END"\n')
+    env = {"TUI_TOP_K": "4", "TUI_MAX_TOKENS": "9", "TUI_IGNORE_EOS": "true"}
+    settings = load_settings({"max_tokens": 11, "seed": 5}, config, env)
+    assert settings.sampling == {
+        "temperature": 0.1,
+        "top_k": 4,
+        "max_tokens": 11,
+        "seed": 5,
+        "stop": ["END"],
+        "ignore_eos": True,
+    }
+
+
+def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> None:
+    config.write_text('kv_memory = "1GiB"\n')
+    settings = load_settings({}, config, {"TUI_NUM_BLOCKS": "64"})
+    assert (settings.kv_memory, settings.num_blocks) == (None, 64)
+    settings = load_settings({"kv_memory": "2M"}, config, {"TUI_NUM_BLOCKS": "64"})
+    assert (settings.kv_memory, settings.num_blocks) == (2 * 1024**2, None)
+    message = refusal(config, kv_memory="1G", num_blocks=4)
+    assert message == "--num-blocks: num_blocks and kv_memory exclude each other; state one"
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "flags", "parts"),
+    [
+        ("modle = 'x'", {}, {}, ["config.toml: modle is no setting; allowed are", *NAMES]),
+        ("[sampling]\nheat = 1", {}, {}, ["config.toml: heat is no sampling parameter", "top_k"]),
+        ("model = 3", {}, {}, ["config.toml: model is 3; it should be a valid string"]),
+        ("[keys]\nquit = 3", {}, {}, ["config.toml: keys.quit is 3; it should be a valid string"]),
+        ("sampling = 3", {}, {}, ["config.toml: sampling is 3; it should be a valid dictionary"]),
+        ("model = ", {}, {}, ["config.toml: Invalid value (at end of document)"]),
+        ("", {"TUI_NUM_BLOCKS": "0"}, {}, ["TUI_NUM_BLOCKS: num_blocks is '0'", "greater than 0"]),
+        ("", {"TUI_DTYPE": "int8"}, {}, ["TUI_DTYPE: dtype is 'int8'", "auto, float32, bfloat16"]),
+        ("", {"TUI_TOP_P": "x"}, {}, ["TUI_TOP_P: top_p is 'x'; it must be a number above 0"]),
+        ("", {"TUI_TEMPERATURE": "NaN"}, {}, ["TUI_TEMPERATURE: temperature is nan"]),
+        ("", {"TUI_LOG_LEVEL": "loud"}, {}, ["TUI_LOG_LEVEL", "'debug', 'info', 'warning'"]),
+        ("", {"TUI_MAX_NUM_SEQS": "1.5"}, {}, ["TUI_MAX_NUM_SEQS: max_num_seqs is '1.5'"]),
+        ("", {}, {"kv_memory": "2GX"}, ["--kv-memory: kv_memory is '2GX'", "2GiB, 512M"]),
+        ("", {}, {"temperature": -1.0}, ["--temperature: temperature is -1.0", "0 to 100"]),
+        ("", {}, {"stop": ["", "x"]}, ["--stop: stop is", "non-empty strings"]),
+    ],
+)
+def test_a_bad_setting_is_named_with_its_source_and_range(
+    config: Path, text: str, env: dict[str, str], flags: dict[str, object], parts: list[str]
+) -> None:
+    message = refusal(config, text, env, **flags)
+    for part in parts:
+        assert part in message
+
+
+def test_every_bad_setting_is_named(config: Path) -> None:
+    message = refusal(config, "modle = 1\nnum_blocks = -1")
+    assert sorted(line.split(": ")[1].split(" is ")[0] for line in message.splitlines()) == [
+        "modle",
+        "num_blocks",
+    ]
+
+
+def test_a_named_file_must_exist_the_usual_one_need_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / "none.toml"
+    with pytest.raises(SettingsError, match=r"none\.toml: there is no such configuration file"):
+        load_settings({}, missing, {})
+    with pytest.raises(SettingsError, match="no such configuration file"):
+        load_settings({}, None, {"TUI_CONFIG": str(missing)})
+    monkeypatch.setattr("app.settings.user_config_path", lambda *_, **__: tmp_path)
+    assert load_settings({}, None, {}).model == "builtin"
+    (tmp_path / "config.toml").write_text('model = "usual"')
+    assert load_settings({}, None, {}).model == "usual"
+    assert config_file(None, {"TUI_CONFIG": "~/x.toml"}) == Path.home() / "x.toml"
+
+
+def test_a_file_that_is_no_text_is_refused(config: Path) -> None:
+    config.write_bytes(b"model = '\xff'")
+    with pytest.raises(SettingsError, match=r"config\.toml: .*utf-8"):
+        load_settings({}, config, {})
+
+
+def test_unknown_variables_are_found() -> None:
+    env = {"TUI_MODLE": "x", "TUI_MODEL": "y", "TUI_TOP_K": "1", "TUI_CONFIG": "z", "PATH": ""}
+    assert unknown_variables(env) == ["TUI_MODLE"]
+
+
+def test_the_load_request_says_what_was_chosen(config: Path) -> None:
+    flags = {"model": "~/m", "models": "~/r.toml", "kv_memory": "1.5K", "max_model_len": 99}
+    request = load_settings(flags, config, {}).load_request()
+    assert request.model == str(Path.home() / "m")
+    assert request.models_file == str(Path.home() / "r.toml")
+    assert (request.kv_memory, request.max_model_len, request.num_blocks) == (1536, 99, None)
+
+
+def test_sizes() -> None:
+    sizes = {
+        "2GiB": 2 * 1024**3,
+        "512M": 512 * 1024**2,
+        "1.5 GB": 1_500_000_000,
+        "7": 7,
+        "3k": 3072,
+    }
+    assert {text: parse_size(text) for text in sizes} == sizes
+    for wrong in ("", "GiB", "-1", "1 GiB 2", "1e3", "infG", "2QB", True):
+        with pytest.raises(ValueError, match="size such as"):
+            parse_size(wrong)
+
+
+@given(st.integers(min_value=0, max_value=2**50))
+def test_a_number_of_bytes_is_itself(number: int) -> None:
+    assert parse_size(number) == parse_size(str(number)) == number
