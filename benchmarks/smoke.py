@@ -12,6 +12,7 @@ against the read bandwidth measured in the same run.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import time
@@ -173,10 +174,11 @@ def main() -> None:
     parser.add_argument("--models", default="builtin,387m")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
     bandwidth = read_bandwidth(device)
     print(
-        f"{device} {name}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"{device} {name}, {torch.get_num_threads()} threads "
+        f"({os.environ['OMP_WAIT_POLICY'].lower()} waiting), torch {torch.__version__}, "
         f"transformers {transformers.__version__}; reads {bandwidth / 1e9:.1f} GB/s; "
         f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, bfloat16, {options.rounds} rounds"
     )
