@@ -222,7 +222,12 @@ def _settings(context: typer.Context) -> Settings:
 
 def _refuse_options(context: typer.Context) -> None:
     """Options before a command would be lost on it."""
-    stated = [name for name, value in context.params.items() if value not in (None, False, [], ())]
+    # By identity: 0 is a value, though it equals False.
+    stated = [
+        name
+        for name, value in context.params.items()
+        if value is not None and value is not False and value not in ([], ())
+    ]
     if stated:
         command = context.invoked_subcommand
         raise typer.BadParameter(

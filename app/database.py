@@ -188,6 +188,8 @@ class Database:
                 why = f"it cannot be written ({text})"
             elif "full" in text:
                 why = f"there is no room for it ({text})"
+            elif "FOREIGN KEY" in text:
+                why = "another program deleted the conversation that this belongs to"
             elif "not a database" in text or "malformed" in text:
                 why = f"it is damaged ({text}); move it away to start anew"
             else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 
+from app.machine import num_cores
 from widgets.device_panel import DeviceReadings, GpuReading
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Devices:
         memory = psutil.virtual_memory()
         return DeviceReadings(
             cpu=max(spent - spent_before, 0.0) / max(now - before, 1e-3),
-            cores=_num_cores(),
+            cores=num_cores(),
             rss=self._process.memory_info().rss,
             memory_used=memory.total - memory.available,
             memory_total=memory.total,
@@ -47,13 +47,6 @@ class Devices:
         """Seconds of processor time that this process has used."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
-
-
-def _num_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Gpus:
@@ -89,8 +82,7 @@ class _Gpus:
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
         power = ask(nvml.nvmlDeviceGetPowerUsage, handle)
         return GpuReading(
-            # Older bindings give bytes.
-            name=name.decode() if isinstance(name, bytes) else str(name or "GPU"),
+            name=str(name or "GPU"),
             utilization=None if utilization is None else utilization.gpu / 100,
             memory_used=None if memory is None else memory.used,
             memory_total=None if memory is None else memory.total,

@@ -141,10 +141,11 @@ def _torch(settings: Settings) -> Iterator[Finding]:
 
 
 def _model(settings: Settings) -> Finding:
+    wanted = settings.load_request().model
     try:
-        found = examine(Registry.read(settings.models).find(settings.model), most_free_memory())
+        found = examine(Registry.read(settings.models).find(wanted), most_free_memory())
     except EngineError as error:
-        return Finding("model", settings.model, error.message)
+        return Finding("model", wanted, error.message)
     if found.loads_here:
         return Finding("model", f"{found.name}, {found.source}")
     is_needed = found.availability is not Availability.DOWNLOAD

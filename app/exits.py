@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """As docs/operating.md has them; those from 141 on are 128 + the signal, as shells count."""
+    """As docs/operating.md has them; those from 129 on are 128 + the signal, as shells count."""
 
     OK = 0
     FAILED = 1
@@ -18,6 +18,8 @@ class ExitCode(IntEnum):
     NO_FILE = 4
     """Standard input, standard output or the store cannot be read or written."""
     CRASHED = 70
+    HUNG_UP = 129
+    """The terminal of the interface was closed."""
     INTERRUPTED = 130
     CLOSED_PIPE = 141
     TERMINATED = 143

@@ -27,7 +27,10 @@ class RecentLines(logging.Handler):
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
+        try:
+            self.lines.append(self.format(record))
+        except Exception:  # a library's call whose arguments do not fit its text
+            self.handleError(record)
 
 
 def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:

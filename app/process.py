@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -66,6 +67,9 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool) -> int:
     recent = set_up(settings.log_file, settings.log_level, stderr=stderr)
     for name in unknown_variables():
         log.warning("the environment variable %s is no setting and is ignored", name)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A reply or a path may hold what the encoding of the output lacks.
+        sys.stdout.reconfigure(errors="replace")
     signal.signal(signal.SIGTERM, _terminate)
     with CrashReporter(settings.crash_dir, settings, recent.lines) as reporter:
         try:

@@ -144,7 +144,6 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self._leases = path.with_name(f"{path.name}-leases")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -191,6 +190,16 @@ class Store:
             "is_open": int(conversation.is_open),
         }
         self._db.write(_SAVE_CONVERSATION, values)
+
+    def save_label(self, conversation: Conversation) -> None:
+        """Replace its title and whether it is open; nothing if it was deleted.
+
+        The rest is left alone: another program may have gone on with it since it was read.
+        """
+        self._db.write(
+            "UPDATE conversation SET title = ?, is_open = ? WHERE id = ?",
+            (conversation.title, int(conversation.is_open), conversation.id),
+        )
 
     def delete_conversation(self, conversation_id: str) -> None:
         """Remove it with its messages; the journal keeps its requests."""

@@ -19,10 +19,11 @@ from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
+from app.exits import ExitCode
 from app.screens.commands import commands
 from app.screens.deck import Deck
 from app.screens.help import HelpScreen
-from app.screens.key_groups import key_groups
+from app.screens.key_groups import key_groups, key_names
 from app.screens.legacy_keys import read_alt_keys
 from app.screens.sessions import SessionList
 from app.settings import Settings, SettingsError
@@ -49,7 +50,6 @@ class Tui(App[int]):
 
     TITLE = "batchdeck"
     CSS_PATH: ClassVar[str] = "screens/deck.tcss"
-    ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
     ]
@@ -63,7 +63,6 @@ class Tui(App[int]):
             allowed = ", ".join((*THEMES, *self.available_themes))
             raise SettingsError(f"theme is {settings.theme!r}; allowed are {allowed}")
         self.theme = theme
-        self.set_keymap(settings.keys)
         self.crash: BaseException | None = None
         self.engine_ended = False
         self._client = client
@@ -74,6 +73,11 @@ class Tui(App[int]):
         )
         self.deck = Deck(client, self._sessions, ASCII if settings.ascii else UNICODE)
         self.set_class(settings.ascii, "-ascii")
+        names = key_names(self, self.deck)
+        for name in settings.keys:
+            if name not in names:
+                raise SettingsError(f"keys.{name} is no key; allowed are {', '.join(names)}")
+        self.set_keymap(settings.keys)
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -91,8 +95,11 @@ class Tui(App[int]):
         # Windows has no SIGHUP, and its loops take no handlers.
         if self.is_headless or sys.platform == "win32":
             return
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._signalled, number)
+        for number, code in (
+            (signal.SIGTERM, ExitCode.TERMINATED),
+            (signal.SIGHUP, ExitCode.HUNG_UP),
+        ):
+            loop.add_signal_handler(number, self._leave, code)
 
     def on_ready(self) -> None:
         # The screen is painted; from here on the engine's thread may import torch.
@@ -144,15 +151,14 @@ class Tui(App[int]):
         self._load_request = replace(self._load_request, model=model)
         self._client.load(self._load_request)
 
-    def _signalled(self, number: int) -> None:
-        # As shells count it.
-        self.run_worker(self._quit(128 + number))
-
     async def action_quit(self) -> None:
         """Stop what streams, end the engine, leave."""
-        self.run_worker(self._quit(0))
+        self._leave(ExitCode.OK)
 
-    async def _quit(self, code: int) -> None:
+    def _leave(self, code: ExitCode) -> None:
+        self.run_worker(self._quit(code))
+
+    async def _quit(self, code: ExitCode) -> None:
         if self._quitting:
             return
         self._quitting = True
@@ -218,7 +224,7 @@ def run(client: EngineClient, store: Store, settings: Settings, load: LoadReques
     The screen is painted first; then the engine is told to load, and at the end to shut down.
 
     Raises:
-        SettingsError: the theme is unknown.
+        SettingsError: the theme is unknown, or the name of a key.
         BaseException: what the application crashed of; the terminal is restored by then.
     """
     read_alt_keys()

@@ -74,7 +74,7 @@ class LoadRequest:
 
 
 class EngineClient(Protocol):
-    """An engine, here or elsewhere. Every call returns at once and may come from any thread."""
+    """An engine, here or elsewhere. From any thread; all calls but `shutdown` return at once."""
 
     def submit(
         self, submission: Submission, wake: Callable[[], None] | None = None
@@ -82,8 +82,9 @@ class EngineClient(Protocol):
         """Queue a request. A refusal comes as the stream's end, never as an exception.
 
         Args:
-            wake: called from the engine's text thread when the stream has news, at most once a
-                step for each distinct callable. It must not block: all streams wait for it.
+            wake: called when the stream has news, at most once a step for each distinct callable.
+                It comes from the engine's text thread, and must not block: all streams wait for it.
+                After `shutdown` it comes from within this call.
         """
         ...
 
@@ -119,5 +120,8 @@ class EngineClient(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """End every request, tell its owner, release the model. Blocks until the threads ended."""
+        """End every request, tell its owner, release the model.
+
+        Blocks until the threads ended; 10 s at most for a step or a load that does not return.
+        """
         ...

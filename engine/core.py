@@ -1,4 +1,4 @@
-"""EngineCore: plan, run, commit. One thread, no locks, deterministic under a given clock."""
+"""EngineCore: plan, run, commit. One thread, no locks, deterministic given clock and seeds."""
 
 from __future__ import annotations
 
@@ -199,11 +199,11 @@ class EngineCore:
         Raises:
             InvalidConfigError: nothing was changed.
         """
-        self.ledger.change(changes, who, self._clock(), self.records.total)
+        self.ledger.change(changes, who, self._clock(), self._scheduler.step)
 
     def undo_knobs(self, who: str) -> None:
         """Take back the last change of knobs; any thread may call this."""
-        self.ledger.undo(who, self._clock(), self.records.total)
+        self.ledger.undo(who, self._clock(), self._scheduler.step)
 
     def step(self) -> list[TokenOutput]:
         """Plan and submit as deep as the runner takes it, then commit the oldest step.
@@ -310,18 +310,17 @@ class EngineCore:
         now = self._clock()
         ends, num_outputs = self._take_tokens(planned, result, now)
         self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
-        for request, reason, error_info in ends:
-            last = () if error_info else tuple(request.output_token_ids[-1:])
-            self._end(request, reason, error_info, last)
+        for request, reason in ends:
+            self._end(request, reason, last_tokens=tuple(request.output_token_ids[-1:]))
         self._record(flight, planned.plan.rows, result.times, num_outputs, now)
 
     def _take_tokens(
         self, planned: Planned, result: StepResult, now: float
-    ) -> tuple[list[tuple[Request, FinishReason, ErrorInfo | None]], int]:
+    ) -> tuple[list[tuple[Request, FinishReason]], int]:
         """Append the sampled tokens; returns the requests that end with them, and how many tokens
         were taken: none for requests that ended while the step ran.
         """
-        ends: list[tuple[Request, FinishReason, ErrorInfo | None]] = []
+        ends: list[tuple[Request, FinishReason]] = []
         num_outputs = 0
         sampling = (
             request
@@ -334,7 +333,8 @@ class EngineCore:
                 continue
             if token_id < 0:
                 info = ErrorInfo("engine_error", "the model gave logits that are not finite")
-                ends.append((request, FinishReason.ERROR, info))
+                # At once, so that the blocks of this step are not published: others would find NaN.
+                self._end(request, FinishReason.ERROR, info)
                 continue
             request.output_token_ids.append(token_id)
             num_outputs += 1
@@ -343,7 +343,7 @@ class EngineCore:
             if reason is None:
                 self._outputs.append(TokenOutput(request.request_id, (token_id,)))
             else:
-                ends.append((request, reason, None))
+                ends.append((request, reason))
         return ends, num_outputs
 
     def _end(

@@ -145,7 +145,7 @@ class KnobChange:
 
     Attributes:
         time: engine clock, seconds.
-        step: the last step that ran under `before`.
+        step: the last step planned under `before`.
         undoes: whether it took back an earlier change.
     """
 

@@ -31,7 +31,7 @@ class Observer:
         self._card = card
         self._config = config
         self._totals = dict.fromkeys((f.name for f in fields(Totals)), 0)
-        self._ttft, self._tpot, self._itl = Samples(), Samples(), Samples(65_536)
+        self._ttft, self._tpot, self._itl = Samples(), Samples(), Samples()
         self._queue, self._e2e = Samples(), Samples()
         self._ended: deque[RequestView] = deque(maxlen=MAX_ENDED_VIEWS)
 

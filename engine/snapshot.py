@@ -119,7 +119,7 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class LatencyView:
-    """Distributions over the last `window` seconds, in seconds."""
+    """Distributions over the last `window` seconds, in seconds, of 8,192 samples at most each."""
 
     window: float
     ttft: Distribution

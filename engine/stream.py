@@ -37,12 +37,12 @@ class Usage:
 class Timings:
     """A finished request's times in seconds; None where there was none: one token has no tpot."""
 
-    queue: float | None
-    prefill: float | None
-    decode: float | None
-    ttft: float | None
-    tpot: float | None
-    e2e: float | None
+    queue: float | None = None
+    prefill: float | None = None
+    decode: float | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
 
     @staticmethod
     def of(timings: RequestTimings, num_output_tokens: int) -> Timings:
@@ -99,8 +99,7 @@ class RequestStream:
 
     def end_unserved(self, reason: FinishReason, error: ErrorInfo | None = None) -> None:
         """End a request that never reached the batch, and wake its owner."""
-        timings = Timings(None, None, None, None, None, None)
-        self.put(Delta("", 0, Finish(reason, Usage(0, 0, 0), timings, error)))
+        self.put(Delta("", 0, Finish(reason, Usage(0, 0, 0), Timings(), error)))
         if self.wake is not None:
             self.wake()
 

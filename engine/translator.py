@@ -14,7 +14,7 @@ from engine.client import LoadRequest, Submission
 from engine.core import EngineCore
 from engine.errors import EngineError, ErrorInfo, InvalidRequestError
 from engine.loading import LoadedModel
-from engine.output import StopFound, TokenOutput
+from engine.output import TokenOutput
 from engine.request import FinishReason
 from engine.stream import RequestStream
 from engine.text.processor import OutputProcessor
@@ -123,7 +123,9 @@ class Translator:
     def _submit(self, pending: _Pending) -> None:
         submission = pending.submission
         name = submission.request_id
-        if name in self._pending:
+        # One may still run on the model before while those that come wait for the next.
+        runs = self._processor is not None and self._processor.is_open(name)
+        if runs or name in self._pending:
             error = InvalidRequestError(
                 f"request_id is {name!r}; a request with this id has not ended yet", "request_id"
             )
@@ -178,7 +180,7 @@ class Translator:
     def _process(self, outputs: list[TokenOutput]) -> None:
         assert self._processor is not None
         for found in self._processor.process(outputs):
-            self._forward(partial(_stop, found=found))
+            self._forward(partial(EngineCore.stop, found=found))
 
     def _hold(self, request: LoadRequest) -> None:
         self._awaited = request
@@ -218,7 +220,3 @@ def _end_unserved(
         stream.end_unserved(reason, error)
     except Exception:
         log.exception("the wake call of a stream's reader failed")
-
-
-def _stop(core: EngineCore, found: StopFound) -> None:
-    core.stop(found)

@@ -23,15 +23,8 @@ class LineView(Widget):
 
     ALLOW_SELECT = False
 
-    def __init__(
-        self,
-        glyphs: Glyphs = UNICODE,
-        *,
-        name: str | None = None,
-        id: str | None = None,
-        classes: str | None = None,
-    ) -> None:
-        super().__init__(name=name, id=id, classes=classes)
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self.glyphs = glyphs
         self._lines: list[list[Segment]] = []
         self._strips: list[Strip] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
+from unicodedata import category
 
 from textual import events
 from textual.app import ComposeResult
@@ -19,9 +20,12 @@ MAX_HEIGHT = 8
 
 
 def printable(text: str) -> str:
-    """Pasted text with plain line ends and without control characters."""
+    """Pasted text with plain line ends, without control characters and halves of surrogate pairs.
+
+    Format characters stay: Persian words and emoji sequences are spelt with joiners.
+    """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(c for c in text if c in "\n\t" or c.isprintable() or c.isspace())
+    return "".join(c for c in text if c in "\n\t" or category(c) not in ("Cc", "Cs"))
 
 
 class PromptArea(TextArea):

@@ -108,10 +108,6 @@ class SessionColumns:
         figures = tuple(figure for figure in FIGURES if figure in kept)
         return SessionColumns(max(title, 1), source, state, figures, note)
 
-    @property
-    def figures_width(self) -> int:
-        return sum(figure.width + 1 for figure in self.figures)
-
     def spans(self) -> Iterator[tuple[str, int, int]]:
         """(name, first cell, width) of each column, from left to right."""
         x = CURSOR_WIDTH

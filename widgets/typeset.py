@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from io import StringIO
 from itertools import zip_longest
 
 from markdown_it import MarkdownIt
@@ -272,7 +273,7 @@ class Document:
                 self.rows.append(Row())
             self.rows += self._typesetter.set(block, self._width)
         if blocks and blocks[-1].map is not None:
-            lines = source.splitlines(keepends=True)[: blocks[-1].map[0]]
+            lines = _lines(source)[: blocks[-1].map[0]]
             self._tail_start += sum(map(len, lines))
         return kept
 
@@ -282,7 +283,12 @@ def _is_open(node: SyntaxTreeNode) -> bool:
     if node.type != "fence" or node.map is None:
         return False
     start, end = node.map
-    return end - start - len(node.content.splitlines()) < 2
+    return end - start - len(_lines(node.content)) < 2
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends, as the parser counts them: `str.splitlines` ends more, at U+2028."""
+    return StringIO(text, newline="").readlines()
 
 
 def _align(cell: Content, width: int, style: str) -> Content:

@@ -72,6 +72,10 @@ class ChatPane(Vertical):
         """A message went off: it is in the history, and the view goes to its reply."""
         session = self._sessions.current
         self.prompt.load("", session.history)
+        self.follow()
+
+    def follow(self) -> None:
+        """A reply was asked for: the view goes to it. What is written and not sent stays."""
         self.update()
         self.transcript.follow()
 

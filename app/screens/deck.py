@@ -154,10 +154,9 @@ class Deck(Screen[None]):
             self.sessions.current.chat.stop()
         elif self._editing is not None:
             self._editing = None
-            self.chat.prompt.load("", self.sessions.current.history)
+            self.chat.prompt.load(self.sessions.current.draft, self.sessions.current.history)
         else:
-            self.remove_class("-engine")
-            self.chat.prompt.area.focus()
+            self._to_prompt()
 
     def action_regenerate(self) -> None:
         try:
@@ -165,17 +164,21 @@ class Deck(Screen[None]):
         except InvalidRequestError as error:
             self.notify(error.message, severity="warning")
             return
-        self.chat.sent()
+        self._warn_unsaved()
+        self.chat.follow()
 
     def action_edit_last(self) -> None:
         """Take the last message back into the prompt; sending it makes another branch."""
-        messages = [m for m in self.sessions.current.chat.messages if m.role == "user"]
+        session = self.sessions.current
+        messages = [m for m in session.chat.messages if m.role == "user"]
         if not messages:
             self.notify("There is no message yet to edit.", severity="warning")
             return
+        if self._editing is None:
+            session.draft = self.chat.prompt.text
         self._editing = messages[-1].id
-        self.chat.prompt.load(messages[-1].content, self.sessions.current.history)
-        self.chat.prompt.area.focus()
+        self.chat.prompt.load(messages[-1].content, session.history)
+        self._to_prompt()
         self.notify("Enter sends it instead of the old one; Esc leaves it as it was.")
 
     @on(SessionBar.NewWanted)
@@ -294,8 +297,7 @@ class Deck(Screen[None]):
         conversation = view.origin.conversation if view else ""
         if conversation:
             self.open(conversation)
-            self.remove_class("-engine")
-            self.chat.prompt.area.focus()
+            self._to_prompt()
         else:
             self.notify("This request belongs to no conversation on the screen.")
 
@@ -369,8 +371,11 @@ class Deck(Screen[None]):
 
     def _switched(self) -> None:
         self._editing = None
-        self.remove_class("-engine")
         self.chat.update()
+        self._to_prompt()
+
+    def _to_prompt(self) -> None:
+        self.remove_class("-engine")
         self.chat.prompt.area.focus()
 
     def _show_panel(self, place: int) -> None:

@@ -18,7 +18,7 @@ class Entries:
     """Makes entries, keeping those of messages that do not change any more."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Entry] = {}
+        self._kept: dict[str, dict[str, Entry]] = {}  # of each conversation, by message
 
     def of(
         self, session: OpenSession, views: Mapping[str, RequestView], status: EngineStatus
@@ -29,23 +29,23 @@ class Entries:
             views: requests of the newest snapshot by id, for the state of a reply in the making.
         """
         entries = []
+        kept = self._kept.setdefault(session.key, {})
         messages = session.chat.messages
         for message in messages:
-            entry = self._kept.get(message.id)
+            entry = kept.get(message.id)
             if entry is None:
                 growing = session.chat.is_busy and message is messages[-1]
                 view = views.get(message.request_id or "")
                 note = progress(view, status) if growing else outcome(message)
                 entry = _entry(message, note, growing)
                 if not growing:
-                    self._kept[message.id] = entry
+                    kept[message.id] = entry
             entries.append(entry)
         return entries
 
     def forget(self, session: OpenSession) -> None:
         """Drop what was kept of a conversation that is closed."""
-        for message in session.chat.messages:
-            self._kept.pop(message.id, None)
+        self._kept.pop(session.key, None)
 
 
 def progress(view: RequestView | None, status: EngineStatus) -> str:

@@ -1,4 +1,4 @@
-"""Key groups: the keys as they are now, by where they act, for the help."""
+"""Key groups: the keys as they are now, by where they act, for the help; and all their names."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 
 from app.screens.deck import Deck
+from app.screens.dialogs import AskText, Confirm, PickConversation
+from app.screens.help import HelpScreen
+
+
+def key_names(app: App[int], deck: Deck) -> list[str]:
+    """What keys do, by the names under which the user may change them."""
+    bindings = [binding for _, node in _places(app, deck) for _, binding in node._bindings]
+    for dialog in (AskText, Confirm, PickConversation, HelpScreen):
+        bindings += [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
+    return sorted({binding.id for binding in bindings if binding.id is not None})
 
 
 def key_groups(app: App[int], deck: Deck) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
     """A heading, and its keys as (key, what it does, name); keys the user changed are changed."""
-    places: tuple[tuple[str, DOMNode], ...] = (
-        ("Everywhere", app),
-        ("Chat and view", deck),
-        ("Prompt", deck.chat.prompt.area),
-        ("Conversation", deck.chat.transcript),
-        ("Sessions", deck.panels.table),
-        ("Batch", deck.panels.batch),
-        ("KV map", deck.panels.kv),
-        ("Knobs", deck.panels.knobs),
-        ("Log", deck.panels.log),
-    )
-    for heading, node in places:
+    for heading, node in _places(app, deck):
         rows: dict[str, list[Binding]] = {}
         bindings_map = node._bindings.copy()
         bindings_map.apply_keymap(app._keymap)
@@ -41,6 +40,21 @@ def key_groups(app: App[int], deck: Deck) -> Iterator[tuple[str, list[tuple[str,
         ]
         if keys:
             yield heading, keys
+
+
+def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
+    """A heading for each node that has keys."""
+    return (
+        ("Everywhere", app),
+        ("Chat and view", deck),
+        ("Prompt", deck.chat.prompt.area),
+        ("Conversation", deck.chat.transcript),
+        ("Sessions", deck.panels.table),
+        ("Batch", deck.panels.batch),
+        ("KV map", deck.panels.kv),
+        ("Knobs", deck.panels.knobs),
+        ("Log", deck.panels.log),
+    )
 
 
 def _shown(keys: list[str], name: str) -> str:

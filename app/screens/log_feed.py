@@ -28,9 +28,14 @@ class LogFeed(logging.Handler):
             logging.getLogger(name).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except Exception:  # arguments that do not fit the text must not stop who logs
+            self.handleError(record)
+            return
         source = record.name.split(".")[0]
         place = bisect_right((logging.INFO, logging.WARNING, logging.ERROR), record.levelno)
-        self._lines.append(LogLine(record.created, Level(place), source, record.getMessage()))
+        self._lines.append(LogLine(record.created, Level(place), source, text))
 
     def take(self) -> list[LogLine]:
         """What came since the last call, oldest first."""

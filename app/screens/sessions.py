@@ -106,7 +106,7 @@ class SessionList:
             if conversation is None:
                 return False
             conversation.is_open = True
-            self._store.save_conversation(conversation)
+            self._store.save_label(conversation)
             session = self._open(conversation)
             self.sessions.append(session)
         self.go_to(session)
@@ -127,7 +127,7 @@ class SessionList:
             self.go_to(self.sessions[min(index, len(self.sessions) - 1)])
         session.chat.conversation.is_open = False
         if session.chat.messages:
-            self._store.save_conversation(session.chat.conversation)
+            self._store.save_label(session.chat.conversation)
 
     def delete(self, session: OpenSession) -> None:
         """Close a conversation and forget it for good.
@@ -142,7 +142,7 @@ class SessionList:
         """Raises StoreError if the store could not be told."""
         session.chat.conversation.title = title
         if session.chat.messages:
-            self._store.save_conversation(session.chat.conversation)
+            self._store.save_label(session.chat.conversation)
 
     def kept(self) -> list[Conversation]:
         """All conversations of the store, the last used first.

@@ -73,14 +73,18 @@ def default_share(device: torch.device) -> float:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether an allocation failed, on a GPU or on the host."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return "can't allocate memory" in str(error)
 
 
 def _is_fast(dtype: str, device: torch.device) -> bool:
     if dtype == "float32":
         return True
     if device.type == "cuda":
-        return dtype == "float16" or torch.cuda.is_bf16_supported(including_emulation=False)
+        # Not torch.cuda.is_bf16_supported, which asks about the current device, not about this one.
+        capable = torch.version.hip or torch.cuda.get_device_capability(device) >= (8, 0)
+        return dtype == "float16" or bool(capable)
     # Elsewhere a host emulates bfloat16, slower than float32; float16 is slow on every host.
     has = torch.cpu.get_capabilities()
     return dtype == "bfloat16" and bool(has.get("avx512_bf16") or has.get("bf16"))

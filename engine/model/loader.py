@@ -55,6 +55,9 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     model that is in the local cache, are loaded without the network.
     """
     _quiet()
+    # transformers' modules and configs refer to each other: a model whose loading failed holds its
+    # memory until the collector comes by, and would count against the one that is loaded instead.
+    gc.collect()
     entry = Registry.read(request.models_file).find(request.model)
     folder = entry.local_folder() or _fetch(entry, progress)
     progress("checking the model")
@@ -249,8 +252,7 @@ def _starting_knobs(envelope: EngineConfig) -> Knobs:
 def _closer(runner: TorchRunner) -> Callable[[], None]:
     def close() -> None:
         runner.close()
-        # transformers' modules and configs refer to each other.
-        gc.collect()
+        gc.collect()  # as in `load_model`
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

@@ -115,10 +115,8 @@ class TorchRunner:
         return self._forward(plan).logits
 
     def close(self) -> None:
-        """Let go of the model and the cache; the runner cannot be used again."""
-        del self._model, self._storage
-        if self._device.type != "cpu":
-            torch.accelerator.empty_cache()
+        """Let go of the model, the cache and the masks; the runner cannot be used again."""
+        del self._model, self._storage, self._attention
 
     @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> _Handle:

@@ -44,6 +44,7 @@ class Scheduler:
         running: requests that hold a slot, in the order of admission.
         waiting: requests that do not.
         waiting_reason: why the head of the queue waits, as of the last plan.
+        step: number of the last step planned.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -51,17 +52,13 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting = WaitingQueue()
         self.waiting_reason = ""
+        self.step = 0
         self._reclaim = Reclaim(cache)
         self._released: list[int] = []
         self._known: set[int] = set()
         self._preempted: list[Request] = []
         self._stranded: list[Request] = []
         self._policy: Policy = next(iter(POLICIES.values()))()
-        self._step = 0
-
-    @property
-    def num_unfinished(self) -> int:
-        return len(self.running) + len(self.waiting)
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -169,7 +166,7 @@ class Scheduler:
                 self._released.append(request.ordinal)
 
     def _freeze(self, composer: StepComposer) -> Planned:
-        self._step += 1
+        self.step += 1
         queried = hits = 0
         new = []
         for request in composer.admitted:
@@ -197,7 +194,7 @@ class Scheduler:
                 )
             )
         plan = StepPlan(
-            step=self._step, rows=tuple(rows), new=tuple(new), released=tuple(self._released)
+            step=self.step, rows=tuple(rows), new=tuple(new), released=tuple(self._released)
         )
         preempted, self._preempted = tuple(self._preempted), []
         self._released = []

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.errors import ErrorInfo, InvalidRequestError
+from engine.errors import ErrorInfo
 from engine.output import End, StopFound, TokenOutput
 from engine.request import FinishReason, SamplingParams
 from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
@@ -15,8 +15,6 @@ from engine.text.detokenizer import Detokenizer
 from engine.text.stops import StopMatcher
 
 logger = logging.getLogger(__name__)
-
-NO_TIMINGS = Timings(None, None, None, None, None, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -75,17 +73,15 @@ class OutputProcessor:
         self._abort = abort
         self._replies: dict[str, _Reply] = {}
 
+    def is_open(self, request_id: str) -> bool:
+        """Whether a stream with this request id has not ended."""
+        return request_id in self._replies
+
     def open(self, stream: RequestStream, sampling: SamplingParams, num_messages: int) -> None:
         """Expect outputs for a stream whose prompt has `num_messages` messages.
 
-        Raises:
-            InvalidRequestError: a stream with this request id is open.
+        The caller checked that none with this request id is open.
         """
-        if stream.request_id in self._replies:
-            raise InvalidRequestError(
-                f"request_id is {stream.request_id!r}; a request with this id has not ended yet",
-                "request_id",
-            )
         self._replies[stream.request_id] = _Reply(
             stream,
             num_messages,
@@ -117,7 +113,7 @@ class OutputProcessor:
                 message = f"the reply could not be made text: {type(error).__name__}: {error}"
                 info = ErrorInfo("engine_error", message)
                 usage = Usage(0, reply.num_tokens, 0)
-                has_news = reply.put("", Finish(FinishReason.ERROR, usage, NO_TIMINGS, info))
+                has_news = reply.put("", Finish(FinishReason.ERROR, usage, Timings(), info))
             if has_news:
                 news.append(reply.stream)
         _wake(news)
@@ -144,7 +140,7 @@ class OutputProcessor:
         self._replies.clear()
         for reply in replies:
             usage = Usage(0, reply.num_tokens, 0)
-            reply.put(reply.flush(), Finish(FinishReason.ERROR, usage, NO_TIMINGS, error))
+            reply.put(reply.flush(), Finish(FinishReason.ERROR, usage, Timings(), error))
         _wake(reply.stream for reply in replies)
 
     def _finish(self, reply: _Reply, token_ids: tuple[int, ...], end: End) -> bool:

@@ -113,6 +113,7 @@ WRONG = {
     "--config nothere.toml": "nothere.toml: there is no such configuration file",
     "--json models": "--json: it stands before models; options of models come after it",
     "--seed 1 demo": "--seed: it stands before demo",
+    "--temperature 0 demo": "--temperature: it stands before demo",
     "models --models nothere.toml": "nothere.toml: No such file or directory",
 }
 

@@ -103,6 +103,16 @@ def test_logs_go_to_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == ""
 
 
+def test_a_call_whose_arguments_do_not_fit_stops_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recent = logs.set_up(tmp_path / "b.log", None, stderr=False)
+    logging.getLogger("somebody").warning("none wanted", FutureWarning)
+    logging.getLogger("somebody").warning("after")
+    assert [line.split(": ", 1)[1] for line in recent.lines] == ["after"]
+    assert "Logging error" in capsys.readouterr().err
+
+
 def test_a_log_file_that_cannot_be_written_is_done_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ def fake_nvml(**changes: Any) -> SimpleNamespace:
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetName": lambda handle: b"NVIDIA H100",
+        "nvmlDeviceGetName": lambda handle: "NVIDIA H100",
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87),
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=31, total=80),
         "nvmlDeviceGetPowerUsage": lambda handle: 312_000,

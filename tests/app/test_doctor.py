@@ -72,6 +72,15 @@ def test_a_model_or_device_that_cannot_be_had(
     assert f"\nMissing\n  {told}" in text
 
 
+def test_a_folder_may_begin_with_the_home_folder(
+    examine: Examine, own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(own_process))
+    code, text = examine(model="~/nope")
+    assert code == ExitCode.FAILED
+    assert f"model: folder {own_process / 'nope'} does not exist" in text
+
+
 def test_a_model_that_is_still_to_be_downloaded_is_no_fault(examine: Examine) -> None:
     code, text = examine(model="batchdeck-tests/not-on-this-machine")
     assert code == ExitCode.OK

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from app.database import StoreError
 from app.exits import ExitCode
-from app.process import StreamError, run
+from app.process import StreamError, run, show
 from app.serving import ModelLoadError
 from app.settings import Settings, SettingsError
 
@@ -59,6 +60,20 @@ def test_a_crash_is_reported_and_told_in_one_line(
     line = f"tui: batchdeck crashed (ZeroDivisionError: 0/0); the report is {report}\n"
     assert capsys.readouterr().err == line
     assert "ZeroDivisionError: 0/0" in report.read_text()
+
+
+def test_what_the_encoding_of_the_output_lacks_is_replaced(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output, encoding="ascii"))
+
+    def body() -> int:
+        show("naïve")
+        return ExitCode.OK
+
+    assert run(settings, body, stderr=False) == ExitCode.OK
+    assert output.getvalue().split() == [b"na?ve"]
 
 
 def test_sigterm_ends_the_body_as_an_exit(settings: Settings) -> None:

@@ -115,7 +115,7 @@ def test_a_transaction_is_all_or_nothing(path: Path) -> None:
 
 def test_a_message_needs_its_conversation(path: Path) -> None:
     store = Store(path)
-    with pytest.raises(StoreError, match="FOREIGN KEY"):
+    with pytest.raises(StoreError, match="another program deleted"):
         store.save_message(Message(conversation_id="x", parent_id=None, role="user", content=""))
     store.close()
 

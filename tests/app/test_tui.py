@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from app.exits import ExitCode
 from app.screens.pump import Pump
 from app.settings import Settings, SettingsError
 from app.store import Store
@@ -182,11 +184,20 @@ async def test_themes(tmp_path: Path, theme: str | None) -> None:
         assert stage.app.current_theme.dark is (theme != "light")
 
 
-def test_an_unknown_theme_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"theme": "pink"}, "theme is 'pink'; allowed are dark, light, ansi"),
+        ({"keys": {"app.qiut": "f9"}}, "keys.app.qiut is no key; allowed are app.help, app.quit, "),
+    ],
+)
+def test_what_the_interface_does_not_know_is_refused_with_what_is_allowed(
+    wrong: dict[str, object], told: str, tmp_path: Path
+) -> None:
     store = Store(tmp_path / "s.db")
-    settings = Settings(data_dir=tmp_path, theme="pink")
+    settings = Settings.model_validate({"data_dir": tmp_path, **wrong})
     engine = ScriptedEngine()
-    with pytest.raises(SettingsError, match="theme is 'pink'; allowed are dark, light, ansi"):
+    with pytest.raises(SettingsError, match=re.escape(told)):
         run(engine, store, settings, LoadRequest("m"))
     assert engine.status().phase is EnginePhase.STOPPED
     store.close()
@@ -246,7 +257,7 @@ def test_sigterm_quits_as_the_user_does(tmp_path: Path, monkeypatch: pytest.Monk
                 async with app.run_test() as pilot:
                     await pilot.pause()
                     asyncio.get_running_loop().add_signal_handler(
-                        signal.SIGTERM, app._signalled, signal.SIGTERM
+                        signal.SIGTERM, app._leave, ExitCode.TERMINATED
                     )
                     signal.raise_signal(signal.SIGTERM)
                     while app.is_running:
@@ -257,7 +268,8 @@ def test_sigterm_quits_as_the_user_does(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Tui, "run", headless)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        assert run(engine, store, Settings(data_dir=tmp_path), LoadRequest("m")) == 143
+        code = run(engine, store, Settings(data_dir=tmp_path), LoadRequest("m"))
+        assert code == ExitCode.TERMINATED
     finally:
         signal.signal(signal.SIGTERM, before)
     assert engine.status().phase is EnginePhase.STOPPED

@@ -265,6 +265,17 @@ class TestFailingSteps:
         for i in (0, 2):
             assert engine.tokens[f"r{i}"] == reference([i, *PROMPT], 9)
 
+    def test_what_is_not_finite_is_not_shared(self) -> None:
+        engine = CoreHarness(prefix_caching=True)
+        engine.runner.nan_seqs = {1}
+        engine.submit("a", [*PROMPT, *PROMPT], 1)
+        engine.run()
+        engine.submit("b", [*PROMPT, *PROMPT], 1)
+        engine.finish()
+        assert engine.ends["a"].reason is FinishReason.ERROR
+        assert engine.ends["b"].usage.cached_tokens == 0
+        assert engine.ends["b"].reason is FinishReason.LENGTH
+
     def test_one_that_was_aborted_is_not_blamed(self) -> None:
         engine = CoreHarness(depth=2)
         engine.submit("a", PROMPT, 9)

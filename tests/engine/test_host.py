@@ -402,6 +402,7 @@ class TestRefusals:
         first = ask(host, "9")
         turnstile.wait()
         streams = [ask(host, f"{i}") for i in range(3)]
+        error_of(ask(host, ""))  # The text thread refuses it, and has passed on those before it.
         turnstile.open()
         assert error_of(streams[2]).type == "overloaded_error"
         for stream in (first, *streams[:2]):
@@ -417,6 +418,17 @@ class TestRefusals:
         turnstile.open()
         assert read(waits)[0] == say("a", [1], 5)
         assert read(ask(host, "4", name="x"))[0] == say("a", [4], 5)
+
+    def test_an_id_that_runs_on_the_model_before(
+        self, host: EngineHost, turnstile: Turnstile
+    ) -> None:
+        host.load(LoadRequest("a"))
+        runs = ask(host, "1", name="x")
+        turnstile.wait()
+        host.load(LoadRequest("b"))
+        assert error_of(ask(host, "2", name="x")).param == "request_id"
+        turnstile.open()
+        assert read(runs)[0] == say("a", [1], 5)
 
     def test_a_reader_whose_wake_fails(self, host: EngineHost) -> None:
         def broken() -> None:

@@ -305,3 +305,13 @@ class TestSnapshot:
         assert (first.who, first.step, first.time) == ("ann", 1, engine.clock.now - 1.0)
         assert (second.who, second.step, second.undoes) == ("bob", 2, True)
         assert second.after == first.before
+
+    def test_a_knob_turned_while_a_step_runs_counts_from_the_next(self) -> None:
+        engine = slow_engine()
+        engine.submit("a", PROMPT, 3)
+        engine.runner.on_step = lambda plan: engine.core.change_knobs(
+            {"prefill_chunk": plan.step}, "ann"
+        )
+        engine.step()
+        (change,) = engine.snapshot().knob_history
+        assert change.step == 1

@@ -8,7 +8,7 @@ from engine.errors import ErrorInfo
 from engine.request import FinishReason
 from engine.stream import Delta, Finish, RequestStream, Timings, Usage
 
-END = Finish(FinishReason.STOP, Usage(1, 2, 0), Timings(None, None, None, None, None, None))
+END = Finish(FinishReason.STOP, Usage(1, 2, 0), Timings())
 
 
 def test_drain_joins_what_came() -> None:

@@ -13,7 +13,7 @@ def numbered(*numbers: int) -> list[LogLine]:
 
 def texts(panel: LogPanel) -> list[str]:
     """The texts in view, in a panel wide enough to show time, level and source."""
-    return [row[19:-2].rstrip() for row in rows(panel)[1:-1] if row[2] != " "]
+    return [row[20:-2].rstrip() for row in rows(panel)[1:-1] if row[2] != " "]
 
 
 async def test_time_level_source_text() -> None:
@@ -22,12 +22,19 @@ async def test_time_level_source_text() -> None:
         panel.add(log_lines())
         assert rows(panel)[0] == "+- Log - l level: info ----------------------------------------+"
         assert rows(panel)[1:-1] == [
-            "| 22:13:21 W sched preempt req-6: its blocks go, it is         |",
-            "|                  recomputed                                  #",
-            "| 22:13:22 E mqtt  bot-3: JSON decode error at column 17       #",
-            "| 22:13:23 I knob  max_num_batched_tokens 512>256 by local     #",
-            "| 22:13:24 I sched finish req-7                                #",
+            "| 22:13:21 W sched  preempt req-6: its blocks go, it is        |",
+            "|                   recomputed                                 #",
+            "| 22:13:22 E mqtt   bot-3: JSON decode error at column 17      #",
+            "| 22:13:23 I knob   max_num_batched_tokens 512>256 by local    #",
+            "| 22:13:24 I sched  finish req-7                               #",
         ]
+
+
+async def test_the_longest_source_stands_apart_from_the_text() -> None:
+    panel = LogPanel()
+    async with hosted(panel, 44, 4):
+        panel.add([LogLine(NOON, Level.INFO, "engine", "self-test")])
+        assert " I engine self-test " in rows(panel)[1]
 
 
 async def test_the_level_hides_what_matters_less() -> None:

@@ -76,7 +76,12 @@ async def test_a_paste_of_lines_is_text_and_sends_nothing() -> None:
 
 
 def test_printable_keeps_what_people_write() -> None:
-    assert printable("naïve 字 🙂\n\tx y") == "naïve 字 🙂\n\tx y"
+    for text in ("naïve 字 🙂\n\tx\u3000y", "می\u200cخواهم", "👩\u200d🔬"):
+        assert printable(text) == text
+
+
+def test_printable_drops_what_moves_the_cursor_or_is_half_a_character() -> None:
+    assert printable("a\x0b\x0cb\x1c\x85c\x9b\ud83d") == "abc"
 
 
 async def test_it_grows_with_its_text_up_to_a_limit() -> None:

@@ -183,6 +183,18 @@ def test_growing_sets_the_last_block_only() -> None:
     assert document.grow("one\n\ntwo\n\nthree and", complete=False) == 3
 
 
+def test_lines_are_counted_as_the_parser_counts_them() -> None:
+    text = "a\u2028b\u2029c\x0cd\r\n\r\ntwo\x85too\r\rthree\n\nfour"
+    document = Document(Typesetter(UNICODE), 40)
+    for end in range(1, len(text) + 1):
+        document.grow(text[:end], complete=False)
+    assert [r.content.plain for r in document.rows] == [r.content.plain for r in whole(text)]
+
+
+def test_code_with_a_line_separator_in_it_is_closed_by_its_fence() -> None:
+    assert " copy " in lines("```py\na = 1\u2028\x0c\n```")[0]
+
+
 def test_a_later_definition_completes_an_earlier_link() -> None:
     text = "[here]\n\nmore\n\n[here]: https://example.org"
     document = Document(Typesetter(UNICODE), 60)

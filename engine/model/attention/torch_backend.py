@@ -75,6 +75,9 @@ class TorchAttention:
     """
 
     def __init__(self) -> None:
+        # torch 2.11 prefers cuDNN for masked calls on some GPUs, which builds a plan for every new
+        # shape: 0.44 s on a B200 (modelscope/FunASR issue 3704). Ours change from step to step.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self._bands: dict[int | None, Tensor] = {}
 
     def attend(

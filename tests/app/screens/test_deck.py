@@ -197,14 +197,25 @@ async def test_regenerate_asks_again_and_shows_the_new_reply_only(tmp_path: Path
         assert stage.engine.submissions[-1].parent == old.request_id
 
 
+async def test_regenerate_leaves_what_is_being_written(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("one")
+        await stage.finish()
+        stage.deck.chat.prompt.area.load_text("a draft")
+        await stage.press("ctrl+r")
+        assert stage.sessions.current.chat.is_busy
+        assert stage.prompt == "a draft"
+
+
 async def test_the_last_message_is_edited_or_left_as_it_was(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("one")
         await stage.finish()
+        stage.deck.chat.prompt.area.load_text("a draft")
         await stage.press("shift+tab", "e")
         assert stage.prompt == "one"
         await stage.press("escape")
-        assert stage.prompt == ""
+        assert stage.prompt == "a draft"
         stage.deck.action_edit_last()
         await stage.send("two")
         await stage.finish()
@@ -212,6 +223,17 @@ async def test_the_last_message_is_edited_or_left_as_it_was(tmp_path: Path) -> N
             "two",
             "The second reply.",
         ]
+
+
+async def test_the_prompt_comes_on_view_for_an_edit(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("one")
+        await stage.finish()
+        await stage.press("f2")
+        assert "❯" not in await stage.screen()
+        stage.deck.action_edit_last()
+        assert "❯ one" in await stage.screen()
+        assert stage.deck.chat.prompt.area.has_focus
 
 
 async def test_a_message_during_a_reply_is_refused_and_not_lost(tmp_path: Path) -> None:

@@ -37,6 +37,16 @@ def test_the_log_feed_takes_what_our_loggers_say() -> None:
     assert feed.take() == []
 
 
+def test_the_log_feed_does_without_a_line_whose_arguments_do_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    feed = LogFeed()
+    for text, arguments in (("none wanted", (1,)), ("after", ())):
+        feed.handle(logging.LogRecord("engine", logging.INFO, "", 0, text, arguments, None))
+    assert [line.text for line in feed.take()] == ["after"]
+    assert "Logging error" in capsys.readouterr().err
+
+
 async def test_the_loop_lag_is_what_a_blocked_loop_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_lag, "INTERVAL", 0.001)
     lag = LoopLag()

@@ -84,6 +84,47 @@ def test_a_closed_conversation_opens_again(store: Store, engine: ScriptedEngine)
     assert len([s for s in sessions.sessions if s.key == closed.key]) == 1
 
 
+def test_closing_and_renaming_leave_what_another_program_wrote(
+    store: Store, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    ours = SessionList(engine, store)
+    ask(ours, engine, "a")
+    other_store = Store(tmp_path / "store.db")
+    theirs = SessionList(engine, other_store)
+    ask(theirs, engine, "b")
+    ours.rename(ours.current, "renamed")
+    ours.close(ours.current)
+    (kept,) = store.conversations()
+    assert (kept.title, kept.is_open) == ("renamed", False)
+    assert kept.leaf == theirs.current.chat.messages[-1].id
+    theirs.delete(theirs.current)
+    other_store.close()
+    assert store.conversations() == []
+
+
+def test_a_conversation_that_another_program_deleted_stays_deleted(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    sessions = SessionList(engine, store)
+    ask(sessions, engine, "a")
+    store.delete_conversation(sessions.current.key)
+    sessions.rename(sessions.current, "renamed")
+    sessions.close(sessions.current)
+    assert store.conversations() == []
+
+
+def test_a_conversation_deleted_by_another_program_goes_on_unsaved(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    sessions = SessionList(engine, store)
+    ask(sessions, engine, "a")
+    store.delete_conversation(sessions.current.key)
+    ask(sessions, engine, "b")
+    chat = sessions.current.chat
+    assert [m.content for m in chat.messages if m.role == "user"] == ["a", "b"]
+    assert "another program deleted the conversation" in chat.unsaved
+
+
 def test_news_of_a_session_not_on_view_is_unread(store: Store, engine: ScriptedEngine) -> None:
     sessions = SessionList(engine, store)
     first = sessions.current

@@ -196,6 +196,12 @@ def test_bfloat16_stays_within_its_rounding(softcap: float | None, sinks: bool) 
     torch.testing.assert_close(output.double(), expected, atol=2**-7, rtol=2**-7)
 
 
+def test_cudnn_does_not_build_a_plan_for_each_shape() -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    TorchAttention()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_layouts_and_bands_are_built_once_for_each_window() -> None:
     storage = KVStorage(
         num_layers=3,

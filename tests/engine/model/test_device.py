@@ -10,7 +10,13 @@ import pytest
 import torch
 
 from engine.errors import InvalidConfigError
-from engine.model.device import default_share, free_memory, pick_device, pick_dtype
+from engine.model.device import (
+    default_share,
+    free_memory,
+    is_out_of_memory,
+    pick_device,
+    pick_dtype,
+)
 
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 1)
@@ -82,9 +88,25 @@ def test_auto_type_on_a_host(
 
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_auto_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    def capability(device: torch.device) -> tuple[int, int]:
+        return (8, 0) if (device == GPU) == has_bf16 else (7, 5)
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
     assert pick_dtype(None, "bfloat16", GPU) == (torch.bfloat16 if has_bf16 else torch.float32)
     assert pick_dtype(None, "float16", GPU) == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (MemoryError("Unable to allocate 8.00 GiB for an array"), True),
+        (RuntimeError("a shape does not fit"), False),
+    ],
+)
+def test_out_of_memory_on_any_side(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
 
 
 def test_free_memory_of_a_gpu_counts_what_torch_holds_unused(

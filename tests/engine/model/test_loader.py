@@ -171,6 +171,33 @@ def test_close_lets_the_weights_go(folder: Path) -> None:
     assert model() is None
 
 
+def test_a_model_that_was_refused_is_gone_when_the_next_one_is_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[weakref.ref[PreTrainedModel]] = []
+    left: list[PreTrainedModel | None] = []
+
+    def refuse(model: PreTrainedModel, _: object) -> None:
+        refused.append(weakref.ref(model))
+        raise ModelError("refused")
+
+    def free_memory(device: torch.device) -> int:
+        left.extend(ref() for ref in refused)
+        return 1 << 32
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loader, "self_test", refuse)
+        refusal(folder)
+    monkeypatch.setattr(loader, "free_memory", free_memory)
+    gc.disable()  # in a cycle, the refused model would stay until the collector happens to run
+    try:
+        load(folder).close()
+    finally:
+        gc.enable()
+    assert left
+    assert left == [None] * len(left)
+
+
 def test_local_folder_needs_no_network_and_prints_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

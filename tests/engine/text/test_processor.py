@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from engine.errors import ErrorInfo, InvalidRequestError
+from engine.errors import ErrorInfo
 from engine.output import End, StopFound, TokenOutput
 from engine.request import FinishReason, SamplingParams
 from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
@@ -314,16 +314,14 @@ def test_a_reply_that_cannot_be_made_text_ends_alone(
     assert broken.drain() is None
 
 
-def test_a_request_id_in_use_is_refused_and_its_owner_unharmed(desk: Desk) -> None:
-    first = desk.open("r")
-    second = RequestStream("r")
-    with pytest.raises(InvalidRequestError, match="request_id is 'r'"):
-        desk.processor.open(second, SamplingParams(), 1)
-    assert second.drain() is None
+def test_a_request_id_is_in_use_until_its_end(desk: Desk) -> None:
+    assert not desk.processor.is_open("r")
+    desk.open("r")
     output = desk.tokens("the")
-    desk.send(*output, end=end(FinishReason.LENGTH, output))
-    assert last(first)[0].text == "the"
-    desk.open("r")  # free again
+    desk.send(*output)
+    assert desk.processor.is_open("r")
+    desk.send(end=end(FinishReason.LENGTH, output))
+    assert not desk.processor.is_open("r")
 
 
 def test_closing_ends_every_open_stream_with_the_text_it_has(desk: Desk) -> None:
