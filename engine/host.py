@@ -142,7 +142,9 @@ class EngineHost:
             if request is None:
                 continue
             try:
-                return _Loaded(self._call_loader(request, wanted), request, failure)
+                model = self._call_loader(request, wanted)
+                note = f"{failure}; {model.card.name} is back" if failure else ""
+                return _Loaded(model, request, note)
             except EngineError as error:
                 attempt = "; nor go back to" if failure else "could not load"
                 failure += f"{attempt} {request.model}: {error.message}"

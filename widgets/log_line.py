@@ -57,7 +57,9 @@ def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
         say(Level.DEBUG, "cache", f"evict {count(evicted)} cached blk", record.start)
     if record.admitted:
         hit, queried = record.prefix_hit_tokens, record.prefix_queried_tokens
-        text = f"admit {', '.join(record.admitted)}: {count(queried)} tok, {count(hit)} cached"
+        # Those that come back after a preemption are not asked for again in the prefix cache.
+        tokens = f"{count(queried)} tok, {count(hit)} cached" if queried else "recompute"
+        text = f"admit {', '.join(record.admitted)}: {tokens}"
         say(Level.INFO, "sched", text, record.start)
     if record.error:
         say(Level.ERROR, "engine", f"step {count(record.step)} failed: {record.error}", record.end)

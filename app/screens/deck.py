@@ -88,6 +88,9 @@ class Deck(Screen[None]):
             Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
             for n in range(1, 8)
         ),
+        # The digits belong to a number that is being typed.
+        Binding("tab", "panel_step(1)", "Next panel", show=False, id="panel.next"),
+        Binding("shift+tab", "panel_step(-1)", "Previous panel", show=False, id="panel.previous"),
         Binding("x", "stop_request", "Stop", tooltip="Stop the request", id="table.stop"),
         Binding("z", "zoom", "Zoom panel", show=False, id="view.zoom"),
         Binding("e", "edit_last", "Edit last message", show=False, id="chat.edit"),
@@ -149,8 +152,10 @@ class Deck(Screen[None]):
         self.chat.sent()
 
     def action_stop(self) -> None:
-        """Stop the reply; where there is none, come back to the prompt."""
-        if self.sessions.current.chat.is_busy:
+        """Stop the reply; where there is none, or it is not on view, come back to the prompt."""
+        if self.has_class("-engine"):
+            self._to_prompt()
+        elif self.sessions.current.chat.is_busy:
             self.sessions.current.chat.stop()
         elif self._editing is not None:
             self._editing = None
@@ -336,6 +341,15 @@ class Deck(Screen[None]):
             self._focus_panel()
         else:
             self.chat.prompt.area.focus()
+
+    def action_panel_step(self, places: int) -> None:
+        """The next panel where one is on view at a time, else the next pane."""
+        if self.has_class("-engine") and self.panel_bar.display:
+            self.action_panel((self._panel + places) % len(self.panels.numbered) + 1)
+        elif places > 0:
+            self.focus_next()
+        else:
+            self.focus_previous()
 
     def action_panel(self, number: int) -> None:
         if not self.has_class("-split"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.widget import Widget
 
 from app.screens.engine_watch import EngineWatch
+from engine.snapshot import RequestView
 from engine.telemetry import StepRecord
 from widgets.batch_chart import BatchChart
 from widgets.device_panel import DevicePanel
@@ -57,6 +60,16 @@ class Panels:
         rates = engine.tokens_per_second, engine.prefill_per_second
         self.kpi.show(engine.snapshot, engine.status, *rates)
         if engine.snapshot is not None:
-            self.table.show(engine.snapshot.requests)
+            self.table.show(_newest(engine.snapshot.requests))
             self.knobs.show(engine.snapshot.knobs)
             self.latency.show(engine.snapshot.latency, engine.snapshot.totals)
+
+
+def _newest(requests: Sequence[RequestView]) -> list[RequestView]:
+    """One request of each conversation, the newest; those of none all stand."""
+    newest: dict[str, RequestView] = {}
+    for view in requests:
+        key = view.origin.conversation or view.request_id
+        if key not in newest or newest[key].ordinal < view.ordinal:
+            newest[key] = view
+    return list(newest.values())

@@ -144,9 +144,8 @@ class Scheduler:
         """Why a request at `position` of the queue waits."""
         if position == 0:
             return self.waiting_reason or "it is next"
-        behind = f"behind {position} other{'s' if position > 1 else ''}"
         reason = self.waiting_reason
-        return f"{behind}, the first of which waits: {reason}" if reason else behind
+        return f"behind {position}: {reason}" if reason else f"behind {position}"
 
     def check(self) -> None:
         """Compare the pool's books with the block tables.

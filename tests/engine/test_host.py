@@ -491,7 +491,7 @@ class TestLoading:
         assert read(held)[0] == say("a", [3], 5)
         status = host.status()
         assert (status.phase, status.model) == (EnginePhase.READY, "a")
-        assert status.detail == "could not load bad: broken"
+        assert status.detail == "could not load bad: broken; a is back"
         assert loader.calls == ["a", "bad", "a"]
 
     def test_nor_can_it_go_back(self, host: EngineHost, loader: Loader) -> None:

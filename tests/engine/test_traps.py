@@ -744,7 +744,7 @@ class TestTrap15FrozenHead:
         engine = CoreHarness()
         engine.submit("a", PROMPT)
         engine.submit("b", PROMPT)
-        assert self.reasons(engine) == {"a": "it is next", "b": "behind 1 other"}
+        assert self.reasons(engine) == {"a": "it is next", "b": "behind 1"}
 
     def test_no_slot(self) -> None:
         engine = CoreHarness(max_num_seqs=1)
@@ -754,7 +754,7 @@ class TestTrap15FrozenHead:
         reason = "no slot: 1 of 1 sequences run"
         assert self.reasons(engine) == {
             "b": reason,
-            "c": f"behind 1 other, the first of which waits: {reason}",
+            "c": f"behind 1: {reason}",
         }
 
     def test_no_blocks(self) -> None:

@@ -524,3 +524,37 @@ def _knob(stage: Stage, name: str) -> object:
     snapshot = stage.engine.snapshot()
     assert snapshot is not None
     return next(knob.requested for knob in snapshot.knobs if knob.name == name)
+
+
+async def test_tab_goes_through_the_panels_of_a_small_terminal(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        await stage.press("f2", "6", "down", "1")  # a digit that is typed into a number
+        panels = stage.deck.panels
+        assert stage.deck.focused is panels.knobs
+        for key, panel in (("tab", panels.log), ("tab", panels.table), ("shift+tab", panels.log)):
+            await stage.press(key)
+            assert stage.deck.focused is panel
+
+
+async def test_escape_leaves_the_engine_view_before_it_stops_a_reply(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        await stage.send("long")
+        await stage.turn(2)
+        await stage.press("f2", "escape")
+        assert not stage.deck.has_class("-engine")
+        assert stage.sessions.current.chat.is_busy
+        await stage.press("escape")
+        await stage.turn(1)
+        assert not stage.sessions.current.chat.is_busy
+
+
+async def test_the_table_has_one_row_a_conversation(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        for text in ("one", "two"):
+            await stage.send(text)
+            await stage.finish()
+        snapshot = stage.engine.snapshot()
+        assert snapshot is not None
+        assert len(snapshot.requests) == 2
+        stage.deck.pump.turn(everything=True)
+        assert "Sessions 1 " in await stage.screen()

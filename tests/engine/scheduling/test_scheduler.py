@@ -178,13 +178,11 @@ def test_wait_reason_by_position() -> None:
     scheduler, knobs = make_scheduler(max_num_seqs=1)
     requests = [add(scheduler, ordinal) for ordinal in range(1, 5)]
     assert scheduler.wait_reason(requests[0], 0) == "it is next"
-    assert scheduler.wait_reason(requests[1], 1) == "behind 1 other"
+    assert scheduler.wait_reason(requests[1], 1) == "behind 1"
     plan(scheduler, knobs)
     reason = "no slot: 1 of 1 sequences run"
     assert scheduler.waiting_reason == scheduler.wait_reason(requests[1], 0) == reason
-    assert scheduler.wait_reason(requests[3], 2) == (
-        f"behind 2 others, the first of which waits: {reason}"
-    )
+    assert scheduler.wait_reason(requests[3], 2) == (f"behind 2: {reason}")
 
 
 def test_the_reason_goes_when_nobody_waits() -> None:
