@@ -1,7 +1,11 @@
-"""The whole engine against transformers' own `generate`, for every architecture that is served."""
+"""The whole engine against transformers' own `generate`, for every architecture that is served.
+
+On a GPU: `BATCHDECK_TEST_DEVICE=cuda pytest tests/engine/model/test_engine_parity.py`.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -19,6 +23,7 @@ from engine.snapshot import ModelCard
 from tests.support.clock import VirtualClock
 from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
 
+DEVICE = os.environ.get("BATCHDECK_TEST_DEVICE", "cpu")
 NUM_REQUESTS = 16
 OUTPUT_TOKENS = 20
 ABORTED = {3: 9, 11: 14}  # request -> step
@@ -44,7 +49,11 @@ def run_engine(
 ) -> tuple[dict[str, list[int]], dict[str, End], EngineCore]:
     """All prompts through a pool too small for them, in chunks, arriving two steps apart."""
     config = EngineConfig(
-        num_blocks=18, max_model_len=MAX_LEN, max_num_seqs=8, max_num_batched_tokens=24
+        num_blocks=18,
+        max_model_len=MAX_LEN,
+        max_num_seqs=8,
+        max_num_batched_tokens=24,
+        device=DEVICE,
     )
     shape = trace(type(model), model.config, torch.float32).shape
     core = EngineCore(
@@ -79,7 +88,7 @@ def run_engine(
 
 
 def generate(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
-    ids = torch.tensor([prompt])
+    ids = torch.tensor([prompt], device=DEVICE)
     mask = torch.ones_like(ids)
     output = model.generate(
         ids, attention_mask=mask, max_new_tokens=count, do_sample=False, pad_token_id=0
@@ -90,7 +99,9 @@ def generate(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]
 def assert_greedy(model: PreTrainedModel, prompt: list[int], got: list[int]) -> None:
     """Each token is the model's own best after those before it, or ties with it."""
     with torch.inference_mode():
-        logits = model(torch.tensor([prompt + got]), use_cache=False).logits[0].double()
+        logits = (
+            model(torch.tensor([prompt + got], device=DEVICE), use_cache=False).logits[0].double()
+        )
     for position, token in enumerate(got):
         scores = logits[len(prompt) - 1 + position]
         gap = (scores.max() - scores[token]).item()
@@ -99,8 +110,7 @@ def assert_greedy(model: PreTrainedModel, prompt: list[int], got: list[int]) -> 
 
 @pytest.mark.parametrize("name", sorted(SERVED))
 def test_engine_gives_the_tokens_of_generate(name: str) -> None:
-    model = tiny_model(name)
-    eager = tiny_model(name)
+    model, eager = tiny_model(name).to(DEVICE), tiny_model(name).to(DEVICE)
     prompts = make_prompts()
     tokens, ends, core = run_engine(model, prompts)
 
