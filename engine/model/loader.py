@@ -106,7 +106,15 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
         weight_bytes=traced.shape.weight_bytes,
         kv_bytes_per_token=traced.shape.kv_bytes_per_token,
     )
-    logger.info("%s, %d blocks of %d tokens", card, envelope.num_blocks, envelope.block_size)
+    logger.info(
+        "loaded %s: %s, %s on %s, %d blocks of %d tokens",
+        card.name,
+        card.architecture,
+        card.dtype,
+        card.device,
+        envelope.num_blocks,
+        envelope.block_size,
+    )
     return LoadedModel(
         key=key,
         card=card,
