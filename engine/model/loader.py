@@ -17,7 +17,7 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
 
 from engine.client import LoadRequest
-from engine.config import EngineConfig
+from engine.config import DTYPES, EngineConfig
 from engine.errors import EngineError, ModelError
 from engine.knobs import Knobs
 from engine.loading import LoadedModel, Progress
@@ -170,6 +170,9 @@ def _read_config(folder: Path) -> PreTrainedConfig:
             f"{path} has model_type {kind!r}, which transformers {transformers.__version__} does "
             "not know"
         )
+    dtype = stated.get("dtype", stated.get("torch_dtype"))
+    if dtype is not None and dtype not in DTYPES:
+        raise ModelError(f"{path} has dtype {dtype!r}; allowed are {', '.join(DTYPES)}")
     try:
         # A checkpoint's own code is never run.
         config: PreTrainedConfig = AutoConfig.from_pretrained(

@@ -320,6 +320,19 @@ class TestRefusals:
         (folder / CONFIG_FILE).write_text(json.dumps(config | {"num_hidden_layers": "three"}))
         assert refusal(folder).message.startswith(f"{folder / CONFIG_FILE} is not valid: ")
 
+    @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+    @pytest.mark.parametrize("dtype", ["banana", "int8", 7])
+    def test_config_with_a_dtype_that_no_model_has(
+        self, folder: Path, key: str, dtype: object
+    ) -> None:
+        config = json.loads((folder / CONFIG_FILE).read_text())
+        config.pop("dtype", None)
+        (folder / CONFIG_FILE).write_text(json.dumps(config | {key: dtype}))
+        assert refusal(folder).message == (
+            f"{folder / CONFIG_FILE} has dtype {dtype!r}; "
+            "allowed are auto, float32, bfloat16, float16"
+        )
+
     def test_own_code_is_not_run(self, folder: Path) -> None:
         config = json.loads((folder / CONFIG_FILE).read_text())
         del config["model_type"]
