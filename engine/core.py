@@ -111,6 +111,11 @@ class EngineCore:
         return self._idle and not self._outputs
 
     @property
+    def waiting_reason(self) -> str:
+        """Why the head of the queue waits, as of the last plan."""
+        return self._scheduler.waiting_reason
+
+    @property
     def next_wake(self) -> float | None:
         """Clock time at which an idle core wants a step again, if any: the next deadline."""
         while self._deadlines and not _is_queued(self._deadlines[0][2]):

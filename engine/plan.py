@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.request import SamplingParams
 
@@ -31,9 +31,10 @@ class NewSequence:
     block_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One sequence's part of a step: compute tokens [start, start + count).
+
+    A tuple, for every step makes one for each sequence: 0.3 us against 1.3 for a frozen dataclass.
 
     Attributes:
         new_blocks: blocks appended to the sequence's table for this step.
@@ -63,6 +64,9 @@ class StepPlan:
         released: sequences it is to forget, ended or preempted, also if the step then fails. One
             that it never learned, because the step that brought it failed, is no error.
         copies: (source, target) blocks to copy in every layer first.
+        padding: what a padded batch would compute besides, for nothing: prompts filled up to the
+            longest, and members that have ended. Of no sequence (`seq` is -1) and without blocks.
+            Runners leave it out; one that costs time may charge it.
     """
 
     step: int
@@ -70,6 +74,7 @@ class StepPlan:
     new: tuple[NewSequence, ...] = ()
     released: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
+    padding: tuple[Row, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -1,0 +1,105 @@
+"""drive: put a load through a core, in real or in virtual time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.core import EngineCore
+from engine.load import Load, Outcome, Task, Watcher
+
+
+class Clock(Protocol):
+    """Monotonic seconds, and the only way to let them pass."""
+
+    def __call__(self) -> float: ...
+
+    def sleep_until(self, moment: float) -> None:
+        """Return at `moment` or later; at once if it is past."""
+        ...
+
+
+class WallClock:
+    """Real time."""
+
+    def __call__(self) -> float:
+        return time.perf_counter()
+
+    def sleep_until(self, moment: float) -> None:
+        time.sleep(max(0.0, moment - time.perf_counter()))
+
+
+class StalledError(Exception):
+    """Requests wait and nothing will ever move them: the engine is paused, or a policy holds them."""
+
+
+@dataclass(slots=True)
+class _Running:
+    task: Task
+    last_token: float | None = None
+
+
+def drive(core: EngineCore, load: Load, clock: Clock, watcher: Watcher) -> float:
+    """Submit the tasks of a load as they arrive and step the core until all have ended.
+
+    The core is stepped on this thread, so that what is measured is the engine: neither the text
+    thread nor a screen is in it. A task's arrival is when the load says it came, also if a step was
+    running then.
+
+    Args:
+        clock: the core's own.
+
+    Returns:
+        seconds from the start to the end of the last task.
+
+    Raises:
+        StalledError: what waits can never run.
+    """
+    start = clock()
+    running: dict[str, _Running] = {}
+    finished = 0.0
+    while True:
+        for task in load.due(clock() - start):
+            running[task.request_id] = _Running(task)
+            core.submit(
+                task.request_id,
+                task.prompt_token_ids,
+                task.sampling,
+                origin=task.origin,
+                priority=task.priority,
+                arrival=start + task.arrival,
+            )
+        outputs = core.step()
+        now = clock()
+        for output in outputs:
+            state = running[output.request_id]
+            for _ in output.token_ids:
+                watcher.emitted(now, None if state.last_token is None else now - state.last_token)
+                state.last_token = now
+            end = output.end
+            if end is not None:
+                del running[output.request_id]
+                finished = now - start
+                outcome = Outcome(
+                    state.task,
+                    finished,
+                    end.reason,
+                    end.usage,
+                    end.timings,
+                    end.token_ids,
+                    end.error,
+                )
+                watcher.ended(outcome)
+                load.ended(outcome)
+        if not core.idle:
+            continue
+        arrival = load.next_arrival
+        moments = [] if arrival is None else [start + arrival]
+        if core.next_wake is not None:
+            moments.append(core.next_wake)
+        if not moments:
+            if running:
+                raise StalledError(f"{len(running)} requests wait: {core.waiting_reason}")
+            return finished
+        clock.sleep_until(min(moments))
