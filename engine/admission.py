@@ -9,16 +9,23 @@ from engine.errors import InvalidRequestError
 from engine.request import SamplingParams
 
 MAX_DEADLINE = 365 * 24 * 3600
+MAX_PRIORITY = 1_000_000
 
 
 def check_place(priority: int, deadline: float | None) -> None:
     """Check what decides a request's place in the queue, and how long it may stand there.
 
     Raises:
-        InvalidRequestError: a priority that is no integer, a deadline that is no time to come.
+        InvalidRequestError: a priority that is no integer within bounds, a deadline that is no time
+            to come.
     """
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        raise InvalidRequestError(f"priority is {priority!r}; it must be an integer", "priority")
+    integer = isinstance(priority, int) and not isinstance(priority, bool)
+    if not integer or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"priority is {priority!r}; it must be an integer from {-MAX_PRIORITY} to "
+            f"{MAX_PRIORITY}",
+            "priority",
+        )
     if deadline is None:
         return
     number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
@@ -30,8 +37,8 @@ def check_place(priority: int, deadline: float | None) -> None:
         )
 
 
-def check_vocabulary(token_ids: Sequence[int], vocab_size: int) -> None:
-    """Check a prompt against the rows of the model's embedding.
+def check_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str = "prompt") -> None:
+    """Check token ids of a prompt, or of another field, against the rows of the model's embedding.
 
     A tokenizer may know more tokens than its model. Looking one up is an error that ends the step
     on a CPU and the whole device on a GPU.
@@ -42,8 +49,7 @@ def check_vocabulary(token_ids: Sequence[int], vocab_size: int) -> None:
     for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
         if not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
-                f"the prompt has token id {token_id}; the model's are 0 to {vocab_size - 1}",
-                "prompt",
+                f"{param} has token id {token_id}; the model's are 0 to {vocab_size - 1}", param
             )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from engine.knobs import Knobs
 from engine.request import Origin
 from engine.snapshot import EngineStatus, Snapshot
 from engine.stream import Context, RequestStream
@@ -38,6 +39,8 @@ class Submission:
         deadline: seconds after arrival by which it must have left the queue.
         parent: request that this one repeats or continues.
         attempt: counts from 1 where the same request is run again.
+        fork_of: request whose tokens this one starts from as far as theirs agree, sharing their
+            blocks, if that one still runs: for several samples of one prompt.
     """
 
     messages: tuple[ChatMessage, ...] = ()
@@ -50,6 +53,7 @@ class Submission:
     deadline: float | None = None
     parent: str | None = None
     attempt: int = 1
+    fork_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class LoadRequest:
         model: a registry name, a folder, or a hub id.
         models_file: the registry; None is the one that ships.
         kv_memory: bytes for the KV pool; excludes `num_blocks`.
+        knobs: where the live policy starts, by the names of `engine.knobs.Knobs`.
     """
 
     model: str
@@ -71,6 +76,7 @@ class LoadRequest:
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    knobs: Mapping[str, object] = field(default_factory=dict, hash=False)
 
 
 class EngineClient(Protocol):
@@ -102,8 +108,12 @@ class EngineClient(Protocol):
         """Records of steps numbered above `since`, as far as they are still held."""
         ...
 
-    def set_knobs(self, changes: Mapping[str, object], who: str) -> None:
+    def set_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
         """Change knobs between two steps, all or none.
+
+        Returns:
+            all knobs as they are asked for now; a snapshot that has them follows, whether or not
+            anything changed and the engine is idle.
 
         Raises:
             InvalidConfigError: nothing was changed; the sentence names the knob and its range.
@@ -111,8 +121,23 @@ class EngineClient(Protocol):
         """
         ...
 
-    def undo_knobs(self, who: str) -> None:
-        """Take back the last change of knobs."""
+    def undo_knobs(self, who: str) -> Knobs:
+        """Take back the last change of knobs; returns and raises as `set_knobs`."""
+        ...
+
+    def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        """Never evict what chats that begin with these messages have in common, once computed.
+
+        It holds for models loaded later, too, until `unpin`. Whether it fits shows in
+        `Snapshot.pins`.
+
+        Args:
+            name: for `unpin`; what was pinned under it before is let go.
+        """
+        ...
+
+    def unpin(self, name: str) -> None:
+        """Let a pinned prefix be evicted again; an unknown name is ignored."""
         ...
 
     def load(self, request: LoadRequest) -> None:

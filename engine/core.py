@@ -20,7 +20,8 @@ from engine.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from engine.knobs import KnobLedger, Knobs
+from engine.knobs import Knobs
+from engine.ledger import KnobLedger
 from engine.observer import Observer
 from engine.output import End, StopFound, TokenOutput
 from engine.plan import PhaseTimes, Row, Runner, StepResult
@@ -32,10 +33,10 @@ from engine.request import (
     RequestTimings,
     SamplingParams,
 )
-from engine.scheduling.policies import POLICY_NAMES
+from engine.scheduling.policies import DEFAULT, policy_names
 from engine.scheduling.scheduler import Planned, Scheduler
 from engine.shape import ModelShape
-from engine.snapshot import ModelCard, Snapshot
+from engine.snapshot import ModelCard, PinView, Snapshot
 from engine.stream import Timings, Usage
 from engine.telemetry import Ring, StepRecord
 
@@ -81,12 +82,12 @@ class EngineCore:
         clock: Callable[[], float],
     ) -> None:
         self.config = config
-        self.ledger = KnobLedger(knobs, config, POLICY_NAMES)
+        self.ledger = KnobLedger(knobs, config, policy_names())
         self._runner = runner
         self._shape = shape
         self._eos = eos_token_ids
         self._clock = clock
-        self._scheduler = Scheduler(KVCache(config, key))
+        self._scheduler = Scheduler(KVCache(config, key), knobs)
         self._observer = Observer(card, config)
         self._requests: dict[str, Request] = {}
         self._arrivals = 0
@@ -94,6 +95,7 @@ class EngineCore:
         self._outputs: list[TokenOutput] = []
         self._ended_in_step: list[str] = []
         self._deadlines: list[tuple[float, int, Request]] = []
+        self._pins: dict[str, tuple[int, str]] = {}
         self._idle = True
 
     @property
@@ -117,7 +119,16 @@ class EngineCore:
 
     @property
     def next_wake(self) -> float | None:
-        """Clock time at which an idle core wants a step again, if any: the next deadline."""
+        """Clock time at which an idle core wants a step again, if any: for the next deadline, or
+        because the policy asked for it.
+        """
+        deadline, wake_at = self._next_deadline, self._scheduler.wake_at
+        if deadline is None or wake_at is None:
+            return wake_at if deadline is None else deadline
+        return min(deadline, wake_at)
+
+    @property
+    def _next_deadline(self) -> float | None:
         while self._deadlines and not _is_queued(self._deadlines[0][2]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
@@ -133,12 +144,15 @@ class EngineCore:
         deadline: float | None = None,
         parent: str | None = None,
         attempt: int = 1,
+        fork_of: str | None = None,
         arrival: float | None = None,
     ) -> None:
         """Queue a request. A refusal comes out of the next `step` as the request's end.
 
         Args:
             deadline: seconds after arrival by which it must have left the queue.
+            fork_of: a request that, if it still runs when this one is admitted, gives it all that
+                the two have in common, the last partly filled block included.
             arrival: when it arrived, if earlier than now.
         """
         now = self._clock()
@@ -148,6 +162,8 @@ class EngineCore:
             self._check_admission(request_id)
             check_place(priority, deadline)
             check_vocabulary(token_ids, self._shape.vocab_size)
+            biased = [token_id for token_id, _ in sampling.logit_bias]
+            check_vocabulary(biased, self._shape.vocab_size, "logit_bias")
             limit = max_output_tokens(self.config, len(token_ids), sampling)
         except EngineError as error:
             self._observer.refused()
@@ -171,6 +187,7 @@ class EngineCore:
             deadline=None if deadline is None else arrival + deadline,
             parent=parent,
             attempt=attempt,
+            fork_of=self._requests.get(fork_of) if fork_of is not None else None,
         )
         self._requests[request_id] = request
         self._scheduler.add(request)
@@ -198,17 +215,36 @@ class EngineCore:
             self._end(request, FinishReason.STOP)
             self._idle = False
 
-    def change_knobs(self, changes: Mapping[str, object], who: str) -> None:
+    def pin(self, name: str, token_ids: Sequence[int]) -> None:
+        """Never evict a prefix, once it is computed, until `unpin`; snapshots say if it fits."""
+        error = ""
+        try:
+            self._scheduler.cache.pin(name, token_ids)
+        except InvalidRequestError as refusal:
+            error = refusal.message
+            log.warning("the prefix %s is not pinned: %s", name, error)
+        before = self._pins.get(name, (len(token_ids), ""))[0]
+        self._pins[name] = (before if error else len(token_ids), error)
+
+    def unpin(self, name: str) -> None:
+        """Let a pinned prefix be evicted again; an unknown name is ignored."""
+        self._scheduler.cache.unpin(name)
+        self._pins.pop(name, None)
+
+    def change_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
         """Change knobs from the next step on; any thread may call this.
+
+        Returns:
+            all knobs as they are asked for now.
 
         Raises:
             InvalidConfigError: nothing was changed.
         """
-        self.ledger.change(changes, who, self._clock(), self._scheduler.step)
+        return self.ledger.change(changes, who, self._clock(), self._scheduler.step)
 
-    def undo_knobs(self, who: str) -> None:
+    def undo_knobs(self, who: str) -> Knobs:
         """Take back the last change of knobs; any thread may call this."""
-        self.ledger.undo(who, self._clock(), self._scheduler.step)
+        return self.ledger.undo(who, self._clock(), self._scheduler.step)
 
     def step(self) -> list[TokenOutput]:
         """Plan and submit as deep as the runner takes it, then commit the oldest step.
@@ -227,7 +263,12 @@ class EngineCore:
         return outputs
 
     def snapshot(self) -> Snapshot:
-        return self._observer.snapshot(self._scheduler, self.ledger, self._clock())
+        held = {pin[0]: pin for pin in self._scheduler.cache.pins()}
+        pins = []
+        for name, (tokens, error) in self._pins.items():
+            _name, blocks, computed = held.get(name, (name, 0, 0))
+            pins.append(PinView(name, tokens, blocks, computed, error))
+        return self._observer.snapshot(self._scheduler, self.ledger, tuple(pins), self._clock())
 
     def check(self) -> None:
         """Verify the cache's books; for tests and soaks.
@@ -260,7 +301,7 @@ class EngineCore:
 
     def _expire(self) -> None:
         now = self._clock()
-        while (wake := self.next_wake) is not None and wake <= now:
+        while (deadline := self._next_deadline) is not None and deadline <= now:
             request = heapq.heappop(self._deadlines)[2]
             waited = now - request.timings.arrival
             message = f"the deadline passed after {waited:.3f} s in the queue"
@@ -270,7 +311,12 @@ class EngineCore:
         """Plan and submit one step; False when there is nothing to do."""
         start = self._clock()
         knobs = self.ledger.knobs
-        planned = self._scheduler.plan(knobs)
+        planned = self._scheduler.plan(knobs, start)
+        failure = self._scheduler.take_failure()
+        replaced = bool(failure) and knobs.policy != DEFAULT
+        if replaced:
+            # The ledger says who did it, and undo brings it back.
+            self.change_knobs({"policy": DEFAULT}, f"{knobs.policy}: {failure}")
         stranded = self._scheduler.take_stranded()
         for request in stranded:
             message = (
@@ -279,7 +325,7 @@ class EngineCore:
             )
             self._end(request, FinishReason.ERROR, ErrorInfo("engine_error", message))
         if planned is None:
-            return bool(stranded)
+            return bool(stranded) or replaced
         now = self._clock()
         for request in planned.admitted:
             if request.timings.first_scheduled is None:
@@ -315,24 +361,25 @@ class EngineCore:
         now = self._clock()
         ends, num_outputs = self._take_tokens(planned, result, now)
         self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
-        for request, reason in ends:
-            self._end(request, reason, last_tokens=tuple(request.output_token_ids[-1:]))
+        for request, reason, last in ends:
+            self._end(request, reason, last=last)
         self._record(flight, planned.plan.rows, result.times, num_outputs, now)
 
     def _take_tokens(
         self, planned: Planned, result: StepResult, now: float
-    ) -> tuple[list[tuple[Request, FinishReason]], int]:
+    ) -> tuple[list[tuple[Request, FinishReason, TokenOutput]], int]:
         """Append the sampled tokens; returns the requests that end with them, and how many tokens
         were taken: none for requests that ended while the step ran.
         """
-        ends: list[tuple[Request, FinishReason]] = []
+        ends: list[tuple[Request, FinishReason, TokenOutput]] = []
         num_outputs = 0
         sampling = (
             request
             for request, row in zip(planned.requests, planned.plan.rows, strict=True)
             if row.samples
         )
-        for request, token_id in zip(sampling, result.token_ids, strict=True):
+        logprobs = result.logprobs or (None,) * len(result.token_ids)
+        for request, token_id, found in zip(sampling, result.token_ids, logprobs, strict=True):
             request.num_in_flight -= 1
             if request.finish_reason is not None:
                 continue
@@ -344,11 +391,14 @@ class EngineCore:
             request.output_token_ids.append(token_id)
             num_outputs += 1
             self._observer.emitted(request, now)
+            output = TokenOutput(
+                request.request_id, (token_id,), logprobs=() if found is None else (found,)
+            )
             reason = request.ends_at(token_id)
             if reason is None:
-                self._outputs.append(TokenOutput(request.request_id, (token_id,)))
+                self._outputs.append(output)
             else:
-                ends.append((request, reason))
+                ends.append((request, reason, output))
         return ends, num_outputs
 
     def _end(
@@ -356,12 +406,12 @@ class EngineCore:
         request: Request,
         reason: FinishReason,
         error: ErrorInfo | None = None,
-        last_tokens: tuple[int, ...] = (),
+        last: TokenOutput | None = None,
     ) -> None:
         """The one way a request ends, from wherever it stands."""
         request.error = error
         self._scheduler.finish(request, reason)
-        self._observer.ended(request, self._clock())
+        self._observer.ended(request, self.ledger.knobs, self._clock())
         self._ended_in_step.append(request.request_id)
         del self._requests[request.request_id]
         count = len(request.output_token_ids)
@@ -372,7 +422,7 @@ class EngineCore:
             tuple(request.prompt_token_ids + request.output_token_ids),
             error,
         )
-        self._outputs.append(TokenOutput(request.request_id, last_tokens, end))
+        self._outputs.append((last or TokenOutput(request.request_id, ()))._replace(end=end))
 
     def _step_failed(self, failed: _InFlight, error: Exception) -> None:
         """A step raised. Prompts are the likely cause (they are what makes one step larger than the
@@ -418,37 +468,41 @@ class EngineCore:
         prefill = [row.count for row in rows if row.prefill]
         finished, self._ended_in_step = tuple(self._ended_in_step), []
         now = self._clock()
-        self._observer.stepped(
-            StepRecord(
-                step=planned.plan.step,
-                start=flight.start,
-                end=now,
-                plan=flight.plan_time,
-                commit=now - end,
-                times=times,
-                prefill_tokens=sum(prefill),
-                decode_tokens=sum(row.count for row in rows) - sum(prefill),
-                prefill_rows=len(prefill),
-                decode_rows=len(rows) - len(prefill),
-                output_tokens=num_outputs,
-                budget=flight.knobs.max_num_batched_tokens,
-                policy=flight.knobs.policy,
-                cost=self._shape.cost(rows),
-                running=flight.running,
-                waiting=flight.waiting,
-                waiting_reason=flight.waiting_reason,
-                preempted=tuple(request.request_id for request in planned.preempted),
-                admitted=tuple(request.request_id for request in planned.admitted),
-                finished=finished,
-                prefix_queried_tokens=planned.prefix_queried_tokens,
-                prefix_hit_tokens=planned.prefix_hit_tokens,
-                blocks=pool.take_events(),
-                free_blocks=pool.num_free,
-                cached_blocks=pool.num_cached,
-                used_blocks=pool.num_used,
-                error=error,
-            )
+        record = StepRecord(
+            step=planned.plan.step,
+            start=flight.start,
+            end=now,
+            plan=flight.plan_time,
+            commit=now - end,
+            times=times,
+            prefill_tokens=sum(prefill),
+            decode_tokens=sum(row.count for row in rows) - sum(prefill),
+            padding_tokens=sum(row.count for row in planned.plan.padding if row.prefill),
+            bubble_tokens=sum(row.count for row in planned.plan.padding if not row.prefill),
+            prefill_rows=len(prefill),
+            decode_rows=len(rows) - len(prefill),
+            output_tokens=num_outputs,
+            budget=planned.budget,
+            policy=flight.knobs.policy,
+            cost=self._shape.cost(rows),
+            running=flight.running,
+            waiting=flight.waiting,
+            waiting_reason=flight.waiting_reason,
+            preempted=tuple(request.request_id for request in planned.preempted),
+            admitted=tuple(request.request_id for request in planned.admitted),
+            finished=finished,
+            prefix_queried_tokens=planned.prefix_queried_tokens,
+            prefix_hit_tokens=planned.prefix_hit_tokens,
+            blocks=pool.take_events(),
+            free_blocks=pool.num_free,
+            cached_blocks=pool.num_cached,
+            used_blocks=pool.num_used,
+            given_slots=planned.given_slots,
+            unused_slots=planned.unused_slots,
+            error=error,
         )
+        self._observer.stepped(record)
+        self._scheduler.observe(record)
 
 
 def _is_queued(request: Request) -> bool:

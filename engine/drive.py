@@ -31,7 +31,7 @@ class WallClock:
 
 
 class StalledError(Exception):
-    """Requests wait and nothing will ever move them: the engine is paused, or a policy holds them."""
+    """Requests wait and nothing will ever move them: all is paused, or a policy holds them."""
 
 
 @dataclass(slots=True)

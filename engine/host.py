@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from engine.client import LoadRequest, Submission
+from engine.client import ChatMessage, LoadRequest, Submission
 from engine.core import EngineCore
 from engine.errors import EngineError, UnavailableError
+from engine.knobs import Knobs, change_knobs
 from engine.loading import LoadedModel, ModelLoader
+from engine.scheduling.policies import policy_names
 from engine.snapshot import EnginePhase, EngineStatus, Snapshot
 from engine.stream import RequestStream
 from engine.telemetry import StepRecord
@@ -83,13 +85,21 @@ class EngineHost:
         core = self._core
         return core.records.since(since) if core is not None else ()
 
-    def set_knobs(self, changes: Mapping[str, object], who: str) -> None:
-        self._loaded().change_knobs(changes, who)
+    def set_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
+        knobs = self._loaded().change_knobs(changes, who)
         self._wake()
+        return knobs
 
-    def undo_knobs(self, who: str) -> None:
-        self._loaded().undo_knobs(who)
+    def undo_knobs(self, who: str) -> Knobs:
+        knobs = self._loaded().undo_knobs(who)
         self._wake()
+        return knobs
+
+    def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        self._text.pin(name, messages)
+
+    def unpin(self, name: str) -> None:
+        self._text.unpin(name)
 
     def load(self, request: LoadRequest) -> None:
         request = replace(request)  # Told from others by identity, also if asked for again.
@@ -163,7 +173,13 @@ class EngineHost:
 
         progress("starting")
         try:
-            return self._loader(request, progress)
+            model = self._loader(request, progress)
+            try:
+                knobs = change_knobs(model.knobs, request.knobs, model.config, policy_names())
+            except EngineError:
+                model.close()
+                raise
+            return replace(model, knobs=knobs)
         except (EngineError, _LoadCancelledError):
             raise
         except Exception as error:

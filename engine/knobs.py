@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import threading
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from engine.config import EngineConfig
 from engine.errors import InvalidConfigError
 
 KnobValue: TypeAlias = bool | int | float | str
 
-HISTORY_LIMIT = 200
+ORDER_NAMES = ("priority", "fcfs", "shortest", "fair")
+VICTIM_NAMES = ("lowest_priority", "latest", "least_computed")
+FILL_NAMES = ("idle", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Live policy. `KNOB_SPECS` says what each means and what it may be."""
+    """Live policy. `KNOB_SPECS` says what each means, `knob_range` what it may be."""
 
     policy: str = "stall_free"
+    order: str = "priority"
+    victim: str = "lowest_priority"
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 512
     prefill_chunk: int = 0
+    max_partial_prefills: int = 0
     watermark: float = 0.01
     prefix_caching: bool = True
+    static_batch_size: int = 8
+    static_fill: str = "idle"
+    batch_window_ms: float = 100.0
+    waiting_served_ratio: float = 0.3
+    max_waiting_tokens: int = 20
+    ttft_target_ms: float = 1000.0
+    tpot_target_ms: float = 100.0
+    ageing: float = 60.0
+    user_weights: str = ""
     queue_limit: int = 1000
     draining: bool = False
     paused: bool = False
@@ -36,21 +51,79 @@ class KnobSpec:
 
     Attributes:
         step: how far one turn goes; a float below 1 adds, 2 doubles and halves; 0 for switches.
+        acts: `always`, or only under a policy or an order that names it among what it uses.
     """
 
     name: str
     meaning: str
     unit: str = ""
     step: float = 0
+    acts: Literal["always", "policy", "order"] = "always"
 
 
 KNOB_SPECS: tuple[KnobSpec, ...] = (
     KnobSpec("policy", "which batching policy composes each step"),
+    KnobSpec("order", "in which order waiting requests are admitted"),
+    KnobSpec("victim", "which running request is preempted when the pool is empty"),
     KnobSpec("max_num_seqs", "most sequences running at once", "sequences", 2),
     KnobSpec("max_num_batched_tokens", "token budget of one step", "tokens", 2),
-    KnobSpec("prefill_chunk", "most prompt tokens of one request a step; 0 is no cap", "tokens", 2),
+    KnobSpec(
+        "prefill_chunk",
+        "most prompt tokens of one request a step; 0 is no cap",
+        "tokens",
+        2,
+        "policy",
+    ),
+    KnobSpec(
+        "max_partial_prefills",
+        "most prompts that are partly computed at once; 0 is no limit",
+        "prompts",
+        2,
+        "policy",
+    ),
     KnobSpec("watermark", "share of the pool kept free at admission", "of pool", 0.01),
     KnobSpec("prefix_caching", "reuse the blocks of equal prefixes"),
+    KnobSpec("static_batch_size", "requests of a static or dynamic batch", "requests", 2, "policy"),
+    KnobSpec(
+        "static_fill",
+        "start a static batch with what is there when idle, or only when full",
+        acts="policy",
+    ),
+    KnobSpec(
+        "batch_window_ms",
+        "a dynamic batch starts this long after its first request, if not full before",
+        "ms",
+        2,
+        "policy",
+    ),
+    KnobSpec(
+        "waiting_served_ratio",
+        "waiting over running requests at which prompts interrupt decodes; 0 is at once",
+        "",
+        0.1,
+        "policy",
+    ),
+    KnobSpec(
+        "max_waiting_tokens",
+        "tokens of those that run after which prompts interrupt whatever the ratio",
+        "tokens",
+        2,
+        "policy",
+    ),
+    KnobSpec("ttft_target_ms", "time to first token that counts as good", "ms", 2),
+    KnobSpec("tpot_target_ms", "time per output token that counts as good", "ms", 2),
+    KnobSpec(
+        "ageing",
+        "waiting worth one level of priority, or 1,000 tokens of prompt; 0 is no ageing",
+        "s",
+        2,
+        "order",
+    ),
+    KnobSpec(
+        "user_weights",
+        "shares of users under the fair order, such as alice=2,bob=0.5; others have 1",
+        acts="order",
+    ),
     KnobSpec("queue_limit", "waiting requests above which new ones are refused", "requests", 2),
     KnobSpec("draining", "admit nothing new; what was admitted ends"),
     KnobSpec("paused", "plan nothing; all stand still"),
@@ -59,29 +132,63 @@ KNOB_SPECS: tuple[KnobSpec, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class KnobRange:
-    """What a knob may be: a choice of values, or a closed interval."""
+    """What a knob may be: a choice of values, text in a form, or else a closed interval.
+
+    Attributes:
+        form: what a text has to look like, in words.
+    """
 
     choices: tuple[KnobValue, ...] = ()
     low: float = 0
     high: float = 0
+    form: str = ""
 
     def __str__(self) -> str:
         if self.choices:
             return "one of " + ", ".join(_show(c) for c in self.choices)
-        return f"from {self.low} to {self.high}"
+        return self.form or f"from {self.low} to {self.high}"
 
 
 def knob_range(name: str, config: EngineConfig, policies: tuple[str, ...]) -> KnobRange:
     """What knob `name` may be within the envelope."""
     ranges = {
         "policy": KnobRange(choices=policies),
+        "order": KnobRange(choices=ORDER_NAMES),
+        "victim": KnobRange(choices=VICTIM_NAMES),
         "max_num_seqs": KnobRange(low=1, high=config.max_num_seqs),
         "max_num_batched_tokens": KnobRange(low=1, high=config.max_num_batched_tokens),
         "prefill_chunk": KnobRange(low=0, high=config.max_num_batched_tokens),
+        "max_partial_prefills": KnobRange(low=0, high=4096),
         "watermark": KnobRange(low=0.0, high=0.5),
+        # Not bound to the envelope: a batch larger than the slots starts when those are filled.
+        "static_batch_size": KnobRange(low=1, high=4096),
+        "static_fill": KnobRange(choices=FILL_NAMES),
+        "batch_window_ms": KnobRange(low=0.0, high=60_000.0),
+        "waiting_served_ratio": KnobRange(low=0.0, high=10.0),
+        "max_waiting_tokens": KnobRange(low=1, high=10_000),
+        "ttft_target_ms": KnobRange(low=1.0, high=600_000.0),
+        "tpot_target_ms": KnobRange(low=1.0, high=600_000.0),
+        "ageing": KnobRange(low=0.0, high=86_400.0),
+        "user_weights": KnobRange(form="a list such as alice=2,bob=0.5, of weights above 0"),
         "queue_limit": KnobRange(low=1, high=1_000_000),
     }
     return ranges.get(name, KnobRange(choices=(True, False)))
+
+
+def parse_weights(text: str) -> dict[str, float]:
+    """Weights by user, from `alice=2,bob=0.5`.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    weights = {}
+    for part in filter(None, re.split(r"\s*,\s*", text.strip())):
+        user, equals, number = part.rpartition("=")
+        weight = float(number)
+        if not equals or not user.strip() or not 0 < weight < math.inf:
+            raise ValueError(f"{part} is no weight")
+        weights[user.strip()] = weight
+    return weights
 
 
 def change_knobs(
@@ -120,6 +227,8 @@ def _check(name: str, value: object, allowed: KnobRange) -> KnobValue:
     fits: bool
     if isinstance(default, bool):
         fits = isinstance(value, bool)
+    elif allowed.form:
+        fits = isinstance(value, str) and _has_weights(value)
     elif isinstance(default, str):
         fits = value in allowed.choices
     else:
@@ -135,116 +244,13 @@ def _check(name: str, value: object, allowed: KnobRange) -> KnobValue:
     return float(value) if isinstance(default, float) else value
 
 
+def _has_weights(text: str) -> bool:
+    try:
+        parse_weights(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _show(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-@dataclass(frozen=True, slots=True)
-class KnobChange:
-    """One entry of the history.
-
-    Attributes:
-        time: engine clock, seconds.
-        step: the last step planned under `before`.
-        undoes: whether it took back an earlier change.
-    """
-
-    time: float
-    step: int
-    who: str
-    before: Knobs
-    after: Knobs
-    undoes: bool = False
-
-    @property
-    def changed(self) -> dict[str, tuple[KnobValue, KnobValue]]:
-        """The knobs that differ, as name -> (before, after)."""
-        return {
-            f.name: (getattr(self.before, f.name), getattr(self.after, f.name))
-            for f in fields(Knobs)
-            if getattr(self.before, f.name) != getattr(self.after, f.name)
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class KnobState:
-    """A knob as it stands.
-
-    Attributes:
-        requested: what was asked for.
-        effective: what holds now.
-        note: why the two differ, or that the current policy ignores this knob; else empty.
-        allowed: what it may be.
-    """
-
-    spec: KnobSpec
-    requested: KnobValue
-    effective: KnobValue
-    note: str
-    allowed: KnobRange
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-
-class KnobLedger:
-    """The knobs of one engine and how they came to be: changed atomically, recorded, undone.
-
-    Any thread may change them; the engine reads `knobs`, one immutable object, once a step.
-    """
-
-    def __init__(self, knobs: Knobs, config: EngineConfig, policies: tuple[str, ...]) -> None:
-        self._config = config
-        self._policies = policies
-        stated = {f.name: getattr(knobs, f.name) for f in fields(Knobs)}
-        self.knobs = change_knobs(knobs, stated, config, policies)
-        self._history: list[KnobChange] = []
-        self._lock = threading.Lock()
-
-    @property
-    def history(self) -> tuple[KnobChange, ...]:
-        """The last changes, oldest first; an undo is a change too."""
-        return tuple(self._history)
-
-    def change(self, changes: Mapping[str, object], who: str, time: float, step: int) -> Knobs:
-        """Make `changes`, all or none.
-
-        Raises:
-            InvalidConfigError: nothing was changed; the sentence names the knob and its range.
-        """
-        with self._lock:
-            after = change_knobs(self.knobs, changes, self._config, self._policies)
-            if after != self.knobs:
-                self._record(KnobChange(time, step, who, self.knobs, after))
-            return after
-
-    def undo(self, who: str, time: float, step: int) -> Knobs:
-        """Go back to before the last change that has not been undone; without one, do nothing."""
-        with self._lock:
-            undone = 0
-            for entry in reversed(self._history):
-                if entry.undoes:
-                    undone += 1
-                elif undone:
-                    undone -= 1
-                else:
-                    self._record(KnobChange(time, step, who, self.knobs, entry.before, undoes=True))
-                    break
-            return self.knobs
-
-    def states(self, effective: Mapping[str, tuple[KnobValue, str]]) -> tuple[KnobState, ...]:
-        """Every knob, requested beside effective. `effective` holds those that differ or are
-        ignored: name -> (value in force, why)."""
-        states = []
-        for spec in KNOB_SPECS:
-            requested = getattr(self.knobs, spec.name)
-            value, note = effective.get(spec.name, (requested, ""))
-            allowed = knob_range(spec.name, self._config, self._policies)
-            states.append(KnobState(spec, requested, value, note, allowed))
-        return tuple(states)
-
-    def _record(self, change: KnobChange) -> None:
-        self._history.append(change)
-        del self._history[:-HISTORY_LIMIT]
-        self.knobs = change.after

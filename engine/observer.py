@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import fields, replace
 
 from engine.config import EngineConfig
-from engine.knobs import KnobLedger
+from engine.knobs import Knobs
+from engine.ledger import KnobLedger
 from engine.request import FinishReason, Request, RequestState
 from engine.scheduling.scheduler import Scheduler
-from engine.snapshot import LatencyView, ModelCard, RequestView, Snapshot, Totals
+from engine.snapshot import (
+    Goodput,
+    LatencyView,
+    ModelCard,
+    PinView,
+    RequestView,
+    Sharing,
+    Snapshot,
+    Totals,
+)
 from engine.telemetry import BlockChange, Distribution, Ring, Samples, StepRecord
 
 WINDOW = 60.0
@@ -17,6 +27,7 @@ RECORDS = 16_384
 MAP_CELLS = 4_096
 MAX_WAITING_VIEWS = 200
 MAX_ENDED_VIEWS = 64
+MAX_SHARING = 32
 
 
 class Observer:
@@ -32,7 +43,7 @@ class Observer:
         self._config = config
         self._totals = dict.fromkeys((f.name for f in fields(Totals)), 0)
         self._ttft, self._tpot, self._itl = Samples(), Samples(), Samples()
-        self._queue, self._e2e = Samples(), Samples()
+        self._queue, self._e2e, self._good = Samples(), Samples(), Samples()
         self._ended: deque[RequestView] = deque(maxlen=MAX_ENDED_VIEWS)
 
     def arrived(self, request: Request) -> None:
@@ -60,7 +71,7 @@ class Observer:
             self._itl.add(now, gap)
         timings.last_token = now
 
-    def ended(self, request: Request, now: float) -> None:
+    def ended(self, request: Request, knobs: Knobs, now: float) -> None:
         """A request ended; its reason and error are set."""
         timings = request.timings
         timings.finished = now
@@ -71,7 +82,8 @@ class Observer:
             tpot = timings.tpot(len(request.output_token_ids))
             if tpot is not None:
                 self._tpot.add(now, tpot)
-        self._ended.append(_view(request, "", now))
+            self._good.add(now, _meets_targets(request, knobs))
+        self._ended.append(_view(request, "", 0, now))
 
     def stepped(self, record: StepRecord) -> None:
         self.records.append(record)
@@ -83,16 +95,24 @@ class Observer:
         totals["preemptions"] += len(record.preempted)
         totals["evictions"] += len(record.blocks.blocks(BlockChange.EVICTED))
 
-    def snapshot(self, scheduler: Scheduler, ledger: KnobLedger, now: float) -> Snapshot:
+    def snapshot(
+        self, scheduler: Scheduler, ledger: KnobLedger, pins: tuple[PinView, ...], now: float
+    ) -> Snapshot:
         """Everything a dashboard shows. About 1 ms for 32 running requests and 2,048 blocks."""
         waiting = scheduler.waiting.head(MAX_WAITING_VIEWS)
-        views = [_view(request, "", now) for request in scheduler.running]
+        sharing = Counter(map(tuple, scheduler.cache.pool.sharing()))
+        shared: Counter[int] = Counter()
+        for ordinals, blocks in sharing.items():
+            for ordinal in ordinals:
+                shared[ordinal] += blocks
+        views = [_view(request, "", shared[request.ordinal], now) for request in scheduler.running]
         views += [
-            _view(request, scheduler.wait_reason(request, position), now)
+            _view(request, scheduler.wait_reason(request, position), 0, now)
             for position, request in enumerate(waiting)
         ]
         views += reversed(self._ended)
         since = now - WINDOW
+        knobs, good = ledger.knobs, self._good.over(since)
         return Snapshot(
             time=now,
             step=self.records.total,
@@ -114,10 +134,33 @@ class Observer:
                 self._e2e.over(since),
             ),
             totals=replace(Totals(), **self._totals),
+            sharing=tuple(
+                Sharing(tuple(sorted(ordinals)), blocks)
+                for ordinals, blocks in sharing.most_common(MAX_SHARING)
+            ),
+            pins=pins,
+            goodput=Goodput(
+                WINDOW,
+                knobs.ttft_target_ms / 1000,
+                knobs.tpot_target_ms / 1000,
+                good.mean,
+                good.mean * good.count / WINDOW if good.count else 0.0,
+            ),
         )
 
 
-def _view(request: Request, wait_reason: str, now: float) -> RequestView:
+def _meets_targets(request: Request, knobs: Knobs) -> bool:
+    """Whether both latencies were good; one output token has no TPOT and is judged by its TTFT."""
+    ttft = request.timings.ttft
+    tpot = request.timings.tpot(len(request.output_token_ids)) or 0.0
+    return (
+        ttft is not None
+        and ttft * 1000 <= knobs.ttft_target_ms
+        and tpot * 1000 <= knobs.tpot_target_ms
+    )
+
+
+def _view(request: Request, wait_reason: str, shared_blocks: int, now: float) -> RequestView:
     timings = request.timings
     waits = request.state in (RequestState.WAITING, RequestState.PREEMPTED)
     gaps = Distribution.of(request.token_gaps)
@@ -134,7 +177,9 @@ def _view(request: Request, wait_reason: str, now: float) -> RequestView:
         computed_tokens=request.num_computed_tokens,
         output_tokens=len(request.output_token_ids),
         max_output_tokens=request.max_output_tokens,
-        blocks=len(request.block_table),
+        blocks=len(request.block_table) + len(request.reserved_blocks),
+        reserved_blocks=len(request.reserved_blocks),
+        shared_blocks=shared_blocks,
         queue=now - timings.arrival if waits and timings.queue is None else timings.queue,
         ttft=timings.ttft,
         tpot=timings.tpot(len(request.output_token_ids)),

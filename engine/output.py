@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.errors import ErrorInfo
+from engine.logprobs import TokenLogprobs
 from engine.request import FinishReason
 from engine.stream import Timings, Usage
 
@@ -24,13 +26,19 @@ class End:
     error: ErrorInfo | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOutput:
-    """New token ids of one request, and its end if this is it."""
+class TokenOutput(NamedTuple):
+    """New token ids of one request, and its end if this is it.
+
+    A tuple, since every step makes one for each sequence, as with `engine.plan.Row`.
+
+    Attributes:
+        logprobs: one for each of `token_ids`; empty if the request asks for none.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
     end: End | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -11,6 +12,9 @@ from enum import StrEnum
 from engine.errors import ErrorInfo, InvalidRequestError
 
 MAX_STOPS = 16
+MAX_BIASES = 1024
+MAX_LOGPROBS = 20
+_DECIMAL = re.compile("[0-9]{1,18}")
 
 
 class FinishReason(StrEnum):
@@ -43,6 +47,11 @@ class SamplingParams:
         repetition_penalty: over tokens of prompt and output, multiplicative (CTRL, section 4.1).
         presence_penalty: subtracted once for each token already in the output.
         frequency_penalty: subtracted for each occurrence in the output.
+        logit_bias: (token id, bias) pairs, biases from -100 to 100, added to the model's logits
+            before all else, greedy or not; -100 bans in practice. `override` takes a map, whose
+            keys may be strings.
+        logprobs: how many of the likeliest tokens come with each output token, beside its own
+            log-probability and rank (`engine.logprobs.TokenLogprobs`); None gives nothing.
         seed: with the output position, the only source of randomness; None draws one at submit.
         min_tokens: no end of sequence and no stop before this many output tokens.
         max_tokens: most output tokens; None is all that fits.
@@ -61,6 +70,8 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
     seed: int | None = None
     min_tokens: int = 0
     max_tokens: int | None = None
@@ -77,6 +88,8 @@ class SamplingParams:
         self._check_number("frequency_penalty", -2.0, 2.0)
         self._check_integer("top_k", 0, 2**31 - 1)
         self._check_integer("min_tokens", 0, 2**31 - 1)
+        if self.logprobs is not None:
+            self._check_integer("logprobs", 0, MAX_LOGPROBS)
         if self.seed is not None:
             self._check_integer("seed", 0, 2**64 - 1)
         if self.max_tokens is not None:
@@ -88,6 +101,7 @@ class SamplingParams:
                     "min_tokens",
                 )
         self._check_stops()
+        self._check_bias()
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError(
                 f"ignore_eos is {self.ignore_eos!r}; it must be true or false", "ignore_eos"
@@ -105,8 +119,10 @@ class SamplingParams:
                 raise InvalidRequestError(
                     f"{name} is no sampling parameter; allowed are {', '.join(sorted(known))}", name
                 )
-        # JSON and TOML have lists only.
+        # JSON and TOML have lists and maps only, and JSON's keys are strings.
         clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+        if isinstance(bias := clean.get("logit_bias"), Mapping):
+            clean["logit_bias"] = tuple((_token_id(key), value) for key, value in bias.items())
         return replace(self, **clean)  # type: ignore[arg-type]  # __post_init__ checks the values
 
     def _check_number(self, name: str, low: float, high: float, *, above: bool = False) -> None:
@@ -142,6 +158,40 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"stop_token_ids is {ids!r}; it must be a list of token ids", "stop_token_ids"
             )
+
+    def _check_bias(self) -> None:
+        pairs = self.logit_bias
+        if not isinstance(pairs, tuple) or not all(type(p) is tuple and len(p) == 2 for p in pairs):
+            raise InvalidRequestError(
+                f"logit_bias is {pairs!r}; it must be a map of token ids to numbers", "logit_bias"
+            )
+        if len(pairs) > MAX_BIASES:
+            raise InvalidRequestError(
+                f"logit_bias has {len(pairs)} entries; at most {MAX_BIASES} are allowed",
+                "logit_bias",
+            )
+        seen: set[int] = set()
+        for token_id, bias in pairs:
+            if type(token_id) is not int or token_id < 0:
+                raise InvalidRequestError(
+                    f"logit_bias has the key {token_id!r}; it must be a token id", "logit_bias"
+                )
+            if token_id in seen:
+                raise InvalidRequestError(
+                    f"logit_bias names token id {token_id} twice; once is allowed", "logit_bias"
+                )
+            seen.add(token_id)
+            # NaN fails the comparison.
+            if type(bias) not in (int, float) or not -100 <= bias <= 100:
+                raise InvalidRequestError(
+                    f"logit_bias of token id {token_id} is {bias!r}; it must be a number from -100 "
+                    "to 100",
+                    "logit_bias",
+                )
+
+
+def _token_id(key: object) -> object:
+    return int(key) if isinstance(key, str) and _DECIMAL.fullmatch(key) else key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +262,13 @@ class Request:
     Attributes:
         ordinal: order of arrival; ties in priority go to the smaller.
         max_output_tokens: `sampling.max_tokens`, or what model length and pool leave.
+        fork_of: a live request whose computed tokens this one starts from, as far as theirs agree.
+        num_prompt_tokens: of `prompt_token_ids`.
+        num_tokens: known tokens and placeholders for those in flight. Kept as a number, as is the
+            prompt's, since every step reads it for every sequence.
+        num_committed_tokens: of `num_computed_tokens`, those whose step has ended.
         block_table: pool blocks that hold this sequence, in token order.
+        reserved_blocks: blocks set aside for tokens to come, the next one last.
         block_hashes: chained hashes of the full blocks known so far (`engine.cache.prefix`).
         num_published: leading blocks of the table that are in the prefix index, or equal to one
             that is.
@@ -234,12 +290,17 @@ class Request:
     deadline: float | None = None
     parent: str | None = None
     attempt: int = 1
+    fork_of: Request | None = None
 
     state: RequestState = RequestState.WAITING
     output_token_ids: list[int] = field(default_factory=list)
+    num_prompt_tokens: int = field(init=False)
+    num_tokens: int = field(init=False)
     num_computed_tokens: int = 0
+    num_committed_tokens: int = 0
     num_in_flight: int = 0
     block_table: list[int] = field(default_factory=list)
+    reserved_blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_published: int = 0
     num_cached_tokens: int = 0
@@ -248,19 +309,18 @@ class Request:
     finish_reason: FinishReason | None = None
     error: ErrorInfo | None = None
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids)
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = self.num_tokens = len(self.prompt_token_ids)
 
     @property
     def num_known_tokens(self) -> int:
         """Tokens whose ids are known: prompt and committed output."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
+        return self.num_tokens - self.num_in_flight
 
     @property
-    def num_tokens(self) -> int:
-        """Known tokens and placeholders for those in flight."""
-        return self.num_known_tokens + self.num_in_flight
+    def max_tokens(self) -> int:
+        """Most tokens of the sequence: prompt and `max_output_tokens`."""
+        return self.num_prompt_tokens + self.max_output_tokens
 
     @property
     def gap(self) -> int:
@@ -275,10 +335,7 @@ class Request:
     @property
     def wants_tokens(self) -> bool:
         """Whether a step may still be planned: no more tokens than `max_output_tokens` in all."""
-        return (
-            self.gap > 0
-            and len(self.output_token_ids) + self.num_in_flight < self.max_output_tokens
-        )
+        return self.num_computed_tokens < self.num_tokens < self.max_tokens
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Known token ids at positions [start, stop)."""

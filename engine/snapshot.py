@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from engine.config import EngineConfig
-from engine.knobs import KnobChange, KnobState
+from engine.ledger import KnobChange, KnobState
 from engine.request import FinishReason, Origin, RequestState
 from engine.telemetry import Distribution
 
@@ -55,12 +55,17 @@ class ModelCard:
 
 
 class BlockState(StrEnum):
-    """State of a block; its value is its letter in `BlockMap.states`."""
+    """State of a block; its value is its letter in `BlockMap.states`.
+
+    Reserved: set aside for a request's tokens to come. Pinned: without holder, and never evicted.
+    """
 
     FREE = "f"
     CACHED = "c"
     USED = "u"
     SHARED = "s"
+    RESERVED = "r"
+    PINNED = "p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,9 @@ class BlockMap:
         states: a `BlockState` letter a cell: the most frequent state in it, of ties the busiest.
         owners: for each cell the ordinal of a sequence that holds the first block in the state
             shown, or -1.
-        free, cached, used, shared: blocks in each state; `shared` blocks are among the used.
+        free, cached, used: their sum is `num_blocks`.
+        shared, reserved: among the used.
+        pinned: among the cached.
     """
 
     num_blocks: int
@@ -82,6 +89,54 @@ class BlockMap:
     cached: int
     used: int
     shared: int
+    reserved: int = 0
+    pinned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Blocks that the same requests share.
+
+    Attributes:
+        ordinals: of the requests that hold them, in order of arrival.
+    """
+
+    ordinals: tuple[int, ...]
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinView:
+    """A prefix that is never evicted.
+
+    Attributes:
+        tokens: of the prefix, its last partial block included.
+        blocks: full blocks of it.
+        computed: those that are in the pool.
+        error: why it is not pinned; empty if it is.
+    """
+
+    name: str
+    tokens: int
+    blocks: int
+    computed: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Requests that met both latency targets, of those that ended in the last `window` seconds.
+
+    Attributes:
+        share: of those that ended; NaN if none did.
+        rate: a second.
+    """
+
+    window: float
+    ttft_target: float
+    tpot_target: float
+    share: float
+    rate: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +148,7 @@ class RequestView:
         wait_reason: why it waits; empty when it does not.
         tpot: mean so far while running, final afterwards.
         itl_p99: 99th percentile of the gaps between its own tokens.
+        blocks: that it holds, reserved and shared ones among them.
     """
 
     request_id: str
@@ -108,6 +164,8 @@ class RequestView:
     output_tokens: int
     max_output_tokens: int
     blocks: int
+    reserved_blocks: int = 0
+    shared_blocks: int = 0
     queue: float | None
     ttft: float | None
     tpot: float | None
@@ -156,6 +214,8 @@ class Snapshot:
         step: number of the last step.
         requests: running ones, the head of the queue, then those that ended last; capped.
         num_waiting: all waiting requests, also those beyond the cap.
+        sharing: who shares how many blocks, most blocks first; capped.
+        pins: prefixes that are never evicted.
     """
 
     time: float
@@ -171,3 +231,6 @@ class Snapshot:
     knob_history: tuple[KnobChange, ...]
     latency: LatencyView
     totals: Totals
+    sharing: tuple[Sharing, ...] = ()
+    pins: tuple[PinView, ...] = ()
+    goodput: Goodput | None = None

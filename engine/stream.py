@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from engine.errors import ErrorInfo
+from engine.logprobs import OutputToken
 from engine.request import FinishReason, RequestTimings
 
 
@@ -75,11 +76,18 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """News of a request: text that follows what came before, and the end if it came."""
+    """News of a request: text that follows what came before, and the end if it came.
+
+    Attributes:
+        num_tokens: output tokens that came; a stop string's are the last, and the text of some may
+            still be held back.
+        logprobs: one for each of them; empty unless the request asks (`SamplingParams.logprobs`).
+    """
 
     text: str
     num_tokens: int
     finish: Finish | None = None
+    logprobs: tuple[OutputToken, ...] = ()
 
 
 class RequestStream:
@@ -110,8 +118,12 @@ class RequestStream:
                 return None
             deltas = tuple(self._deltas)
             self._deltas.clear()
-        text = "".join(delta.text for delta in deltas)
-        return Delta(text, sum(delta.num_tokens for delta in deltas), deltas[-1].finish)
+        return Delta(
+            "".join(delta.text for delta in deltas),
+            sum(delta.num_tokens for delta in deltas),
+            deltas[-1].finish,
+            tuple(token for delta in deltas for token in delta.logprobs),
+        )
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is news; False when `timeout` seconds passed without any."""

@@ -24,6 +24,10 @@ class BlockChange(StrEnum):
     FREED = "freed"
     CACHED = "cached"
     EVICTED = "evicted"
+    RESERVED = "reserved"
+    FILLED = "filled"
+    PINNED = "pinned"
+    UNPINNED = "unpinned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,10 @@ class BlockEvents:
 
     Attributes:
         log: (change, block, sequence); the sequence is the holder that came or went, -1 if none.
-            GIVEN and SHARED add a holder, LEFT takes one of several away, FREED and CACHED the
-            last one; EVICTED is a cached block that is forgotten to be given anew.
+            GIVEN, RESERVED (not to be filled yet) and SHARED add a holder, LEFT takes one of
+            several away, FREED, CACHED and PINNED (never to be evicted) the last one; EVICTED is a
+            cached block that is forgotten to be given anew. FILLED is a reserved block put to use.
+            PINNED and UNPINNED of no sequence turn a cached block into a pinned one and back.
     """
 
     log: tuple[tuple[BlockChange, int, int], ...] = ()
@@ -50,7 +56,9 @@ class StepRecord:
         plan, commit: scheduling before and bookkeeping after; `times` holds the runner's phases.
         prefill_tokens, decode_tokens: tokens computed; their sum is the step's size.
         prefill_rows, decode_rows: sequences they belong to.
-        budget: max_num_batched_tokens in force.
+        padding_tokens: prompt tokens that a padded batch would compute besides, for nothing.
+        bubble_tokens: tokens that it would compute for members that have ended.
+        budget: tokens that the step might have had.
         cost: FLOPs and bytes the step had to spend, from the model's shape.
         output_tokens: tokens that requests got.
         running, waiting: requests after planning; `waiting_reason` is why the first waits.
@@ -58,6 +66,8 @@ class StepRecord:
         prefix_queried_tokens, prefix_hit_tokens: prompt tokens admitted, and those found cached.
         blocks: what happened in the pool since the record before.
         free_blocks, cached_blocks, used_blocks: the pool at the end, with `blocks` applied.
+        given_slots, unused_slots: token slots of the used blocks while the step ran, and those of
+            them that held no token that anybody still needs.
         error: what the step raised; nothing counts as computed then. Empty if it succeeded.
     """
 
@@ -71,6 +81,8 @@ class StepRecord:
     decode_tokens: int
     prefill_rows: int
     decode_rows: int
+    padding_tokens: int
+    bubble_tokens: int
     output_tokens: int
     budget: int
     policy: str
@@ -87,6 +99,8 @@ class StepRecord:
     free_blocks: int
     cached_blocks: int
     used_blocks: int
+    given_slots: int
+    unused_slots: int
     error: str = ""
 
     @property
@@ -96,6 +110,11 @@ class StepRecord:
     @property
     def num_tokens(self) -> int:
         return self.prefill_tokens + self.decode_tokens
+
+    @property
+    def kv_waste(self) -> float:
+        """Given but unused token slots over given ones."""
+        return self.unused_slots / self.given_slots if self.given_slots else 0.0
 
 
 class Ring(Generic[T]):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from engine.client import LoadRequest, Submission
+from engine.client import ChatMessage, LoadRequest, Submission
 from engine.core import EngineCore
 from engine.errors import EngineError, ErrorInfo, InvalidRequestError
 from engine.loading import LoadedModel
@@ -54,6 +54,7 @@ class Translator:
         self._holding = True
         self._awaited: LoadRequest | None = None
         self._pending: dict[str, _Pending] = {}
+        self._pins: dict[str, tuple[ChatMessage, ...]] = {}
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed: EngineError | None = None
@@ -69,6 +70,13 @@ class Translator:
 
     def abort(self, request_id: str) -> None:
         self._post(partial(self._abort, request_id))
+
+    def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        """Have the model keep what chats that begin like this have in common."""
+        self._post(partial(self._pin, name, messages))
+
+    def unpin(self, name: str) -> None:
+        self._post(partial(self._unpin, name))
 
     def deliver(self, outputs: list[TokenOutput]) -> None:
         """Tokens from a step."""
@@ -166,6 +174,7 @@ class Translator:
                 deadline=submission.deadline,
                 parent=submission.parent,
                 attempt=submission.attempt,
+                fork_of=submission.fork_of,
                 arrival=pending.arrival,
             )
         )
@@ -176,6 +185,25 @@ class Translator:
             _end_unserved(pending.stream, FinishReason.ABORT)
         else:
             self._forward(lambda core: core.abort(request_id))
+
+    def _pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        self._pins[name] = messages
+        if self._model is not None and not self._holding:
+            self._forward_pin(name, messages, self._model)
+
+    def _forward_pin(
+        self, name: str, messages: tuple[ChatMessage, ...], model: LoadedModel
+    ) -> None:
+        try:
+            token_ids = model.codec.common_prefix(messages)
+        except Exception as error:
+            log.warning("the prefix %s cannot be pinned: %s", name, error)
+            return
+        self._forward(lambda core: core.pin(name, token_ids))
+
+    def _unpin(self, name: str) -> None:
+        if self._pins.pop(name, None) is not None:
+            self._forward(lambda core: core.unpin(name))
 
     def _process(self, outputs: list[TokenOutput]) -> None:
         assert self._processor is not None
@@ -194,6 +222,8 @@ class Translator:
         self._model = model
         self._processor = OutputProcessor(model.codec, self._abort)
         self._holding = False
+        for name, messages in self._pins.items():
+            self._forward_pin(name, messages, model)
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             self._admit(entry, model, self._processor)

@@ -1,4 +1,4 @@
-"""BatchChart: what each step computed, prefill stacked on decode."""
+"""BatchChart: what each step computed: decode, prefill on it, and on top what was for nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import ClassVar
 from rich.style import Style
 from textual.binding import Binding, BindingType
 
-from engine.knobs import KnobChange
+from engine.ledger import KnobChange
 from engine.telemetry import StepRecord
 from widgets.figures import change_text, compact, count, ms
 from widgets.glyphs import UNICODE, Glyphs
@@ -31,22 +31,35 @@ class ChartMode(StrEnum):
 
 @dataclass(slots=True)
 class Column:
-    """Mean of the steps that share a column."""
+    """Mean of the steps that share a column.
+
+    Attributes:
+        waste: padding and bubbles; these are not computed here.
+    """
 
     steps: int = 0
     prefill: float = 0.0
     decode: float = 0.0
+    waste: float = 0.0
     budget: int = 0
 
-    def add(self, prefill: int, decode: int, budget: int) -> None:
+    def add(self, prefill: int, decode: int, waste: int, budget: int) -> None:
         self.steps += 1
         self.prefill += (prefill - self.prefill) / self.steps
         self.decode += (decode - self.decode) / self.steps
+        self.waste += (waste - self.waste) / self.steps
         self.budget = max(self.budget, budget)
+
+    @property
+    def total(self) -> float:
+        return self.prefill + self.decode + self.waste
 
 
 class BatchChart(Panel, can_focus=True):
     """Batch occupancy by step: the last steps, one to a column or several averaged.
+
+    Above what was computed stands what a padded batch would compute besides, for nothing: prompts
+    filled up to the longest, and members that have ended. In sequences, that is the latter.
 
     Columns hold fixed ranges of step numbers, so that a column never changes once it is full.
     """
@@ -64,6 +77,8 @@ class BatchChart(Panel, can_focus=True):
         self._records: Sequence[StepRecord] = ()
         self._budget = 0
         self._marks: Sequence[KnobChange] = ()
+        self._columns: list[Column] = []
+        self._first = 0
 
     def show(
         self, records: Sequence[StepRecord], budget: int, marks: Sequence[KnobChange] = ()
@@ -94,7 +109,10 @@ class BatchChart(Panel, can_focus=True):
             "Batch per step",
             f"{self.mode}: {glyphs.prefill[-1]} prefill {glyphs.decode[-1]} decode",
         ]
-        if self.mode is ChartMode.TOKENS:
+        if any(column.waste for column in self._columns):
+            tokens = self.mode is ChartMode.TOKENS
+            parts[-1] += f" {glyphs.waste} {'padding' if tokens else 'ended'}"
+        if self.mode is ChartMode.TOKENS and self._records:
             parts.append(f"budget {count(self._budget)}")
         if self.steps_per_column > 1:
             parts.append(f"1 col = {self.steps_per_column} steps")
@@ -106,6 +124,12 @@ class BatchChart(Panel, can_focus=True):
         last = self._marks[-1]
         what = change_text(last)
         return f"{self.glyphs.tick_head} {what} after step {count(last.step)} by {last.who}"
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        # Before the title, which names the kinds that there are.
+        inner = width - 4 if self.framed else width
+        self._collect(max(inner - _label_width(inner) - 1, 0))
+        return super().draw(width, height)
 
     def body(self, width: int, height: int) -> list[Line]:
         palette = self.palette
@@ -128,6 +152,10 @@ class BatchChart(Panel, can_focus=True):
         head = f"step {count(last.step)} · {ms(last.duration)} ms"
         rows = last.prefill_rows + last.decode_rows
         tail = f" · {count(rows)} seq · {count(last.num_tokens)} tok"
+        if last.padding_tokens:
+            tail += f" · {count(last.padding_tokens)} padding"
+        if last.bubble_tokens:
+            tail += f" · {count(last.bubble_tokens)} ended"
         text = head + tail
         for shown in range(1, len(phases) + 1):
             split = " ".join(f"{name} {ms(value)}" for name, value in phases[:shown])
@@ -138,21 +166,20 @@ class BatchChart(Panel, can_focus=True):
         return self.line(width).add(shorten(text, width), self.palette.text)
 
     def _chart(self, width: int, height: int) -> list[Line]:
-        label_width = min(5, width // 4)
-        plot_width = width - label_width - 1
-        if plot_width < 1:
+        used = [column for column in self._columns if column.steps]
+        if not used:
             return []
-        columns, first = self._columns(plot_width)
-        used = [c for c in columns if c.steps]
+        label_width = _label_width(width)
         tokens = self.mode is ChartMode.TOKENS
-        peak = max(c.prefill + c.decode for c in used)
+        peak = max(column.total for column in used)
         top = _axis_top(peak, max(*(c.budget for c in used), self._budget) if tokens else 1)
         levels = len(self.glyphs.prefill)
         scale = height * levels / top
-        ticks = {(mark.step + 1) // self.steps_per_column - first for mark in self._marks}
+        ticks = {self._place(mark) for mark in self._marks}
         stacks = [
-            self._stack(column, height, scale, x in ticks) for x, column in enumerate(columns)
+            self._stack(column, height, scale, x in ticks) for x, column in enumerate(self._columns)
         ]
+        self._name_policies(stacks)
         lines = []
         for row in range(height - 1, -1, -1):
             line = self.line(width)
@@ -164,21 +191,41 @@ class BatchChart(Panel, can_focus=True):
             lines.append(line)
         return lines
 
-    def _columns(self, plot_width: int) -> tuple[list[Column], int]:
-        """The columns, oldest first, and the number of the first."""
+    def _collect(self, plot_width: int) -> None:
+        """Put the newest steps into as many columns, the last one being the newest."""
         per_column = self.steps_per_column
-        first = self._records[-1].step // per_column - plot_width + 1
-        columns = [Column() for _ in range(plot_width)]
+        self._columns = columns = [Column() for _ in range(plot_width)]
+        if not self._records:
+            return
+        self._first = first = self._records[-1].step // per_column - plot_width + 1
         tokens = self.mode is ChartMode.TOKENS
         for record in reversed(self._records):
             x = record.step // per_column - first
             if not 0 <= x < plot_width:  # older, or another model's, which counted on its own
                 break
             if tokens:
-                columns[x].add(record.prefill_tokens, record.decode_tokens, record.budget)
+                waste = record.padding_tokens + record.bubble_tokens
+                columns[x].add(record.prefill_tokens, record.decode_tokens, waste, record.budget)
             else:
-                columns[x].add(record.prefill_rows, record.decode_rows, 0)
-        return columns, first
+                columns[x].add(record.prefill_rows, record.decode_rows, record.bubble_tokens, 0)
+
+    def _place(self, mark: KnobChange) -> int:
+        """The column of the first step after a change."""
+        return (mark.step + 1) // self.steps_per_column - self._first
+
+    def _name_policies(self, stacks: list[list[tuple[str, Style]]]) -> None:
+        """Write which policy began beside its tick, where no column reaches the top line."""
+        free = {" ", *self.glyphs.budget}
+        for mark in self._marks:
+            x, name = self._place(mark), mark.after.policy
+            if mark.before.policy == name or not 0 <= x < len(stacks):
+                continue
+            for start in (x + 1, x - len(name)):
+                room = stacks[max(start, 0) : start + len(name)]
+                if len(room) == len(name) and all(stack[-1][0] in free for stack in room):
+                    for stack, character in zip(room, name, strict=True):
+                        stack[-1] = (character, self.palette.tick)
+                    break
 
     def _stack(
         self, column: Column, height: int, scale: float, ticked: bool
@@ -204,7 +251,12 @@ class BatchChart(Panel, can_focus=True):
             level = max(round(column.budget * scale) - 1, 0)
             mark = glyphs.budget[level % levels * len(glyphs.budget) // levels]
             cells[min(level // levels, height - 1)] = (mark, palette.muted)
-        for row in range(-(-total // levels)):
+        computed = -(-total // levels)
+        if column.waste:
+            reach = round(column.total * scale / levels)
+            for row in range(computed, min(max(reach, computed + 1), height)):
+                cells[row] = (glyphs.waste, palette.muted)
+        for row in range(computed):
             below = min(max(decode - row * levels, 0), levels)
             filled = min(total - row * levels, levels)
             if below == filled:
@@ -216,6 +268,10 @@ class BatchChart(Panel, can_focus=True):
         if ticked:
             cells[-1] = (glyphs.tick_head, palette.tick)
         return cells
+
+
+def _label_width(width: int) -> int:
+    return min(5, width // 4)
 
 
 def _axis_top(peak: float, limit: int) -> float:

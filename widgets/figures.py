@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from engine.knobs import KnobChange
+from engine.ledger import KnobChange
 
 UNKNOWN = "–"
 

@@ -58,9 +58,11 @@ class Glyphs:
         ramp: levels of a sparkline, from low to high.
         prefill, decode: ramps of the batch chart, one step of height a character; textures differ,
             so that the two are told apart without colour.
+        waste: cells of the batch chart that a padded batch would compute for nothing.
         budget: lines of the chart near the bottom, in the middle and near the top of a cell.
         tick, tick_head: where a knob changed.
-        shared, cached, free, unknown: cells of the KV map that show no owner's letter.
+        shared, reserved, pinned, cached, free, unknown: cells of the KV map that show no owner's
+            letter.
         bar, rest: the two parts of a meter.
         frame, focused: corners and edges; they differ so that focus needs no colour.
     """
@@ -70,11 +72,14 @@ class Glyphs:
     ramp: str
     prefill: str
     decode: str
+    waste: str
     budget: str
     tick: str
     tick_head: str
     axis: str
     shared: str = "#"
+    reserved: str
+    pinned: str
     cached: str = "~"
     free: str
     unknown: str = "?"
@@ -82,7 +87,6 @@ class Glyphs:
     rest: str
     less: str
     more: str
-    choose: str
     cursor: str
     up: str
     down: str
@@ -105,7 +109,7 @@ class Glyphs:
         return text
 
 
-_PLAIN = str.maketrans("–—·…×°→µ‘’“”", "---~x >u''\"\"")
+_PLAIN = str.maketrans("–—·…×°→≤µ‘’“”", "---~x ><u''\"\"")
 
 UNICODE = Glyphs(
     unicode=True,
@@ -122,16 +126,18 @@ UNICODE = Glyphs(
     ramp="▁▂▃▄▅▆▇█",
     prefill="▁▂▃▄▅▆▇█",
     decode="⣀⣀⣤⣤⣶⣶⣿⣿",
+    waste="░",
     budget="▁─▔",
     tick="┊",
     tick_head="▼",
     axis="┤",
+    reserved="░",
+    pinned="◆",
     free="·",
     bar="█",
     rest="░",
     less="◂",
     more="▸",
-    choose="▾",
     cursor="▸",
     up="▲",
     down="▼",
@@ -156,16 +162,18 @@ ASCII = Glyphs(
     ramp="_.-:=+*#",
     prefill="#",
     decode=".",
+    waste="/",
     budget="---",
     tick=":",
     tick_head="v",
     axis="|",
+    reserved="_",
+    pinned="=",
     free=".",
     bar="#",
     rest=".",
     less="<",
     more=">",
-    choose="v",
     cursor=">",
     up="^",
     down="v",

@@ -6,68 +6,53 @@ import textwrap
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from engine.knobs import KnobState, KnobValue
-from widgets.figures import setting
+from engine.knobs import KnobValue
+from engine.ledger import KnobChange, KnobState
+from widgets.effect import Effect
+from widgets.figures import UNKNOWN, setting
 from widgets.glyphs import UNICODE, Glyphs, Mark
+from widgets.knob_history import KnobHistory
+from widgets.knob_values import is_ignored, parsed, turned, typed_key
 from widgets.line import Line, shorten
 from widgets.scroll_panel import ScrollPanel
 
 _NAME_WIDTH = 22
 _VALUE_WIDTH = 12
 
-# Where a knob at 0 goes when it is doubled, as a share of its range: an engine whose prefill chunk
-# had no cap would nearly stop at 1.
-_FIRST_SHARE = 1 / 32
-
-
-def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
-    """`value` one turn on, within what is allowed."""
-    allowed, step = knob.allowed, knob.spec.step
-    if allowed.choices:
-        place = allowed.choices.index(value) if value in allowed.choices else 0
-        return allowed.choices[(place + (1 if up else -1)) % len(allowed.choices)]
-    if isinstance(value, str):
-        return value
-    if step < 1:
-        new: float = round(value + (step if up else -step), 9)
-    elif up:
-        new = value * step or max(round(allowed.high * _FIRST_SHARE), 1)
-    else:
-        new = value // step
-    new = min(max(new, allowed.low), allowed.high)
-    return int(new) if isinstance(value, int) else float(new)
-
-
-def parsed(text: str) -> KnobValue:
-    """A typed number; what is none stays text, for the engine to refuse."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
 
 class KnobPanel(ScrollPanel, can_focus=True):
     """One line a knob: what is asked for, and what holds where that differs.
 
+    The policy and the knobs that act under it come first, what it ignores comes last. Instead of
+    the knobs, their history can be shown.
+
     A turn is posted and shows at once, so that the next one starts from it, though the engine's
     state comes later and by way of the turns before. It is forgotten when the engine has followed,
     went elsewhere, or refused.
+
+    Attributes:
+        current: name of the knob that the cursor is on; it stays there when the lines move.
+        history_shown: whether the history is on view.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", "Up", show=False, id="knobs.up"),
         Binding("down", "choose(1)", "Down", show=False, id="knobs.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="knobs.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="knobs.page_down"),
+        Binding("home", "choose(-1_000_000)", "First", show=False, id="knobs.first"),
+        Binding("end", "choose(1_000_000)", "Last", show=False, id="knobs.last"),
         Binding("left", "turn(False)", "Less", show=False, id="knobs.less"),
         Binding("right", "turn(True)", "More", show=False, id="knobs.more"),
         Binding("space", "switch", "Toggle", id="knobs.toggle"),
         Binding("enter", "edit", "Edit", id="knobs.edit"),
+        Binding("h", "history", "History", id="knobs.history"),
         Binding("u", "undo", "Undo", id="knobs.undo"),
     ]
 
@@ -84,16 +69,25 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
-        self.cursor = 0
-        self._knobs: Sequence[KnobState] = ()
+        self.current = ""
+        self.history_shown = False
+        self._knobs: list[KnobState] = []
+        self._history = KnobHistory(self)
+        self._entries: list[Line] = []
         self._asked: dict[str, list[KnobValue]] = {}
         self._typed: str | None = None
         self._refusal = ""
 
-    def show(self, knobs: Sequence[KnobState]) -> None:
-        """Show the knobs as they stand."""
-        self._knobs = knobs
-        self.cursor = max(min(self.cursor, len(knobs) - 1), 0)
+    def show(
+        self,
+        knobs: Sequence[KnobState],
+        history: Sequence[KnobChange] = (),
+        epoch: float = 0.0,
+        effect: Effect | None = None,
+    ) -> None:
+        """Show the knobs as they stand, and how they came to be (as `KnobHistory.show`)."""
+        self._knobs = sorted(knobs, key=_rank)
+        self._history.show(history, epoch, effect)
         for knob in knobs:
             path = self._asked.get(knob.name, [])
             if path and (knob.requested == path[-1] or knob.requested not in path):
@@ -107,57 +101,77 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     @property
+    def cursor(self) -> int:
+        """Index of the knob that the cursor is on."""
+        places = (i for i, knob in enumerate(self._knobs) if knob.name == self.current)
+        return next(places, 0)
+
+    @property
     def num_rows(self) -> int:
-        return len(self._knobs)
+        return len(self._entries) if self.history_shown else len(self._knobs)
 
     @property
     def page(self) -> int:
         return max(super().page - self._help_lines, 0)
 
     def action_choose(self, rows: int) -> None:
-        self._go_to(self.cursor + rows)
+        if self.history_shown:
+            self.scroll(self.first + rows)
+            self.redraw()
+        elif self._knobs:
+            self._go_to(self.cursor + rows)
+
+    def action_page(self, pages: int) -> None:
+        self.action_choose(pages * max(self.page - 1, 1))
 
     def action_turn(self, up: bool) -> None:
-        if self._knobs:
-            knob = self._knobs[self.cursor]
+        if knob := self._chosen:
             self._ask(knob, turned(knob, self._value(knob), up))
 
     def action_switch(self) -> None:
-        if self._knobs and self._knobs[self.cursor].allowed.choices:
+        if (knob := self._chosen) and knob.allowed.choices:
             self.action_turn(True)
 
     def action_edit(self) -> None:
-        if not self._knobs:
+        knob = self._chosen
+        if knob is None:
             return
-        knob = self._knobs[self.cursor]
         if knob.allowed.choices:
             self.action_turn(True)
         else:
             self._typed = setting(self._value(knob))
             self.redraw()
 
+    def action_history(self) -> None:
+        """Between the knobs and their history."""
+        self.history_shown = not self.history_shown
+        self._typed = None
+        self.scroll(0)
+        self.redraw()
+
     def action_undo(self) -> None:
         self._asked.clear()
         self.post_message(self.Undone())
 
     def on_key(self, event: events.Key) -> None:
-        """Any key takes the refusal away; digits are typed into the number under the cursor."""
+        """Any key takes the refusal away; what is typed goes into the knob under the cursor."""
         if self._refusal:
             self._refusal = ""
             self.redraw()
-        if not self._knobs or self._knobs[self.cursor].allowed.choices:
+        knob, typed = self._chosen, self._typed
+        if knob is None:
             return
         character = event.character or ""
-        if character and character in "0123456789.-" + ("e" if self._typed else ""):
-            self._typed = (self._typed or "") + character
-        elif self._typed is None:
+        if typed_key(knob, typed, character):
+            self._typed = (typed or "") + character
+        elif typed is None:
             return
         elif event.key == "backspace":
-            self._typed = self._typed[:-1]
+            self._typed = typed[:-1]
         elif event.key == "enter":
-            knob, text, self._typed = self._knobs[self.cursor], self._typed, None
-            if text:
-                self._ask(knob, parsed(text))
+            self._typed = None
+            if typed or knob.allowed.form:
+                self._ask(knob, parsed(knob, typed))
         else:
             self._typed = None
             if event.key != "escape":
@@ -172,12 +186,13 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        span, x = self._value_span, event.x - (2 if self.framed else 0)
-        row = event.y - 1 + self.first
-        if not (0 <= event.y - 1 < self.page and row < len(self._knobs)):
+        x, row = event.x - (2 if self.framed else 0), event.y - 1 + self.first
+        if self.history_shown or not 0 <= event.y - 1 < self.page or row >= len(self._knobs):
             return
         self._go_to(row)
-        if self._knobs[row].allowed.choices:
+        knob = self._knobs[row]
+        span = self._value_span(knob)
+        if isinstance(self._value(knob), bool):
             if x in span:
                 self.action_turn(True)
         elif x in span[:2]:
@@ -186,45 +201,85 @@ class KnobPanel(ScrollPanel, can_focus=True):
             self.action_turn(True)
 
     def title(self) -> str:
-        return "Scheduler · live · u undo"
+        if self.history_shown:
+            return "Knobs · history · h back · u undo"
+        return "Knobs · p policy · h history · u undo"
+
+    def footer(self) -> str:
+        """What became of the last change."""
+        effect = self._history.effect
+        return effect.line if effect and not self.history_shown else ""
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        self._entries = self._history.lines(self._inner_width) if self.history_shown else []
+        return super().draw(width, height)
 
     def body(self, width: int, height: int) -> list[Line]:
         if not self._knobs:
             return [self.line(width).add(shorten("No model yet.", width), self.palette.muted)]
-        self.reveal(self.cursor)  # lines may have become fewer
-        rows = range(self.first, min(self.first + self.page, len(self._knobs)))
-        lines = [self._row(self._knobs[row], width, row == self.cursor) for row in rows]
+        cursor = self.cursor
+        if self.history_shown:
+            self.scroll(self.first)
+            lines = self._entries[self.first : self.first + self.page]
+        else:
+            self.reveal(cursor)  # lines may have become fewer, or moved
+            rows = range(self.first, min(self.first + self.page, len(self._knobs)))
+            lines = [self._row(self._knobs[row], width, row == cursor) for row in rows]
         help_lines = self._help_lines
         lines += [self.line(width) for _ in range(height - help_lines - len(lines))]
         if self._refusal:
             mark = self.glyphs.marks[Mark.FAILED]
             text, style = f"{mark} {self._refusal}", self.palette.bad
         else:
-            text, style = _help(self._knobs[self.cursor]), self.palette.muted
+            text, style = _help(self._knobs[cursor]), self.palette.muted
         wrapped = textwrap.wrap(text, width)
         if len(wrapped) > help_lines > 0:
             wrapped[help_lines - 1] = shorten(" ".join(wrapped[help_lines - 1 :]), width)
         return lines + [self.line(width).add(line, style) for line in wrapped[:help_lines]]
 
     @property
+    def _inner_width(self) -> int:
+        return self.size.width - (4 if self.framed else 0)
+
+    @property
     def _help_lines(self) -> int:
+        """Lines kept below; the history needs them for a refusal only."""
+        if self.history_shown and not self._refusal:
+            return 0
         room = super().page
         return 2 if room >= 6 else 1 if room >= 3 else 0
 
     @property
-    def _value_span(self) -> range:
-        """The cells that hold the values."""
-        width = self.size.width - (4 if self.framed else 0)
-        length = max(min(_VALUE_WIDTH, width - 3), 5)
-        start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
-        return range(start, start + length)
+    def _chosen(self) -> KnobState | None:
+        """The knob that keys act on."""
+        return self._knobs[self.cursor] if self._knobs and not self.history_shown else None
 
     def _value(self, knob: KnobState) -> KnobValue:
         """What is asked for, turns that the engine has not seen yet included."""
         return self._asked[knob.name][-1] if knob.name in self._asked else knob.requested
 
+    def _text(self, knob: KnobState) -> str:
+        """The value on the screen, as far as it is typed where it is being typed."""
+        if self._typed is not None and knob.name == self._knobs[self.cursor].name:
+            return f"{self._typed}_"
+        return setting(self._value(knob)) or UNKNOWN
+
+    def _value_span(self, knob: KnobState) -> range:
+        """The cells that hold the value.
+
+        What is a name or a text takes what the knob's name leaves; what is in force instead of the
+        value stands beside it, whatever becomes of the knob's name.
+        """
+        width, length = self._inner_width - len(_in_force(knob)), _VALUE_WIDTH
+        if isinstance(knob.requested, str):
+            room = width - 3 - len(_name(knob))
+            length = max(min(cell_len(self._text(knob)) + 4, room), length)
+        length = max(min(length, width - 3), 5)
+        start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
+        return range(start, start + length)
+
     def _go_to(self, row: int) -> None:
-        self.cursor = max(0, min(row, len(self._knobs) - 1))
+        self.current = self._knobs[max(0, min(row, len(self._knobs) - 1))].name
         self._typed = None
         self.redraw()
 
@@ -240,30 +295,52 @@ class KnobPanel(ScrollPanel, can_focus=True):
         over = palette.cursor if current and self.has_focus else Style.null()
         text, strong = palette.text + over, palette.strong + over
         muted = text if over else palette.muted
+        if is_ignored(knob):
+            text = strong = muted
         line = self.line(width)
-        line.cell(self.glyphs.cursor if current else "", 2, strong)
-        span = self._value_span
-        line.cell(knob.name, span.start - 3, text).add(" ", text)
+        line.cell(self.glyphs.cursor if current else "", 2, palette.strong + over)
+        span, shown = self._value_span(knob), self._text(knob)
+        line.cell(_name(knob), span.start - 3, text).add(" ", text)
         if isinstance(value, bool):
             line.cell("[x]" if value else "[ ]", len(span), strong)
-        elif knob.allowed.choices:
-            choice = f"{setting(value)} {self.glyphs.choose}"
-            line.cell(choice, max(len(span), min(len(choice), line.room)), strong)
         else:
-            typing = current and self._typed is not None
-            shown = f"{self._typed}_" if typing else setting(value)
-            line.add(self.glyphs.less + " ", muted)
-            line.cell(shown, len(span) - 4, strong, "right")
-            line.add(" " + self.glyphs.more, muted)
-        if knob.effective != knob.requested:
-            line.add(f"  now {setting(knob.effective)}", palette.warn + over)
+            room = len(span) - 4
+            if current and self._typed is not None:
+                shown = shown[-room:]  # seen where it is typed: at its end
+            turns = not knob.allowed.form
+            line.add(f"{self.glyphs.less if turns else ' '} ", muted)
+            line.cell(shown, room, strong, "left" if isinstance(value, str) else "right")
+            line.add(f" {self.glyphs.more if turns else ' '}", muted)
+        line.add(_in_force(knob), palette.warn + over)
         if knob.note:
             line.add("  ", text).add(shorten(knob.note, line.room), muted)
         return line.pad(text)
 
 
+def _rank(knob: KnobState) -> int:
+    """Where a knob stands: with what it acts under, or with what is ignored."""
+    if is_ignored(knob):
+        return 3
+    under = knob.name if knob.spec.acts == "always" else knob.spec.acts
+    return {"policy": 0, "order": 1}.get(under, 2)
+
+
+def _name(knob: KnobState) -> str:
+    """The name, set in below the policy or the order that it acts under."""
+    return knob.name if knob.spec.acts == "always" or is_ignored(knob) else f"  {knob.name}"
+
+
+def _in_force(knob: KnobState) -> str:
+    """What holds now, where that is not what is asked for."""
+    return f"  now {setting(knob.effective)}" if knob.effective != knob.requested else ""
+
+
 def _help(knob: KnobState) -> str:
     """What a knob means, what it may be, and what is the matter with it."""
     unit = f" {knob.spec.unit}" if knob.spec.unit else ""
-    note = f" Now {setting(knob.effective)}: {knob.note}." if knob.note else ""
+    note = ""
+    if knob.effective != knob.requested:
+        note = f" Now {setting(knob.effective)}: {knob.note}."
+    elif knob.note:
+        note = f" {knob.note[0].upper()}{knob.note[1:]}."
     return f"{knob.spec.meaning}: {knob.allowed}{unit}.{note}"

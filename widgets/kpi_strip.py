@@ -109,6 +109,8 @@ class KpiStrip(LineView):
         room = line.room - len(rate) - 3
         spark = self._history.sparkline(self.glyphs.ramp, max(0, min(room, _SPARK_WIDTH)))
         self._write_part(line, (rate, strong), (spark, palette.decode))
+        policy = next((knob.effective for knob in snapshot.knobs if knob.name == "policy"), "")
+        self._write_part(line, ("policy ", muted), (str(policy), strong))
         prefill = compact(self._prefill_per_second)
         self._write_part(line, ("prefill ", muted), (f"{prefill} tok/s", text))
         model = snapshot.model

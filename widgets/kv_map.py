@@ -11,22 +11,30 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 
-from engine.snapshot import BlockMap, BlockState
+from engine.snapshot import BlockMap, BlockState, PinView, Sharing
 from widgets.figures import count, percent
 from widgets.glyphs import UNICODE, Glyphs, letter
-from widgets.line import Line, shorten
+from widgets.line import Line, shorten, shorten_parts
 from widgets.panel import Panel
 
 CURSOR = Style(reverse=True, underline=True)
 SELECTED = Style(reverse=True)
 
-_BUSIEST_FIRST = (BlockState.SHARED, BlockState.USED, BlockState.CACHED, BlockState.FREE)
+# Of states that are equally frequent in a cell, the busiest is shown.
+_BUSIEST_FIRST = (
+    *(BlockState.SHARED, BlockState.USED, BlockState.RESERVED),
+    *(BlockState.PINNED, BlockState.CACHED, BlockState.FREE),
+)
+_HELD = (BlockState.SHARED, BlockState.USED, BlockState.RESERVED)
 _WORDS = {
-    BlockState.SHARED: "shared by a prefix, first held",
+    BlockState.SHARED: "shared, first held",
     BlockState.USED: "used",
+    BlockState.RESERVED: "reserved and not yet used",
+    BlockState.PINNED: "pinned: held by nobody, never evicted",
     BlockState.CACHED: "cached, evictable",
     BlockState.FREE: "free",
 }
+_MIN_HEIGHT_FOR_NOTES = 5
 
 
 class KvMap(Panel, can_focus=True):
@@ -51,16 +59,29 @@ class KvMap(Panel, can_focus=True):
         self.selected: int | None = None
         self._blocks: BlockMap | None = None
         self._block_size: int | None = None
+        self._waste: float | None = None
+        self._sharing: Sequence[Sharing] = ()
+        self._pins: Sequence[PinView] = ()
         self._columns = 1
         self._cells: BlockMap | None = None
 
-    def show(self, blocks: BlockMap, block_size: int | None = None) -> None:
+    def show(
+        self,
+        blocks: BlockMap,
+        block_size: int | None = None,
+        waste: float | None = None,
+        sharing: Sequence[Sharing] = (),
+        pins: Sequence[PinView] = (),
+    ) -> None:
         """Show the pool.
 
         Args:
             block_size: token slots a block, for the title.
+            waste: given but unused token slots over given ones, in the last steps.
+            sharing: who shares how many blocks, most blocks first.
         """
         self._blocks, self._block_size = blocks, block_size
+        self._waste, self._sharing, self._pins = waste, sharing, pins
         self.redraw()
 
     def select(self, ordinal: int | None) -> None:
@@ -89,13 +110,17 @@ class KvMap(Panel, can_focus=True):
             return "KV"
         size = f"×{self._block_size}" if self._block_size else ""
         name = f"KV {count(blocks.num_blocks)} blk{size}"
-        shares = (
-            ("used", blocks.used),
+        parts = [name, f"used {percent(blocks.used / blocks.num_blocks)}"]
+        if self._waste is not None:
+            parts.append(f"waste {percent(self._waste)}")
+        some = (
+            ("reserved", blocks.reserved),
             ("shared", blocks.shared),
             ("cached", blocks.cached),
-            ("free", blocks.free),
+            ("pinned", blocks.pinned),
         )
-        parts = [name, *(f"{word} {percent(n / blocks.num_blocks)}" for word, n in shares)]
+        parts += [f"{word} {percent(n / blocks.num_blocks)}" for word, n in some if n]
+        parts.append(f"free {percent(blocks.free / blocks.num_blocks)}")
         if self._cells is not None and self._cells.blocks_per_cell > 1:
             parts.append(f"1 cell = {self._cells.blocks_per_cell} blk")
         return " · ".join(parts)
@@ -109,12 +134,8 @@ class KvMap(Panel, can_focus=True):
         cells, palette = self._cells, self.palette
         if cells is None:
             return [self.line(width).add(shorten("No pool yet.", width), palette.muted)]
-        # Owners tell used cells apart only.
-        kinds = [
-            owner if state == BlockState.USED else state
-            for state, owner in zip(cells.states, cells.owners, strict=True)
-        ]
-        looks = {kind: self._look(kind) for kind in set(kinds)}
+        kinds = list(zip(cells.states, cells.owners, strict=True))
+        looks = {kind: self._look(*kind) for kind in set(kinds)}
         glyphs = "".join([looks[kind][0] for kind in kinds])
         styles = [looks[kind][1] for kind in kinds]
         if self.has_focus:
@@ -127,10 +148,9 @@ class KvMap(Panel, can_focus=True):
                 line.segments.append(Segment(glyphs[first:end], styles[first]))
             line.room -= stop - start
             lines.append(line)
-        if height > 2:
-            lines += [self.line(width) for _ in range(height - 1 - len(lines))]
-            lines.append(self.line(width).add(shorten(self._footnote(cells), width), palette.muted))
-        return lines
+        notes = self._notes(cells, width, height)
+        lines += [self.line(width) for _ in range(height - len(notes) - len(lines))]
+        return lines + notes
 
     @property
     def _num_cells(self) -> int:
@@ -143,44 +163,87 @@ class KvMap(Panel, can_focus=True):
             self.redraw()
 
     def _fit(self, width: int, height: int) -> None:
-        """Lay the pool out in the cells there are, the last line being kept for the footnote."""
+        """Lay the pool out in the cells there are, the last lines being kept for the notes."""
         self._columns = max(width, 1)
         if self._blocks is not None:
-            room = self._columns * max(height - 1 if height > 2 else height, 1)
+            room = self._columns * max(height - self._num_notes(height), 1)
             self._cells = merge(self._blocks, room)
             self.cursor = min(self.cursor, len(self._cells.states) - 1)
 
-    def _look(self, kind: int | str) -> tuple[str, Style]:
-        """Glyph and style of a used cell, given its owner, or of a cell in another state."""
+    def _look(self, state: str, owner: int) -> tuple[str, Style]:
+        """Glyph and style of a cell."""
         glyphs, palette = self.glyphs, self.palette
-        match kind:
+        match state:
             case BlockState.FREE:
                 return glyphs.free, palette.muted
             case BlockState.CACHED:
                 return glyphs.cached, palette.cached
-            case int(owner) if owner > 0:
-                style = palette.owner(owner)
-                return letter(owner), style + SELECTED if owner == self.selected else style
-            case int():
-                return glyphs.unknown, palette.text
-        return glyphs.shared, palette.shared
+            case BlockState.PINNED:
+                return glyphs.pinned, palette.pinned
+            case BlockState.SHARED:
+                return glyphs.shared, palette.shared
+        if owner < 1:
+            return glyphs.unknown, palette.text
+        style = palette.owner(owner)
+        if owner == self.selected:
+            style += SELECTED
+        return glyphs.reserved if state == BlockState.RESERVED else letter(owner), style
 
-    def _footnote(self, cells: BlockMap) -> str:
-        """The cell under the cursor, or the legend."""
-        if not self.has_focus:
-            glyphs = self.glyphs
-            return (
-                f"1-9a-z owner session  {glyphs.shared} prefix-shared  "
-                f"{glyphs.cached} cached, evictable  {glyphs.free} free"
-            )
+    def _num_notes(self, height: int) -> int:
+        """Lines below the cells: the legend, and what there is to say of sharing and pins."""
+        said = bool(self._sharing or self._pins) and height >= _MIN_HEIGHT_FOR_NOTES
+        return 0 if height <= 2 else 2 if said else 1
+
+    def _notes(self, cells: BlockMap, width: int, height: int) -> list[Line]:
+        palette, number = self.palette, self._num_notes(height)
+        first = self._inspected(cells) if self.has_focus else self._legend(cells)
+        notes = [self.line(width).add(shorten(first, width), palette.muted)]
+        broken = any(pin.error for pin in self._pins)
+        style = palette.warn if broken else palette.muted
+        notes.append(self.line(width).add(shorten_parts(self._said(), width), style))
+        return notes[:number]
+
+    def _legend(self, cells: BlockMap) -> str:
+        """The signs of states that there are now, or nearly always."""
+        glyphs = self.glyphs
+        signs = (
+            ("1-9a-z owner", 1),
+            (f"{glyphs.reserved} reserved", cells.reserved),
+            (f"{glyphs.shared} shared", 1),
+            (f"{glyphs.cached} cached", 1),
+            (f"{glyphs.pinned} pinned", cells.pinned),
+            (f"{glyphs.free} free", 1),
+        )
+        return "  ".join(text for text, number in signs if number)
+
+    def _inspected(self, cells: BlockMap) -> str:
+        """What the cell under the cursor is, and whose."""
         first = self.cursor * cells.blocks_per_cell
         last = min(first + cells.blocks_per_cell, cells.num_blocks) - 1
         where = f"blocks {first}..{last}" if last > first else f"block {first}"
         state = BlockState(cells.states[self.cursor])
         owner = cells.owners[self.cursor]
-        held = state in (BlockState.USED, BlockState.SHARED) and owner >= 0
-        by = f" by session {owner} ({letter(owner)})" if held else ""
-        return f"{where} · {_WORDS[state]}{by}"
+        if state not in _HELD or owner < 0:
+            return f"{where} · {_WORDS[state]}"
+        groups = [group for group in self._sharing if owner in group.ordinals]
+        if state is BlockState.SHARED and len(groups) == 1:
+            return f"{where} · shared by sessions {_numbers(groups[0])}"
+        return f"{where} · {_WORDS[state]} by session {owner} ({letter(owner)})"
+
+    def _said(self) -> str:
+        """Pinned prefixes, broken ones first, and who shares what."""
+        pins = sorted(self._pins, key=lambda pin: not pin.error)
+        parts = [f"pin {pin.name} {_pin_state(pin)}" for pin in pins]
+        parts += [f"{group.blocks} blk shared by {_numbers(group)}" for group in self._sharing]
+        return " · ".join(parts)
+
+
+def _numbers(group: Sharing) -> str:
+    return ", ".join(map(str, group.ordinals))
+
+
+def _pin_state(pin: PinView) -> str:
+    return f"failed: {pin.error}" if pin.error else f"{pin.computed}/{pin.blocks} blk in the pool"
 
 
 def _runs(styles: Sequence[Style], start: int, stop: int) -> Iterator[tuple[int, int]]:

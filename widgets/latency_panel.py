@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from engine.snapshot import LatencyView, Totals
+import math
+
+from rich.style import Style
+
+from engine.snapshot import Goodput, LatencyView, Totals
 from engine.telemetry import Distribution
 from widgets.figures import compact, ms, percent
 from widgets.glyphs import UNICODE, Glyphs
@@ -17,18 +21,22 @@ _NAMES = ("TTFT", "TPOT", "ITL", "queue", "prefix hit", "preempted")
 
 
 class LatencyPanel(Panel):
-    """Median and 99th percentile in milliseconds, each with the course of its 99th percentile."""
+    """Median and 99th percentile in milliseconds, each with the course of its 99th percentile.
+
+    TTFT and TPOT are judged by their targets, which stand beside their names where there is room.
+    """
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self._latency: LatencyView | None = None
         self._totals = Totals()
+        self._goodput: Goodput | None = None
         self._histories = {name: History() for name in _NAMES}
 
-    def show(self, latency: LatencyView, totals: Totals) -> None:
+    def show(self, latency: LatencyView, totals: Totals, goodput: Goodput | None = None) -> None:
         """Show the newest distributions; each call is one more point of the courses."""
         before = totals if self._latency is None else self._totals
-        self._latency, self._totals = latency, totals
+        self._latency, self._totals, self._goodput = latency, totals, goodput
         if totals.requests < before.requests:  # a model was loaded and counts from 0
             before = Totals()
             for history in self._histories.values():
@@ -48,7 +56,9 @@ class LatencyPanel(Panel):
 
     def title(self) -> str:
         window = "" if self._latency is None else f" {self._latency.window:.0f} s"
-        return f"Latency{window} · ms"
+        good = self._goodput
+        share = f" · good {percent(good.share)}" if good and math.isfinite(good.share) else ""
+        return f"Latency{window} · ms{share}"
 
     def body(self, width: int, height: int) -> list[Line]:
         palette = self.palette
@@ -64,9 +74,12 @@ class LatencyPanel(Panel):
         label = min(max(room, _MIN_LABEL_WIDTH), _LABEL_WIDTH)
         lines = []
         for name, (median, high) in zip(_NAMES, figures, strict=True):
-            line = self.line(width).cell(name, label, palette.muted)
-            line.cell(median, _FIGURE_WIDTH if both else 0, palette.text, "right")
-            line.cell(high, _FIGURE_WIDTH, palette.strong, "right").add("  ", palette.text)
+            target = self._targets.get(name)
+            known = f"{name} ≤{ms(target)}" if target and label == _LABEL_WIDTH else name
+            line = self.line(width).cell(known, label, palette.muted)
+            ordinary, outer = self._styles(name)
+            line.cell(median, _FIGURE_WIDTH if both else 0, ordinary, "right")
+            line.cell(high, _FIGURE_WIDTH, outer, "right").add("  ", palette.text)
             spark = self._histories[name].sparkline(self.glyphs.ramp, line.room)
             lines.append(line.add(spark, palette.decode))
         if height > len(lines):
@@ -75,6 +88,22 @@ class LatencyPanel(Panel):
             head.cell("p99", _FIGURE_WIDTH, palette.muted, "right").add("  ", palette.muted)
             lines.insert(0, head.cell("p99 over time", head.room, palette.muted, "right"))
         return lines
+
+    @property
+    def _targets(self) -> dict[str, float]:
+        """What a latency may be to count as good, in seconds."""
+        good = self._goodput
+        return {"TTFT": good.ttft_target, "TPOT": good.tpot_target} if good else {}
+
+    def _styles(self, name: str) -> tuple[Style, Style]:
+        """Of median and 99th percentile: a few late requests warn, half of them late are bad."""
+        palette, target = self.palette, self._targets.get(name)
+        if target is None or self._latency is None:
+            return palette.text, palette.strong
+        distribution = dict(zip(_NAMES, _distributions(self._latency), strict=False))[name]
+        if distribution.p50 > target:
+            return palette.bad, palette.bad
+        return palette.text, palette.warn if distribution.p99 > target else palette.good
 
 
 def _distributions(latency: LatencyView) -> tuple[Distribution, ...]:

@@ -65,6 +65,14 @@ class Line:
         return self
 
 
+def shorten_parts(text: str, width: int) -> str:
+    """`text` in at most `width` cells, without those of its parts, divided by " · ", that come last
+    and do not fit; a single part is cut."""
+    while cell_len(text) > width and " · " in text:
+        text = text.rpartition(" · ")[0]
+    return shorten(text, width)
+
+
 def shorten(text: str, width: int) -> str:
     """`text` in at most `width` cells, with an ellipsis where it was cut."""
     if cell_len(text) <= width:

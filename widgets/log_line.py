@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from engine.knobs import KnobChange
+from engine.ledger import KnobChange
 from engine.telemetry import BlockChange, StepRecord
 from widgets.figures import change_text, count
 
@@ -59,6 +59,8 @@ def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
         hit, queried = record.prefix_hit_tokens, record.prefix_queried_tokens
         # Those that come back after a preemption are not asked for again in the prefix cache.
         tokens = f"{count(queried)} tok, {count(hit)} cached" if queried else "recompute"
+        if record.padding_tokens:
+            tokens += f", {count(record.padding_tokens)} of padding"
         text = f"admit {', '.join(record.admitted)}: {tokens}"
         say(Level.INFO, "sched", text, record.start)
     if record.error:

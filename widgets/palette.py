@@ -58,6 +58,7 @@ class Palette:
     decode_below_prefill: Style
     tick: Style
     shared: Style
+    pinned: Style
     cached: Style
     frame: Style
     focused: Style
@@ -107,6 +108,7 @@ class Palette:
             else Style(color=rich(SKY), bgcolor=rich(ORANGE)),
             tick=colored(YELLOW),
             shared=strong,
+            pinned=colored(BLUE),
             cached=muted,
             frame=muted,
             focused=colored(SKY),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from widgets.line import Line, shorten
+from widgets.line import Line, shorten, shorten_parts
 from widgets.line_view import LineView
 
 MIN_FRAME_WIDTH = 16
@@ -59,11 +59,11 @@ class Panel(LineView):
             line.extend(content.pad(palette.text).segments, inner).add(" ", palette.text)
             lines.append(line.add(self.glyphs.thumb if y in thumb else side, style))
         bottom = self.line(width).add(bottom_left + edge, style)
-        if footer := self.glyphs.fit(self.footer()):
+        if footer := self.glyphs.fit(shorten_parts(self.footer(), width - 5)):
             bottom.add(" ", style).add(shorten(footer, width - 5), palette.muted).add(" ", style)
         bottom.add(edge * (bottom.room - 1) + bottom_right, style)
         return [*lines, bottom]
 
     def _write_title(self, line: Line, width: int) -> None:
-        name, dot, rest = shorten(self.title(), width).partition(" · ")
+        name, dot, rest = shorten_parts(self.title(), width).partition(" · ")
         line.add(name, self.palette.strong).add(dot + rest, self.palette.muted)

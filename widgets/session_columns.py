@@ -6,13 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from engine.snapshot import RequestView
+from engine.snapshot import Goodput, RequestView
 from widgets.figures import compact, ms
-
-# Seconds above which a figure warns, and above which it is bad: what MLPerf Inference 5.0 allows
-# Llama 2 70B at the 99th percentile, in its interactive and in its server scenario.
-TTFT_LIMITS = (0.45, 2.0)
-TPOT_LIMITS = (0.04, 0.2)
 
 CURSOR_WIDTH = 2
 ID_WIDTH = 7
@@ -21,6 +16,7 @@ SOURCE_WIDTH = 6
 MIN_TITLE_WIDTH = 10
 MAX_TITLE_WIDTH = 32
 MIN_NOTE_WIDTH = 24
+MAX_NOTE_WIDTH = 52
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class Figure:
 
     Attributes:
         rank: of two columns that do not both fit, the one of larger rank leaves.
-        limits: where `value` warns and where it is bad.
+        target: above which `value` is bad.
     """
 
     name: str
@@ -37,17 +33,20 @@ class Figure:
     rank: int
     value: Callable[[RequestView], float | None]
     text: Callable[[float | None], str]
-    limits: tuple[float, float] | None = None
+    target: Callable[[Goodput], float] | None = None
 
 
 FIGURES = (
     Figure("q ms", 5, 3, lambda view: view.queue, ms),
-    Figure("TTFT", 5, 1, lambda view: view.ttft, ms, TTFT_LIMITS),
-    Figure("TPOT", 5, 2, lambda view: view.tpot, ms, TPOT_LIMITS),
-    Figure("p99", 5, 5, lambda view: view.itl_p99, ms, TPOT_LIMITS),
+    Figure("TTFT", 5, 1, lambda view: view.ttft, ms, lambda good: good.ttft_target),
+    Figure("TPOT", 5, 2, lambda view: view.tpot, ms, lambda good: good.tpot_target),
+    Figure("p99", 5, 5, lambda view: view.itl_p99, ms),
     Figure("tok", 5, 0, lambda view: view.output_tokens, compact),
     Figure("blk", 4, 4, lambda view: view.blocks or None, compact),
+    Figure("shrd", 4, 7, lambda view: view.shared_blocks or None, compact),
+    Figure("resv", 4, 8, lambda view: view.reserved_blocks or None, compact),
 )
+SOURCE_RANK = 6
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
 BY_STATE = "state"
@@ -89,16 +88,16 @@ class SessionColumns:
         room = width - CURSOR_WIDTH - ID_WIDTH - MIN_TITLE_WIDTH
         state = STATE_WIDTH if room > STATE_WIDTH else 1
         room -= state + 1
-        kept = []
-        for figure in sorted(FIGURES, key=lambda figure: figure.rank):
-            if figure.width + 1 > room:
+        ranked = [(figure.rank, figure.width, figure) for figure in FIGURES]
+        kept: list[Figure | None] = []  # None is the source
+        for rank, cells, figure in sorted([*ranked, (SOURCE_RANK, SOURCE_WIDTH, None)], key=_rank):
+            # The last columns shorten neither titles nor the reasons for waiting.
+            spare = MAX_TITLE_WIDTH - MIN_TITLE_WIDTH + MAX_NOTE_WIDTH if rank > SOURCE_RANK else 0
+            if cells + spare >= room:
                 break
             kept.append(figure)
-            room -= figure.width + 1
-        source = 0
-        if len(kept) == len(FIGURES) and room > SOURCE_WIDTH:
-            source = SOURCE_WIDTH
-            room -= SOURCE_WIDTH + 1
+            room -= cells + 1
+        source = SOURCE_WIDTH if None in kept else 0
         title = MIN_TITLE_WIDTH + room
         note = title - MAX_TITLE_WIDTH - 1
         if note >= MIN_NOTE_WIDTH:
@@ -121,3 +120,7 @@ class SessionColumns:
             if width:
                 yield name, x, width
                 x += width + 1
+
+
+def _rank(column: tuple[int, int, Figure | None]) -> int:
+    return column[0]

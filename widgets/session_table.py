@@ -10,7 +10,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from engine.snapshot import RequestView
+from engine.snapshot import Goodput, RequestView
 from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs, Mark, letter, state_mark
 from widgets.line import Line, shorten
@@ -68,11 +68,16 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._typing = False
         self._requests: Sequence[RequestView] = ()
         self._rows: list[RequestView] = []
+        self._goodput: Goodput | None = None
         self._cursor_id = ""
 
-    def show(self, requests: Sequence[RequestView]) -> None:
-        """Show these requests; as they come is their order by state."""
-        self._requests = requests
+    def show(self, requests: Sequence[RequestView], goodput: Goodput | None = None) -> None:
+        """Show these requests; as they come is their order by state.
+
+        Args:
+            goodput: has the targets that figures are judged by.
+        """
+        self._requests, self._goodput = requests, goodput
         self._arrange()
         self.redraw()
 
@@ -176,6 +181,7 @@ class SessionTable(ScrollPanel, can_focus=True):
             _note(view),
             f"prompt {count(view.prompt_tokens)}, {count(view.cached_tokens)} cached",
             f"output {count(view.output_tokens)}/{count(view.max_output_tokens)}",
+            _blocks(view),
             f"preempted {view.preemptions}×" if view.preemptions else "",
             f"priority {view.priority}" if view.priority else "",
         ]
@@ -275,15 +281,25 @@ class SessionTable(ScrollPanel, can_focus=True):
         return line.pad(gap)
 
     def _judge(self, value: float | None, figure: Figure, fine: Style) -> Style:
-        """The style of a figure: `fine` unless it is above a limit."""
-        if value is None or figure.limits is None or value <= figure.limits[0]:
+        """The style of a figure: `fine` unless it is above its target."""
+        if value is None or figure.target is None or self._goodput is None:
             return fine
-        return self.palette.warn if value <= figure.limits[1] else self.palette.bad
+        return self.palette.bad if value > figure.target(self._goodput) else fine
 
 
 def _note(view: RequestView) -> str:
     """Why a request waits, or how it failed."""
     return view.wait_reason or view.error
+
+
+def _blocks(view: RequestView) -> str:
+    """What a request holds, if anything, and what of it is not its alone or not in use."""
+    if not view.blocks:
+        return ""
+    parts = [f"{count(view.blocks)} blk"]
+    parts += [f"{count(view.shared_blocks)} shared"] if view.shared_blocks else []
+    parts += [f"{count(view.reserved_blocks)} reserved"] if view.reserved_blocks else []
+    return ", ".join(parts)
 
 
 def _haystack(view: RequestView) -> str:

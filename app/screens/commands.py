@@ -8,6 +8,7 @@ from functools import partial
 from textual.app import SystemCommand
 
 from app.screens.deck import Deck
+from app.screens.policies import policy_meanings
 
 
 def commands(deck: Deck) -> Iterator[SystemCommand]:
@@ -23,6 +24,13 @@ def commands(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("Edit last message", "Send it in other words", deck.action_edit_last)
     yield SystemCommand("Copy reply", "The last one, as Markdown", transcript.action_copy_reply)
     yield SystemCommand("Copy code", "The last code block", transcript.action_copy_code)
+    yield SystemCommand("Pin system prompt", "Keep it in the KV cache for good", deck.action_pin)
+    yield SystemCommand("Unpin system prompt", "Let it be evicted again", deck.action_unpin)
+    policies = deck.engine.knob("policy")
+    meanings = policy_meanings()
+    for name in map(str, policies.allowed.choices if policies else ()):
+        does = meanings.get(name, "A batching policy")
+        yield SystemCommand(f"Policy: {name}", does, partial(deck.set_policy, name))
     yield SystemCommand("Chat or engine", "Change what is on view", deck.action_mode)
     yield SystemCommand("Zoom panel", "One panel on the whole screen", deck.action_zoom)
     for number, (name, _) in enumerate(deck.panels.numbered, 1):

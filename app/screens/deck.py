@@ -14,14 +14,15 @@ from textual.widgets import Footer
 
 from app.database import StoreError
 from app.screens.chat import ChatPane
-from app.screens.dialogs import AskText, Confirm, PickConversation
+from app.screens.dialogs import AskText, Confirm, PickConversation, PickPolicy
 from app.screens.engine_watch import EngineWatch
 from app.screens.export import as_markdown, file_name
 from app.screens.panel_bar import PanelBar
 from app.screens.panels import Panels
+from app.screens.policies import policy_meanings
 from app.screens.pump import Pump
 from app.screens.sessions import SessionList
-from engine.client import EngineClient
+from engine.client import ChatMessage, EngineClient
 from engine.errors import EngineError, InvalidRequestError
 from widgets.glyphs import Glyphs
 from widgets.knob_panel import KnobPanel
@@ -30,6 +31,7 @@ from widgets.session_bar import SessionBar
 from widgets.session_table import SessionTable
 
 WHO = "local"
+PIN = "system"
 
 
 class Deck(Screen[None]):
@@ -63,9 +65,11 @@ class Deck(Screen[None]):
             "escape",
             "stop",
             "Stop",
-            tooltip="Stop; back to the prompt",
+            tooltip="Stop the reply",
             id="chat.stop",
         ),
+        Binding("escape", "leave", "Chat", tooltip="Back to the prompt", id="view.leave"),
+        Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
         # An action of this screen and no message to it: keys that follow find it done.
         Binding("enter", "send", "Send", show=False, id="prompt.send"),
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
@@ -152,16 +156,19 @@ class Deck(Screen[None]):
         self.chat.sent()
 
     def action_stop(self) -> None:
-        """Stop the reply; where there is none, or it is not on view, come back to the prompt."""
-        if self.has_class("-engine"):
-            self._to_prompt()
-        elif self.sessions.current.chat.is_busy:
+        """Stop the reply, else the editing of a message; where there is neither, do as `leave`."""
+        if self.sessions.current.chat.is_busy:
             self.sessions.current.chat.stop()
         elif self._editing is not None:
             self._editing = None
             self.chat.prompt.load(self.sessions.current.draft, self.sessions.current.history)
         else:
-            self._to_prompt()
+            self.action_leave()
+
+    def action_leave(self) -> None:
+        """Come back to the prompt."""
+        self.remove_class("-engine")
+        self.chat.prompt.area.focus()
 
     def action_regenerate(self) -> None:
         try:
@@ -183,7 +190,7 @@ class Deck(Screen[None]):
             session.draft = self.chat.prompt.text
         self._editing = messages[-1].id
         self.chat.prompt.load(messages[-1].content, session.history)
-        self._to_prompt()
+        self.action_leave()
         self.notify("Enter sends it instead of the old one; Esc leaves it as it was.")
 
     @on(SessionBar.NewWanted)
@@ -302,7 +309,7 @@ class Deck(Screen[None]):
         conversation = view.origin.conversation if view else ""
         if conversation:
             self.open(conversation)
-            self._to_prompt()
+            self.action_leave()
         else:
             self.notify("This request belongs to no conversation on the screen.")
 
@@ -320,6 +327,41 @@ class Deck(Screen[None]):
             self._client.set_knobs({event.name: event.value}, who=WHO)
         except EngineError as error:
             self.panels.knobs.refuse(error.message)
+
+    def action_policy(self) -> None:
+        """Choose the policy among those that the engine knows."""
+        knob = self.engine.knob("policy")
+        if knob is None:
+            self.notify("There is no model yet to schedule for.", severity="warning")
+            return
+        names = [str(name) for name in knob.allowed.choices]
+        meanings = policy_meanings()
+        choices = [(name, meanings.get(name, "")) for name in names]
+
+        def take(name: str | None) -> None:
+            if name is not None:
+                self.set_policy(name)
+
+        self.app.push_screen(PickPolicy(choices, str(knob.requested)), take)
+
+    def set_policy(self, name: str) -> None:
+        try:
+            self._client.set_knobs({"policy": name}, who=WHO)
+        except EngineError as error:
+            self.notify(error.message, severity="error")
+
+    def action_pin(self) -> None:
+        """Keep the system prompt of the conversation on view in the KV cache."""
+        system = self.sessions.current.chat.conversation.system
+        if not system:
+            self.notify("This conversation has no system prompt.", severity="warning")
+            return
+        self._client.pin(PIN, (ChatMessage("system", system),))
+        self.notify("Pinned the system prompt; the KV panel says how much of it is computed.")
+
+    def action_unpin(self) -> None:
+        self._client.unpin(PIN)
+        self.notify("The system prompt may be evicted again.")
 
     @on(KnobPanel.Undone)
     def undo_knobs(self) -> None:
@@ -371,6 +413,10 @@ class Deck(Screen[None]):
         area = self.chat.prompt.area
         if action == "send":
             return area.has_focus
+        if action == "leave":
+            return self.has_class("-engine")
+        if action == "stop":
+            return not self.has_class("-engine")
         if action in ("page", "follow"):
             return self._reads_transcript(action, area)
         if action == "stop_request":
@@ -386,11 +432,7 @@ class Deck(Screen[None]):
     def _switched(self) -> None:
         self._editing = None
         self.chat.update()
-        self._to_prompt()
-
-    def _to_prompt(self) -> None:
-        self.remove_class("-engine")
-        self.chat.prompt.area.focus()
+        self.action_leave()
 
     def _show_panel(self, place: int) -> None:
         self._panel = place

@@ -65,6 +65,43 @@ class Confirm(ModalScreen[bool]):
             yield Label(f"Enter to {self._deed}, Esc to leave it.")
 
 
+class PickPolicy(ModalScreen[str | None]):
+    """Asks for a batching policy.
+
+    Args:
+        choices: name and what it does.
+        current: the one that is asked for now.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,p", "dismiss(None)", "Cancel", id="dialog.cancel")
+    ]
+
+    def __init__(self, choices: Sequence[tuple[str, str]], current: str) -> None:
+        super().__init__()
+        self._choices = choices
+        self._current = current
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label("Policy · Enter chooses; what runs goes on under the new one")
+            yield OptionList(*(Option(self._line(*choice), choice[0]) for choice in self._choices))
+
+    def on_mount(self) -> None:
+        names = [name for name, _ in self._choices]
+        options = self.query_one(OptionList)
+        options.highlighted = names.index(self._current) if self._current in names else 0
+        options.focus()
+
+    @on(OptionList.OptionSelected)
+    def choose(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_id)
+
+    def _line(self, name: str, does: str) -> Content:
+        now = " · now" if name == self._current else ""
+        return Content.assemble((name, "bold"), (f"{now}\n  {does}", "$text-muted"))
+
+
 class PickConversation(ModalScreen[str | None]):
     """Asks for one of the conversations, found by any words of its title."""
 

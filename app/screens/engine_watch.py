@@ -6,8 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from app.screens.comparison import Comparison
 from engine.client import EngineClient
-from engine.knobs import KnobChange
+from engine.ledger import KnobChange, KnobState
 from engine.snapshot import RequestView, Snapshot
 from engine.telemetry import StepRecord
 
@@ -24,6 +25,7 @@ class EngineWatch:
         snapshot: as of the last look; None before a model is loaded.
         records: the last steps of this model, oldest first.
         views: the snapshot's requests by id.
+        comparison: of what the last change of knobs did.
         epoch: time of day at which the engine's clock stood at 0, seconds since the epoch.
     """
 
@@ -34,8 +36,9 @@ class EngineWatch:
         self.snapshot: Snapshot | None = None
         self.records: deque[StepRecord] = deque(maxlen=RECORDS_KEPT)
         self.views: dict[str, RequestView] = {}
+        self.comparison = Comparison()
         self.epoch = 0.0
-        self._recent: deque[tuple[float, int, int]] = deque()
+        self._recent: deque[tuple[float, StepRecord]] = deque()
         self._last_change: KnobChange | None = None
 
     @property
@@ -57,9 +60,10 @@ class EngineWatch:
         last = self.records[-1].step if self.records else 0
         records = list(self._client.step_records(last)) if snapshot else []
         self.records.extend(records)
+        if snapshot is not None and snapshot is not before:
+            self.comparison.look(snapshot, self.records)
         now = self._clock()
-        for record in records:
-            self._recent.append((now, record.output_tokens, record.prefill_tokens))
+        self._recent.extend((now, record) for record in records)
         while self._recent and self._recent[0][0] < now - RATE_SECONDS:
             self._recent.popleft()
         return records
@@ -67,12 +71,24 @@ class EngineWatch:
     @property
     def tokens_per_second(self) -> float:
         """Output tokens of all sessions together."""
-        return sum(tokens for _, tokens, _ in self._recent) / RATE_SECONDS
+        return sum(record.output_tokens for _, record in self._recent) / RATE_SECONDS
 
     @property
     def prefill_per_second(self) -> float:
         """Prompt tokens computed."""
-        return sum(tokens for _, _, tokens in self._recent) / RATE_SECONDS
+        return sum(record.prefill_tokens for _, record in self._recent) / RATE_SECONDS
+
+    @property
+    def kv_waste(self) -> float | None:
+        """Given but unused token slots over given ones, in the steps of the last seconds."""
+        given = sum(record.given_slots for _, record in self._recent)
+        unused = sum(record.unused_slots for _, record in self._recent)
+        return unused / given if given else None
+
+    def knob(self, name: str) -> KnobState | None:
+        """A knob as it stands; None before a model is loaded."""
+        knobs = self.snapshot.knobs if self.snapshot else ()
+        return next((knob for knob in knobs if knob.name == name), None)
 
     def new_knob_changes(self) -> list[KnobChange]:
         """The changes since the last call."""
@@ -87,6 +103,7 @@ class EngineWatch:
         """Another model counts its steps from the beginning."""
         self.records.clear()
         self._recent.clear()
+        self.comparison = Comparison()
 
 
 def _is_other(before: Snapshot, after: Snapshot) -> bool:

@@ -9,14 +9,14 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 
 from app.screens.deck import Deck
-from app.screens.dialogs import AskText, Confirm, PickConversation
+from app.screens.dialogs import AskText, Confirm, PickConversation, PickPolicy
 from app.screens.help import HelpScreen
 
 
 def key_names(app: App[int], deck: Deck) -> list[str]:
     """What keys do, by the names under which the user may change them."""
     bindings = [binding for _, node in _places(app, deck) for _, binding in node._bindings]
-    for dialog in (AskText, Confirm, PickConversation, HelpScreen):
+    for dialog in (AskText, Confirm, PickConversation, PickPolicy, HelpScreen):
         bindings += [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
     return sorted({binding.id for binding in bindings if binding.id is not None})
 

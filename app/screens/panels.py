@@ -53,16 +53,24 @@ class Panels:
             return
         if new:
             self.batch.show(engine.records, new[-1].budget, snapshot.knob_history)
-        self.kv.show(snapshot.blocks, snapshot.config.block_size)
+        self.kv.show(
+            snapshot.blocks,
+            snapshot.config.block_size,
+            engine.kv_waste,
+            snapshot.sharing,
+            snapshot.pins,
+        )
 
     def show_figures(self, engine: EngineWatch) -> None:
         """What is read as figures, and so need not move faster than one reads."""
         rates = engine.tokens_per_second, engine.prefill_per_second
         self.kpi.show(engine.snapshot, engine.status, *rates)
-        if engine.snapshot is not None:
-            self.table.show(_newest(engine.snapshot.requests))
-            self.knobs.show(engine.snapshot.knobs)
-            self.latency.show(engine.snapshot.latency, engine.snapshot.totals)
+        snapshot = engine.snapshot
+        if snapshot is not None:
+            effect = engine.comparison.effect(snapshot.time, engine.records)
+            self.table.show(_newest(snapshot.requests), snapshot.goodput)
+            self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
+            self.latency.show(snapshot.latency, snapshot.totals, snapshot.goodput)
 
 
 def _newest(requests: Sequence[RequestView]) -> list[RequestView]:

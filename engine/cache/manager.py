@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from engine.cache.pool import BlockPool
 from engine.cache.prefix import PrefixIndex, block_hash, root_hash
 from engine.config import EngineConfig
-from engine.request import Request
+from engine.errors import InvalidRequestError
+from engine.request import Request, RequestState
 
 
 class KVCache:
@@ -17,6 +21,10 @@ class KVCache:
 
     def __init__(self, config: EngineConfig, key: str) -> None:
         self.block_size = config.block_size
+        spare = config.num_blocks - config.blocks_for(config.max_model_len)
+        self._spare_for_pins = max(spare, 0)
+        self._pins: dict[str, list[bytes]] = {}
+        self._pinned: Counter[bytes] = Counter()
         self.index = PrefixIndex()
         self.pool = BlockPool(config.num_blocks, evicted=self.index.drop)
         self._root = root_hash(key)
@@ -40,7 +48,7 @@ class KVCache:
 
     def num_obtainable(self, hit: list[int]) -> int:
         """Blocks that could be given once those of `hit` are held."""
-        return self.pool.num_available - sum(map(self.pool.is_cached, hit))
+        return self.pool.num_available - sum(map(self.pool.is_available, hit))
 
     def adopt(self, request: Request, hit: list[int]) -> None:
         """Start a request's table with the blocks of its cached prefix.
@@ -51,15 +59,68 @@ class KVCache:
             self.pool.share(block, request.ordinal)
         request.block_table = list(hit)
         request.num_published = len(hit)
-        request.num_computed_tokens = len(hit) * self.block_size
+        request.num_computed_tokens = request.num_committed_tokens = len(hit) * self.block_size
+
+    def common(self, request: Request) -> int:
+        """Leading tokens that a request can take over from the live one it is a fork of.
+
+        Never all of its own: one has to run to give logits. Only those whose step has ended.
+        """
+        source = request.fork_of
+        if source is None or source.state is not RequestState.RUNNING:
+            return 0
+        limit = min(source.num_committed_tokens, request.num_known_tokens - 1)
+        ours, theirs = request.token_ids(0, limit), source.token_ids(0, limit)
+        if ours == theirs:
+            return limit
+        return next(i for i in range(limit) if ours[i] != theirs[i])
+
+    def fork(self, request: Request, num_tokens: int) -> tuple[int, int] | None:
+        """Start a request's table with what `common` found (PagedAttention, SOSP'23, section 4.4).
+
+        Full blocks are shared. The last one, if it is partly filled, is copied, for the request
+        writes into it at once: the copy on write of the paper, at the moment of its first write.
+
+        Returns:
+            (source, target) of the copy, if there is one; its block was seen to by the caller.
+        """
+        source = request.fork_of
+        assert source is not None
+        full, rest = divmod(num_tokens, self.block_size)
+        for block in source.block_table[:full]:
+            self.pool.share(block, request.ordinal)
+        request.block_table = source.block_table[:full]
+        # Those that the source has not published yet, this one may.
+        request.num_published = min(full, source.num_published)
+        request.num_computed_tokens = num_tokens
+        # What is copied is there when its step has ended: a fork of this one has to wait for it.
+        request.num_committed_tokens = full * self.block_size
+        if not rest:
+            return None
+        copy = self.pool.give(1, request.ordinal)
+        request.block_table += copy
+        return source.block_table[full], copy[0]
 
     def missing(self, request: Request, num_tokens: int) -> int:
-        """Blocks that the table lacks to hold `num_tokens` tokens."""
-        return max(0, self.blocks_for(num_tokens) - len(request.block_table))
+        """Blocks that the table and what is reserved for it lack to hold `num_tokens` tokens."""
+        held = len(request.block_table) + len(request.reserved_blocks)
+        return max(0, -(-num_tokens // self.block_size) - held)
+
+    def reserve(self, request: Request, num_tokens: int) -> None:
+        """Set aside what is missing for `num_tokens`; the caller checked that it is there."""
+        blocks = self.pool.give(self.missing(request, num_tokens), request.ordinal, reserve=True)
+        request.reserved_blocks = blocks[::-1]
 
     def extend(self, request: Request, num_tokens: int) -> tuple[int, ...]:
         """Give what the table lacks to hold `num_tokens`; the caller checked that it is there."""
-        blocks = self.pool.give(self.missing(request, num_tokens), request.ordinal)
+        count = -(-num_tokens // self.block_size) - len(request.block_table)
+        if count <= 0:
+            return ()
+        blocks: list[int] = []
+        while request.reserved_blocks and len(blocks) < count:
+            blocks.append(request.reserved_blocks.pop())
+            self.pool.fill(blocks[-1])
+        blocks += self.pool.give(count - len(blocks), request.ordinal)
         request.block_table += blocks
         return tuple(blocks)
 
@@ -76,18 +137,73 @@ class KVCache:
             block = request.block_table[i]
             if self.index.add(request.block_hashes[i], block):
                 self.pool.keep(block)
+                if request.block_hashes[i] in self._pinned:
+                    self.pool.pin(block)
         request.num_published = full
 
     def detach(self, request: Request) -> list[int]:
-        """Take a request's table from it, in reverse, so that its tail is evicted first."""
-        blocks = request.block_table[::-1]
-        request.block_table = []
-        request.num_published = 0
+        """Take a request's blocks from it, in reverse, so that its tail is evicted first."""
+        blocks = request.reserved_blocks + request.block_table[::-1]
+        request.block_table, request.reserved_blocks = [], []
+        request.num_published = request.num_committed_tokens = 0
         return blocks
+
+    def pin(self, name: str, token_ids: Sequence[int]) -> int:
+        """Keep the full blocks of a prefix from eviction, from when they are first computed.
+
+        Args:
+            name: for `unpin`; a prefix pinned under it before is let go.
+
+        Returns:
+            blocks of the prefix.
+
+        Raises:
+            InvalidRequestError: a request of the model's length would no longer fit beside what is
+                pinned, so that the head of the queue could wait for ever. Nothing was changed.
+        """
+        hashes: list[bytes] = []
+        self._chain(hashes, token_ids)
+        others = {hash for pin, kept in self._pins.items() if pin != name for hash in kept}
+        wanted = len(others.union(hashes))
+        if wanted > self._spare_for_pins:
+            raise InvalidRequestError(
+                f"pinned prefixes would take {wanted} blocks; {self._spare_for_pins} are what the "
+                "pool has beyond one sequence of the model's length",
+                "pin",
+            )
+        self.unpin(name)
+        self._pins[name] = hashes
+        self._pinned.update(hashes)
+        for hash in hashes:
+            block = self.index.find(hash)
+            if block is not None:
+                self.pool.pin(block)
+        return len(hashes)
+
+    def unpin(self, name: str) -> None:
+        """Let the blocks of a pinned prefix be evicted again; an unknown name is ignored."""
+        for hash in self._pins.pop(name, ()):
+            self._pinned[hash] -= 1
+            if not self._pinned[hash]:
+                del self._pinned[hash]
+                block = self.index.find(hash)
+                if block is not None:
+                    self.pool.unpin(block)
+
+    def pins(self) -> list[tuple[str, int, int]]:
+        """Pinned prefixes: (name, blocks, those of them that are computed)."""
+        return [
+            (name, len(hashes), sum(self.index.find(hash) is not None for hash in hashes))
+            for name, hashes in self._pins.items()
+        ]
 
     def _hash_upto(self, request: Request, num_tokens: int) -> None:
         hashes = request.block_hashes
-        for i in range(len(hashes), num_tokens // self.block_size):
-            start = i * self.block_size
+        if len(hashes) < num_tokens // self.block_size:
+            self._chain(hashes, request.token_ids(len(hashes) * self.block_size, num_tokens))
+
+    def _chain(self, hashes: list[bytes], token_ids: Sequence[int]) -> None:
+        """Append the hashes of the full blocks of `token_ids`, which follow those hashed."""
+        for start in range(0, len(token_ids) - self.block_size + 1, self.block_size):
             parent = hashes[-1] if hashes else self._root
-            hashes.append(block_hash(parent, request.token_ids(start, start + self.block_size)))
+            hashes.append(block_hash(parent, token_ids[start : start + self.block_size]))

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.snapshot import BlockMap, BlockState
 from engine.telemetry import BlockChange, BlockEvents
 
-_FREE, _CACHED, _USED, _SHARED = (
-    ord(state) for state in (BlockState.FREE, BlockState.CACHED, BlockState.USED, BlockState.SHARED)
+_FREE, _CACHED, _USED, _SHARED, _RESERVED, _PINNED = (
+    ord(state)
+    for state in (
+        BlockState.FREE,
+        BlockState.CACHED,
+        BlockState.USED,
+        BlockState.SHARED,
+        BlockState.RESERVED,
+        BlockState.PINNED,
+    )
 )
 # Of states that are equally frequent in a cell of the map, the busiest is shown.
-_BUSIEST_FIRST = (_SHARED, _USED, _CACHED, _FREE)
+_BUSIEST_FIRST = (_SHARED, _USED, _RESERVED, _PINNED, _CACHED, _FREE)
 
 
 class BlockPool:
-    """Blocks with reference counts (PagedAttention, SOSP'23, section 4.3).
+    """Blocks with reference counts (PagedAttention, SOSP'23, sections 4.2 and 4.4).
 
-    A block is free (blank), cached (no holder, but its content may be found again), used (one
-    holder) or shared (several). `free + cached + used == num_blocks` always, shared ones being
-    among the used. New blocks come from the free ones; when there are none, the cached block that
-    was let go longest ago is evicted.
+    A block is free (blank), cached (no holder, but its content may be found again) or used;
+    `free + cached + used == num_blocks` always. Of the used ones some are shared (several holders)
+    or reserved (held, but not yet to be filled); of the cached ones some are pinned (never
+    evicted). New blocks come from the free ones; when there are none, the cached block that was let
+    go longest ago is evicted.
 
     Args:
         evicted: called with a cached block before it is given anew, to forget what it held.
@@ -34,6 +43,9 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._kept = bytearray(num_blocks)
+        self._pinned: set[int] = set()
+        self._num_pinned_idle = 0
+        self._num_reserved = 0
         self._states = bytearray([_FREE]) * num_blocks
         self._owners = [-1] * num_blocks
         self._holders: dict[int, list[int]] = {}
@@ -45,28 +57,47 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        return len(self._cached)
+        """Blocks without holder whose content is kept, pinned ones among them."""
+        return len(self._cached) + self._num_pinned_idle
 
     @property
     def num_used(self) -> int:
         """Blocks with at least one holder."""
-        return self.num_blocks - len(self._free) - len(self._cached)
+        return self.num_blocks - len(self._free) - self.num_cached
 
     @property
     def num_shared(self) -> int:
         return len(self._holders)
 
     @property
+    def num_reserved(self) -> int:
+        return self._num_reserved
+
+    @property
+    def num_pinned(self) -> int:
+        """Pinned blocks, held or not."""
+        return len(self._pinned)
+
+    @property
     def num_available(self) -> int:
-        """Blocks that `give` can give: free and cached."""
+        """Blocks that `give` can give: free ones, and cached ones that are not pinned."""
         return len(self._free) + len(self._cached)
 
-    def is_cached(self, block: int) -> bool:
-        """Whether a block has content but no holder."""
+    def is_available(self, block: int) -> bool:
+        """Whether a block has content but no holder, and may be evicted."""
         return self._states[block] == _CACHED
 
-    def give(self, count: int, seq: int) -> list[int]:
-        """Give `count` blocks to sequence `seq`. The caller has checked `num_available`."""
+    def sharing(self) -> Iterable[Sequence[int]]:
+        """For each shared block the sequences that hold it."""
+        return self._holders.values()
+
+    def give(self, count: int, seq: int, *, reserve: bool = False) -> list[int]:
+        """Give `count` blocks to sequence `seq`. The caller has checked `num_available`.
+
+        Args:
+            reserve: they are for tokens to come; `fill` puts them to use.
+        """
+        state, change = (_RESERVED, BlockChange.RESERVED) if reserve else (_USED, BlockChange.GIVEN)
         blocks = []
         for _ in range(count):
             if self._free:
@@ -76,16 +107,28 @@ class BlockPool:
                 self._kept[block] = 0
                 self._evicted(block)
                 self._log.append((BlockChange.EVICTED, block, -1))
-            self._states[block] = _USED
+            self._states[block] = state
             self._owners[block] = seq
-            self._log.append((BlockChange.GIVEN, block, seq))
+            self._log.append((change, block, seq))
             blocks.append(block)
+        if reserve:
+            self._num_reserved += count
         return blocks
 
+    def fill(self, block: int) -> None:
+        """Put a reserved block to use."""
+        self._num_reserved -= 1
+        self._states[block] = _USED
+        self._log.append((BlockChange.FILLED, block, self._owners[block]))
+
     def share(self, block: int, seq: int) -> None:
-        """Let `seq` hold a block whose content is kept: one that is cached, or held by others."""
-        if self._states[block] == _CACHED:
-            del self._cached[block]
+        """Let `seq` hold a block whose content is kept: one without holder, or held by others."""
+        state = self._states[block]
+        if state in (_CACHED, _PINNED):
+            if state == _CACHED:
+                del self._cached[block]
+            else:
+                self._num_pinned_idle -= 1
             self._states[block] = _USED
             self._owners[block] = seq
         else:
@@ -96,6 +139,24 @@ class BlockPool:
     def keep(self, block: int) -> None:
         """When its last holder lets go, the block stays cached instead of becoming free."""
         self._kept[block] = 1
+
+    def pin(self, block: int) -> None:
+        """Never evict a block whose content is kept."""
+        self._pinned.add(block)
+        if self._states[block] == _CACHED:
+            del self._cached[block]
+            self._num_pinned_idle += 1
+            self._states[block] = _PINNED
+            self._log.append((BlockChange.PINNED, block, -1))
+
+    def unpin(self, block: int) -> None:
+        """Let a pinned block be evicted again, after those that are cached now."""
+        self._pinned.discard(block)
+        if self._states[block] == _PINNED:
+            self._num_pinned_idle -= 1
+            self._cached[block] = None
+            self._states[block] = _CACHED
+            self._log.append((BlockChange.UNPINNED, block, -1))
 
     def release(self, blocks: Iterable[int], seq: int) -> None:
         """`seq` lets go of blocks, the first to be evicted first: pass a table in reverse."""
@@ -110,7 +171,13 @@ class BlockPool:
                 self._log.append((BlockChange.LEFT, block, seq))
                 continue
             self._owners[block] = -1
-            if self._kept[block]:
+            if self._states[block] == _RESERVED:
+                self._num_reserved -= 1
+            if block in self._pinned:
+                self._num_pinned_idle += 1
+                self._states[block] = _PINNED
+                self._log.append((BlockChange.PINNED, block, seq))
+            elif self._kept[block]:
                 self._cached[block] = None
                 self._states[block] = _CACHED
                 self._log.append((BlockChange.CACHED, block, seq))
@@ -146,6 +213,8 @@ class BlockPool:
             cached=self.num_cached,
             used=self.num_used,
             shared=self.num_shared,
+            reserved=self._num_reserved,
+            pinned=self._num_pinned_idle,
         )
 
     def check(self, tables: Iterable[tuple[int, Iterable[int]]]) -> None:
@@ -158,11 +227,15 @@ class BlockPool:
         for seq, blocks in tables:
             for block in blocks:
                 held.setdefault(block, []).append(seq)
-        idle = set(self._free) | set(self._cached)
-        assert len(idle) == len(self._free) + len(self._cached), "a block is idle twice"
+        pinned = {block for block in self._pinned if self._states[block] == _PINNED}
+        assert len(pinned) == self._num_pinned_idle, "pinned blocks are miscounted"
+        idle = set(self._free) | set(self._cached) | pinned
+        assert len(idle) == len(self._free) + self.num_cached, "a block is idle twice"
         assert idle.isdisjoint(held), f"idle blocks are held: {idle & held.keys()}"
         assert len(idle) + len(held) == self.num_blocks, "a block is lost"
+        assert self._states.count(_RESERVED) == self._num_reserved, "reserved ones are miscounted"
         for block, seqs in held.items():
             known = self._holders.get(block, [self._owners[block]])
             assert sorted(known) == sorted(seqs), f"block {block}: {known} on the books, not {seqs}"
-            assert self._states[block] == (_SHARED if len(seqs) > 1 else _USED)
+            states = (_SHARED,) if len(seqs) > 1 else (_USED, _RESERVED)
+            assert self._states[block] in states

@@ -21,8 +21,8 @@ _HOST_SEQS = Knobs().max_num_seqs
 _HOST_POOL_BYTES = 4 << 30
 
 # Of one logit: it, and what sampling makes of it when all rows need a nucleus of most of the
-# vocabulary (40 measured).
-_SAMPLING_BYTES = 44
+# vocabulary and log-probabilities (44 measured).
+_SAMPLING_BYTES = 48
 # Of one token in a layer, in units of its width: the residual stream, its norm and the attention's
 # input and output; gate, up and their product (6 and 3 make 1.02 to 1.3 times what was measured).
 _STREAMS, _WIDE_STREAMS = 6, 3

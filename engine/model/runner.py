@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -16,7 +17,7 @@ from engine.model.attention.base import StepContext
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.batch import Batch, PackedStep
-from engine.model.sampler import Sampler
+from engine.model.sampler import Sampled, Sampler
 from engine.plan import PhaseTimes, StepPlan, StepResult
 from engine.shape import ModelShape
 
@@ -91,20 +92,19 @@ class TorchRunner:
         assert isinstance(handle, _Handle)
         self._synchronise()
         computed = perf_counter()
-        token_ids: list[int] = []
+        sampled = Sampled(np.empty(0, np.int64), ())
         if handle.step is not None and len(handle.step.sampling):
             with torch.inference_mode():
-                chosen = self._sampler.sample(
+                sampled = self._sampler.sample(
                     handle.logits, handle.step.sampling, handle.step.lengths
                 )
-            self._batch.append(handle.step, chosen)
-            token_ids = chosen.tolist()
+            self._batch.append(handle.step, sampled.token_ids)
         times = PhaseTimes(
             prepare=handle.prepared - handle.started,
             forward=computed - handle.prepared,
             sample=perf_counter() - computed,
         )
-        return StepResult(tuple(token_ids), times)
+        return StepResult(tuple(sampled.token_ids.tolist()), times, sampled.logprobs)
 
     def logits(self, plan: StepPlan) -> Tensor:
         """A step without sampling, for comparisons.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engine.logprobs import TokenLogprobs
+from engine.model.logprobs import RawLogprobs
 from engine.plan import NewSequence
 
 IntArray = npt.NDArray[np.int64]
@@ -19,11 +23,24 @@ _NUCLEUS_CANDIDATES = 256
 _CHUNK = 128
 
 
+class Sampled(NamedTuple):
+    """What a step's sampling gave.
+
+    Attributes:
+        token_ids: [S]; -1 where a row has a NaN, +inf, or nothing finite.
+        logprobs: for each row, None where it asks for none or has no token; empty if none asks.
+    """
+
+    token_ids: IntArray
+    logprobs: tuple[TokenLogprobs | None, ...]
+
+
 class Sampler:
     """Chooses tokens by `engine.request.SamplingParams`, for sequences at fixed batch indices.
 
-    In this order: repetition, frequency and presence penalty; suppressed tokens; then, unless the
-    temperature is 0, which takes the likeliest: temperature, top_k, top_p, min_p, and one draw.
+    In this order: logit_bias; repetition, frequency and presence penalty; suppressed tokens; then,
+    unless the temperature is 0, which takes the likeliest: temperature, top_k, top_p, min_p, and
+    one draw. Bias before penalties is the order of transformers and vLLM.
 
     Each filter is a least logit that a row still allows, and the draw inverts the distribution
     function in the order of the vocabulary. So equal logits share one fate, and neither their order
@@ -42,6 +59,8 @@ class Sampler:
         self._seed = np.zeros(max_num_seqs, dtype=np.uint64)
         self._num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int64)
         self._min_tokens = np.zeros(max_num_seqs, dtype=np.int64)
+        self._num_logprobs = np.full(max_num_seqs, -1, dtype=np.int64)  # -1 asks for none
+        self._biases: dict[int, tuple[IntArray, npt.NDArray[np.float32]]] = {}
         self._suppressed: dict[int, tuple[int, ...]] = {}
         # Of sequences with a penalty: each token seen, with how often it is in the output.
         self._counts: dict[int, dict[int, int]] = {}
@@ -56,6 +75,10 @@ class Sampler:
         self._min_p[index] = sampling.min_p
         self._seed[index] = new.seed
         self._num_prompt_tokens[index] = new.num_prompt_tokens
+        self._num_logprobs[index] = -1 if sampling.logprobs is None else sampling.logprobs
+        if sampling.logit_bias:
+            tokens, biases = zip(*sampling.logit_bias, strict=True)
+            self._biases[index] = np.array(tokens, np.int64), np.array(biases, np.float32)
         suppressed = tuple(token for token in new.suppressed if token < self._vocab_size)
         self._min_tokens[index] = sampling.min_tokens if suppressed else 0
         self._suppressed[index] = suppressed
@@ -72,20 +95,22 @@ class Sampler:
 
     def remove(self, index: int) -> None:
         """Forget the sequence at this index."""
+        self._biases.pop(index, None)
         self._suppressed.pop(index, None)
         self._counts.pop(index, None)
 
-    def sample(self, logits: Tensor, index: IntArray, lengths: IntArray) -> IntArray:
+    def sample(self, logits: Tensor, index: IntArray, lengths: IntArray) -> Sampled:
         """The next token of each row, which counts from now on for the row's penalties.
 
         Args:
-            logits: [S, vocab_size] float32, contiguous; penalties are applied in place.
+            logits: [S, vocab_size] float32, contiguous; bias and penalties are applied in place.
             index: [S], batch index of each row.
             lengths: [S], tokens of each row's sequence so far.
-
-        Returns:
-            [S] int64; -1 where a row has a NaN, +inf, or nothing finite.
         """
+        (asking,) = np.nonzero(self._num_logprobs[index] >= 0)
+        sizes = self._num_logprobs[index[asking]]
+        raw = RawLogprobs(logits, asking, sizes) if len(asking) else None
+        self._add_biases(logits, index)
         positions = lengths - self._num_prompt_tokens[index]
         counted = [
             (row, counts)
@@ -114,7 +139,26 @@ class Sampler:
             token = int(chosen[row])
             if token >= 0:
                 counts[token] = counts.get(token, 0) + 1
-        return chosen
+        if raw is None:
+            return Sampled(chosen, ())
+        logprobs: list[TokenLogprobs | None] = [None] * len(chosen)
+        # What was drawn from a row that is not finite may lie outside the vocabulary.
+        found_in = raw.of(tokens.where(finite, 0))
+        for row, found in zip(asking.tolist(), found_in, strict=True):
+            if chosen[row] >= 0:
+                logprobs[row] = found
+        return Sampled(chosen, tuple(logprobs))
+
+    def _add_biases(self, logits: Tensor, index: IntArray) -> None:
+        biased = [
+            (row, *self._biases[at])
+            for row, at in enumerate(index.tolist() if self._biases else ())
+            if at in self._biases
+        ]
+        if biased:
+            flat = np.concatenate([row * self._vocab_size + tokens for row, tokens, _ in biased])
+            biases = self._to_device(np.concatenate([biases for *_, biases in biased]))
+            logits.view(-1)[self._to_device(flat)] += biases
 
     def _penalise(
         self, logits: Tensor, index: IntArray, counted: list[tuple[int, dict[int, int]]]

@@ -2,114 +2,244 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from engine.cache.manager import KVCache
 from engine.knobs import Knobs
+from engine.plan import Row
 from engine.request import Request, RequestState
+from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
 
+# The last of the running by this key loses its blocks; ties go to the latest arrival.
+_VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
+    "lowest_priority": lambda request: (-request.priority, request.ordinal),
+    "latest": lambda request: (0, request.ordinal),
+    "least_computed": lambda request: (-request.num_computed_tokens, request.ordinal),
+}
+
 
 @dataclass(slots=True)
-class PlannedRow:
-    """A row not yet final: a preemption later in the same step may take it back."""
+class Books:
+    """What the steps of one scheduler share.
 
-    request: Request
-    start: int
-    count: int
-    new_blocks: tuple[int, ...]
-    prefill: bool
+    Attributes:
+        running: requests that hold a slot, in the order of admission.
+        groups: those of them that were started together.
+        copies: (source, target) blocks that the next plan copies first, by the target's request.
+    """
+
+    cache: KVCache
+    running: list[Request]
+    waiting: WaitingQueue
+    groups: Groups
+    reclaim: Reclaim
+    copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
 
 
 class StepComposer:
     """Gives tokens and blocks to requests within the step's budget, the slots and the pool.
 
     Attributes:
+        now: engine clock, seconds.
+        depth: steps that may be in flight at once.
         budget: tokens left for this step.
-        running: requests that hold a slot, in the order of admission; changed as one goes.
-        rows: what is planned so far, by request.
+        rows: what is planned so far, by request; a preemption takes a row back.
         admitted: requests that got a slot in this step.
         preempted: requests that lost their blocks in this step.
         stranded: requests that cannot get a block though nobody else holds one.
+        held: why the head of the queue was not admitted, or the policy did not try.
+        wake_at: when it wants a step though nothing else happens by then, if it does.
+        arrived: requests queued since the policy's last step; before its first, all that wait.
     """
 
-    def __init__(
-        self,
-        knobs: Knobs,
-        cache: KVCache,
-        running: list[Request],
-        waiting: WaitingQueue,
-        reclaim: Reclaim,
-    ) -> None:
+    def __init__(self, knobs: Knobs, books: Books, now: float = 0.0) -> None:
         self.knobs = knobs
-        self.budget = knobs.max_num_batched_tokens
-        self.running = running
-        self.rows: dict[Request, PlannedRow] = {}
+        self.now = now
+        self.budget = self.max_budget = knobs.max_num_batched_tokens
+        self.rows: dict[Request, Row] = {}
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
         self.stranded: list[Request] = []
-        self._cache = cache
-        self._waiting = waiting
-        self._reclaim = reclaim
-        self._watermark = int(knobs.watermark * cache.pool.num_blocks)
+        self.held = ""
+        self.wake_at: float | None = None
+        self.arrived: Sequence[Request] = ()
+        self._books = books
+        self._cache = books.cache
+        self._watermark = int(knobs.watermark * books.cache.pool.num_blocks)
+        self._promised: int | None = None
+
+    @property
+    def running(self) -> Sequence[Request]:
+        """Requests that hold a slot, in the order of admission; changed as one comes or goes."""
+        return self._books.running
 
     @property
     def next_waiting(self) -> Request | None:
         """The head of the queue."""
-        return self._waiting.first()
+        return self._books.waiting.first()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._books.waiting)
+
+    def waiting(self, count: int) -> list[Request]:
+        """The next `count` of the queue, in order."""
+        return self._books.waiting.head(count)
+
+    @property
+    def group_runs(self) -> bool:
+        """Whether a request-level batch has not ended."""
+        return any(self._books.groups.of(request) for request in self.running)
+
+    @property
+    def num_slots(self) -> int:
+        """Slots that are free."""
+        taken = len(self._books.running) + self._books.groups.num_parked
+        return max(self.knobs.max_num_seqs - taken, 0)
+
+    def limit_budget(self, tokens: int) -> None:
+        """Give this step fewer tokens than the knob allows; before anything is planned."""
+        self.budget = self.max_budget = max(0, min(tokens, self.knobs.max_num_batched_tokens))
+
+    def hold(self, reason: str) -> None:
+        """Say why the policy does not try to admit: the head of the queue shows it."""
+        self.held = reason
+
+    def wake(self, moment: float) -> None:
+        """Ask for a step at this time on the engine's clock, if none comes before."""
+        self.wake_at = moment if self.wake_at is None else min(self.wake_at, moment)
 
     def schedule(self, request: Request, limit: int | None = None) -> int:
         """Plan up to `limit` tokens of a running request; returns how many.
 
-        Takes the blocks it needs, from preempted requests if the pool is empty: of the running ones
-        with the lowest priority the latest to arrive, which may be this request itself.
+        Takes the blocks it needs, if the pool is empty from preempted requests: those that the knob
+        `victim` names first, which may be this request itself.
         """
         if request.state is not RequestState.RUNNING or not request.wants_tokens:
             return 0
-        count = min(request.gap, self.budget)
-        prefill = request.is_prefill
+        start = request.num_computed_tokens
+        gap = request.num_tokens - start
+        count = min(gap, self.budget)
         if limit is not None:
             count = min(count, limit)
-        if prefill and self.knobs.prefill_chunk:
-            count = min(count, self.knobs.prefill_chunk)
         if count <= 0:
             return 0
-        end = request.num_computed_tokens + count
-        while self._cache.missing(request, end) > self._cache.pool.num_available:
-            if self._reclaim.num_pending:
-                return 0  # Blocks are on their way back; nobody else need lose any for this.
-            if len(self.running) == 1:
-                self.stranded.append(request)
+        end = start + count
+        cache = self._cache
+        new_blocks: tuple[int, ...] = ()
+        if end > len(request.block_table) * cache.block_size:
+            missing = cache.missing(request, end)
+            if missing and not self._make_room(request, missing):
                 return 0
-            victim = max(self.running, key=lambda r: (-r.priority, r.ordinal))
-            self.preempt(victim)
-            if victim is request:
-                return 0
-        new_blocks = self._cache.extend(request, end)
-        start = request.num_computed_tokens
-        self.rows[request] = PlannedRow(request, start, count, new_blocks, prefill)
+            if self._promised is not None:
+                self._promised -= missing
+            new_blocks = cache.extend(request, end)
+        prefill = gap > 1 or request.num_tokens == request.num_prompt_tokens
+        self.rows[request] = Row(
+            request.ordinal, start, count, new_blocks, end == request.num_tokens, prefill
+        )
         self.budget -= count
         return count
 
-    def admit(self, request: Request, limit: int | None = None) -> int:
-        """Give the head of the queue a slot, its cached prefix and its first tokens.
+    def _make_room(self, request: Request, missing: int) -> bool:
+        """See to it that the pool has `missing` blocks; False if the request has to wait."""
+        running = self._books.running
+        while missing > self._cache.pool.num_available:
+            if self._books.reclaim.num_pending:
+                return False  # Blocks are on their way back; nobody else need lose any for this.
+            if len(running) == 1:
+                self.stranded.append(request)
+                return False
+            victim = max(running, key=_VICTIMS[self.knobs.victim])
+            self.preempt(victim)
+            if victim is request:
+                return False
+        return True
 
-        Returns the number of tokens planned; 0 if it has to wait, with `obstacle` saying why.
+    def admit(
+        self,
+        request: Request,
+        limit: int | None = None,
+        *,
+        whole: bool = False,
+        reserve: bool = False,
+    ) -> bool:
+        """Give a waiting request a slot, what is cached of it and its first tokens.
+
+        Args:
+            limit: most tokens in this step; 0 gives it its slot and blocks only.
+            whole: admit it only if its prompt is computed in this step, unless no step with these
+                decodes would hold it: then it runs in chunks.
+            reserve: set blocks aside for all the tokens that it may ever have (Orca, OSDI'22,
+                section 4.2).
+
+        Returns:
+            whether it was admitted; if not, `held` says why. One that does not wait is not.
         """
+        if request.state not in (RequestState.WAITING, RequestState.PREEMPTED):
+            return False
         hit = self._hit(request)
-        if self.obstacle(request, hit):
-            return 0
-        self._waiting.remove(request)
-        self._cache.adopt(request, hit)
+        # A copied block and the row that goes on in it belong to one plan: they may fail together.
+        tokens = limit is None or limit > 0
+        common = self._common(request, hit) if tokens else 0
+        self.held = self._obstacle(
+            request, hit, common, tokens=tokens, whole=whole, reserve=reserve
+        )
+        if self.held:
+            return False
+        self._books.waiting.remove(request)
+        if not request.num_preemptions:
+            self._books.waiting.admitted(request)
+        cache = self._cache
+        if common:
+            copy = cache.fork(request, common)
+            if copy is not None:
+                self._books.copies[request] = copy
+        else:
+            cache.adopt(request, hit)
+        if reserve:
+            cache.reserve(request, request.max_tokens)
+        if self._promised is not None:
+            self._promised += cache.missing(request, request.num_tokens)
         request.state = RequestState.RUNNING
-        self.running.append(request)
+        self._books.running.append(request)
         self.admitted.append(request)
-        return self.schedule(request, limit)
+        self.schedule(request, limit)
+        return True
 
-    def obstacle(self, request: Request, hit: Sequence[int] | None = None) -> str:
+    def start_group(self, members: Sequence[Request]) -> None:
+        """Bind requests admitted in this step together: slots and blocks stay until all end."""
+        self._books.groups.start(members)
+
+    def obstacle(self, request: Request) -> str:
         """Why a waiting request cannot be admitted now; empty if it can be."""
+        hit = self._hit(request)
+        common = self._common(request, hit)
+        return self._obstacle(request, hit, common, tokens=True, whole=False, reserve=False)
+
+    def num_cached(self, request: Request) -> int:
+        """Tokens of a waiting request that it would not have to compute if it were admitted now."""
+        hit = self._hit(request)
+        return self._common(request, hit) or len(hit) * self._cache.block_size
+
+    def completes(self, request: Request) -> bool:
+        """Whether this step computes all that is known of a running request."""
+        row = self.rows.get(request)
+        return row is not None and row.samples
+
+    def _obstacle(
+        self,
+        request: Request,
+        hit: list[int],
+        common: int,
+        *,
+        tokens: bool,
+        whole: bool,
+        reserve: bool,
+    ) -> str:
         knobs, pool = self.knobs, self._cache.pool
         if knobs.paused:
             return "paused"
@@ -119,42 +249,69 @@ class StepComposer:
             return "its last step is still running"
         if self.preempted:
             return "the pool just ran out of blocks"
-        if len(self.running) >= knobs.max_num_seqs:
-            return f"no slot: {len(self.running)} of {knobs.max_num_seqs} sequences run"
-        if self.budget <= 0:
-            return f"no budget: the step's {knobs.max_num_batched_tokens} tokens are given"
-        if hit is None:
-            hit = self._hit(request)
+        if not self.num_slots:
+            taken = len(self.running) + self._books.groups.num_parked
+            return f"no slot: {taken} of {knobs.max_num_seqs} are taken"
+        if tokens and self.budget <= 0:
+            return f"no budget: the step's {self.max_budget} tokens are given"
+        source = request.fork_of
+        if tokens and source is not None and source.state is RequestState.RUNNING:
+            prompt = min(source.num_prompt_tokens, request.num_known_tokens - 1)
+            if source.num_committed_tokens < prompt:
+                return f"the prompt it forks from, of {source.request_id}, is being computed"
+        if whole:
+            count = request.num_tokens - (common or len(hit) * self._cache.block_size)
+            decodes = sum(not row.prefill for row in self.rows.values())
+            if self.budget < count <= self.max_budget - decodes:
+                return f"no budget: its {count} tokens run whole, {self.budget} are left"
         # The whole prompt must fit beside what half-computed prompts still need: two of them could
         # otherwise hold all blocks and neither end.
-        need = self._cache.blocks_for(request.num_tokens) - len(hit)
-        promised = sum(self._cache.missing(r, r.num_tokens) for r in self.running)
+        need = self._cache.blocks_for(request.max_tokens if reserve else request.num_tokens)
+        need -= common // self._cache.block_size if common else len(hit)
         kept = self._watermark if self.running else 0
-        free = self._cache.num_obtainable(list(hit)) - promised - kept
+        free = self._cache.num_obtainable([] if common else hit) - self._promised_blocks() - kept
         if need > free:
             return (
                 f"no blocks: it needs {need}, {max(free, 0)} of {pool.num_blocks} are free for it"
             )
         return ""
 
+    def _promised_blocks(self) -> int:
+        """Blocks that running requests still need for the tokens they have."""
+        if self._promised is None:
+            missing = self._cache.missing
+            self._promised = sum(missing(r, r.num_tokens) for r in self._books.running)
+        return self._promised
+
     def _hit(self, request: Request) -> list[int]:
         return self._cache.match(request) if self.knobs.prefix_caching else []
+
+    def _common(self, request: Request, hit: list[int]) -> int:
+        """Tokens to take over from the request it is a fork of, if they are more than the hit's."""
+        if request.fork_of is None:
+            return 0
+        common = self._cache.common(request)
+        return common if common > len(hit) * self._cache.block_size else 0
 
     def preempt(self, victim: Request) -> None:
         """Take a running request's slot, blocks and row; what it computed is computed again.
 
         Recomputation (PagedAttention, SOSP'23, section 4.5): its tokens are kept and run as one
-        prompt when it is admitted again, as the head of its priority.
+        prompt when it is admitted again, as the head of its order.
         """
         row = self.rows.pop(victim, None)
         if row is not None:
             self.budget += row.count
+        self._books.copies.pop(victim, None)
         if victim in self.admitted:
             self.admitted.remove(victim)
-        self.running.remove(victim)
-        self._reclaim.free(victim)
+        self._books.running.remove(victim)
+        self._promised = None
+        for seq, blocks in self._books.groups.drop(victim):
+            self._books.reclaim.free(seq, blocks)
+        self._books.reclaim.free(victim.ordinal, self._cache.detach(victim))
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         victim.state = RequestState.PREEMPTED
-        self._waiting.push(victim)
+        self._books.waiting.push(victim)
         self.preempted.append(victim)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from engine.scheduling.composer import StepComposer
+from engine.telemetry import StepRecord
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """A batching policy.
 
-    Blocks, preemption, watermark and slots are the composer's; a policy only chooses the order and
-    the number of tokens, by calling `composer.schedule` and `composer.admit`.
+    Blocks, preemption, watermark, slots and the queue's order are the composer's; a policy only
+    chooses who gets how many tokens, by calling `step.schedule` and `step.admit`. It lives until
+    another policy is chosen, and may keep what it needs from step to step. Requests that were
+    admitted under another one are among `step.running`, and are its to serve.
 
     Attributes:
         name: as the `policy` knob names it.
-        ignores: knobs without effect under this policy.
+        uses: knobs that act under some policies only, and under this one.
     """
 
     name: ClassVar[str]
-    ignores: ClassVar[frozenset[str]]
+    uses: ClassVar[frozenset[str]] = frozenset()
 
-    def compose(self, composer: StepComposer) -> None:
+    @abstractmethod
+    def compose(self, step: StepComposer) -> None:
         """Choose the rows of the next step."""
-        ...
+
+    def observe(self, record: StepRecord) -> None:  # noqa: B027  # most learn nothing
+        """A step has ended; what it took, for policies that learn."""

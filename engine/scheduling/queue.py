@@ -1,47 +1,156 @@
-"""WaitingQueue: requests that wait, the next one first."""
+"""WaitingQueue: requests that wait, the next one first, and the orders they may wait in."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import ClassVar
 
+from engine.knobs import Knobs
 from engine.request import Request
 
+Key = tuple[float, float]
 
-class WaitingQueue:
-    """First come, first served within a priority; larger priorities first.
+# Waiting for as long as `ageing` outweighs this many prompt tokens in the order `shortest`.
+_TOKENS_PER_AGE = 1000
 
-    A preempted request keeps its arrival and so returns to the head of its priority. A sorted list:
-    with 1,000 requests a push or a removal takes 1 us, with 1,000,000 (all that `queue_limit`
-    allows) 0.5 ms.
+
+class WaitingQueue(ABC):
+    """Requests in the order in which they are to be admitted.
+
+    Attributes:
+        name: as the `order` knob names it.
+        uses: knobs that have an effect under this order only.
     """
 
-    def __init__(self) -> None:
-        self._entries: list[tuple[int, int, Request]] = []
+    name: ClassVar[str]
+    uses: ClassVar[frozenset[str]] = frozenset()
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __init__(self, knobs: Knobs) -> None:
+        self._knobs = knobs
 
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
     def __iter__(self) -> Iterator[Request]:
-        """All that wait, in order."""
-        return (request for _priority, _ordinal, request in self._entries)
+        """All that wait, in no order that means anything."""
 
-    def push(self, request: Request) -> None:
-        insort(self._entries, _entry(request))
+    @abstractmethod
+    def push(self, request: Request) -> None: ...
 
-    def first(self) -> Request | None:
-        """The one that is next."""
-        return self._entries[0][2] if self._entries else None
-
+    @abstractmethod
     def remove(self, request: Request) -> None:
         """Take out a request that waits."""
-        del self._entries[bisect_left(self._entries, _entry(request))]
 
+    @abstractmethod
+    def first(self) -> Request | None:
+        """The one that is next."""
+
+    @abstractmethod
     def head(self, count: int) -> list[Request]:
         """The next `count`, in order."""
-        return [request for _priority, _ordinal, request in self._entries[:count]]
+
+    def admitted(self, request: Request) -> None:  # noqa: B027  # most orders keep no books
+        """A request got its first slot; for orders that account for service."""
+
+    def served(self, requests: Iterable[Request]) -> None:  # noqa: B027
+        """Each of these gets an output token; for orders that account for service."""
 
 
-def _entry(request: Request) -> tuple[int, int, Request]:
-    # Ordinals are unique, so requests themselves are never compared.
-    return (-request.priority, request.ordinal, request)
+class SortedQueue(WaitingQueue):
+    """A queue whose order two requests never change while both wait.
+
+    A sorted list whose head is an index: taking the first costs nothing, and an arrival goes to the
+    end. In the middle, one of 1,000,000 (all that `queue_limit` allows) takes 0.5 ms, one of 1,000
+    a microsecond.
+    """
+
+    def __init__(self, knobs: Knobs) -> None:
+        super().__init__(knobs)
+        self._entries: list[tuple[Key, int, Request]] = []
+        self._start = 0
+
+    @abstractmethod
+    def key(self, request: Request) -> Key:
+        """Smaller goes first; ties go to the earlier arrival."""
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._start
+
+    def __iter__(self) -> Iterator[Request]:
+        return (entry[2] for entry in islice(self._entries, self._start, None))
+
+    def push(self, request: Request) -> None:
+        entry = (self.key(request), request.ordinal, request)
+        at = bisect_left(self._entries, entry[:2], self._start, key=_rank)
+        if at == self._start > 0:
+            self._start -= 1
+            self._entries[self._start] = entry
+        else:
+            self._entries.insert(at, entry)
+
+    def remove(self, request: Request) -> None:
+        rank = (self.key(request), request.ordinal)
+        at = bisect_left(self._entries, rank, self._start, key=_rank)
+        if at > self._start:
+            del self._entries[at]
+            return
+        self._start += 1
+        if self._start * 2 > len(self._entries):
+            del self._entries[: self._start]
+            self._start = 0
+
+    def first(self) -> Request | None:
+        return self._entries[self._start][2] if len(self) else None
+
+    def head(self, count: int) -> list[Request]:
+        return [entry[2] for entry in self._entries[self._start : self._start + count]]
+
+
+def _rank(entry: tuple[Key, int, Request]) -> tuple[Key, int]:
+    return entry[:2]
+
+
+class Fcfs(SortedQueue):
+    """First come, first served, whatever the priority; a preempted request keeps its arrival."""
+
+    name = "fcfs"
+
+    def key(self, request: Request) -> Key:
+        return (0.0, 0.0)
+
+
+class Priority(SortedQueue):
+    """Larger priorities first, and first come, first served within one.
+
+    With ageing, waiting for `ageing` seconds is worth one level, so that nothing starves. All age
+    alike, so the order of two never changes: it is that of arrival - priority * ageing.
+    """
+
+    name = "priority"
+    uses = frozenset({"ageing"})
+
+    def key(self, request: Request) -> Key:
+        if self._knobs.ageing:
+            return (request.timings.arrival - request.priority * self._knobs.ageing, 0.0)
+        return (-request.priority, 0.0)
+
+
+class Shortest(SortedQueue):
+    """Shortest prompt first; preempted requests before all, for their blocks were taken.
+
+    With ageing, waiting for `ageing` seconds is worth 1,000 tokens, so that nothing starves.
+    """
+
+    name = "shortest"
+    uses = frozenset({"ageing"})
+
+    def key(self, request: Request) -> Key:
+        if request.num_preemptions:
+            return (0.0, 0.0)
+        ageing = self._knobs.ageing
+        aged = request.timings.arrival * _TOKENS_PER_AGE / ageing if ageing else 0.0
+        return (1.0, request.num_prompt_tokens + aged)

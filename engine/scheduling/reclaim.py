@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from engine.cache.manager import KVCache
-from engine.request import Request
 
 
 class Reclaim:
-    """Returns the blocks of requests that ended or were preempted.
+    """Returns the blocks of sequences that ended or were preempted.
 
     A plan in flight may still write to the blocks it names, so they wait for its end.
     """
@@ -39,11 +38,10 @@ class Reclaim:
         for _step, seq, blocks in ripe:
             self._cache.pool.release(blocks, seq)
 
-    def free(self, request: Request) -> None:
-        """Take a request's table, now or when the last plan in flight that holds it has ended."""
-        blocks = self._cache.detach(request)
-        last = max((s for s, seqs in self._in_flight.items() if request.ordinal in seqs), default=0)
+    def free(self, seq: int, blocks: list[int]) -> None:
+        """Release a sequence's blocks, now or when the last plan in flight that has it ended."""
+        last = max((s for s, seqs in self._in_flight.items() if seq in seqs), default=0)
         if last:
-            self._pending.append((last, request.ordinal, blocks))
+            self._pending.append((last, seq, blocks))
         else:
-            self._cache.pool.release(blocks, request.ordinal)
+            self._cache.pool.release(blocks, seq)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.cache.manager import KVCache
-from engine.knobs import Knobs, KnobValue
+from engine.knobs import KNOB_SPECS, Knobs, KnobValue
 from engine.plan import NewSequence, Row, StepPlan
 from engine.request import FinishReason, Request, RequestState
-from engine.scheduling.composer import PlannedRow, StepComposer
+from engine.scheduling.composer import Books, StepComposer
+from engine.scheduling.groups import Groups
+from engine.scheduling.orders import ORDERS, reorder
 from engine.scheduling.policies import POLICIES
-from engine.scheduling.policy import Policy
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
+from engine.telemetry import StepRecord
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class Planned:
         admitted: requests that got a slot.
         preempted: requests that lost theirs since the plan before.
         prefix_queried_tokens, prefix_hit_tokens: of requests admitted for the first time.
+        budget: tokens that the policy let the step have.
+        given_slots, unused_slots: as `engine.telemetry.StepRecord` has them.
     """
 
     plan: StepPlan
@@ -35,6 +42,9 @@ class Planned:
     preempted: tuple[Request, ...]
     prefix_queried_tokens: int
     prefix_hit_tokens: int
+    budget: int
+    given_slots: int
+    unused_slots: int
 
 
 class Scheduler:
@@ -42,45 +52,103 @@ class Scheduler:
 
     Attributes:
         running: requests that hold a slot, in the order of admission.
-        waiting: requests that do not.
         waiting_reason: why the head of the queue waits, as of the last plan.
+        wake_at: when the policy wants a plan though nothing else happens by then; None if never.
         step: number of the last step planned.
     """
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: KVCache, knobs: Knobs) -> None:
         self.cache = cache
         self.running: list[Request] = []
-        self.waiting = WaitingQueue()
         self.waiting_reason = ""
+        self.wake_at: float | None = None
         self.step = 0
         self._reclaim = Reclaim(cache)
+        self._groups = Groups()
+        self._books = Books(
+            cache, self.running, ORDERS[knobs.order](knobs), self._groups, self._reclaim
+        )
         self._released: list[int] = []
         self._known: set[int] = set()
+        self._arrived: list[Request] = []
+        self._admitted: list[Request] = []
         self._preempted: list[Request] = []
         self._stranded: list[Request] = []
-        self._policy: Policy = next(iter(POLICIES.values()))()
+        self._policy = POLICIES[knobs.policy]()
+        self._failure = ""
+        self._ordered_by = knobs
+
+    @property
+    def waiting(self) -> WaitingQueue:
+        """Requests that wait, in the order that the knobs ask for."""
+        return self._books.waiting
 
     def add(self, request: Request) -> None:
         """Queue a request."""
         self.waiting.push(request)
+        self._arrived.append(request)
 
-    def plan(self, knobs: Knobs) -> Planned | None:
+    def plan(self, knobs: Knobs, now: float) -> Planned | None:
         """Compose the next step; None when there is nothing to compute now.
 
         Progress counts from here on: `num_computed_tokens` moves past the planned tokens, and a row
         that samples leaves a placeholder, so that the next step can be planned at once.
         """
-        if self._policy.name != knobs.policy:
-            self._policy = POLICIES[knobs.policy]()
-        composer = StepComposer(knobs, self.cache, self.running, self.waiting, self._reclaim)
+        self._follow_order(knobs)
+        composer = StepComposer(knobs, self._books, now)
         if not knobs.paused:
-            self._policy.compose(composer)
+            try:
+                if self._policy.name != knobs.policy:
+                    self._failure = ""
+                    self._policy = POLICIES[knobs.policy]()
+                    self._arrived = sorted(self.waiting, key=lambda request: request.ordinal)
+                composer.arrived, self._arrived = self._arrived, []
+                self._policy.compose(composer)
+            except Exception as error:  # What it planned so far is whole.
+                self._policy_failed(knobs.policy, error)
         head = self.waiting.first()
-        self.waiting_reason = composer.obstacle(head) if head else ""
-        self._forget(composer.preempted)
-        self._preempted += composer.preempted
+        self.waiting_reason = self._reason(composer, head) if head else ""
+        self.wake_at = composer.wake_at
+        if composer.preempted:
+            self._forget(composer.preempted)
+            self._preempted += composer.preempted
+        self._admitted += composer.admitted
         self._stranded += composer.stranded
         return self._freeze(composer) if composer.rows else None
+
+    def observe(self, record: StepRecord) -> None:
+        """Tell the policy what a step took."""
+        try:
+            self._policy.observe(record)
+        except Exception as error:
+            self._policy_failed(self._policy.name, error)
+
+    def take_failure(self) -> str:
+        """What the policy raised since the last call; empty if nothing."""
+        failure, self._failure = self._failure, ""
+        return failure
+
+    def _policy_failed(self, name: str, error: Exception) -> None:
+        """A policy may be anybody's: what it raises ends neither the engine nor a request."""
+        log.error("the policy %s failed", name, exc_info=error)
+        self._failure = f"{type(error).__name__}: {error}"
+
+    def _follow_order(self, knobs: Knobs) -> None:
+        """Take up another order."""
+        if knobs is self._ordered_by:
+            return
+        used = ("order", *ORDERS[knobs.order].uses)
+        if any(getattr(knobs, name) != getattr(self._ordered_by, name) for name in used):
+            self._books.waiting = reorder(knobs, self.waiting)
+        self._ordered_by = knobs
+
+    def _reason(self, composer: StepComposer, head: Request) -> str:
+        """Why the head of the queue waits."""
+        if composer.knobs.paused:
+            return "paused"
+        if composer.knobs.draining and head.state is not RequestState.PREEMPTED:
+            return composer.obstacle(head)
+        return composer.held or composer.obstacle(head) or f"held by {self._policy.name}"
 
     def take_stranded(self) -> list[Request]:
         """Requests that need a block though nobody else holds one: they can only be ended."""
@@ -92,19 +160,24 @@ class Scheduler:
         self._reclaim.step_ended(planned.plan.step)
         for request, row in zip(planned.requests, planned.plan.rows, strict=True):
             request.num_in_flight -= row.samples
+            request.num_tokens -= row.samples
 
     def end_step(self, planned: Planned, *, publish: bool) -> None:
         """A step's tokens are in: publish the blocks it filled, free those that waited for it."""
-        if publish:
-            rows = zip(planned.requests, planned.epochs, planned.plan.rows, strict=True)
-            for request, epoch, row in rows:
-                if request.state is RequestState.RUNNING and request.num_preemptions == epoch:
-                    self.cache.publish(request, row.start + row.count)
+        size, running = self.cache.block_size, RequestState.RUNNING
+        for request, epoch, row in zip(
+            planned.requests, planned.epochs, planned.plan.rows, strict=True
+        ):
+            if request.state is running and request.num_preemptions == epoch:
+                end = row.start + row.count
+                request.num_committed_tokens = end
+                if publish and end // size > request.num_published:
+                    self.cache.publish(request, end)
         self._reclaim.step_ended(planned.plan.step)
 
     def preempt(self, requests: Sequence[Request], knobs: Knobs) -> None:
         """Send running requests back to the queue, to be recomputed, between two steps."""
-        composer = StepComposer(knobs, self.cache, self.running, self.waiting, self._reclaim)
+        composer = StepComposer(knobs, self._books)
         for request in requests:
             composer.preempt(request)
         self._forget(requests)
@@ -116,7 +189,8 @@ class Scheduler:
             return
         if request.state is RequestState.RUNNING:
             self.running.remove(request)
-            self._reclaim.free(request)
+            for seq, blocks in self._groups.leave(request, self.cache.detach(request)):
+                self._reclaim.free(seq, blocks)
             self._forget([request])
         else:
             self.waiting.remove(request)
@@ -125,14 +199,24 @@ class Scheduler:
 
     def effective(self, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
         """Knobs whose value in force is not the requested one, or that are ignored, and why."""
-        notes: dict[str, tuple[KnobValue, str]] = {
-            name: (getattr(knobs, name), f"ignored by {self._policy.name}")
-            for name in self._policy.ignores
-        }
-        excess = len(self.running) - knobs.max_num_seqs
+        notes: dict[str, tuple[KnobValue, str]] = {}
+        users = {"policy": (self._policy.name, self._policy.uses)}
+        users["order"] = (knobs.order, ORDERS[knobs.order].uses)
+        for spec in KNOB_SPECS:
+            who, uses = users.get(spec.acts, ("", {spec.name}))
+            if spec.name not in uses:
+                notes[spec.name] = (getattr(knobs, spec.name), f"ignored by {who}")
+        if (
+            "static_batch_size" in self._policy.uses
+            and knobs.static_batch_size > knobs.max_num_seqs
+        ):
+            notes["static_batch_size"] = (knobs.max_num_seqs, "max_num_seqs allows no more")
+        if self._policy.name != knobs.policy:
+            notes["policy"] = (self._policy.name, "takes effect with the next step")
+        excess = len(self.running) + self._groups.num_parked - knobs.max_num_seqs
         if excess > 0:
             note = f"{excess} more than asked for still run"
-            notes["max_num_seqs"] = (len(self.running), note)
+            notes["max_num_seqs"] = (knobs.max_num_seqs + excess, note)
         if len(self.running) > knobs.max_num_batched_tokens:
             note = f"{len(self.running)} still run: the last admitted get no token for now"
             notes["max_num_batched_tokens"] = (knobs.max_num_batched_tokens, note)
@@ -153,9 +237,10 @@ class Scheduler:
         Raises:
             AssertionError: a block is lost, held twice, or counted wrongly.
         """
-        tables = [(request.ordinal, request.block_table) for request in self.running]
-        self.cache.pool.check(tables + self._reclaim.pending_tables())
-        assert all(not request.block_table for request in self.waiting)
+        tables = [(r.ordinal, r.block_table + r.reserved_blocks) for r in self.running]
+        tables += self._groups.parked_tables() + self._reclaim.pending_tables()
+        self.cache.pool.check(tables)
+        assert not any(r.block_table or r.reserved_blocks for r in self.waiting)
 
     def _forget(self, requests: Sequence[Request]) -> None:
         """Have the runner release sequences that it knows."""
@@ -167,50 +252,82 @@ class Scheduler:
     def _freeze(self, composer: StepComposer) -> Planned:
         self.step += 1
         queried = hits = 0
-        new = []
-        for request in composer.admitted:
-            new.append(_new_sequence(request, composer.rows[request]))
-            self._known.add(request.ordinal)
+        # Some may have come in an earlier step that ran nothing, and have gone since.
+        running = RequestState.RUNNING
+        admitted = tuple(dict.fromkeys(r for r in self._admitted if r.state is running))
+        self._admitted = []
+        for request in admitted:
             if not request.num_preemptions:
                 request.num_cached_tokens = request.num_computed_tokens
                 queried += request.num_prompt_tokens
                 hits += request.num_cached_tokens
-        planned_rows = sorted(composer.rows.values(), key=lambda row: row.prefill)
-        rows = []
-        for planned in planned_rows:
-            request = planned.request
-            samples = planned.start + planned.count == request.num_tokens
-            request.num_computed_tokens += planned.count
-            request.num_in_flight += samples
-            rows.append(
-                Row(
-                    seq=request.ordinal,
-                    start=planned.start,
-                    count=planned.count,
-                    new_blocks=planned.new_blocks,
-                    samples=samples,
-                    prefill=planned.prefill,
-                )
-            )
+        # Decodes first; the sort is stable.
+        planned = sorted(composer.rows.items(), key=_is_prefill)
+        requests, rows = zip(*planned, strict=True)
+        new = []
+        for request, row in planned:
+            if request.ordinal not in self._known:
+                self._known.add(request.ordinal)
+                new.append(_new_sequence(request, row))
+            request.num_computed_tokens = row.start + row.count
+            if row.samples:
+                request.num_in_flight += 1
+                request.num_tokens += 1
+        self.waiting.served(request for request, row in planned if row.samples)
         plan = StepPlan(
-            step=self.step, rows=tuple(rows), new=tuple(new), released=tuple(self._released)
+            step=self.step,
+            rows=rows,
+            new=tuple(new),
+            released=tuple(self._released),
+            copies=tuple(self._books.copies.values()),
+            padding=self._groups.padding(composer.rows),
         )
         preempted, self._preempted = tuple(self._preempted), []
         self._released = []
-        self._reclaim.step_begins(plan.step, frozenset(row.seq for row in rows))
-        requests = tuple(planned.request for planned in planned_rows)
+        seqs = {row.seq for row in rows}
+        seqs.update(r.fork_of.ordinal for r in self._books.copies if r.fork_of is not None)
+        self._books.copies.clear()
+        for request in composer.admitted:
+            request.fork_of = None  # It has what it could take, and its source may go.
+        self._reclaim.step_begins(plan.step, seqs)
+        given, unused = self._slots()
         return Planned(
             plan=plan,
             requests=requests,
-            epochs=tuple(request.num_preemptions for request in requests),
-            admitted=tuple(composer.admitted),
+            epochs=tuple([request.num_preemptions for request in requests]),
+            admitted=admitted,
             preempted=preempted,
             prefix_queried_tokens=queried,
             prefix_hit_tokens=hits,
+            budget=composer.max_budget,
+            given_slots=given,
+            unused_slots=unused,
         )
 
+    def _slots(self) -> tuple[int, int]:
+        """Token slots of used blocks, and those of them without a token that anybody needs.
 
-def _new_sequence(request: Request, row: PlannedRow) -> NewSequence:
+        A shared block is full, so what a request has not filled yet is its alone.
+        """
+        size = self.cache.block_size
+        unused = sum(
+            [
+                (len(r.block_table) + len(r.reserved_blocks)) * size - r.num_computed_tokens
+                for r in self.running
+            ]
+        )
+        kept = self._groups.parked_tables() + self._reclaim.pending_tables()
+        if kept:  # Of requests that have ended: nobody needs what no running one shares.
+            needed = {block for request in self.running for block in request.block_table}
+            unused += size * len({b for _seq, blocks in kept for b in blocks} - needed)
+        return self.cache.pool.num_used * size, unused
+
+
+def _is_prefill(item: tuple[Request, Row]) -> bool:
+    return item[1].prefill
+
+
+def _new_sequence(request: Request, row: Row) -> NewSequence:
     eos = () if request.sampling.ignore_eos else tuple(request.eos_token_ids)
     return NewSequence(
         seq=request.ordinal,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from engine.client import ChatMessage
 from engine.errors import InvalidRequestError
@@ -42,6 +43,10 @@ class ChatCodec:
         """A new one, for one reply."""
         return Detokenizer(self._vocabulary)
 
+    def utf8(self, token_id: int) -> bytes:
+        """Bytes of one token by itself (`Vocabulary.utf8`)."""
+        return self._vocabulary.utf8(token_id)
+
     def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
         """Token ids of the prompt that asks for the next reply of a chat.
 
@@ -64,6 +69,21 @@ class ChatCodec:
             if tail is not None:
                 return [*context.token_ids, *self._encode_tail(tail, context.token_ids[-1])]
         return self._encode_whole(self._render(messages))
+
+    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids that all chats that begin with `messages` begin with.
+
+        Found from two that go on differently, since a template may fold a system message into the
+        user's, and a tokenizer may join what meets at a seam.
+
+        Raises:
+            InvalidRequestError: as `encode`.
+        """
+        one, other = (
+            self.encode([*messages, ChatMessage("user", text)], None) for text in ("a", "1")
+        )
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+        return [token for token, _ in same]
 
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         """Check that token ids are in the vocabulary.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.errors import ErrorInfo
+from engine.logprobs import Candidate, OutputToken
 from engine.output import End, StopFound, TokenOutput
 from engine.request import FinishReason, SamplingParams
 from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
@@ -25,6 +26,7 @@ class _Reply:
         num_messages: messages of the prompt.
         num_tokens: output tokens so far, none beyond a stop string.
         num_reported: those of them that a delta has counted.
+        logprobs: of those that none has counted, if the request asks for them.
     """
 
     stream: RequestStream
@@ -33,6 +35,7 @@ class _Reply:
     matcher: StopMatcher
     num_tokens: int = 0
     num_reported: int = 0
+    logprobs: list[OutputToken] = field(default_factory=list)
 
     def extend(self, token_ids: Sequence[int]) -> str:
         """Text to show for the next tokens."""
@@ -54,8 +57,10 @@ class _Reply:
         """Give the owner what is new; False when nothing is."""
         if not text and finish is None:
             return False
-        self.stream.put(Delta(text, self.num_tokens - self.num_reported, finish))
+        count = self.num_tokens - self.num_reported
+        self.stream.put(Delta(text, count, finish, tuple(self.logprobs)))
         self.num_reported = self.num_tokens
+        self.logprobs.clear()
         return True
 
 
@@ -122,11 +127,12 @@ class OutputProcessor:
     def _take(self, reply: _Reply, output: TokenOutput, found: list[StopFound]) -> bool:
         """Put one output into its stream, a stop into `found`; returns whether there is news."""
         if output.end is not None:
-            has_news = self._finish(reply, output.token_ids, output.end)
+            has_news = self._finish(reply, output, output.end)
             del self._replies[output.request_id]
             return has_news
-        already = reply.matcher.stopped_at
+        already, num_before = reply.matcher.stopped_at, reply.num_tokens
         text = reply.extend(output.token_ids)
+        self._take_logprobs(reply, output, num_before)
         if already is None and reply.matcher.stopped_at is not None:
             found.append(StopFound(output.request_id, reply.matcher.stopped_at))
         return reply.put(text)
@@ -143,11 +149,21 @@ class OutputProcessor:
             reply.put(reply.flush(), Finish(FinishReason.ERROR, usage, Timings(), error))
         _wake(reply.stream for reply in replies)
 
-    def _finish(self, reply: _Reply, token_ids: tuple[int, ...], end: End) -> bool:
+    def _take_logprobs(self, reply: _Reply, output: TokenOutput, num_before: int) -> None:
+        """Spell the log-probabilities of the tokens that count, none beyond a stop string."""
+        count = reply.num_tokens - num_before
+        for token_id, found in zip(output.token_ids[:count], output.logprobs, strict=False):
+            chosen = Candidate(token_id, self._codec.utf8(token_id), found.logprob)
+            top = tuple(Candidate(i, self._codec.utf8(i), logprob) for i, logprob in found.top)
+            reply.logprobs.append(OutputToken(chosen, found.rank, top))
+
+    def _finish(self, reply: _Reply, output: TokenOutput, end: End) -> bool:
         # A token at which the core stops ends the output as a stop string does: it is not shown.
+        token_ids, num_before = output.token_ids, reply.num_tokens
         text = reply.extend(token_ids[:-1] if end.reason is FinishReason.STOP else token_ids)
         if reply.matcher.stopped_at is None:
             reply.num_tokens = end.usage.completion_tokens
+        self._take_logprobs(reply, output, num_before)
         text += reply.flush()
         if end.reason is FinishReason.ERROR:
             return reply.put(text, Finish(end.reason, end.usage, end.timings, end.error))

@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 PROBE_BYTE = ord("A")
+# Byte-level BPE writes a byte as the character of its number if it prints, others in order from
+# U+0100 (Radford et al., GPT-2, section 2.2).
+_PRINTING = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_HIDDEN = (byte for byte in range(256) if byte not in _PRINTING)
+_BYTE_LEVEL = {chr(byte): byte for byte in _PRINTING} | {
+    chr(0x100 + i): byte for i, byte in enumerate(_HIDDEN)
+}
+_SPACE = "\u0120"
 
 
 class Tokenizer(Protocol):
@@ -56,12 +64,14 @@ class Vocabulary:
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
         ids = tokenizer.get_vocab()
         self.size = max(ids.values(), default=-1) + 1
+        added = tokenizer.added_tokens_decoder.items()
         self.special: dict[int, str] = {
-            token_id: token.content
-            for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.special
+            token_id: token.content for token_id, token in added if token.special
         }
         self.bytes = self._byte_tokens(ids)
+        self._is_byte_level = _SPACE in ids and self.decode([ids[_SPACE]]) == " "
+        self._utf8 = {token_id: token.content.encode() for token_id, token in added}
+        self._utf8 |= {token_id: bytes((byte,)) for token_id, byte in self.bytes.items()}
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of token ids without special tokens, as the tokenizer's `decode` gives it."""
@@ -74,9 +84,28 @@ class Vocabulary:
             )
         return text
 
+    def utf8(self, token_id: int) -> bytes:
+        """Bytes that a token stands for, wherever it stands in a text: the name of a special token,
+        nothing for an id that pads the embedding.
+        """
+        found = self._utf8.get(token_id)
+        if found is None:
+            found = self._utf8[token_id] = self._spell(token_id)
+        return found
+
     def is_silent(self, token_id: int) -> bool:
         """Whether a token never has text: a special one, or an id that pads the embedding."""
         return token_id in self.special or self._tokenizer.convert_ids_to_tokens(token_id) is None
+
+    def _spell(self, token_id: int) -> bytes:
+        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        if token is None:
+            return b""
+        if self._is_byte_level:
+            found = [_BYTE_LEVEL.get(char) for char in token]
+            return bytes(b for b in found if b is not None) if None not in found else token.encode()
+        # Behind another, for the first of a text may lose its space.
+        return self.decode([token_id, token_id]).removeprefix(self.decode([token_id])).encode()
 
     def _byte_tokens(self, ids: Mapping[str, int]) -> dict[int, int]:
         found = {ids[token]: byte for byte in range(256) if (token := f"<0x{byte:02X}>") in ids}

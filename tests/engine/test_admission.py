@@ -51,3 +51,10 @@ def test_ids_that_the_model_has_no_row_for(ids: list[int], wrong: int) -> None:
     check_vocabulary([], 10)
     with pytest.raises(InvalidRequestError, match=f"token id {wrong}; the model's are 0 to 9"):
         check_vocabulary(ids, 10)
+
+
+def test_the_field_with_such_an_id_is_named() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_vocabulary([3, 10], 10, "logit_bias")
+    assert caught.value.message == "logit_bias has token id 10; the model's are 0 to 9"
+    assert caught.value.param == "logit_bias"

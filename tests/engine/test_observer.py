@@ -6,10 +6,11 @@ import math
 
 import pytest
 
+from engine.knobs import KNOB_SPECS
 from engine.observer import MAX_ENDED_VIEWS, WINDOW
 from engine.plan import PhaseTimes
 from engine.request import FinishReason, Origin, RequestState
-from engine.snapshot import RequestView
+from engine.snapshot import PinView, RequestView, Sharing
 from engine.telemetry import Distribution
 from tests.support.harness import CARD, SHAPE, CoreHarness
 
@@ -150,7 +151,7 @@ class TestRecords:
         assert record.admitted == ("b", "c")
         assert (record.prefix_queried_tokens, record.prefix_hit_tokens) == (11 + 30, 8)
         assert (record.running, record.waiting) == (3, 1)
-        assert record.waiting_reason == "no slot: 3 of 3 sequences run"
+        assert record.waiting_reason == "no slot: 3 of 3 are taken"
         assert record.times == PhaseTimes(0.0, 1.0, 0.0)
         assert record.cost == SHAPE.cost(engine.runner.plans[-1].rows)
         assert (record.preempted, record.finished, record.error) == ((), (), "")
@@ -231,7 +232,7 @@ class TestSnapshot:
         assert (snapshot.requests, snapshot.num_running, snapshot.num_waiting) == ((), 0, 0)
         assert (snapshot.model, snapshot.config) == (CARD, engine.config)
         assert snapshot.blocks.free == snapshot.blocks.num_blocks == 64
-        assert len(snapshot.knobs) == 9
+        assert [state.name for state in snapshot.knobs] == [spec.name for spec in KNOB_SPECS]
         assert snapshot.knob_history == ()
 
     def test_views_of_every_state(self) -> None:
@@ -253,7 +254,7 @@ class TestSnapshot:
         assert (b.computed_tokens, b.output_tokens, b.ttft, b.tpot) == (8, 0, None, None)
         assert (c.request_id, c.state) == ("c", RequestState.WAITING)
         assert c.queue == 1.5  # so far
-        assert c.wait_reason == "no slot: 2 of 2 sequences run"
+        assert c.wait_reason == "no slot: 2 of 2 are taken"
         assert (snapshot.num_running, snapshot.num_waiting) == (2, 1)
         assert snapshot.waiting_reason == c.wait_reason
         assert snapshot.step == 2
@@ -315,3 +316,63 @@ class TestSnapshot:
         engine.step()
         (change,) = engine.snapshot().knob_history
         assert change.step == 1
+
+    def test_who_shares_what(self) -> None:
+        """Three hold the first block of one prompt, two of them its second as well."""
+        engine = slow_engine()
+        engine.submit("a", list(range(9)), 9)
+        engine.step()
+        engine.submit("b", [*range(8), 50], 9)
+        engine.submit("c", [*range(4), 60], 9)
+        engine.submit("alone", [70, 71], 9)
+        engine.step()
+        snapshot = engine.snapshot()
+        assert snapshot.sharing == (Sharing((1, 2, 3), 1), Sharing((1, 2), 1))
+        shared = {view.request_id: view.shared_blocks for view in snapshot.requests}
+        assert shared == {"a": 2, "b": 2, "c": 1, "alone": 0}
+
+    def test_reserved_blocks(self) -> None:
+        engine = slow_engine(policy="orca")
+        engine.submit("a", PROMPT, 9)  # 15 tokens: 4 blocks, of which 2 hold the prompt
+        engine.step()
+        snapshot = engine.snapshot()
+        (only,) = snapshot.requests
+        assert (only.blocks, only.reserved_blocks) == (4, 2)
+        assert snapshot.blocks.states.count("r") == snapshot.blocks.reserved == 2
+
+    def test_pins(self) -> None:
+        """One that fits shows how much of it is computed; one that does not, why."""
+        engine = slow_engine(num_blocks=34, max_model_len=128)  # 2 blocks to spare
+        engine.core.pin("system", range(9))
+        engine.core.pin("large", range(200, 212))
+        engine.submit("a", range(9), 1)
+        engine.finish()
+        snapshot = engine.snapshot()
+        system, large = snapshot.pins
+        assert system == PinView("system", 9, 2, 2)
+        assert (large.name, large.tokens, large.blocks, large.computed) == ("large", 12, 0, 0)
+        assert "5 blocks" in large.error
+        assert (snapshot.blocks.pinned, snapshot.blocks.cached) == (2, 2)
+        engine.core.unpin("system")
+        assert (engine.snapshot().blocks.pinned, engine.snapshot().blocks.cached) == (0, 2)
+
+    def test_goodput_counts_those_that_met_both_targets(self) -> None:
+        """A token a second is good, but for one pause: `late` began late, a and b were held up."""
+        engine = slow_engine(ttft_target_ms=2000.0, tpot_target_ms=1000.0)
+        for name in ("a", "b"):
+            engine.submit(name, [1, 2], 3)
+        engine.submit("late", [3], 1, arrival=engine.clock.now - 5)
+        engine.submit("short", [4], 1)
+        engine.submit("slow", [5], 9)
+        engine.step()
+        engine.clock.advance(5.0)
+        assert engine.snapshot().goodput.share == 0.5
+        while len(engine.ends) < 4:
+            engine.step()
+        engine.core.change_knobs({"tpot_target_ms": 9000.0}, "test")
+        engine.finish()
+        goodput = engine.snapshot().goodput
+        assert goodput is not None
+        # a and b were held up for 5 s between two tokens; slow ended under a looser target.
+        assert (goodput.share, goodput.rate) == (2 / 5, 2 / WINDOW)
+        assert (goodput.ttft_target, goodput.tpot_target) == (2.0, 9.0)

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from engine.errors import InvalidRequestError
-from engine.request import MAX_STOPS, FinishReason, RequestTimings, SamplingParams
-from tests.support.harness import make_request
+from engine.request import MAX_BIASES, MAX_STOPS, FinishReason, RequestTimings, SamplingParams
+from tests.support.harness import make_request, say
 
 
 class TestSamplingParams:
@@ -43,6 +43,12 @@ class TestSamplingParams:
             ("stop_token_ids", (-1,), "a list of token ids"),
             ("stop_token_ids", (True,), "a list of token ids"),
             ("stop_token_ids", 5, "a list of token ids"),
+            ("logprobs", -1, "an integer from 0 to 20"),
+            ("logprobs", 21, "an integer from 0 to 20"),
+            ("logprobs", True, "an integer from 0 to 20"),
+            ("logit_bias", None, "a map of token ids to numbers"),
+            ("logit_bias", "5", "a map of token ids to numbers"),
+            ("logit_bias", ((5, 1, 1),), "a map of token ids to numbers"),
         ],
     )
     def test_absurd_values(self, field: str, value: object, allowed: str) -> None:
@@ -61,6 +67,44 @@ class TestSamplingParams:
         with pytest.raises(InvalidRequestError) as caught:
             SamplingParams(stop=("x",) * (MAX_STOPS + 1))
         assert caught.value.message == "stop has 17 strings; at most 16 are allowed"
+
+    @pytest.mark.parametrize(
+        ("bias", "message"),
+        [
+            ({5: 100.1}, "logit_bias of token id 5 is 100.1; it must be a number from -100 to 100"),
+            ({5: -101}, "logit_bias of token id 5 is -101; it must be a number from -100 to 100"),
+            (
+                {5: math.nan},
+                "logit_bias of token id 5 is nan; it must be a number from -100 to 100",
+            ),
+            ({5: True}, "logit_bias of token id 5 is True; it must be a number from -100 to 100"),
+            ({5: "1"}, "logit_bias of token id 5 is '1'; it must be a number from -100 to 100"),
+            ({-5: 1}, "logit_bias has the key -5; it must be a token id"),
+            ({"-5": 1}, "logit_bias has the key '-5'; it must be a token id"),
+            ({"the": 1}, "logit_bias has the key 'the'; it must be a token id"),
+            ({"\u0663": 1}, "logit_bias has the key '\u0663'; it must be a token id"),
+            ({"9" * 5000: 1}, f"logit_bias has the key '{'9' * 5000}'; it must be a token id"),
+            ({"5": 1, "05": 2}, "logit_bias names token id 5 twice; once is allowed"),
+            (
+                dict.fromkeys(range(MAX_BIASES + 1), 1),
+                "logit_bias has 1025 entries; at most 1024 are allowed",
+            ),
+        ],
+    )
+    def test_absurd_biases(self, bias: dict[object, object], message: str) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams().override({"logit_bias": bias})
+        assert (caught.value.message, caught.value.param) == (message, "logit_bias")
+
+    def test_a_bias_is_kept_immutable_and_its_keys_may_be_strings(self) -> None:
+        given = {"123": -100, 7: 0.5}
+        params = SamplingParams().override({"logit_bias": given, "logprobs": 0})
+        given["123"] = 5
+        assert params.logit_bias == ((123, -100), (7, 0.5))
+        assert params == SamplingParams(logit_bias=((123, -100), (7, 0.5)), logprobs=0)
+        assert hash(params) != hash(SamplingParams())
+        assert params.override({"logit_bias": {}}).logit_bias == ()
+        assert params.override({"top_k": 1}).logit_bias == params.logit_bias
 
     def test_override(self) -> None:
         defaults = SamplingParams(temperature=0.7, top_p=0.9)
@@ -82,6 +126,9 @@ class TestSamplingParams:
             {"seed": 0},
             {"min_tokens": 4, "max_tokens": 4},
             {"repetition_penalty": 1e-3},
+            {"logprobs": 20},
+            {"logit_bias": {"0": 100, "1": -100.0}},
+            {"logit_bias": dict.fromkeys(range(MAX_BIASES), 0)},
         ],
     )
     def test_edges_are_allowed(self, changes: dict[str, object]) -> None:
@@ -102,13 +149,15 @@ class TestArithmetic:
         assert (request.gap, request.is_prefill, request.wants_tokens) == (3, True, True)
         request.num_computed_tokens = 2
         assert (request.gap, request.is_prefill) == (1, True)  # the prompt's last token
-        request.num_computed_tokens, request.num_in_flight = 3, 1
+        request.num_computed_tokens, request.num_in_flight, request.num_tokens = 3, 1, 4
         assert (request.gap, request.is_prefill, request.wants_tokens) == (1, False, True)
-        request.num_computed_tokens, request.num_in_flight = 4, 2
+        assert request.num_known_tokens == 3
+        request.num_computed_tokens, request.num_in_flight, request.num_tokens = 4, 2, 5
         assert (request.gap, request.wants_tokens) == (1, False)
-        request.output_token_ids, request.num_in_flight = [7], 0
-        request.num_computed_tokens = 0
+        say(request, [7])
+        request.num_computed_tokens = request.num_in_flight = 0
         assert (request.gap, request.is_prefill, request.wants_tokens) == (4, True, True)
+        assert (request.num_known_tokens, request.max_tokens) == (4, 5)
 
     def test_where_the_output_ends(self) -> None:
         sampling = SamplingParams(min_tokens=2, stop_token_ids=(8,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from engine.errors import ErrorInfo
+from engine.logprobs import Candidate, OutputToken
 from engine.request import FinishReason
 from engine.stream import Delta, Finish, RequestStream, Timings, Usage
 
@@ -21,6 +22,15 @@ def test_drain_joins_what_came() -> None:
     stream.put(Delta("", 0, END))
     assert stream.drain() == Delta("!", 1, END)
     assert stream.drain() is None
+
+
+def test_drain_joins_log_probabilities() -> None:
+    stream = RequestStream("a")
+    tokens = [OutputToken(Candidate(i, b"x", -1.0), 1, ()) for i in range(4)]
+    stream.put(Delta("x", 1, logprobs=(tokens[0],)))
+    stream.put(Delta("", 0))
+    stream.put(Delta("xxx", 3, END, tuple(tokens[1:])))
+    assert stream.drain() == Delta("xxxx", 4, END, tuple(tokens))
 
 
 def test_wait_returns_when_there_is_news_or_the_time_is_up() -> None:

@@ -10,6 +10,7 @@ from array import array
 
 import pytest
 
+from engine.admission import MAX_PRIORITY
 from engine.cache.manager import KVCache
 from engine.cache.prefix import block_hash, root_hash
 from engine.config import EngineConfig
@@ -273,6 +274,8 @@ class TestTrap5NeverFits:
             ({"priority": "high"}, "priority"),
             ({"priority": 1.5}, "priority"),
             ({"priority": True}, "priority"),
+            ({"priority": 10**400}, "priority"),
+            ({"priority": -MAX_PRIORITY - 1}, "priority"),
         ],
     )
     def test_a_place_in_the_queue_that_makes_no_sense(
@@ -751,7 +754,7 @@ class TestTrap15FrozenHead:
         for name in "abc":
             engine.submit(name, PROMPT, 8)
         engine.step()
-        reason = "no slot: 1 of 1 sequences run"
+        reason = "no slot: 1 of 1 are taken"
         assert self.reasons(engine) == {
             "b": reason,
             "c": f"behind 1: {reason}",
@@ -813,9 +816,10 @@ def test_scheduler_is_pure() -> None:
     config = EngineConfig(
         num_blocks=8, block_size=4, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=16
     )
-    scheduler = Scheduler(KVCache(config, "key"))
+    knobs = Knobs(max_num_seqs=2, max_num_batched_tokens=16)
+    scheduler = Scheduler(KVCache(config, "key"), knobs)
     scheduler.add(make_request(1, [1, 2, 3]))
-    planned = scheduler.plan(Knobs(max_num_seqs=2, max_num_batched_tokens=16))
+    planned = scheduler.plan(knobs, 0.0)
     assert planned is not None
     assert planned.plan.rows == (
         Row(seq=1, start=0, count=3, new_blocks=(0,), samples=True, prefill=True),

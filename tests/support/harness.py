@@ -10,11 +10,12 @@ from engine.core import EngineCore
 from engine.knobs import Knobs
 from engine.output import End, StopFound
 from engine.request import FinishReason, Request, RequestState, RequestTimings, SamplingParams
+from engine.scheduling.policies import POLICIES
 from engine.shape import ModelShape
 from engine.snapshot import ModelCard, Snapshot
 from engine.telemetry import BlockChange, BlockEvents, StepRecord
 from tests.support.clock import VirtualClock
-from tests.support.scripted_runner import ScriptedRunner, reference
+from tests.support.scripted_runner import ScriptedRunner, reference, scripted_logprobs
 
 EOS = 999
 SHAPE = ModelShape(
@@ -46,40 +47,75 @@ def make_request(ordinal: int, prompt: Sequence[int], **fields: object) -> Reque
     return Request(**(defaults | known | fields))  # type: ignore[arg-type]
 
 
+def say(request: Request, token_ids: Sequence[int]) -> None:
+    """Give a request outputs, as if steps had."""
+    request.output_token_ids = list(token_ids)
+    request.num_tokens = request.num_prompt_tokens + len(token_ids)
+
+
 class PoolReplay:
     """The pool rebuilt from block events alone."""
 
     def __init__(self, num_blocks: int) -> None:
         self.holders: list[list[int]] = [[] for _ in range(num_blocks)]
         self.cached: set[int] = set()
+        self.reserved: set[int] = set()
+        self.pinned: set[int] = set()
+
+    def copy(self) -> PoolReplay:
+        replay = PoolReplay(0)
+        replay.holders = [list(holders) for holders in self.holders]
+        replay.cached, replay.reserved = set(self.cached), set(self.reserved)
+        replay.pinned = set(self.pinned)
+        return replay
 
     def apply(self, events: BlockEvents) -> None:
         for change, block, seq in events.log:
             holders = self.holders[block]
-            if change is BlockChange.GIVEN:
+            idle = self.cached | self.pinned
+            if change in (BlockChange.GIVEN, BlockChange.RESERVED):
                 assert not holders
-                assert block not in self.cached
+                assert block not in idle
                 holders.append(seq)
+                if change is BlockChange.RESERVED:
+                    self.reserved.add(block)
+            elif change is BlockChange.FILLED:
+                assert holders == [seq]
+                self.reserved.remove(block)
             elif change is BlockChange.SHARED:
-                assert bool(holders) != (block in self.cached)
+                assert block not in self.reserved
+                assert bool(holders) != (block in idle)
                 self.cached.discard(block)
+                self.pinned.discard(block)
                 holders.append(seq)
             elif change is BlockChange.EVICTED:
                 assert seq == -1
                 self.cached.remove(block)
+            elif change is BlockChange.UNPINNED:
+                self.pinned.remove(block)
+                self.cached.add(block)
+            elif change is BlockChange.PINNED and seq == -1:
+                self.cached.remove(block)
+                self.pinned.add(block)
             else:
                 holders.remove(seq)
                 assert bool(holders) == (change is BlockChange.LEFT)
+                self.reserved.discard(block)
                 if change is BlockChange.CACHED:
                     self.cached.add(block)
+                elif change is BlockChange.PINNED:
+                    self.pinned.add(block)
 
     @property
     def states(self) -> str:
         """A letter for each block, as `BlockMap.states` has them."""
-        return "".join(
-            "s" if len(holders) > 1 else "u" if holders else "c" if block in self.cached else "f"
-            for block, holders in enumerate(self.holders)
-        )
+        return "".join(self._state(block) for block in range(len(self.holders)))
+
+    def _state(self, block: int) -> str:
+        if self.holders[block]:
+            shared = len(self.holders[block]) > 1
+            return "s" if shared else "r" if block in self.reserved else "u"
+        return "p" if block in self.pinned else "c" if block in self.cached else "f"
 
 
 class CoreHarness:
@@ -142,7 +178,7 @@ class CoreHarness:
         self, name: str, prompt: Sequence[int], max_tokens: int | None = 4, **options: object
     ) -> None:
         sampling = {"max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True}
-        names = ("priority", "deadline", "origin", "arrival")
+        names = ("priority", "deadline", "origin", "arrival", "fork_of")
         routed = {key: options.pop(key) for key in names if key in options}
         params = SamplingParams(**(sampling | options))  # type: ignore[arg-type]
         self._prompts[name] = list(prompt), params
@@ -174,13 +210,15 @@ class CoreHarness:
         running_before = len(scheduler.running)
         plans_before = len(self.runner.plans)
         ends_before = len(self.ends)
+        self._admitted |= {request.ordinal for request in scheduler.running}
         first = scheduler.waiting.first()
         stuck = not (running_before or self.core._in_flight or knobs.paused or knobs.draining)
         self._collect()
-        assert not self.runner.violations
+        assert not self.runner.violations, self.runner.violations
         self.core.check()
         plans = self.runner.plans[plans_before:]
-        if stuck and first is not None:
+        company = scheduler.waiting_reason.startswith("batch ")  # what it waits for
+        if stuck and first is not None and not company:
             assert plans or len(self.ends) > ends_before, "the head of the queue is frozen"
         for plan in plans:
             assert not knobs.paused
@@ -189,9 +227,9 @@ class CoreHarness:
             new = {sequence.seq for sequence in plan.new}
             assert not knobs.draining or new <= self._admitted, "only the preempted come back"
             self._admitted |= new
-            if knobs.prefill_chunk:
+            if knobs.prefill_chunk and "prefill_chunk" in POLICIES[knobs.policy].uses:
                 assert all(r.count <= knobs.prefill_chunk for r in plan.rows if r.prefill)
-        if self.core.idle and not (knobs.paused or knobs.draining):
+        if self.core.idle and not (knobs.paused or knobs.draining or company):
             assert self.core.num_unfinished == 0, "idle with work to do"
         self._follow_records()
 
@@ -229,6 +267,13 @@ class CoreHarness:
             tokens = self.tokens.setdefault(name, [])
             tokens.extend(output.token_ids)
             assert tokens == self.expected(name, len(tokens)), f"{name} has other tokens than alone"
+            prompt, params = self._prompts[name]
+            first = len(prompt) + len(tokens) - len(output.token_ids)
+            assert output.logprobs == tuple(
+                scripted_logprobs(position, token, params.logprobs)
+                for position, token in enumerate(output.token_ids, first)
+                if params.logprobs is not None
+            )
             if output.end is not None:
                 self.ends[name] = output.end
                 self._check_end(name, output.end)
@@ -251,19 +296,21 @@ class CoreHarness:
             assert record.step == len(self.records), "a step left no record"
             self._replay.apply(record.blocks)
             states = self._replay.states
-            counts = states.count("f"), states.count("c"), states.count("u") + states.count("s")
+            idle = states.count("c") + states.count("p")
+            counts = states.count("f"), idle, len(states) - states.count("f") - idle
             assert counts == (record.free_blocks, record.cached_blocks, record.used_blocks)
+            assert 0 <= record.unused_slots <= record.given_slots <= self.config.num_slots
+            assert record.num_tokens <= record.budget
         scheduler = self.core._scheduler
         pool = scheduler.cache.pool
         # What happened since the last record belongs to the next one.
-        replay = PoolReplay(0)
-        replay.holders = [list(holders) for holders in self._replay.holders]
-        replay.cached = set(self._replay.cached)
+        replay = self._replay.copy()
         replay.apply(BlockEvents(tuple(pool._log)))
         assert replay.states == pool.map(pool.num_blocks).states
         held: dict[int, list[int]] = {}
-        tables = [(request.ordinal, request.block_table) for request in scheduler.running]
-        for seq, blocks in tables + scheduler._reclaim.pending_tables():
+        tables = [(r.ordinal, r.block_table + r.reserved_blocks) for r in scheduler.running]
+        tables += scheduler._groups.parked_tables() + scheduler._reclaim.pending_tables()
+        for seq, blocks in tables:
             for block in blocks:
                 held.setdefault(block, []).append(seq)
         for block, holders in enumerate(replay.holders):

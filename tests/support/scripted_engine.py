@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.cache.pool import BlockPool
-from engine.client import LoadRequest, Submission
+from engine.client import ChatMessage, LoadRequest, Submission
 from engine.config import EngineConfig
 from engine.errors import (
     EngineError,
@@ -18,23 +18,34 @@ from engine.errors import (
     OverloadedError,
     UnavailableError,
 )
-from engine.knobs import KnobLedger, Knobs, KnobValue
+from engine.knobs import KNOB_SPECS, Knobs, KnobValue
+from engine.ledger import KnobLedger
 from engine.plan import PhaseTimes, Row
 from engine.request import FinishReason, RequestState, RequestTimings, SamplingParams
 from engine.shape import ModelShape
 from engine.snapshot import (
     EnginePhase,
     EngineStatus,
+    Goodput,
     LatencyView,
     ModelCard,
+    PinView,
     RequestView,
+    Sharing,
     Snapshot,
     Totals,
 )
 from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
 from engine.telemetry import Distribution, Ring, Samples, StepRecord
 
-POLICIES = ("stall_free", "prefill_first")
+# The policies, and the knobs that act under each and not under others. All plan alike here.
+USES = {
+    "stall_free": {"prefill_chunk", "max_partial_prefills"},
+    "prefill_first": {"waiting_served_ratio", "max_waiting_tokens"},
+    "static": {"static_batch_size", "static_fill"},
+}
+POLICIES = tuple(USES)
+ORDER_USES = {"ageing"}
 CONFIG = EngineConfig(
     num_blocks=256, max_model_len=1024, max_num_seqs=32, max_num_batched_tokens=512
 )
@@ -196,15 +207,26 @@ class ScriptedEngine:
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
         return self._records.since(since)
 
-    def set_knobs(self, changes: Mapping[str, object], who: str) -> None:
+    def set_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
         with self._lock:
             self._check_loaded()
-            self._ledger.change(changes, who, self.now, self._step)
+            return self._ledger.change(changes, who, self.now, self._step)
 
-    def undo_knobs(self, who: str) -> None:
+    def undo_knobs(self, who: str) -> Knobs:
         with self._lock:
             self._check_loaded()
-            self._ledger.undo(who, self.now, self._step)
+            return self._ledger.undo(who, self.now, self._step)
+
+    def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        with self._lock:
+            words = [("", *message.content.split(), "") for message in messages]
+            tokens = sum(map(len, words))
+            blocks = tokens // self._config.block_size
+            self._pins[name] = PinView(name, tokens, blocks, computed=0)
+
+    def unpin(self, name: str) -> None:
+        with self._lock:
+            self._pins.pop(name, None)
 
     def load(self, request: LoadRequest) -> None:
         with self._lock:
@@ -288,6 +310,7 @@ class ScriptedEngine:
 
     def _reset(self) -> None:
         self._ledger = KnobLedger(self._first_knobs, self._config, POLICIES)
+        self._pins: dict[str, PinView] = {}
         self._prefixes: dict[tuple[int, ...], int] = {}
         self._pool = BlockPool(self._config.num_blocks, self._evicted)
         self._running: list[_Sequence] = []
@@ -296,7 +319,9 @@ class ScriptedEngine:
         self._counts: Counter[str] = Counter()
         self._records: Ring[StepRecord] = Ring(4096)
         self._step = 0
-        self._samples = {name: Samples() for name in ("ttft", "tpot", "itl", "queue", "e2e")}
+        self._samples = {
+            name: Samples() for name in ("ttft", "tpot", "itl", "queue", "e2e", "good")
+        }
 
     def _check_loaded(self) -> None:
         if self._loading is not None or not self.loads:
@@ -372,6 +397,7 @@ class ScriptedEngine:
         prefill = [(s, count) for s, count in rows if s.computed < len(s.prompt)]
         shape_rows = [Row(s.ordinal, s.computed, n, (), n == s.gap, n > 1) for s, n in rows]
         running, waiting = len(self._running), len(self._waiting)
+        given, unused = self._slots(rows)
         finished = [s for s, count in rows if self._compute(s, count)]
         queried = sum(len(s.prompt) for s in admitted if not s.preemptions)
         hits = sum(s.cached for s in admitted if not s.preemptions)
@@ -389,6 +415,8 @@ class ScriptedEngine:
             decode_tokens=decode_tokens,
             prefill_rows=len(prefill),
             decode_rows=len(rows) - len(prefill),
+            padding_tokens=0,
+            bubble_tokens=0,
             output_tokens=sum(row.samples for row in shape_rows),
             budget=knobs.max_num_batched_tokens,
             policy=knobs.policy,
@@ -405,6 +433,8 @@ class ScriptedEngine:
             free_blocks=free,
             cached_blocks=cached,
             used_blocks=used,
+            given_slots=given,
+            unused_slots=unused,
         )
         self._records.append(record)
         self._preempted.clear()
@@ -414,6 +444,15 @@ class ScriptedEngine:
         self._counts["prefix_queried_tokens"] += queried
         self._counts["prefix_hit_tokens"] += hits
         return True
+
+    def _slots(self, rows: list[tuple[_Sequence, int]]) -> tuple[int, int]:
+        """Token slots of the blocks in use once the rows are computed, and the empty ones."""
+        size = self._config.block_size
+        ends = {sequence: sequence.computed for sequence in self._running}
+        for sequence, count in rows:
+            ends[sequence] += count
+        missing = sum(self._config.blocks_for(end) - len(s.blocks) for s, end in ends.items())
+        return (self._pool.num_used + missing) * size, sum(-end % size for end in ends.values())
 
     def _admit(self, knobs: Knobs) -> list[_Sequence]:
         admitted: list[_Sequence] = []
@@ -521,7 +560,12 @@ class ScriptedEngine:
         outcomes = {FinishReason.ABORT: "aborted", FinishReason.ERROR: "failed"}
         self._counts[outcomes.get(reason, "finished")] += 1
         made = len(sequence.output)
-        self._sample("tpot", sequence.timings.tpot(made))
+        tpot = sequence.timings.tpot(made)
+        self._sample("tpot", tpot)
+        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+            knobs, ttft = self._ledger.knobs, sequence.timings.ttft or 0.0
+            met = ttft * 1000 <= knobs.ttft_target_ms and (tpot or 0) * 1000 <= knobs.tpot_target_ms
+            self._sample("good", float(met))
         self._sample("e2e", sequence.timings.e2e)
         ids = (*sequence.prompt, *sequence.output, self._id("<end>"))
         num_messages = len(sequence.submission.messages) + 1
@@ -553,14 +597,21 @@ class ScriptedEngine:
 
     def _snapshot(self) -> Snapshot:
         running = len(self._running)
-        excess = running - self._ledger.knobs.max_num_seqs
+        knobs = self._ledger.knobs
+        excess = running - knobs.max_num_seqs
+        users = {"policy": (knobs.policy, USES[knobs.policy]), "order": (knobs.order, ORDER_USES)}
         effective: dict[str, tuple[KnobValue, str]] = {}
+        for spec in KNOB_SPECS:
+            who, uses = users.get(spec.acts, ("", {spec.name}))
+            if spec.name not in uses:
+                effective[spec.name] = (getattr(knobs, spec.name), f"ignored by {who}")
         if excess > 0:
             effective["max_num_seqs"] = (running, f"{excess} more than asked for still run")
         shown = (*self._running, *self._waiting, *self._ended)
         latency: dict[str, Distribution] = {
             name: samples.over(self.now - LATENCY_WINDOW) for name, samples in self._samples.items()
         }
+        good = latency.pop("good")
         return Snapshot(
             time=self.now,
             step=self._step,
@@ -585,6 +636,18 @@ class ScriptedEngine:
             knob_history=self._ledger.history,
             latency=LatencyView(LATENCY_WINDOW, **latency),
             totals=Totals(**self._counts),
+            sharing=tuple(
+                Sharing(tuple(sorted(ordinals)), blocks)
+                for ordinals, blocks in Counter(map(tuple, self._pool.sharing())).most_common()
+            ),
+            pins=tuple(self._pins.values()),
+            goodput=Goodput(
+                LATENCY_WINDOW,
+                knobs.ttft_target_ms / 1000,
+                knobs.tpot_target_ms / 1000,
+                good.mean,
+                good.mean * good.count / LATENCY_WINDOW if good.count else 0.0,
+            ),
         )
 
     def _view(self, sequence: _Sequence) -> RequestView:

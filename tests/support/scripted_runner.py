@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from engine.config import EngineConfig
+from engine.logprobs import TokenLogprobs
 from engine.plan import NewSequence, PhaseTimes, Row, StepPlan, StepResult
 from tests.support.clock import VirtualClock
 
@@ -18,6 +19,12 @@ def next_token(context: Sequence[int], seed: int = 0) -> int:
     for token in context:
         value = (value * 31 + token + 1) % 1_000_003
     return value % VOCAB
+
+
+def scripted_logprobs(position: int, token: int, count: int) -> TokenLogprobs:
+    """What a row that asks gets with a token: the place tells of one that came twice or late."""
+    top = tuple(((token + i) % VOCAB, -float(i)) for i in range(count))
+    return TokenLogprobs(-float(token), position, top)
 
 
 def reference(
@@ -47,11 +54,11 @@ class _Sequence:
 
 @dataclass(frozen=True)
 class _InFlight:
-    """A submitted plan: the blocks that it reads, and those that it writes."""
+    """A submitted plan: the blocks that it reads, and the slots that it writes."""
 
     plan: StepPlan
     reads: frozenset[int]
-    writes: frozenset[int]
+    writes: frozenset[tuple[int, int]]
 
 
 @dataclass
@@ -59,8 +66,8 @@ class ScriptedRunner:
     """Implements `engine.plan.Runner`, and checks what a runner may rely on.
 
     A row writes its token ids to its slots and then reads its whole context back through its block
-    table: a block that was shared, evicted, given or freed wrongly makes the tokens differ. What
-    a plan in flight reads or writes may not be given away, nor found before it is written.
+    table: a block that was shared, copied, evicted, given or freed wrongly makes the tokens differ.
+    What a plan in flight reads or writes may not be given away, nor found before it is written.
 
     Attributes:
         depth: plans that may be in flight.
@@ -102,6 +109,10 @@ class ScriptedRunner:
         prefills = [row.prefill for row in plan.rows]
         self._require(prefills == sorted(prefills), "decodes come first")
         self._require(plan.step == len(self.plans) + 1, "steps are counted from 1")
+        self._require(
+            all((row.seq, row.new_blocks, row.samples) == (-1, (), False) for row in plan.padding),
+            "padding is of no sequence, without blocks and gives no token",
+        )
         self.plans.append(plan)
         self._queue.append(self._look_ahead(plan))
         if plan.step in self.fail_submits:
@@ -123,10 +134,15 @@ class ScriptedRunner:
             # Plans in flight were made for what this step does not leave.
             self.fail_steps.update(flight.plan.step for flight in self._queue)
             raise MemoryError("scripted failure")
+        held = [list(self._slots[source]) for source, _target in plan.copies]
+        for (_source, target), slots in zip(plan.copies, held, strict=True):
+            self._slots[target] = slots
         tokens = tuple(self._row(row) for row in plan.rows)
+        sampled = [(t, row.seq) for t, row in zip(tokens, plan.rows, strict=True) if row.samples]
         return StepResult(
-            tuple(t for t, row in zip(tokens, plan.rows, strict=True) if row.samples),
+            tuple(token for token, _ in sampled),
             PhaseTimes(0.0, self.seconds_per_step, 0.0),
+            self._logprobs(sampled),
         )
 
     def _require(self, holds: bool, violation: str) -> None:
@@ -138,16 +154,28 @@ class ScriptedRunner:
         """Which blocks a plan will touch, checked against the plans before it."""
         size = self.config.block_size
         reading = frozenset[int]().union(*(flight.reads for flight in self._queue))
-        writing = frozenset[int]().union(*(flight.writes for flight in self._queue))
+        writing = frozenset[tuple[int, int]]().union(*(flight.writes for flight in self._queue))
         for seq in plan.released:
             self._tables.pop(seq, None)
+        starts = {row.seq: row.start for row in plan.rows}
+        sources = {target: source for source, target in plan.copies}
         for new in plan.new:
-            self._require(
-                writing.isdisjoint(new.block_ids), "a hit on a block that is not written yet"
-            )
             self._tables[new.seq] = list(new.block_ids)
-        reads: set[int] = set()
-        writes: set[int] = set()
+            full, rest = divmod(starts[new.seq], size)
+            self._require(
+                len(new.block_ids) == full + bool(rest), "what is held holds what is computed"
+            )
+            found = {(block, i) for block in new.block_ids[:full] for i in range(size)}
+            if rest:
+                target = new.block_ids[full]
+                self._require(target in sources, "a partly filled block that is not copied")
+                self._require(target not in reading, "a block of a plan in flight is given away")
+                source = sources.pop(target)
+                found |= {(source, i) for i in range(rest)}
+            self._require(writing.isdisjoint(found), "a hit on a block that is not written yet")
+        self._require(not sources, "a copy for no new sequence of this plan")
+        reads = {source for source, _target in plan.copies}
+        writes: set[tuple[int, int]] = set()
         for row in plan.rows:
             self._require(
                 reading.isdisjoint(row.new_blocks), "a block of a plan in flight is given away"
@@ -155,17 +183,19 @@ class ScriptedRunner:
             table = self._tables[row.seq]
             table += row.new_blocks
             reads.update(table)
-            writes.update(table[row.start // size :])
+            writes.update(
+                (table[p // size], p % size) for p in range(row.start, row.start + row.count)
+            )
         return _InFlight(plan, frozenset(reads), frozenset(writes))
 
     def _learn(self, plan: StepPlan) -> None:
         for seq in plan.released:
             self._sequences.pop(seq, None)
+        starts = {row.seq: row.start for row in plan.rows}
         for new in plan.new:
             self._require(new.seq not in self._sequences, "a sequence is new twice")
-            computed = len(new.block_ids) * self.config.block_size
             self._sequences[new.seq] = _Sequence(
-                new, list(new.token_ids), list(new.block_ids), computed
+                new, list(new.token_ids), list(new.block_ids), starts[new.seq]
             )
         self._require(len(self._sequences) <= self.config.max_num_seqs, "not released in time")
 
@@ -195,6 +225,16 @@ class ScriptedRunner:
         token = self._sample(sequence)
         sequence.tokens.append(token)
         return token
+
+    def _logprobs(self, sampled: list[tuple[int, int]]) -> tuple[TokenLogprobs | None, ...]:
+        found = []
+        for token, seq in sampled:
+            sequence = self._sequences[seq]
+            count = sequence.new.sampling.logprobs
+            none = token < 0 or count is None
+            position = len(sequence.tokens) - 1
+            found.append(None if none else scripted_logprobs(position, token, count or 0))
+        return () if found.count(None) == len(found) else tuple(found)
 
     def _sample(self, sequence: _Sequence) -> int:
         new = sequence.new

@@ -85,16 +85,16 @@ def fill(view: LineView) -> None:
             for point in range(40):
                 wobble = 1 + 0.3 * ((point * 7) % 11 - 5) / 5
                 view.show(samples.latency(wobble), samples.TOTALS)
-            view.show(samples.LATENCY, samples.TOTALS)
+            view.show(samples.LATENCY, samples.TOTALS, samples.GOODPUT)
         case BatchChart():
-            view.show(samples.records(), 256, [samples.change()])
+            view.show(samples.records(), 256, samples.history())
         case KvMap():
-            view.show(samples.block_map(), 16)
+            view.show(samples.block_map(), 16, 0.04, samples.SHARING, samples.PINS)
         case SessionTable():
-            view.show(samples.views())
+            view.show(samples.views(), samples.GOODPUT)
         case DevicePanel():
             view.show(samples.READINGS)
         case KnobPanel():
-            view.show(samples.knobs())
+            view.show(samples.knobs(), samples.history(), effect=samples.EFFECT)
         case LogPanel():
             view.add(samples.log_lines())

@@ -7,7 +7,8 @@ import random
 from dataclasses import replace
 
 from engine.config import EngineConfig
-from engine.knobs import KnobChange, KnobLedger, Knobs, KnobState
+from engine.knobs import Knobs
+from engine.ledger import KnobChange, KnobLedger, KnobState
 from engine.plan import PhaseTimes
 from engine.request import FinishReason, Origin, RequestState
 from engine.shape import StepCost
@@ -15,14 +16,18 @@ from engine.snapshot import (
     BlockMap,
     EnginePhase,
     EngineStatus,
+    Goodput,
     LatencyView,
     ModelCard,
+    PinView,
     RequestView,
+    Sharing,
     Snapshot,
     Totals,
 )
 from engine.telemetry import BlockChange, BlockEvents, Distribution, StepRecord
 from widgets.device_panel import DeviceReadings, GpuReading
+from widgets.effect import Effect, Figures
 from widgets.log_line import Level, LogLine
 
 CONFIG = EngineConfig(
@@ -40,7 +45,7 @@ MODEL = ModelCard(
     kv_bytes_per_token=114_688,
 )
 READY = EngineStatus(EnginePhase.READY, "Qwen3-0.6B")
-POLICIES = ("stall_free", "decode_first")
+POLICIES = ("stall_free", "static", "dynamic")
 
 
 def view(ordinal: int, **changes: object) -> RequestView:
@@ -161,21 +166,23 @@ def block_map(num_blocks: int = 2048, *, per_cell: int = 1, mixed: bool = False)
     owners: list[int] = []
     cells = -(-num_blocks // per_cell)
     while len(states) < cells:
-        state = rng.choices("uscf", (60, 10, 14, 16))[0]
+        state = rng.choices("urscpf", (50, 10, 10, 12, 2, 16))[0]
         run = 1 if mixed else rng.randint(2, 40)
         states += [state] * run
-        owners += [rng.randint(1, 20) if state in "us" else -1] * run
+        owners += [rng.randint(1, 20) if state in "urs" else -1] * run
     text = "".join(states[:cells])
-    free, cached, shared = (text.count(letter) * per_cell for letter in "fcs")
+    free, idle, shared, reserved, pinned = (text.count(state) * per_cell for state in "fcsrp")
     return BlockMap(
         num_blocks=num_blocks,
         blocks_per_cell=per_cell,
         states=text,
         owners=tuple(owners[:cells]),
         free=free,
-        cached=cached,
-        used=num_blocks - free - cached,
+        cached=idle + pinned,
+        used=num_blocks - free - idle - pinned,
         shared=shared,
+        reserved=reserved,
+        pinned=pinned,
     )
 
 
@@ -192,6 +199,8 @@ def record(step: int, **changes: object) -> StepRecord:
         decode_tokens=8,
         prefill_rows=1,
         decode_rows=8,
+        padding_tokens=0,
+        bubble_tokens=0,
         output_tokens=9,
         budget=512,
         policy="stall_free",
@@ -208,12 +217,15 @@ def record(step: int, **changes: object) -> StepRecord:
         free_blocks=120,
         cached_blocks=200,
         used_blocks=1728,
+        given_slots=27_648,
+        unused_slots=1_106,
     )
     return replace(base, **changes)  # type: ignore[arg-type]  # tests name real fields
 
 
 def records(count: int = 120, last: int = 18_204) -> tuple[StepRecord, ...]:
-    """Waves of prefill on a floor of decodes; the budget is halved 30 steps before the end."""
+    """Static batches with members that have ended, then, 60 steps before the end, waves of prefill
+    on a floor of decodes; the budget is halved 30 steps before the end."""
     rng = random.Random(1)
     steps = []
     for step in range(last - count + 1, last + 1):
@@ -221,14 +233,19 @@ def records(count: int = 120, last: int = 18_204) -> tuple[StepRecord, ...]:
         wave = max(math.sin(step / 9), 0.0) * 560 + rng.randint(0, 60)
         decodes = 20 + round(12 * math.sin(step / 25))
         prefill = int(min(wave, budget - decodes)) if wave > 90 else 0
+        static = step <= last - 60
+        starts = static and step % 20 == 0
         steps.append(
             record(
                 step,
                 budget=budget,
-                prefill_tokens=prefill,
-                prefill_rows=1 if prefill else 0,
-                decode_tokens=decodes,
-                decode_rows=decodes,
+                policy="static" if static else "stall_free",
+                prefill_tokens=300 if starts else 0 if static else prefill,
+                prefill_rows=8 if starts else 0 if static else 1 if prefill else 0,
+                decode_tokens=0 if starts else 20 - step % 20 if static else decodes,
+                decode_rows=0 if starts else 20 - step % 20 if static else decodes,
+                padding_tokens=140 if starts else 0,
+                bubble_tokens=step % 20 if static else 0,
             )
         )
     return tuple(steps)
@@ -240,15 +257,36 @@ def change(last: int = 18_204) -> KnobChange:
     return KnobChange(last * 0.012, last - 30, "local", before, after)
 
 
+def history(last: int = 18_204) -> tuple[KnobChange, ...]:
+    """The policy, then the budget."""
+    before = replace(Knobs(), policy="static")
+    return (KnobChange((last - 60) * 0.012, last - 60, "local", before, Knobs()), change(last))
+
+
+EFFECT = Effect(
+    change(),
+    Figures(
+        310.0, Distribution(12, 0.2, 0.19, 0.64), Distribution(9, 0.02, 0.021, 0.05), 6.1, 0.12
+    ),
+    Figures(402.0, Distribution(3, 0.2, 0.24, 0.30), Distribution.of(()), 8.0, 0.03),
+)
+
+
 def knobs(**asked: object) -> tuple[KnobState, ...]:
-    """The knobs, two of which are not in force as asked."""
+    """The knobs, one of which is not in force as asked, and some of which are ignored."""
     ledger = KnobLedger(replace(Knobs(), max_num_seqs=8, **asked), CONFIG, POLICIES)  # type: ignore[arg-type]
-    return ledger.states(
-        {
-            "max_num_seqs": (12, "4 more than asked for still run"),
-            "prefill_chunk": (0, "the decode_first policy ignores it"),
-        }
+    ignored = dict.fromkeys(
+        (
+            *("static_batch_size", "static_fill", "batch_window_ms"),
+            *("waiting_served_ratio", "max_waiting_tokens"),
+        ),
+        "stall_free",
     )
+    notes = {
+        name: (getattr(ledger.knobs, name), f"ignored by {by}")
+        for name, by in (*ignored.items(), ("user_weights", "priority"))
+    }
+    return ledger.states({"max_num_seqs": (12, "4 more than asked for still run"), **notes})
 
 
 LATENCY = LatencyView(
@@ -259,6 +297,9 @@ LATENCY = LatencyView(
     Distribution(40, 0.02, 0.003, 0.610),
     Distribution(38, 4.0, 3.2, 9.0),
 )
+GOODPUT = Goodput(60.0, ttft_target=0.45, tpot_target=0.05, share=0.94, rate=0.6)
+SHARING = (Sharing((4, 7, 9), 12), Sharing((1, 8), 3))
+PINS = (PinView("system", tokens=90, blocks=5, computed=5),)
 TOTALS = Totals(
     requests=52,
     finished=30,
@@ -312,9 +353,12 @@ def snapshot(**changes: object) -> Snapshot:
         waiting_reason="no blocks: it needs 51, 12 of 2048 are free for it",
         blocks=block_map(),
         knobs=knobs(),
-        knob_history=(change(),),
+        knob_history=history(),
         latency=LATENCY,
         totals=TOTALS,
+        sharing=SHARING,
+        pins=PINS,
+        goodput=GOODPUT,
     )
     return replace(base, **changes)  # type: ignore[arg-type]  # tests name real fields
 

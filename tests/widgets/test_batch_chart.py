@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.style import Style
 
 from tests.widgets.hosting import hosted, press, resize, rows
-from tests.widgets.samples import change, record, records
+from tests.widgets.samples import change, history, record, records
 from widgets.batch_chart import MAX_STEPS_PER_COLUMN, BatchChart, ChartMode, Column
 from widgets.glyphs import ASCII, UNICODE
 from widgets.palette import Palette
@@ -82,6 +82,47 @@ async def test_far_below_the_budget_the_axis_ends_near_the_work() -> None:
         assert [row[-1] for row in plot(chart)] == [" ", ".", ".", ".", "."]
         chart.show([record(1, prefill_tokens=129, decode_tokens=0, budget=512)], 512)
         assert rows(chart)[1][2:8] == "  512|"
+
+
+async def test_what_a_padded_batch_would_compute_stands_above() -> None:
+    chart = BatchChart(ASCII)
+    static = [
+        record(1, prefill_tokens=8, decode_tokens=0, decode_rows=0, padding_tokens=8, budget=16),
+        record(2, prefill_tokens=0, prefill_rows=0, decode_tokens=8, bubble_tokens=4, budget=16),
+    ]
+    async with hosted(chart, 90, 7, focus=True) as (app, _):
+        chart.show(static, BUDGET)
+        assert "tokens: # prefill . decode / padding - budget 16" in rows(chart)[0]
+        assert plot(chart) == ["    /-", "    //", "    #.", "    #."]
+        assert " - 8 seq - 8 tok - 4 ended" in rows(chart)[-2]
+        await press(app, "m")
+        assert "sequences: # prefill . decode / ended" in rows(chart)[0]
+        assert plot(chart) == ["     /", "     .", "     .", "    #."]
+        chart.show(static[:1], BUDGET)
+        assert " - 1 seq - 8 tok - 8 padding" in rows(chart)[-2]
+
+
+async def test_a_little_padding_is_seen() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 40, 6):
+        steps = [record(1, prefill_tokens=512, padding_tokens=1, decode_tokens=0, budget=2048)]
+        chart.show(steps, 2048)
+        assert [row[-1] for row in plot(chart)] == ["▔", "░", "▆"]
+
+
+async def test_a_new_policy_is_named_beside_its_tick() -> None:
+    chart = BatchChart(ASCII)
+    policy, budget = history(last=200)
+    async with hosted(chart, 60, 9, focus=True) as (app, _):
+        chart.show(records(20, last=150), 512, [policy, budget])
+        assert "stall_freev" in rows(chart)[1]  # at the right edge, it is named before
+        chart.show(records(60, last=185), 512, [policy, budget])
+        assert "vstall_free" in rows(chart)[1]
+        assert rows(chart)[1].count("v") == 2  # the budget's tick has no name
+        await press(app, "minus")
+        full = [record(n, prefill_tokens=512, decode_tokens=0) for n in range(60, 170)]
+        chart.show(full, 512, [policy])
+        assert "stall" not in rows(chart)[1]  # there is no room
 
 
 async def test_sequences_instead_of_tokens() -> None:
@@ -197,20 +238,20 @@ async def test_the_last_step_in_figures(width: int, text: str) -> None:
 tokens = st.integers(0, 600)
 
 
-@given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=30), st.integers(1, 12))
-def test_cells_add_up(steps: list[tuple[int, int]], height: int) -> None:
+@given(st.lists(st.tuples(tokens, tokens, tokens), min_size=1, max_size=30), st.integers(1, 12))
+def test_cells_add_up(steps: list[tuple[int, int, int]], height: int) -> None:
     """A column's filled cells are its tokens, each kind rounded to a cell but seen."""
     chart = BatchChart(ASCII)
     chart._palette = Palette.on(Style.null(), True, False)
-    top = max(max(p + d for p, d in steps), 1)
-    for prefill, decode in steps:
+    top = max(max(map(sum, steps)), 1)
+    for prefill, decode, waste in steps:
         column = Column()
-        column.add(prefill, decode, 0)
+        column.add(prefill, decode, waste, 0)
         cells = [glyph for glyph, _ in chart._stack(column, height, height / top, False)]
         filled = "".join(cells).rstrip()
         assert len(cells) == height
-        assert filled == "." * filled.count(".") + "#" * filled.count("#")
-        assert abs(len(filled) - (prefill + decode) * height / top) < 2
+        assert filled == "".join(kind * filled.count(kind) for kind in ".#/")
+        assert abs(len(filled) - (prefill + decode + waste) * height / top) < 3
         if height > 1:
             assert ("#" in filled) == (prefill > 0)
             assert ("." in filled) == (decode > 0)

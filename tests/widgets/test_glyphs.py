@@ -35,9 +35,10 @@ def test_ascii_is_ascii() -> None:
 def test_nothing_is_told_by_colour_alone(glyphs: Glyphs) -> None:
     assert len(set(glyphs.marks.values())) == len(Mark)
     assert set(glyphs.prefill).isdisjoint(glyphs.decode)
+    assert glyphs.waste not in glyphs.prefill + glyphs.decode
     assert set(glyphs.frame) != set(glyphs.focused)
-    cells = {glyphs.shared, glyphs.cached, glyphs.free, glyphs.unknown}
-    assert len(cells) == 4
+    cells = {glyphs.shared, glyphs.reserved, glyphs.pinned, glyphs.cached, glyphs.free}
+    assert len(cells | {glyphs.unknown}) == 6
     assert cells.isdisjoint(letter(ordinal) for ordinal in range(1, 36))
 
 

@@ -3,25 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.errors import InvalidConfigError
-from engine.knobs import (
-    KNOB_SPECS,
-    KnobLedger,
-    KnobRange,
-    Knobs,
-    KnobSpec,
-    KnobState,
-    KnobValue,
-    change_knobs,
-)
+from engine.knobs import Knobs, KnobValue, change_knobs
 from tests.widgets.hosting import Host, hosted, press, rows
-from tests.widgets.samples import CONFIG, POLICIES, knobs
-from widgets.knob_panel import KnobPanel, parsed, turned
-
-PLACES = {spec.name: place for place, spec in enumerate(KNOB_SPECS)}
+from tests.widgets.samples import CONFIG, EFFECT, POLICIES, change, history, knobs
+from widgets.knob_panel import KnobPanel
 
 
 def posted(app: Host) -> list[tuple[str, KnobValue]]:
@@ -30,50 +17,110 @@ def posted(app: Host) -> list[tuple[str, KnobValue]]:
 
 def asked(panel: KnobPanel, name: str) -> str:
     """The value on the screen, between its arrows."""
-    panel.cursor = PLACES[name]
+    panel.current = name
     panel.redraw()
     row = next(row for row in rows(panel) if f" {name} " in row)
     return row[row.index(name) + len(name) :].strip("┃│█ ◂▸").split("  ")[0].strip(" ▸")
 
 
+def names(panel: KnobPanel) -> list[str]:
+    """The names in view, from top to bottom, as they are set in."""
+    known = {knob.name for knob in knobs()}
+    return [row[4:26].rstrip() for row in rows(panel) if row[4:26].strip() in known]
+
+
+def turned_to(panel: KnobPanel, **values: KnobValue) -> None:
+    """Have the engine follow."""
+    panel.show([replace(k, requested=values.get(k.name, k.requested)) for k in knobs()])
+
+
 async def test_asked_for_beside_in_force() -> None:
     panel = KnobPanel()
-    async with hosted(panel, 76, 14):
+    async with hosted(panel, 76, 26):
         panel.show(knobs())
         assert rows(panel) == [
-            "╭─ Scheduler · live · u undo ──────────────────────────────────────────────╮",
-            "│ ▸ policy                 stall_free ▾                                    │",
+            "╭─ Knobs · p policy · h history · u undo ──────────────────────────────────╮",
+            "│ ▸ policy                 ◂ stall_free ▸                                  │",
+            "│     prefill_chunk        ◂        0 ▸                                    │",
+            "│     max_partial_prefills ◂        0 ▸                                    │",
+            "│   order                  ◂ priority ▸                                    │",
+            "│     ageing               ◂     60.0 ▸                                    │",
+            "│   victim                 ◂ lowest_priority ▸                             │",
             "│   max_num_seqs           ◂        8 ▸  now 12  4 more than asked for st… │",
             "│   max_num_batched_tokens ◂      512 ▸                                    │",
-            "│   prefill_chunk          ◂        0 ▸  the decode_first policy ignores…  │",
             "│   watermark              ◂     0.01 ▸                                    │",
             "│   prefix_caching         [x]                                             │",
+            "│   ttft_target_ms         ◂   1000.0 ▸                                    │",
+            "│   tpot_target_ms         ◂    100.0 ▸                                    │",
             "│   queue_limit            ◂     1000 ▸                                    │",
             "│   draining               [ ]                                             │",
             "│   paused                 [ ]                                             │",
+            "│   static_batch_size      ◂        8 ▸  ignored by stall_free             │",
+            "│   static_fill            ◂ idle     ▸  ignored by stall_free             │",
+            "│   batch_window_ms        ◂    100.0 ▸  ignored by stall_free             │",
+            "│   waiting_served_ratio   ◂      0.3 ▸  ignored by stall_free             │",
+            "│   max_waiting_tokens     ◂       20 ▸  ignored by stall_free             │",
+            "│   user_weights             –           ignored by priority               │",
             "│                                                                          │",
-            "│ which batching policy composes each step: one of 'stall_free',           │",
-            "│ 'decode_first'.                                                          │",
+            "│ which batching policy composes each step: one of 'stall_free', 'static', │",
+            "│ 'dynamic'.                                                               │",
             "╰──────────────────────────────────────────────────────────────────────────╯",
         ]
+        ignored = [s.style for s in panel.render_line(16) if "static" in s.text]
+        assert ignored == [panel.palette.muted]
+
+
+async def test_what_is_in_force_is_seen_in_a_narrow_panel_too() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 40, 14):
+        panel.show(knobs())
+        assert "│   max_num_seqs  ◂        8 ▸  now 12 │" in rows(panel)
+        assert any("victim" in row and "◂ lowest_priority ▸" in row for row in rows(panel))
+
+
+async def test_another_policy_brings_its_knobs_up_and_the_cursor_stays_on_its_knob() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 76, 26, focus=True) as (app, _):
+        panel.show(knobs())
+        await press(app, *("down",) * 6)
+        assert panel.current == "max_num_seqs"
+        before = names(panel)
+        static = []
+        for knob in knobs(policy="static"):
+            acts = knob.name in ("static_batch_size", "static_fill")
+            unused = knob.spec.acts == "policy" and not acts
+            note = "ignored by static" if unused else "" if acts else knob.note
+            static.append(replace(knob, note=note))
+        panel.show(static)
+        assert panel.current == "max_num_seqs"
+        assert names(panel)[:4] == ["policy", "  static_batch_size", "  static_fill", "order"]
+        assert names(panel)[-3:] == ["waiting_served_ratio", "max_waiting_tokens", "user_weights"]
+        assert sorted(name.strip() for name in names(panel)) == sorted(n.strip() for n in before)
 
 
 async def test_the_knob_under_the_cursor_is_explained_in_full() -> None:
     panel = KnobPanel()
-    async with hosted(panel, 76, 14, focus=True) as (app, _):
+    async with hosted(panel, 76, 26, focus=True):
         panel.show(knobs())
-        await press(app, "down")
-        assert " ".join(row[2:-2].strip() for row in rows(panel)[-3:-1]) == (
+
+        def told(name: str) -> str:
+            panel.current = name
+            panel.redraw()
+            return " ".join(row[2:-2].strip() for row in rows(panel)[-3:-1])
+
+        assert told("max_num_seqs") == (
             "most sequences running at once: from 1 to 32 sequences. "
             "Now 12: 4 more than asked for still run."
         )
+        assert told("batch_window_ms").endswith(" Ignored by stall_free.")
 
 
 async def test_turning_doubles_and_halves_within_the_range() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, "down", "right", "right", "right", "left")
+        panel.current = "max_num_seqs"
+        await press(app, "right", "right", "right", "left")
         # Each turn starts from the last, though the engine has not answered yet; 32 is the most.
         turns = [("max_num_seqs", value) for value in (16, 32, 16)]
         assert posted(app) == turns
@@ -84,10 +131,10 @@ async def test_the_engine_catching_up_does_not_turn_the_knob_back() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, "down", "right", "right")
+        panel.current = "max_num_seqs"
+        await press(app, "right", "right")
         for seen, shown in ((8, "32"), (16, "32"), (32, "32"), (5, "5")):
-            state = knobs()[1]
-            panel.show([knobs()[0], replace(state, requested=seen), *knobs()[2:]])
+            turned_to(panel, max_num_seqs=seen)
             assert asked(panel, "max_num_seqs") == shown
 
 
@@ -95,18 +142,21 @@ async def test_somebody_elses_change_counts() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, "down", "right")
-        panel.show([knobs()[0], replace(knobs()[1], requested=3), *knobs()[2:]])
+        panel.current = "max_num_seqs"
+        await press(app, "right")
+        turned_to(panel, max_num_seqs=3)
         assert asked(panel, "max_num_seqs") == "3"
 
 
 @pytest.mark.parametrize(
     ("name", "keys", "value"),
     [
-        ("policy", ("right",), "decode_first"),
-        ("policy", ("left",), "decode_first"),
-        ("policy", ("enter",), "decode_first"),
-        ("policy", ("space",), "decode_first"),
+        ("policy", ("right",), "static"),
+        ("policy", ("left",), "dynamic"),
+        ("policy", ("enter",), "static"),
+        ("policy", ("space",), "static"),
+        ("user_weights", ("enter", *"alice=2,bo", "space", "enter"), "alice=2,bo "),
+        ("user_weights", ("enter", *"hup", "enter"), "hup"),
         ("max_num_seqs", ("left",), 4),
         ("max_num_batched_tokens", ("left",), 256),
         ("prefill_chunk", ("right",), 16),
@@ -130,7 +180,7 @@ async def test_keys(name: str, keys: tuple[str, ...], value: KnobValue) -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        panel.cursor = PLACES[name]
+        panel.current = name
         await press(app, *keys)
         assert posted(app) == [(name, value)]
 
@@ -145,6 +195,8 @@ async def test_keys(name: str, keys: tuple[str, ...], value: KnobValue) -> None:
         ("max_num_seqs", ("9", "escape")),
         ("max_num_seqs", ("9", "up", "down")),
         ("max_num_seqs", ("9", "backspace", "enter")),
+        ("user_weights", ("enter", *"alice=2", "escape")),
+        ("user_weights", ("1", "right", "enter", "enter")),
         ("prefix_caching", ("9", "enter", "enter")),
     ],
 )
@@ -152,7 +204,7 @@ async def test_keys_that_change_nothing(name: str, keys: tuple[str, ...]) -> Non
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        panel.cursor = PLACES[name]
+        panel.current = name
         await press(app, *keys)
         if name == "prefix_caching":
             assert posted(app) == [(name, False), (name, True)]
@@ -164,15 +216,79 @@ async def test_typing_shows_what_is_typed() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, "down", "1", "2")
-        assert "◂      12_ ▸" in rows(panel)[2]
+        panel.current = "ageing"
+        await press(app, "1", "2")
+        assert "◂      12_ ▸" in rows(panel)[5]
+
+
+async def test_a_text_is_edited_and_emptied_and_its_end_is_seen() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 40, 14, focus=True) as (app, _):
+        panel.show([replace(k, note="") for k in knobs(user_weights="alice=2")])
+        panel.current = "user_weights"
+        await press(app, "enter", *",bob=0.5,carol=3")
+        assert " ob=0.5,carol=3_ " in next(row for row in rows(panel) if "user_weights" in row)
+        await press(app, "enter", "enter", *(["backspace"] * 40), "enter")
+        assert posted(app) == [
+            ("user_weights", "alice=2,bob=0.5,carol=3"),
+            ("user_weights", ""),
+        ]
+
+
+async def test_pages() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 76, 12, focus=True) as (app, _):
+        panel.show(knobs())
+        places = []
+        for key in ("pagedown", "pagedown", "pageup", "end", "home"):
+            await press(app, key)
+            places.append(panel.cursor)
+            assert "▸ " in "".join(row[2:4] for row in rows(panel)[1:-3])
+        assert places == [7, 14, 7, 20, 0]
+
+
+async def test_the_history_in_place_of_the_knobs() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 60, 12, focus=True) as (app, _):
+        panel.show(knobs(), history(), effect=EFFECT)
+        assert rows(panel)[-1].startswith("┗━ tok/s 310→402 · TTFT p50 190→240 · TPOT p50 21.0→– ━")
+        await press(app, "h")
+        assert rows(panel)[0].startswith("┏━ Knobs · history · h back · u undo ━")
+        assert "tok/s           310          402" in rows(panel)[2]
+        # Keys do not turn what is not on view.
+        await press(app, "right", "space", "enter", "5", "enter")
+        await panel.app.workers.wait_for_complete()
+        assert posted(app) == []
+        await press(app, "u")
+        assert len(app.sent(KnobPanel.Undone)) == 1
+        panel.refuse("no model is loaded")
+        assert "✗ no model is loaded" in "".join(rows(panel))
+        await press(app, "h")
+        assert "policy" in rows(panel)[1]
+
+
+async def test_a_long_history_scrolls() -> None:
+    panel = KnobPanel()
+    many = [replace(change(), time=float(n), who=f"user{n}") for n in range(30)]
+    async with hosted(panel, 60, 8, focus=True) as (app, _):
+        panel.show(knobs(), many)
+        await press(app, "h")
+        assert "user29 " in rows(panel)[1]
+        assert "█" in "".join(row[-1] for row in rows(panel))
+        await press(app, "down")
+        assert "user28 " in rows(panel)[1]
+        await press(app, "end")
+        assert "user0 " in rows(panel)[6]
+        await press(app, "pageup", "home")
+        assert "user29 " in rows(panel)[1]
 
 
 async def test_undo() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, "down", "right", "u")
+        panel.current = "max_num_seqs"
+        await press(app, "right", "u")
         assert len(app.sent(KnobPanel.Undone)) == 1
         assert asked(panel, "max_num_seqs") == "8"
 
@@ -181,7 +297,8 @@ async def test_a_refusal_stands_until_the_next_key_and_takes_the_value_back() ->
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, "down", "9", "9", "enter")
+        panel.current = "max_num_seqs"
+        await press(app, "9", "9", "enter")
         assert asked(panel, "max_num_seqs") == "99"
         with pytest.raises(InvalidConfigError) as refused:
             change_knobs(Knobs(), {"max_num_seqs": 99}, CONFIG, POLICIES)
@@ -196,23 +313,25 @@ async def test_a_refusal_stands_until_the_next_key_and_takes_the_value_back() ->
 
 async def test_clicks_turn() -> None:
     panel = KnobPanel()
-    async with hosted(panel, 76, 14, focus=True) as (app, pilot):
+    async with hosted(panel, 76, 26, focus=True) as (app, pilot):
         panel.show(knobs())
-        for x, row in ((27, 3), (38, 2), (32, 2), (27, 6), (50, 6)):
+        for x, row in ((27, 8), (38, 7), (32, 7), (27, 10), (50, 10), (40, 1), (27, 1)):
             await pilot.click(KnobPanel, offset=(x, row))
         assert posted(app) == [
             ("max_num_batched_tokens", 256),
             ("max_num_seqs", 16),
             ("prefix_caching", False),
+            ("policy", "static"),
+            ("policy", "stall_free"),
         ]
-        assert panel.cursor == PLACES["prefix_caching"]
+        assert panel.current == "policy"
 
 
 async def test_a_long_choice_is_shown_whole() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14):
         panel.show([replace(knobs()[0], requested="shortest_prompt_first")])
-        assert " shortest_prompt_first ▾ " in rows(panel)[1]
+        assert " ◂ shortest_prompt_first ▸ " in rows(panel)[1]
 
 
 async def test_few_lines_scroll() -> None:
@@ -220,44 +339,4 @@ async def test_few_lines_scroll() -> None:
     async with hosted(panel, 76, 6, focus=True) as (app, _):
         panel.show(knobs())
         await press(app, *("down",) * 8)
-        assert [row[4:12].rstrip() for row in rows(panel)[1:4]] == [
-            "queue_li",
-            "draining",
-            "paused",
-        ]
-
-
-def test_numbers_are_parsed_and_the_rest_is_left_to_the_engine() -> None:
-    assert [parsed(text) for text in ("12", "-1", "0.5", "1e3", "1.2.3", "-")] == [
-        12,
-        -1,
-        0.5,
-        1000.0,
-        "1.2.3",
-        "-",
-    ]
-
-
-@given(st.data())
-def test_turning_ends_at_both_ends_of_the_range_and_the_engine_takes_every_value(
-    data: st.DataObject,
-) -> None:
-    spec = data.draw(st.sampled_from([spec for spec in KNOB_SPECS if spec.step]))
-    ledger = KnobLedger(Knobs(), CONFIG, POLICIES)
-    knob = next(state for state in ledger.states({}) if state.name == spec.name)
-    value = knob.requested
-    for up in (True, False):
-        for _ in range(64):
-            value = turned(knob, value, up)
-            assert type(value) is type(knob.requested)
-            if spec.name not in ("max_num_seqs", "max_num_batched_tokens"):
-                change_knobs(Knobs(), {spec.name: value}, CONFIG, POLICIES)
-        assert value == (knob.allowed.high if up else knob.allowed.low)
-
-
-def test_a_knob_without_steps_turns_by_its_choices() -> None:
-    state = KnobState(KnobSpec("k", "a knob"), "b", "b", "", KnobRange(choices=("a", "b", "c")))
-    assert turned(state, "b", True) == "c"
-    assert turned(state, "c", True) == "a"
-    assert turned(state, "a", False) == "c"
-    assert turned(state, "gone", True) == "b"
+        assert names(panel)[:3] == ["max_num_seqs", "max_num_batched_tokens", "watermark"]

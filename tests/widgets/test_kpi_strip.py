@@ -23,7 +23,7 @@ COUNTS = " │ run 6 wait 3 pre 3"
         (80, LATENCY + COUNTS + " │ KV ██████░░░░ 65% │ 47 tok/s ▁▅█"),
         (
             120,
-            LATENCY + COUNTS + " │ KV ██████░░░░ 65% │ 47 tok/s         ▁▁▅█ │ prefill 6.1k tok/s",
+            LATENCY + COUNTS + " │ KV ██████░░░░ 65% │ 47 tok/s         ▁▁▅█ │ policy stall_free",
         ),
     ],
 )
@@ -37,7 +37,7 @@ async def test_what_matters_most_comes_first(width: int, text: str) -> None:
 
 async def test_a_wide_strip_names_the_model() -> None:
     strip = KpiStrip()
-    async with hosted(strip, 160, 1):
+    async with hosted(strip, 170, 1):
         strip.show(snapshot(), READY, 47.0, 6100.0)
         assert rows(strip)[0].endswith(" │ Qwen3-0.6B bfloat16 on cuda:0")
 

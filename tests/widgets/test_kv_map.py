@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.geometry import Region
 
-from engine.snapshot import BlockMap
-from tests.widgets.hosting import hosted, press, rows
-from widgets.glyphs import ASCII
+from engine.snapshot import BlockMap, PinView, Sharing
+from tests.widgets.hosting import hosted, press, rows, settle
+from widgets.glyphs import ASCII, UNICODE
 from widgets.kv_map import SELECTED, KvMap, merge
 
 POOL = BlockMap(
@@ -32,9 +32,72 @@ async def test_blocks_with_owner_letters_and_shares() -> None:
             "╭─ KV 40 blk×16 · used 40% · shared 8% · cached 5% · free 55% ─────────────────╮",
             "│ 11c?###~~··122222222····················                                     │",
             "│                                                                              │",
-            "│ 1-9a-z owner session  # prefix-shared  ~ cached, evictable  · free           │",
+            "│ 1-9a-z owner  # shared  ~ cached  · free                                     │",
             "╰──────────────────────────────────────────────────────────────────────────────╯",
         ]
+
+
+RESERVING = BlockMap(
+    num_blocks=20,
+    blocks_per_cell=1,
+    states="ss" + "uu" + "rrrr" + "pp" + "c" + "f" * 9,
+    owners=(4, 4, 4, 4, 4, 4, 12, -1, *(-1,) * 12),
+    free=9,
+    cached=3,
+    used=8,
+    shared=2,
+    reserved=4,
+    pinned=2,
+)
+
+
+async def test_reserved_and_pinned_blocks_are_states_of_their_own() -> None:
+    for glyphs, cells in ((UNICODE, "##44░░░?◆◆~·········"), (ASCII, "##44___?==~.........")):
+        kv = KvMap(glyphs)
+        async with hosted(kv, 120, 5):
+            kv.show(RESERVING, 16, waste=0.62)
+            assert rows(kv)[1][2:22] == cells
+            shares = "reserved 20% · shared 10% · cached 15% · pinned 10% · free 45% "
+            assert glyphs.fit(f" used 40% · waste 62% · {shares}") in rows(kv)[0]
+            assert f"{glyphs.reserved} reserved  # shared  ~ cached  " in rows(kv)[-2]
+            assert f"{glyphs.pinned} pinned  " in rows(kv)[-2]
+            # A reserved block has its session's colour.
+            owned = [s for s in kv.render_line(1) if s.style == kv.palette.owner(4)]
+            assert "".join(s.text for s in owned) == cells[2:6]
+
+
+async def test_a_reserved_block_is_inspected_and_brought_out() -> None:
+    kv = KvMap()
+    async with hosted(kv, 60, 5, focus=True) as (app, _):
+        kv.show(RESERVING)
+        kv.select(12)
+        assert [s.text for s in kv.render_line(1) if s.style and s.style.reverse] == ["#", "░"]
+        await press(app, *("right",) * 6)
+        assert rows(kv)[-2][2:].startswith("block 6 · reserved and not yet used by session 12 (c)")
+        await press(app, "right", "right")
+        assert rows(kv)[-2][2:].startswith("block 8 · pinned: held by nobody, never evicted")
+
+
+async def test_who_shares_what_and_what_is_pinned() -> None:
+    kv = KvMap()
+    sharing = (Sharing((4, 7, 9), 3), Sharing((1, 2), 1))
+    pins = (PinView("system", 90, 5, 4), PinView("long", 9000, 562, 0, "it does not fit"))
+    async with hosted(kv, 76, 7, focus=True) as (app, _):
+        kv.show(RESERVING, sharing=sharing)
+        lines = rows(kv)
+        assert lines[-3][2:-2].rstrip() == "block 0 · shared by sessions 4, 7, 9"
+        assert lines[-2][2:-2].rstrip() == "3 blk shared by 4, 7, 9 · 1 blk shared by 1, 2"
+        # A session of two groups: which of them holds the block is not known.
+        kv.show(RESERVING, sharing=(*sharing, Sharing((4, 5), 1)))
+        assert rows(kv)[-3][2:-2].rstrip() == "block 0 · shared, first held by session 4 (4)"
+        kv.show(RESERVING, sharing=sharing, pins=pins)
+        assert rows(kv)[-2][2:-2].rstrip() == (
+            "pin long failed: it does not fit · pin system 4/5 blk in the pool"
+        )
+        assert any(s.style == kv.palette.warn for s in kv.render_line(5))
+        app.set_focus(None)
+        await settle(app)
+        assert "reserved" in rows(kv)[-3]
 
 
 async def test_a_larger_cell_says_how_many_blocks_it_is() -> None:
@@ -61,7 +124,7 @@ async def test_a_small_panel_merges_cells() -> None:
         (("right", "right", "right"), "block 3 · used"),
         (("down",), "block 16 · used by session 2 (2)"),
         (("down", "up"), "block 0 · used by session 1 (1)"),
-        (("right",) * 4, "block 4 · shared by a prefix, first held by session 1 (1)"),
+        (("right",) * 4, "block 4 · shared, first held by session 1 (1)"),
         (("right",) * 7, "block 7 · cached, evictable"),
         (("end",), "block 39 · free"),
         (("end", "right", "left", "left"), "block 37 · free"),
@@ -76,7 +139,7 @@ async def test_keys_inspect_a_block(keys: tuple[str, ...], text: str) -> None:
         for key in keys:
             await press(app, key)
         assert text.startswith(rows(kv)[-2][2:-2].rstrip(" …"))
-        assert kv._footnote(POOL) == text
+        assert kv._inspected(POOL) == text
 
 
 async def test_a_merged_cell_names_its_range() -> None:
@@ -121,7 +184,7 @@ async def test_one_block_more_repaints_one_cell(monkeypatch: pytest.MonkeyPatch)
         assert repainted == [Region(2 + 20, 1, 20, 1)]  # the run of free blocks that it cuts
 
 
-cells = st.lists(st.tuples(st.sampled_from("uscf"), st.integers(-1, 9)), min_size=1, max_size=90)
+cells = st.lists(st.tuples(st.sampled_from("urscpf"), st.integers(-1, 9)), min_size=1, max_size=90)
 
 
 @given(cells, st.integers(1, 40), st.integers(1, 3))
@@ -137,5 +200,5 @@ def test_merging_keeps_the_most_frequent_state(
     for place, (state, owner) in enumerate(zip(merged.states, merged.owners, strict=True)):
         part = pool[place * factor : (place + 1) * factor]
         found = [s for s, _ in part]
-        assert found.count(state) == max(found.count(s) for s in "uscf")
+        assert found.count(state) == max(found.count(s) for s in "urscpf")
         assert owner == next(o for s, o in part if s == state)

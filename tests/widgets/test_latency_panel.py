@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from engine.snapshot import Totals
 from engine.telemetry import Distribution
 from tests.widgets.hosting import hosted, resize, rows
-from tests.widgets.samples import LATENCY, TOTALS, latency
+from tests.widgets.samples import GOODPUT, LATENCY, TOTALS, latency
 from widgets.latency_panel import LatencyPanel
 
 
@@ -31,6 +32,28 @@ async def test_percentiles_rates_and_courses() -> None:
             "│ preempted            3                    ▁▁▁▁ │",
             "╰────────────────────────────────────────────────╯",
         ]
+
+
+async def test_targets_and_the_share_that_meets_them() -> None:
+    panel = LatencyPanel()
+    async with hosted(panel, 50, 9):
+        panel.show(LATENCY, TOTALS, GOODPUT)
+        lines = rows(panel)
+        assert lines[0].startswith("╭─ Latency 60 s · ms · good 94% ─")
+        assert lines[2].startswith("│ TTFT ≤450    190   640 ")
+        assert lines[3].startswith("│ TPOT ≤50.0  21.2  48.0 ")
+        palette = panel.palette
+
+        def styles(y: int) -> list[object]:
+            line = list(panel.render_line(y))
+            return [s.style for s in line if s.text.strip().replace(".", "").isdigit()]
+
+        assert styles(2) == [palette.text, palette.warn]  # some are late
+        assert styles(3) == [palette.text, palette.good]
+        panel.show(LATENCY, TOTALS, replace(GOODPUT, tpot_target=0.02))
+        assert styles(3) == [palette.bad, palette.bad]  # half of them are
+        panel.show(LATENCY, TOTALS, replace(GOODPUT, share=math.nan))
+        assert "good" not in rows(panel)[0]
 
 
 async def test_counters_are_shown_in_all_and_drawn_as_they_grow() -> None:

@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from widgets.glyphs import ASCII, UNICODE
-from widgets.line import Line, shorten
+from widgets.line import Line, shorten, shorten_parts
 
 PLAIN = Style.null()
 texts = st.text(max_size=30) | st.text("ab 東京é\x1b", max_size=30)
@@ -37,6 +37,15 @@ def test_shortened_text_fits(text: str, width: int) -> None:
     short = shorten(text, width)
     assert cell_len(short) <= width
     assert short == text or width == 0 or short.endswith("…")
+
+
+@given(st.lists(texts, min_size=1, max_size=5), st.integers(0, 40))
+def test_parts_that_do_not_fit_are_left_out_whole(parts: list[str], width: int) -> None:
+    parts = [UNICODE.fit(part).replace("·", "") for part in parts]
+    short = shorten_parts(" · ".join(parts), width)
+    assert cell_len(short) <= width
+    kept = short.split(" · ")
+    assert kept == parts[: len(kept)] or kept == [shorten(parts[0], width)]
 
 
 def test_cells_align_and_end_in_an_ellipsis() -> None:

@@ -20,6 +20,12 @@ def test_a_step_in_lines() -> None:
     ]
 
 
+def test_the_padding_of_a_batch_is_told_where_it_begins() -> None:
+    begun = record(7, admitted=("a", "b"), prefix_queried_tokens=90, padding_tokens=30)
+    (line,) = engine_events(begun)
+    assert line.text == "admit a, b: 90 tok, 0 cached, 30 of padding"
+
+
 def test_a_failed_step_is_an_error() -> None:
     (line,) = engine_events(record(7, error="CUDA error: out of memory"))
     assert (line.level, line.source) == (Level.ERROR, "engine")

@@ -72,7 +72,7 @@ async def test_focus_is_seen_without_colour() -> None:
 async def test_without_room_for_a_frame_the_title_is_the_first_line() -> None:
     box = Box()
     async with hosted(box, 12, 3):
-        assert rows(box) == ["Name · figu…", "text", "text"]
+        assert rows(box) == ["Name", "text", "text"]
 
 
 async def test_the_right_edge_shows_what_part_is_in_view() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from engine.request import Origin
 from tests.widgets.hosting import hosted, press, rows, settle
-from tests.widgets.samples import view, views, waiting
+from tests.widgets.samples import GOODPUT, view, views, waiting
 from widgets.figures import ms
 from widgets.glyphs import ASCII
 from widgets.session_table import SessionTable
@@ -35,7 +35,7 @@ async def test_every_state_in_figures_and_words() -> None:
             "│   5    5 Stopped o… screen ■ stopped     2.0   184  21.4  39.0    47    – │",
             "│   3    3 bot-3      mqtt   ✗ error       3.0 the logits of this request…  │",
             "│                                                                           │",
-            "╰─ 1 Kafka essay · prompt 812, 64 cached · output 47/512 ───────────────────╯",
+            "╰─ 1 Kafka essay · prompt 812, 64 cached · output 47/512 · 54 blk ──────────╯",
         ]
 
 
@@ -61,14 +61,25 @@ async def test_the_foot_says_in_full_what_the_row_cuts_off() -> None:
         assert "preempted 1×" in rows(table)[-1]
 
 
+async def test_what_of_the_blocks_is_shared_or_reserved() -> None:
+    table = SessionTable()
+    async with hosted(table, 165, 6):
+        table.show([view(1, shared_blocks=3, reserved_blocks=20)])
+        assert rows(table)[1].split()[-4:-1] == ["blk", "shrd", "resv"]
+        assert rows(table)[2].split()[-4:-1] == ["54", "3", "20"]
+        assert "· 54 blk, 3 shared, 20 reserved" in rows(table)[-1]
+
+
 @pytest.mark.parametrize(
     ("ttft", "tpot", "styles"),
-    [(0.45, 0.04, "text text"), (0.46, 0.05, "warn warn"), (2.1, 0.21, "bad bad")],
+    [(0.45, 0.05, "text text"), (0.46, 0.04, "bad text"), (0.3, 0.051, "text bad")],
 )
-async def test_slow_figures_are_marked(ttft: float, tpot: float, styles: str) -> None:
+async def test_figures_above_their_targets_are_marked(
+    ttft: float, tpot: float, styles: str
+) -> None:
     table = SessionTable()
     async with hosted(table, 90, 6):
-        table.show([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)])
+        table.show([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)], GOODPUT)
         line = list(table.render_line(3))
         found = [s.style for s in line if s.text.strip() in (ms(ttft), ms(tpot))]
         assert found == [getattr(table.palette, name) for name in styles.split()]
@@ -77,12 +88,19 @@ async def test_slow_figures_are_marked(ttft: float, tpot: float, styles: str) ->
 async def test_sorting_by_each_column_in_turn() -> None:
     table = SessionTable()
     async with hosted(table, 90, 8, focus=True) as (app, _):
-        fast = view(1, origin=Origin(title="b", source="mqtt"), ttft=0.1, tpot=0.03, queue=0.3)
+        fast = view(
+            1,
+            origin=Origin(title="b", source="mqtt"),
+            ttft=0.1,
+            tpot=0.03,
+            queue=0.3,
+            shared_blocks=2,
+        )
         slow = view(2, origin=Origin(title="C"), ttft=0.9, tpot=0.01, queue=0.1)
         new = waiting(3, 0.2, "it is next", origin=Origin(title="a"))
         table.show([slow, fast, new])
         orders = {table.sort: ids(table)}
-        for _ in range(9):
+        for _ in range(11):
             await press(app, "s")
             orders[table.sort] = ids(table)
         assert orders == {
@@ -96,6 +114,8 @@ async def test_sorting_by_each_column_in_turn() -> None:
             "p99": [2, 1, 3],
             "tok": [3, 2, 1],
             "blk": [2, 1, 3],
+            "shrd": [1, 2, 3],
+            "resv": [2, 1, 3],
         }
         await press(app, "s")
         assert table.sort == "state"

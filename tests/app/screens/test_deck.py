@@ -7,10 +7,12 @@ import pytest
 from textual import events
 from textual.widgets import Input, OptionList
 
-from app.screens.dialogs import PickConversation
+from app.screens.dialogs import PickConversation, PickPolicy
 from app.screens.help import HelpScreen
+from app.screens.policies import policy_meanings
 from engine.request import FinishReason
 from tests.app.screens.stage import Stage, staged
+from tests.support.scripted_engine import POLICIES
 from widgets.session_table import SessionTable
 
 REPLIES = {
@@ -362,7 +364,8 @@ async def test_a_knob_is_turned_undone_and_refused(tmp_path: Path) -> None:
         knobs = stage.deck.panels.knobs
         await stage.press("shift+tab", "6")
         assert knobs.has_focus
-        await stage.press("down", "left")
+        knobs.current = "max_num_seqs"
+        await stage.press("left")
         await stage.turn()
         assert _knob(stage, "max_num_seqs") == 16
         assert stage.engine.snapshot().knob_history[-1].who == "local"  # type: ignore[union-attr]
@@ -376,6 +379,64 @@ async def test_a_knob_is_turned_undone_and_refused(tmp_path: Path) -> None:
         assert "✗ max_num_batched_tokens is 7; it must" in screen
         assert "max_num_seqs 32→16 by local" in screen
         assert "undo: max_num_seqs 16→32 by local" in screen
+
+
+async def test_a_policy_is_chosen_and_its_effect_seen(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(20)
+        await stage.press("f2", "p")
+        chooser = stage.app.screen
+        assert isinstance(chooser, PickPolicy)
+        options = chooser.query_one(OptionList)
+        assert options.highlighted == POLICIES.index("stall_free")
+        text = await stage.screen()
+        assert "stall_free · now" in text
+        assert policy_meanings()["prefill_first"] in text
+        await stage.press("down", "down", "enter")
+        await stage.turn(20)
+        assert _knob(stage, "policy") == "static"
+        snapshot = stage.engine.snapshot()
+        assert snapshot is not None
+        assert snapshot.knob_history[-1].who == "local"
+        screen = await stage.screen()
+        assert "│ policy static │" in screen
+        assert "▼ policy stall_free→static after step 20 by local" in screen
+        assert "policy stall_free→static by local" in screen  # in the log
+        assert "tok/s 50→50 · TTFT p50 20.0→–" in screen
+        for key, policy in (("escape", "static"), ("p", "static")):
+            await stage.press("p", key)
+            await stage.turn()
+            assert stage.app.screen is stage.deck
+            assert _knob(stage, "policy") == policy
+
+
+async def test_without_a_model_there_is_no_policy_to_choose(tmp_path: Path) -> None:
+    async with staged(tmp_path, ready=False) as stage:
+        await stage.press("f2", "p")
+        assert stage.app.screen is stage.deck
+        assert stage.toasts == ["There is no model yet to schedule for."]
+
+
+async def test_the_system_prompt_is_pinned_and_let_go(tmp_path: Path) -> None:
+    system = "Answer in one sentence. " * 10
+    async with staged(tmp_path, REPLIES, size=(160, 48), system=system) as stage:
+        stage.deck.action_pin()
+        await stage.turn()
+        assert "pin system 0/2 blk in the pool" in await stage.screen()
+        stage.deck.action_unpin()
+        await stage.turn()
+        assert "pin system" not in await stage.screen()
+
+
+async def test_without_a_system_prompt_nothing_is_pinned(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        stage.deck.action_pin()
+        await stage.turn()
+        assert stage.toasts == ["This conversation has no system prompt."]
+        snapshot = stage.engine.snapshot()
+        assert snapshot is not None
+        assert snapshot.pins == ()
 
 
 async def test_the_session_table_goes_to_a_session_and_stops_one(tmp_path: Path) -> None:
@@ -540,7 +601,12 @@ async def test_escape_leaves_the_engine_view_before_it_stops_a_reply(tmp_path: P
     async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
         await stage.send("long")
         await stage.turn(2)
-        await stage.press("f2", "escape")
+        assert "esc Stop" in await stage.screen()
+        await stage.press("f2")
+        assert "esc Chat" in await stage.screen()
+        assert "esc Stop" not in await stage.screen()
+        await stage.press("escape")
+        assert "esc Stop" in await stage.screen()
         assert not stage.deck.has_class("-engine")
         assert stage.sessions.current.chat.is_busy
         await stage.press("escape")

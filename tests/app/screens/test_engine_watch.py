@@ -75,6 +75,34 @@ def test_rates_are_of_the_last_seconds_by_the_screens_own_clock() -> None:
     assert watch.tokens_per_second == 0
 
 
+def test_kv_waste_is_that_of_the_last_seconds_weighted_by_what_was_given() -> None:
+    engine, clock = ScriptedEngine(), VirtualClock()
+    watch = EngineWatch(engine, clock)
+    assert watch.kv_waste is None
+    asked(engine, "one two three " * 8)
+    engine.finish_all()
+    watch.look()
+    given = sum(record.given_slots for record in watch.records)
+    unused = sum(record.unused_slots for record in watch.records)
+    assert watch.kv_waste == unused / given > 0
+    assert len({record.given_slots for record in watch.records}) > 1
+    clock.advance(2.5)
+    watch.look()
+    assert watch.kv_waste is None
+
+
+def test_a_knob_by_its_name() -> None:
+    engine = ScriptedEngine(loaded=False)
+    watch = EngineWatch(engine)
+    assert watch.knob("policy") is None
+    engine.load(LoadRequest("m"))
+    engine.ready()
+    watch.look()
+    policy = watch.knob("policy")
+    assert policy is not None
+    assert policy.requested == "stall_free"
+
+
 def test_each_knob_change_is_told_once() -> None:
     engine = ScriptedEngine()
     watch = EngineWatch(engine)

@@ -57,7 +57,10 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ids = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(ids) << 80))
     monkeypatch.setattr("app.screens.entries.time", _Noon)
-    monkeypatch.setattr("widgets.log_panel.time_of_day", lambda seconds: "14:02:11")
+    for module in ("log_panel", "knob_history"):
+        monkeypatch.setattr(f"widgets.{module}.time_of_day", lambda seconds: "14:02:11")
+    meanings = {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}
+    monkeypatch.setattr("app.screens.deck.policy_meanings", lambda: meanings)
     monkeypatch.setattr(Devices, "read", lambda self, **_: READINGS)
     monkeypatch.delenv("NO_COLOR", raising=False)
     with patch.object(Pump, "_come_again", Pump.turn):
@@ -116,6 +119,14 @@ def test_chat_80x24(look: Compare) -> None:
 
 def test_panel_80x24(look: Compare) -> None:
     assert look((80, 24), "f2", "6")
+
+
+def test_history_80x24(look: Compare) -> None:
+    assert look((80, 24), "f2", "6", "h")
+
+
+def test_policies_120x40(look: Compare) -> None:
+    assert look((120, 40), "f2", "p")
 
 
 def test_chat_120x40(look: Compare) -> None:

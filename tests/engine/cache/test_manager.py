@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from engine.cache.manager import KVCache
 from engine.config import EngineConfig
-from engine.request import Request
+from engine.errors import InvalidRequestError
+from engine.request import Request, RequestState
 from engine.telemetry import BlockChange
-from tests.support.harness import make_request
+from tests.support.harness import make_request, say
 
 
 def make_cache(num_blocks: int = 8, block_size: int = 4) -> KVCache:
@@ -75,7 +78,7 @@ def test_outputs_are_found_too() -> None:
     """The next turn of a conversation hits what was generated, not only what was asked."""
     cache = make_cache()
     request = make_request(1, range(6))
-    request.output_token_ids = [70, 71, 72, 73, 74]
+    say(request, [70, 71, 72, 73, 74])
     compute(cache, request, 10)
     turn = make_request(2, [*range(6), 70, 71, 72, 73, 74])
     assert cache.match(turn) == request.block_table[:2]
@@ -150,3 +153,288 @@ def test_a_table_is_taken_in_reverse() -> None:
     assert cache.detach(request) == [2, 1, 0]
     assert (request.block_table, request.num_published) == ([], 0)
     assert len(request.block_hashes) == 3  # its tokens are what they were
+
+
+class TestReserve:
+    """Slots for tokens to come: Orca's way, and a state of their own."""
+
+    def test_what_is_missing_is_set_aside_and_used_in_order(self) -> None:
+        cache = make_cache()
+        request = make_request(1, range(6))
+        cache.reserve(request, 14)
+        assert (cache.pool.num_reserved, cache.pool.num_available) == (4, 4)
+        assert cache.missing(request, 16) == 0
+        assert cache.missing(request, 17) == 1
+        assert cache.extend(request, 6) == (0, 1)
+        assert cache.extend(request, 8) == ()
+        assert cache.extend(request, 9) == (2,)
+        assert (request.block_table, request.reserved_blocks) == ([0, 1, 2], [3])
+        assert cache.pool.map(8).states == "uuurffff"
+        cache.pool.check([(1, request.block_table + request.reserved_blocks)])
+
+    def test_past_the_reservation_blocks_are_given(self) -> None:
+        cache = make_cache()
+        request = make_request(1, range(6))
+        cache.reserve(request, 8)
+        assert cache.extend(request, 9) == (0, 1, 2)
+        assert (cache.pool.num_reserved, request.reserved_blocks) == (0, [])
+
+    def test_beside_a_hit_only_the_rest_is_reserved(self) -> None:
+        cache = make_cache()
+        first, second = make_request(1, range(9)), make_request(2, range(9))
+        compute(cache, first, 9)
+        cache.adopt(second, cache.match(second))
+        cache.reserve(second, 13)
+        assert (len(second.block_table), len(second.reserved_blocks)) == (2, 2)
+        assert cache.pool.num_used == 5
+
+    def test_what_is_reserved_is_let_go_before_the_table_from_its_tail(self) -> None:
+        cache = make_cache()
+        request = make_request(1, range(6))
+        cache.reserve(request, 14)
+        compute(cache, request, 6)
+        assert cache.detach(request) == [3, 2, 1, 0]
+        assert (request.block_table, request.reserved_blocks) == ([], [])
+
+
+class TestFork:
+    """A live request gives a copy what both have in common (SOSP'23, section 4.4)."""
+
+    def source(self, cache: KVCache, tokens: int, committed: int | None = None) -> Request:
+        request = make_request(1, range(tokens))
+        cache.extend(request, tokens)
+        request.state = RequestState.RUNNING
+        request.num_computed_tokens = tokens
+        request.num_committed_tokens = tokens if committed is None else committed
+        return request
+
+    @pytest.mark.parametrize(
+        ("prompt", "committed", "common"),
+        [
+            (range(10), 10, 9),  # one token has to run
+            (range(20), 10, 10),
+            (range(20), 6, 6),  # the step of the others has not ended
+            ([0, 1, 2, 99, 4], 10, 3),
+            ([99], 10, 0),
+            (range(1), 10, 0),
+            (range(10), 0, 0),
+        ],
+    )
+    def test_in_common_are_equal_tokens_whose_step_has_ended(
+        self, prompt: range | list[int], committed: int, common: int
+    ) -> None:
+        cache = make_cache()
+        source = self.source(cache, 10, committed)
+        assert cache.common(make_request(2, prompt, fork_of=source)) == common
+
+    @pytest.mark.parametrize("state", ["WAITING", "PREEMPTED", "FINISHED"])
+    def test_one_that_does_not_run_has_nothing_to_give(self, state: str) -> None:
+        cache = make_cache()
+        source = self.source(cache, 10)
+        source.state = RequestState[state]
+        assert cache.common(make_request(2, range(10), fork_of=source)) == 0
+        assert cache.common(make_request(3, range(10))) == 0
+
+    def test_outputs_are_in_common_too(self) -> None:
+        cache = make_cache()
+        source = make_request(1, range(6))
+        say(source, [70, 71, 72])
+        cache.extend(source, 8)
+        source.state = RequestState.RUNNING
+        source.num_computed_tokens = source.num_committed_tokens = 8
+        turn = make_request(2, [*range(6), 70, 71, 72, 5], fork_of=source)
+        assert cache.common(turn) == 8
+        assert cache.common(make_request(3, [*range(6), 70, 5], fork_of=source)) == 7
+
+    def test_full_blocks_are_shared_and_the_last_partial_one_is_copied(self) -> None:
+        cache = make_cache()
+        source = self.source(cache, 10)
+        cache.publish(source, 10)
+        fork = make_request(2, range(10), fork_of=source)
+        assert cache.fork(fork, 9) == (2, 3)
+        assert (source.block_table, fork.block_table) == ([0, 1, 2], [0, 1, 3])
+        assert (fork.num_computed_tokens, fork.num_published) == (9, 2)
+        assert fork.num_committed_tokens == 8  # the copy is made by its step
+        assert cache.pool.map(8).states == "ssuuffff"
+        cache.pool.check([(1, source.block_table), (2, fork.block_table)])
+        let_go(cache, source)
+        let_go(cache, fork)
+        assert cache.pool.num_used == 0
+
+    def test_what_ends_with_a_block_needs_no_copy(self) -> None:
+        cache = make_cache()
+        source = self.source(cache, 8)
+        fork = make_request(2, range(9), fork_of=source)
+        assert cache.fork(fork, 8) is None
+        assert fork.block_table == source.block_table == [0, 1]
+
+    def test_a_fork_publishes_what_its_source_has_not(self) -> None:
+        """Prefix caching was off when the source was computed."""
+        cache = make_cache()
+        source = self.source(cache, 8)
+        fork = make_request(2, range(12), fork_of=source)
+        cache.fork(fork, 8)
+        assert fork.num_published == 0
+        compute(cache, fork, 12)
+        assert cache.match(make_request(3, range(13))) == fork.block_table
+        let_go(cache, fork)
+        let_go(cache, source)
+        assert (cache.pool.num_cached, cache.pool.num_used) == (3, 0)
+
+
+class TestPins:
+    """Prefixes that are never evicted."""
+
+    def cache(self, num_blocks: int = 8, max_model_len: int = 16) -> KVCache:
+        config = EngineConfig(
+            num_blocks=num_blocks, block_size=4, max_model_len=max_model_len, max_num_seqs=4
+        )
+        return KVCache(config, "key")
+
+    def fill(self, cache: KVCache, ordinal: int) -> None:
+        """Take every block that can be had, and let all go again."""
+        count = cache.pool.num_available * 4
+        request = make_request(ordinal, range(1000 * ordinal, 1000 * ordinal + count))
+        compute(cache, request, count)
+        let_go(cache, request)
+
+    def run(self, cache: KVCache, ordinal: int, tokens: Sequence[int]) -> Request:
+        request = make_request(ordinal, tokens)
+        compute(cache, request, len(tokens))
+        return request
+
+    @pytest.mark.parametrize("when", ["before", "while it runs", "cached"])
+    def test_a_pinned_prefix_survives_pressure(self, when: str) -> None:
+        """Its two full blocks, whenever it was pinned; the partial last one has no name."""
+        cache = self.cache()
+        if when == "before":
+            assert cache.pin("system", range(10)) == 2
+            assert cache.pins() == [("system", 2, 0)]
+        request = self.run(cache, 1, range(10))
+        if when == "while it runs":
+            cache.pin("system", range(10))
+        let_go(cache, request)
+        if when == "cached":
+            cache.pin("system", range(10))
+        for ordinal in (2, 3):
+            self.fill(cache, ordinal)
+        assert cache.pins() == [("system", 2, 2)]
+        assert len(cache.match(make_request(9, range(11)))) == 2
+        assert (cache.pool.num_available, cache.pool.num_pinned) == (6, 2)
+        assert cache.pool.map(8).states.count("p") == 2
+
+    def test_others_are_evicted(self) -> None:
+        cache = self.cache()
+        cache.pin("system", range(8))
+        let_go(cache, self.run(cache, 1, range(8)))
+        let_go(cache, self.run(cache, 2, range(100, 108)))
+        self.fill(cache, 3)
+        assert cache.match(make_request(9, range(100, 109))) == []
+
+    def test_let_go_it_can_be_evicted(self) -> None:
+        cache = self.cache()
+        cache.pin("system", range(8))
+        let_go(cache, self.run(cache, 1, range(8)))
+        cache.unpin("system")
+        assert (cache.pins(), cache.pool.num_pinned, cache.pool.num_available) == ([], 0, 8)
+        assert len(cache.match(make_request(8, range(9)))) == 2
+        self.fill(cache, 2)
+        assert cache.match(make_request(9, range(9))) == []
+        cache.unpin("nobody")
+
+    def test_a_hit_on_pinned_blocks_takes_none_that_could_be_given(self) -> None:
+        cache = self.cache()
+        cache.pin("system", range(8))
+        let_go(cache, self.run(cache, 1, range(8)))
+        request = make_request(2, range(9))
+        hit = cache.match(request)
+        assert cache.num_obtainable(hit) == cache.num_obtainable([]) == 6
+        cache.adopt(request, hit)
+        assert cache.pool.num_used == 2
+        let_go(cache, request)
+        assert cache.pool.map(8).states.count("p") == 2
+
+    def test_two_pins_may_share_a_prefix(self) -> None:
+        cache = self.cache()
+        cache.pin("one", range(8))
+        cache.pin("two", [*range(4), 50, 51, 52, 53])
+        for ordinal, tokens in enumerate(([*range(8)], [*range(4), 50, 51, 52, 53]), 1):
+            let_go(cache, self.run(cache, ordinal, tokens))
+        assert cache.pool.num_pinned == 3
+        cache.unpin("one")
+        assert cache.pool.num_pinned == 2
+        self.fill(cache, 3)
+        assert len(cache.match(make_request(8, [*range(4), 50, 51, 52, 53, 1]))) == 2
+        assert len(cache.match(make_request(9, range(9)))) == 1
+
+    def test_a_name_pins_one_prefix(self) -> None:
+        cache = self.cache()
+        cache.pin("system", range(8))
+        let_go(cache, self.run(cache, 1, range(8)))
+        assert cache.pin("system", range(100, 108)) == 2
+        assert cache.pins() == [("system", 2, 0)]
+        assert cache.pool.num_pinned == 0
+
+    @pytest.mark.parametrize(("tokens", "fits"), [(16, True), (19, True), (20, False)])
+    def test_room_for_a_sequence_of_the_model_s_length_must_be_left(
+        self, tokens: int, fits: bool
+    ) -> None:
+        """8 blocks, 4 for 16 tokens: 4 may be pinned, together."""
+        cache = self.cache()
+        cache.pin("one", range(4))
+        if fits:
+            assert cache.pin("two", range(100, 100 + tokens - 4)) == 3
+            return
+        with pytest.raises(InvalidRequestError) as caught:
+            cache.pin("two", range(100, 100 + tokens - 4))
+        assert caught.value.param == "pin"
+        assert caught.value.message == (
+            "pinned prefixes would take 5 blocks; 4 are what the pool has beyond one sequence of "
+            "the model's length"
+        )
+        assert cache.pins() == [("one", 1, 0)]
+
+    def test_what_two_pins_share_counts_once(self) -> None:
+        cache = self.cache()
+        cache.pin("one", range(12))
+        cache.pin("two", [*range(12), 1, 2, 3, 4])
+        with pytest.raises(InvalidRequestError):
+            cache.pin("three", range(100, 104))
+        cache.pin("two", range(4))
+        cache.pin("three", range(100, 104))
+        assert [name for name, _blocks, _computed in cache.pins()] == ["one", "two", "three"]
+
+    def test_a_pool_that_one_sequence_fills_pins_nothing(self) -> None:
+        cache = self.cache(num_blocks=3)
+        with pytest.raises(InvalidRequestError, match="; 0 are what the pool has beyond"):
+            cache.pin("system", range(4))
+        assert cache.pin("short", range(3)) == 0
+
+
+class TestEvictionOrder:
+    """Least recently let go first; within a sequence its tail before its head."""
+
+    def test_tails_before_heads_and_old_before_new(self) -> None:
+        cache = make_cache(num_blocks=6)
+        old, new = make_request(1, range(12)), make_request(2, range(100, 112))
+        compute(cache, old, 12)
+        compute(cache, new, 12)
+        tables = list(old.block_table), list(new.block_table)
+        let_go(cache, old)
+        let_go(cache, new)
+        again = make_request(3, range(5))  # old's first block is looked at again
+        cache.adopt(again, cache.match(again))
+        let_go(cache, again)
+        cache.pool.take_events()
+        cache.extend(make_request(4, range(500, 524)), 24)
+        evicted = cache.pool.take_events().blocks(BlockChange.EVICTED)
+        assert evicted == (*tables[0][:0:-1], *tables[1][::-1], tables[0][0])
+
+    def test_what_is_free_goes_before_what_is_cached(self) -> None:
+        cache = make_cache(num_blocks=4)
+        first = make_request(1, range(9))
+        compute(cache, first, 9)
+        let_go(cache, first)
+        cache.extend(make_request(2, range(500, 508)), 8)
+        assert cache.pool.take_events().blocks(BlockChange.EVICTED) == ()
+        assert len(cache.match(make_request(3, range(9)))) == 2

@@ -41,15 +41,15 @@ def test_the_life_of_a_block() -> None:
     pool.release([block], 7)
     assert (pool.num_used, pool.num_shared) == (1, 0)
     pool.release([block], 8)
-    assert pool.is_cached(block)
+    assert pool.is_available(block)
     assert (pool.num_free, pool.num_cached, pool.num_used) == (1, 1, 0)
     pool.share(block, 9)
-    assert not pool.is_cached(block)
+    assert not pool.is_available(block)
     pool.release([block], 9)
     assert pool.give(2, 10) == [1 - block, block]
     assert evicted == [block]
     pool.release([block], 10)
-    assert not pool.is_cached(block)  # what was kept of it went with the eviction
+    assert not pool.is_available(block)  # what was kept of it went with the eviction
     assert pool.take_events().log == (
         (C.GIVEN, block, 7),
         (C.SHARED, block, 8),
@@ -100,7 +100,81 @@ def test_one_sequence_may_hold_a_block_for_a_step_that_still_runs_and_again() ->
     pool.check([(7, [block])])
     pool.release([block], 7)
     pool.check([])
-    assert pool.is_cached(block)
+    assert pool.is_available(block)
+
+
+def test_the_life_of_a_reserved_block() -> None:
+    pool, _evicted = make_pool(3)
+    one, other = pool.give(2, 7, reserve=True)
+    assert (pool.num_used, pool.num_reserved, pool.num_available) == (2, 2, 1)
+    pool.fill(one)
+    assert (pool.num_used, pool.num_reserved) == (2, 1)
+    pool.check([(7, [one, other])])
+    pool.release([other, one], 7)
+    assert (pool.num_free, pool.num_reserved) == (3, 0)
+    assert pool.take_events().log == (
+        (C.RESERVED, one, 7),
+        (C.RESERVED, other, 7),
+        (C.FILLED, one, 7),
+        (C.FREED, other, 7),
+        (C.FREED, one, 7),
+    )
+
+
+def test_the_life_of_a_pinned_block() -> None:
+    """Pinned while cached, held by two and let go again, it is never evicted until it is let go."""
+    pool, evicted = make_pool(3)
+    (block,) = cache(pool, 1, 1)
+    pool.take_events()
+    pool.pin(block)
+    assert (pool.num_cached, pool.num_available, pool.num_pinned) == (1, 2, 1)
+    assert pool.map(9).states.count("p") == 1
+    pool.share(block, 2)
+    pool.share(block, 3)
+    pool.release([block], 2)
+    pool.release([block], 3)
+    others = pool.give(2, 4)
+    assert (pool.num_available, evicted) == (0, [])
+    pool.release(others, 4)
+    pool.unpin(block)
+    assert (pool.num_available, pool.num_pinned) == (3, 0)
+    pool.give(3, 5)
+    assert evicted == [block]
+    log = pool.take_events().log
+    assert [entry for entry in log if entry[1] == block] == [
+        (C.PINNED, block, -1),
+        (C.SHARED, block, 2),
+        (C.SHARED, block, 3),
+        (C.LEFT, block, 2),
+        (C.PINNED, block, 3),
+        (C.UNPINNED, block, -1),
+        (C.EVICTED, block, -1),
+        (C.GIVEN, block, 5),
+    ]
+
+
+def test_pinned_while_it_is_held_it_shows_when_it_is_let_go() -> None:
+    pool, _evicted = make_pool(2)
+    (block,) = pool.give(1, 1)
+    pool.keep(block)
+    pool.pin(block)
+    assert pool.map(2).states == "uf"
+    pool.release([block], 1)
+    assert pool.map(2).states == "pf"
+    pool.check([])
+
+
+def test_let_go_by_its_pin_it_is_evicted_after_those_cached_before() -> None:
+    pool, evicted = make_pool(3)
+    (first,) = cache(pool, 1, 1)
+    pool.pin(first)
+    rest = pool.give(2, 2)
+    for block in rest:
+        pool.keep(block)
+    pool.release(rest, 2)
+    pool.unpin(first)
+    pool.give(3, 3)
+    assert evicted == [*rest, first]
 
 
 @pytest.mark.parametrize(
@@ -130,20 +204,50 @@ class PoolMachine(RuleBasedStateMachine):
         self.tables: dict[int, list[int]] = {}
         self.kept: set[int] = set()
         self.cached: list[int] = []
+        self.reserved: dict[int, int] = {}
+        self.pinned: set[int] = set()
         self.replay = PoolReplay(num_blocks)
 
-    @rule(seq=st.integers(0, 4), count=st.integers(0, 5))
-    def give(self, seq: int, count: int) -> None:
+    @rule(seq=st.integers(0, 4), count=st.integers(0, 5), reserve=st.booleans())
+    def give(self, seq: int, count: int, reserve: bool) -> None:
         free = self.pool.num_free
         count = min(count, self.pool.num_available)
         expected = self.cached[: max(0, count - free)]
         del self.cached[: max(0, count - free)]
         self.kept -= set(expected)
         self.evicted.clear()
-        blocks = self.pool.give(count, seq)
+        blocks = self.pool.give(count, seq, reserve=reserve)
         assert self.evicted == expected
         assert len(set(blocks)) == count
+        assert self.pinned.isdisjoint(blocks)
         self.tables.setdefault(seq, []).extend(blocks)
+        if reserve:
+            self.reserved |= dict.fromkeys(blocks, seq)
+
+    @precondition(lambda self: self.reserved)
+    @rule(pick=st.integers(0, 100))
+    def fill(self, pick: int) -> None:
+        block = sorted(self.reserved)[pick % len(self.reserved)]
+        del self.reserved[block]
+        self.pool.fill(block)
+
+    @precondition(lambda self: self.kept)
+    @rule(pick=st.integers(0, 100))
+    def pin(self, pick: int) -> None:
+        block = sorted(self.kept)[pick % len(self.kept)]
+        self.pool.pin(block)
+        self.pinned.add(block)
+        if block in self.cached:
+            self.cached.remove(block)
+
+    @precondition(lambda self: self.pinned)
+    @rule(pick=st.integers(0, 100))
+    def unpin(self, pick: int) -> None:
+        block = sorted(self.pinned)[pick % len(self.pinned)]
+        self.pool.unpin(block)
+        self.pinned.remove(block)
+        if not any(block in table for table in self.tables.values()):
+            self.cached.append(block)
 
     @precondition(lambda self: self.kept)
     @rule(seq=st.integers(0, 4), pick=st.integers(0, 100))
@@ -158,6 +262,8 @@ class PoolMachine(RuleBasedStateMachine):
     def keep(self, seq: int, pick: int) -> None:
         if table := self.tables.get(seq):
             block = table[pick % len(table)]
+            if block in self.reserved:
+                return
             self.pool.keep(block)
             self.kept.add(block)
 
@@ -167,7 +273,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.release(table, seq)
         for i, block in enumerate(table):
             held = block in table[i + 1 :] or any(block in t for t in self.tables.values())
-            if block in self.kept and not held:
+            self.reserved.pop(block, None)
+            if block in self.kept and not held and block not in self.pinned:
                 self.cached.append(block)
 
     @invariant()
@@ -176,13 +283,21 @@ class PoolMachine(RuleBasedStateMachine):
         pool.check(self.tables.items())
         self.replay.apply(pool.take_events())
         held = Counter(block for table in self.tables.values() for block in table)
-        assert pool.num_cached == len(self.cached)
+        pinned = self.pinned - held.keys()
+        assert pool.num_cached == len(self.cached) + len(pinned)
+        assert pool.num_available == pool.num_free + len(self.cached)
+        assert (pool.num_pinned, pool.num_reserved) == (len(self.pinned), len(self.reserved))
         assert pool.num_used == len(held)
+        view = pool.map(pool.num_blocks)
+        assert (view.pinned, view.reserved) == (len(pinned), len(self.reserved))
         assert pool.num_shared == sum(count > 1 for count in held.values())
         assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
-        assert pool.map(pool.num_blocks).states == self.replay.states
+        assert view.states == self.replay.states
+        assert all(view.states[block] == "p" for block in pinned)
+        assert all(view.states[block] == "r" for block in self.reserved)
         for block, holders in enumerate(self.replay.holders):
             assert len(holders) == held[block]
+            assert pool.is_available(block) == (block in self.cached)
 
 
 TestPool = PoolMachine.TestCase
@@ -229,25 +344,29 @@ class TestMap:
         assert view.owners == (1, 1, -1)
 
     @given(
-        st.lists(st.sampled_from("fcus"), min_size=1, max_size=60),
+        st.lists(st.sampled_from("fcusrp"), min_size=1, max_size=60),
         st.integers(1, 70),
     )
     def test_against_counting(self, states: list[str], max_cells: int) -> None:
         pool, _evicted = make_pool(len(states))
-        for i, block in enumerate(pool.give(len(states), 1)):
+        for i, block in enumerate(pool.give(len(states), 1, reserve=True)):
             assert block == i
         for block, state in enumerate(states):
+            if state != "r":
+                pool.fill(block)
             if state == "s":
                 pool.share(block, 2)
-            elif state != "u":
-                if state == "c":
+            elif state in "fcp":
+                if state in "cp":
                     pool.keep(block)
+                if state == "p":
+                    pool.pin(block)
                 pool.release([block], 1)
         view = pool.map(max_cells)
         assert len(view.states) <= max_cells
         for cell, letter in enumerate(view.states):
             part = states[cell * view.blocks_per_cell : (cell + 1) * view.blocks_per_cell]
-            most = max(map(part.count, "fcus"))
-            assert letter == next(s for s in "sucf" if part.count(s) == most)
-            assert view.owners[cell] == (1 if letter in "us" else -1)
+            most = max(map(part.count, "fcusrp"))
+            assert letter == next(s for s in "surpcf" if part.count(s) == most)
+            assert view.owners[cell] == (1 if letter in "usr" else -1)
             assert BlockState(letter)

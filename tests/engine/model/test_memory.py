@@ -104,8 +104,8 @@ def test_too_little_memory_is_refused_with_the_numbers() -> None:
     with pytest.raises(ModelError) as caught:
         plan(12 * GIB, device="cpu", max_model_len=1024, max_num_seqs=8)
     assert caught.value.message == (
-        "llama does not fit on cpu: weights 14.96 GiB, largest step 666.1 MiB and a cache of 1024 "
-        "tokens 128.0 MiB make 15.73 GiB; of 12.00 GiB free, 10.80 GiB may be used"
+        "llama does not fit on cpu: weights 14.96 GiB, largest step 670.0 MiB and a cache of 1024 "
+        "tokens 128.0 MiB make 15.74 GiB; of 12.00 GiB free, 10.80 GiB may be used"
     )
 
 

@@ -206,6 +206,51 @@ def test_logits_are_those_of_the_sampling_rows() -> None:
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
 
 
+def test_log_probabilities_are_those_of_the_model_whatever_the_sampling() -> None:
+    """Three sequences over some steps, the middle one asking for nothing; against log_softmax of
+    what transformers gives for the same tokens at once."""
+    runner = make_runner()
+    samplings = {
+        1: SamplingParams(temperature=1.3, logprobs=4, logit_bias=((7, 50), (8, -100)), top_k=3),
+        2: SamplingParams(temperature=0, frequency_penalty=2.0),
+        3: SamplingParams(temperature=0, logprobs=0, repetition_penalty=3.0),
+    }
+    texts = {seq: PROMPT[: 2 + seq] for seq in samplings}
+    results = [
+        run(
+            runner,
+            *(Row(s, 0, len(t), (2 * s, 2 * s + 1), True, True) for s, t in texts.items()),
+            new=tuple(new(seq, text, sampling=samplings[seq]) for seq, text in texts.items()),
+        )
+    ]
+    for step in range(1, 3):
+        rows = (Row(s, len(t) + step - 1, 1, (), True, False) for s, t in texts.items())
+        results.append(run(runner, *rows))
+
+    for column, (seq, text) in enumerate(texts.items()):
+        output = [result.token_ids[column] for result in results]
+        with torch.no_grad():
+            logits = tiny_model("llama")(torch.tensor([[*text, *output]])).logits[0]
+        expected = logits[len(text) - 1 : -1].log_softmax(-1)
+        for result, token, row in zip(results, output, expected, strict=True):
+            found = result.logprobs[column]
+            if seq == 2:
+                assert found is None
+                continue
+            assert found is not None
+            assert found.logprob == pytest.approx(float(row[token]), abs=1e-5)
+            assert found.rank == 1 + int((row > row[token]).sum())
+            best = row.topk(samplings[seq].logprobs or 0)
+            assert [i for i, _ in found.top] == best.indices.tolist()
+            assert [x for _, x in found.top] == pytest.approx(best.values.tolist(), abs=1e-5)
+    assert {result.token_ids[0] for result in results} == {7}, "the bias has forced it"
+
+
+def test_a_step_in_which_no_row_asks_has_no_log_probabilities() -> None:
+    runner = make_runner()
+    assert run(runner, Row(1, 0, 10, (0, 1, 2), True, True), new=(new(1, PROMPT),)).logprobs == ()
+
+
 def test_a_sequence_may_fill_the_model_length() -> None:
     runner = make_runner()
     tokens = tuple(range(39))

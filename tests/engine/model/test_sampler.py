@@ -36,7 +36,12 @@ def sample(logits: Tensor, sequences: Sequence[NewSequence]) -> list[int]:
     for index, new in enumerate(sequences):
         sampler.add(index, new)
     lengths = np.array([len(new.token_ids) for new in sequences])
-    return sampler.sample(logits, np.arange(len(sequences)), lengths).tolist()
+    return sampler.sample(logits, np.arange(len(sequences)), lengths).token_ids.tolist()
+
+
+def at(num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Index and length of the only sequence, whose prompt is one token."""
+    return np.array([0]), np.array([1 + num_outputs])
 
 
 def draw_by_hand(logits: Sequence[float], params: SamplingParams, seed: int) -> int | None:
@@ -269,10 +274,7 @@ class TestIndependence:
             sampler = Sampler(max_num_seqs=1, vocab_size=50, device="cpu")
             sampler.add(0, new_sequence(params, seed=5))
             runs.append(
-                [
-                    int(sampler.sample(torch.zeros(1, 50), np.array([0]), np.array([1 + n]))[0])
-                    for n in range(40)
-                ]
+                [int(sampler.sample(torch.zeros(1, 50), *at(n)).token_ids[0]) for n in range(40)]
             )
         assert runs[0] == runs[1]
         assert len(set(runs[0])) > 15
@@ -315,7 +317,7 @@ class TestPenalties:
             if n == 4:
                 sampler.remove(1)
                 sampler.add(1, new_sequence(params, output=tokens))
-            drawn = sampler.sample(row.clone(), np.array([1]), np.array([1 + n]))
+            drawn = sampler.sample(row.clone(), np.array([1]), np.array([1 + n])).token_ids
             tokens.append(int(drawn[0]))
         assert tokens == [1, 1, 2, 3, 1, 2]
 
@@ -335,6 +337,64 @@ class TestPenalties:
         assert not logits.any()
 
 
+class TestBias:
+    @given(
+        st.lists(finite, min_size=8, max_size=40),
+        st.dictionaries(st.integers(0, 7), st.integers(-800, 800).map(lambda x: x / 8)),
+        st.sampled_from([0.0, 0.7]),
+        st.integers(0, 2**64 - 1),
+    )
+    def test_it_is_as_if_the_model_had_given_other_logits(
+        self, logits: list[float], bias: dict[int, float], temperature: float, seed: int
+    ) -> None:
+        shifted = torch.tensor([[x + bias.get(i, 0.0) for i, x in enumerate(logits)]])
+        plain = SamplingParams(temperature=temperature, repetition_penalty=1.5, top_p=0.9)
+        biased = plain.override({"logit_bias": bias})
+        rows = [
+            new_sequence(params, prompt=[1], output=[2], seed=seed) for params in (plain, biased)
+        ]
+        given_logits = torch.tensor([logits])
+        assert sample(given_logits, rows[1:]) == sample(shifted, rows[:1])
+        assert torch.equal(given_logits, shifted)  # both hold what the penalties left
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_the_ends_of_the_range_ban_and_force(self, temperature: float) -> None:
+        torch.manual_seed(5)
+        logits = torch.randn(300, 50) * 4
+        likely = logits.mean(0).topk(25).indices.tolist()
+        bans = dict.fromkeys(likely, -100)
+        params = SamplingParams(temperature=temperature)
+        banned = [new_sequence(params.override({"logit_bias": bans}), seed=s) for s in range(300)]
+        assert not set(sample(logits.clone(), banned)) & set(likely)
+        forced = [
+            new_sequence(params.override({"logit_bias": {7: 100}}), seed=s) for s in range(300)
+        ]
+        assert set(sample(logits, forced)) == {7}
+
+    def test_each_row_has_its_own_and_a_freed_index_none(self) -> None:
+        sampler = Sampler(max_num_seqs=2, vocab_size=5, device="cpu")
+        greedy = SamplingParams(temperature=0)
+        sampler.add(0, new_sequence(greedy.override({"logit_bias": {1: 1.5}})))
+        sampler.add(1, new_sequence(greedy.override({"logit_bias": {2: -3, 4: 0.5}})))
+        logits = torch.zeros(2, 5)
+        chosen = sampler.sample(logits, np.array([1, 0]), np.array([1, 1])).token_ids
+        assert logits.tolist() == [[0, 0, -3, 0, 0.5], [0, 1.5, 0, 0, 0]]
+        assert chosen.tolist() == [4, 1]
+        sampler.remove(0)
+        sampler.add(0, new_sequence(greedy))
+        logits = torch.zeros(1, 5)
+        sampler.sample(logits, *at(0))
+        assert not logits.any()
+
+    def test_a_suppressed_token_stays_out_however_biased(self) -> None:
+        params = SamplingParams(temperature=0, min_tokens=5, logit_bias=((1, 100),))
+        assert sample(torch.zeros(1, 3), [new_sequence(params, suppressed=[1])]) == [0]
+
+    def test_a_nan_is_seen_behind_a_ban(self) -> None:
+        params = SamplingParams(temperature=0, logit_bias=((1, -100),))
+        assert sample(torch.tensor([[0.0, math.nan, 1.0]]), [new_sequence(params)]) == [-1]
+
+
 class TestMinTokens:
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_suppressed_tokens_wait_for_min_tokens(self, temperature: float) -> None:
@@ -343,9 +403,7 @@ class TestMinTokens:
         # 600 lies outside the vocabulary: a stop token of the request's own choice.
         sampler.add(0, new_sequence(params, suppressed=[2, 5, 600]))
         row = torch.tensor([[0.0, 1.0, 90.0, 1.0, 0.0, 80.0]])
-        tokens = [
-            int(sampler.sample(row.clone(), np.array([0]), np.array([1 + n]))[0]) for n in range(4)
-        ]
+        tokens = [int(sampler.sample(row.clone(), *at(n)).token_ids[0]) for n in range(4)]
         assert not {2, 5} & set(tokens[:3])
         assert tokens[3] == 2
 

@@ -8,10 +8,11 @@ from engine.cache.manager import KVCache
 from engine.config import EngineConfig
 from engine.knobs import Knobs
 from engine.request import Request, RequestState
-from engine.scheduling.composer import StepComposer
-from engine.scheduling.queue import WaitingQueue
+from engine.scheduling.composer import Books, StepComposer
+from engine.scheduling.groups import Groups
+from engine.scheduling.queue import Priority
 from engine.scheduling.reclaim import Reclaim
-from tests.support.harness import make_request
+from tests.support.harness import make_request, say
 
 
 class Bench:
@@ -22,11 +23,13 @@ class Bench:
         self.knobs = Knobs(**({"watermark": 0.0} | knobs))  # type: ignore[arg-type]
         self.cache = KVCache(config, "key")
         self.running: list[Request] = []
-        self.waiting = WaitingQueue()
+        self.waiting = Priority(self.knobs)
+        self.groups = Groups()
         self.reclaim = Reclaim(self.cache)
+        self.books = Books(self.cache, self.running, self.waiting, self.groups, self.reclaim)
 
     def composer(self) -> StepComposer:
-        return StepComposer(self.knobs, self.cache, self.running, self.waiting, self.reclaim)
+        return StepComposer(self.knobs, self.books)
 
     def run(self, ordinal: int, computed: int, prompt: int, **fields: object) -> Request:
         """A request that runs, `computed` of whose tokens are computed."""
@@ -35,7 +38,7 @@ class Bench:
         request.num_computed_tokens = computed
         self.cache.extend(request, computed)
         if computed >= prompt:
-            request.output_token_ids = list(range(computed + 1 - prompt))
+            say(request, range(computed + 1 - prompt))
         self.running.append(request)
         return request
 
@@ -47,21 +50,13 @@ class Bench:
 
 class TestSchedule:
     @pytest.mark.parametrize(
-        ("budget", "chunk", "limit", "planned"),
-        [
-            (20, 0, None, 10),
-            (7, 0, None, 7),
-            (20, 4, None, 4),
-            (3, 4, None, 3),
-            (20, 6, 5, 5),
-            (20, 5, 6, 5),
-            (20, 0, 0, 0),
-        ],
+        ("budget", "limit", "planned"),
+        [(20, None, 10), (7, None, 7), (20, 4, 4), (3, 4, 3), (20, 0, 0), (20, 30, 10)],
     )
-    def test_the_least_of_gap_budget_chunk_and_limit(
-        self, budget: int, chunk: int, limit: int | None, planned: int
+    def test_the_least_of_gap_budget_and_limit(
+        self, budget: int, limit: int | None, planned: int
     ) -> None:
-        bench = Bench(max_num_seqs=1, max_num_batched_tokens=budget, prefill_chunk=chunk)
+        bench = Bench(max_num_seqs=1, max_num_batched_tokens=budget)
         request = bench.run(1, 2, 12)
         composer = bench.composer()
         assert composer.schedule(request, limit) == planned
@@ -73,23 +68,58 @@ class TestSchedule:
         else:
             assert composer.rows == {}
 
-    def test_a_chunk_cap_does_not_touch_decodes(self) -> None:
-        bench = Bench(max_num_seqs=1, prefill_chunk=1)
-        request = bench.run(1, 8, 8)
+    @pytest.mark.parametrize(("limit", "planned"), [(5, 5), (10**9, 20), (0, 0), (-3, 0)])
+    def test_a_policy_may_give_a_step_fewer_tokens(self, limit: int, planned: int) -> None:
+        bench = Bench(num_blocks=16, max_num_seqs=1, max_num_batched_tokens=20)
+        request = bench.run(1, 2, 40)
         composer = bench.composer()
-        assert composer.schedule(request) == 1
-        assert not composer.rows[request].prefill
+        composer.limit_budget(limit)
+        assert composer.schedule(request) == planned
+        assert (composer.max_budget, composer.budget) == (min(max(limit, 0), 20), 0)
+
+    def test_what_is_reserved_is_used_before_anything_is_given(self) -> None:
+        bench = Bench(num_blocks=4)
+        request = bench.run(1, 4, 8)
+        bench.cache.reserve(request, 12)
+        held = request.block_table + request.reserved_blocks[::-1]
+        bench.run(2, 4, 4)
+        assert bench.cache.pool.num_available == 0
+        composer = bench.composer()
+        assert composer.schedule(request) == 4
+        assert composer.rows[request].new_blocks == (held[1],)
+        assert request.reserved_blocks == [held[2]]
+        assert composer.preempted == []
 
     def test_no_more_than_the_request_may_have(self) -> None:
         bench = Bench()
         request = bench.run(1, 8, 8, max_output_tokens=2)
-        request.num_in_flight = 1  # its second token is being computed
+        request.num_in_flight, request.num_tokens = 1, 10  # its second token is being computed
         assert bench.composer().schedule(request) == 0
 
     def test_one_that_waits_gets_nothing(self) -> None:
         bench = Bench()
         request = bench.wait(1, 5)
         assert bench.composer().schedule(request) == 0
+
+
+@pytest.mark.parametrize(
+    ("knob", "order"),
+    [
+        ("lowest_priority", [3, 4, 2]),
+        ("latest", [4, 3, 2]),
+        ("least_computed", [2, 4, 3]),
+    ],
+)
+def test_the_victim_is_the_one_that_the_knob_names(knob: str, order: list[int]) -> None:
+    """Ties go to the latest arrival. The last of the four is the one that asks."""
+    bench = Bench(num_blocks=9, victim=knob, max_num_batched_tokens=64)
+    asks = bench.run(1, 12, 36, priority=9)
+    bench.run(2, 4, 16, priority=1)
+    bench.run(3, 8, 16, priority=0)
+    bench.run(4, 8, 16, priority=0 if knob != "lowest_priority" else 1)
+    composer = bench.composer()
+    assert composer.schedule(asks) == 24
+    assert [victim.ordinal for victim in composer.preempted] == order
 
 
 class TestPreemption:
@@ -147,7 +177,7 @@ class TestPreemption:
         first, gone = bench.run(1, 8, 8), bench.run(2, 8, 8)
         bench.reclaim.step_begins(1, {2})
         bench.running.remove(gone)
-        bench.reclaim.free(gone)
+        bench.reclaim.free(2, bench.cache.detach(gone))
         composer = bench.composer()
         assert composer.schedule(first) == 0
         assert composer.preempted == composer.stranded == []
@@ -169,7 +199,8 @@ class TestAdmit:
         request = make_request(2, [*first.prompt_token_ids, 1, 2])
         bench.waiting.push(request)
         composer = bench.composer()
-        assert composer.admit(request) == 2
+        assert composer.admit(request)
+        assert composer.rows[request].count == 2
         assert bench.running == [first, request]
         assert composer.admitted == [request]
         assert len(bench.waiting) == 0
@@ -182,7 +213,8 @@ class TestAdmit:
         request = make_request(2, [*first.prompt_token_ids, 1, 2])
         bench.waiting.push(request)
         composer = bench.composer()
-        assert composer.admit(request) == 10
+        assert composer.admit(request)
+        assert composer.rows[request].count == 10
         assert bench.cache.pool.num_shared == 0
 
     def test_need_stands_beside_what_was_promised(self) -> None:
@@ -192,11 +224,10 @@ class TestAdmit:
             bench.run(1, 4, 16)
             request = bench.wait(2, prompt)
             composer = bench.composer()
-            assert bool(composer.admit(request)) is fits
+            assert composer.admit(request) is fits
             if not fits:
-                assert composer.obstacle(request) == (
-                    "no blocks: it needs 5, 4 of 8 are free for it"
-                )
+                reason = "no blocks: it needs 5, 4 of 8 are free for it"
+                assert composer.held == composer.obstacle(request) == reason
 
     @pytest.mark.parametrize(
         ("prompt", "fits"), [(12, True), (13, False)], ids=["above", "below the watermark"]
@@ -205,7 +236,7 @@ class TestAdmit:
         """8 blocks: 2 held, 1 promised for the decode's next token, 2 below the watermark."""
         bench = Bench(watermark=0.25)
         bench.run(1, 8, 8)
-        assert bool(bench.composer().admit(bench.wait(2, prompt))) is fits
+        assert bench.composer().admit(bench.wait(2, prompt)) is fits
 
     def test_nothing_after_a_preemption(self) -> None:
         bench = Bench(num_blocks=5)
@@ -214,7 +245,7 @@ class TestAdmit:
         small = bench.wait(3, 1, priority=5)
         composer = bench.composer()
         composer.preempt(victim)
-        assert composer.admit(small) == 0
+        assert not composer.admit(small)
         assert composer.obstacle(small) == "the pool just ran out of blocks"
 
     def test_obstacles_in_order(self) -> None:
@@ -229,8 +260,152 @@ class TestAdmit:
         assert bench.composer().obstacle(request) == "its last step is still running"
         request.num_in_flight = 0
         running = bench.run(2, 0, 4)
-        assert bench.composer().obstacle(request) == "no slot: 1 of 1 sequences run"
+        assert bench.composer().obstacle(request) == "no slot: 1 of 1 are taken"
         bench.knobs = Knobs(max_num_seqs=2, max_num_batched_tokens=4)
         composer = bench.composer()
         composer.schedule(running)
         assert composer.obstacle(request) == "no budget: the step's 4 tokens are given"
+
+    def test_one_with_a_prompt_to_run_whole_waits_for_the_budget(self) -> None:
+        """12 tokens a step, 5 of them a decode and a chunk: 8 would be too many, 7 are not."""
+        for prompt, fits in ((7, True), (8, False)):
+            bench = Bench(num_blocks=32, max_num_seqs=4, max_num_batched_tokens=12)
+            decode, chunk = bench.run(1, 4, 4), bench.run(2, 4, 20)
+            composer = bench.composer()
+            composer.schedule(decode)
+            composer.schedule(chunk, 4)
+            assert composer.admit(bench.wait(3, prompt), whole=True) is fits
+            if not fits:
+                assert composer.held == "no budget: its 8 tokens run whole, 7 are left"
+
+    def test_one_that_no_step_would_hold_whole_runs_in_chunks(self) -> None:
+        """12 tokens a step, 1 of them a decode: 11 fit in a step that has no other prompt."""
+        for prompt, fits in ((11, False), (12, True)):
+            bench = Bench(num_blocks=32, max_num_seqs=4, max_num_batched_tokens=12)
+            decode, chunk = bench.run(1, 4, 4), bench.run(2, 4, 20)
+            composer = bench.composer()
+            composer.schedule(decode)
+            composer.schedule(chunk, 4)
+            request = bench.wait(3, prompt)
+            assert composer.admit(request, whole=True) is fits
+            assert not fits or composer.rows[request].count == 7
+
+    def test_what_is_cached_need_not_run_whole(self) -> None:
+        bench = Bench(num_blocks=32, max_num_seqs=4, max_num_batched_tokens=12)
+        first = bench.run(1, 16, 16)
+        bench.cache.publish(first, 16)
+        request = make_request(2, [*first.prompt_token_ids, *range(11)])
+        bench.waiting.push(request)
+        composer = bench.composer()
+        composer.schedule(first)
+        assert composer.admit(request, whole=True)
+        assert composer.rows[request].count == 11
+
+    @pytest.mark.parametrize(("outputs", "fits"), [(16, True), (17, False)])
+    def test_reserving_needs_blocks_for_all_that_it_may_have(
+        self, outputs: int, fits: bool
+    ) -> None:
+        """8 blocks, 3 of them held: 20 tokens fit beside, 21 do not."""
+        bench = Bench()
+        bench.run(1, 9, 9)
+        request = bench.wait(2, 4, max_output_tokens=outputs)
+        composer = bench.composer()
+        assert composer.admit(request, reserve=True) is fits
+        if fits:
+            assert (len(request.block_table), len(request.reserved_blocks)) == (1, 4)
+            assert bench.cache.pool.num_reserved == 4
+        else:
+            assert composer.held == "no blocks: it needs 6, 5 of 8 are free for it"
+
+    def test_no_tokens_need_no_budget(self) -> None:
+        """A slot and blocks only: how a request-level batch is gathered."""
+        bench = Bench(max_num_seqs=2, max_num_batched_tokens=4)
+        running = bench.run(1, 0, 4)
+        request = bench.wait(2, 4)
+        composer = bench.composer()
+        composer.schedule(running)
+        assert not composer.admit(request)
+        assert composer.held == "no budget: the step's 4 tokens are given"
+        assert composer.admit(request, 0)
+        assert composer.held == ""
+        assert list(composer.rows) == [running]
+        assert bench.running == [running, request]
+
+    def test_a_fork_starts_from_what_its_source_has(self) -> None:
+        bench = Bench(prefix_caching=False)
+        source = bench.run(1, 10, 10)
+        source.num_committed_tokens = 10
+        fork = make_request(2, source.prompt_token_ids, fork_of=source)
+        bench.waiting.push(fork)
+        composer = bench.composer()
+        assert composer.admit(fork)
+        assert composer.rows[fork][1:3] == (9, 1)
+        assert bench.books.copies == {fork: (source.block_table[2], fork.block_table[2])}
+
+    def test_without_tokens_a_fork_starts_from_nothing(self) -> None:
+        """A copy that no row of its step goes with would be relied on if that step failed."""
+        bench = Bench(prefix_caching=False)
+        source = bench.run(1, 10, 10)
+        source.num_committed_tokens = 10
+        fork = make_request(2, source.prompt_token_ids, fork_of=source)
+        bench.waiting.push(fork)
+        composer = bench.composer()
+        assert composer.admit(fork, 0)
+        assert (fork.num_computed_tokens, fork.block_table, bench.books.copies) == (0, [], {})
+
+    def test_a_fork_that_is_preempted_at_once_is_not_copied(self) -> None:
+        """By a policy that admits before it schedules what runs."""
+        bench = Bench(prefix_caching=False)
+        source = bench.run(1, 12, 12)
+        source.num_committed_tokens = 12
+        fork = make_request(2, source.prompt_token_ids, fork_of=source)
+        bench.waiting.push(fork)
+        composer = bench.composer()
+        assert composer.admit(fork)
+        assert bench.books.copies
+        composer.preempt(fork)
+        assert (bench.books.copies, composer.admitted, list(composer.rows)) == ({}, [], [])
+        bench.cache.pool.check([(1, source.block_table)])
+
+    @pytest.mark.parametrize("state", ["RUNNING", "FINISHED"])
+    def test_one_that_does_not_wait_is_not_admitted(self, state: str) -> None:
+        bench = Bench()
+        other, request = bench.wait(1, 3), make_request(2, [1])
+        request.state = RequestState[state]
+        assert not bench.composer().admit(request)
+        assert bench.waiting.head(9) == [other]
+
+
+class TestGroups:
+    """Members that have ended keep slot and blocks until the last one ends."""
+
+    def test_slots_of_parked_members_are_taken(self) -> None:
+        bench = Bench(max_num_seqs=3)
+        members = [bench.run(1, 4, 4), bench.run(2, 4, 4)]
+        composer = bench.composer()
+        assert not composer.group_runs
+        composer.start_group(members)
+        assert (composer.group_runs, composer.num_slots) == (True, 1)
+        bench.running.remove(members[0])
+        assert bench.groups.leave(members[0], bench.cache.detach(members[0])) == []
+        bench.run(3, 4, 4)
+        assert bench.composer().num_slots == 0
+        waiting = bench.wait(4, 1)
+        assert bench.composer().obstacle(waiting) == "no slot: 3 of 3 are taken"
+        bench.running.remove(members[1])
+        freed = bench.groups.leave(members[1], bench.cache.detach(members[1]))
+        assert [seq for seq, _blocks in freed] == [1, 2]
+        assert bench.composer().num_slots == 2
+
+    def test_preempting_the_last_live_member_frees_the_parked_ones(self) -> None:
+        bench = Bench(num_blocks=4)
+        ended, lives, other = (bench.run(i, 4, 4) for i in (1, 2, 3))
+        composer = bench.composer()
+        composer.start_group([ended, lives])
+        bench.running.remove(ended)
+        bench.groups.leave(ended, bench.cache.detach(ended))
+        composer.preempt(lives)
+        assert bench.cache.pool.num_free == 3
+        assert bench.running == [other]
+        assert bench.groups.num_parked == 0
+        bench.cache.pool.check([(3, other.block_table)])

@@ -1,57 +1,176 @@
-"""The waiting queue: priority, then arrival; whatever comes and goes."""
+"""Queues whose order two requests never change: by arrival, priority or length; with ageing."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.request import Request
-from engine.scheduling.queue import WaitingQueue
-from tests.support.harness import make_request
+from engine.knobs import Knobs
+from engine.request import Request, RequestTimings
+from engine.scheduling.queue import Fcfs, Priority, Shortest, SortedQueue
+from tests.support.harness import CoreHarness, make_request
+
+ORDERS = [Fcfs, Priority, Shortest]
 
 
-def test_priority_then_arrival() -> None:
-    queue = WaitingQueue()
-    for ordinal, priority in enumerate([0, 2, 0, -1, 2]):
-        queue.push(make_request(ordinal, [1], priority=priority))
-    assert [r.ordinal for r in queue] == [1, 4, 0, 2, 3]
-    assert [r.ordinal for r in queue.head(2)] == [1, 4]
-    first = queue.first()
-    assert first is not None
-    assert first.ordinal == 1
+def make_queue(order: type[SortedQueue], ageing: float = 0.0) -> SortedQueue:
+    return order(Knobs(ageing=ageing))
 
 
-def test_empty() -> None:
-    queue = WaitingQueue()
+def arrived(ordinal: int, time: float, prompt: int = 1, **fields: object) -> Request:
+    return make_request(ordinal, [1] * prompt, timings=RequestTimings(time), **fields)
+
+
+def ordinals(queue: SortedQueue) -> list[int]:
+    return [request.ordinal for request in queue.head(1000)]
+
+
+class TestFcfs:
+    def test_arrival_whatever_the_priority_and_the_length(self) -> None:
+        queue = make_queue(Fcfs)
+        for ordinal, priority in [(3, 0), (1, -2), (2, 5)]:
+            queue.push(arrived(ordinal, 0.0, prompt=10 - ordinal, priority=priority))
+        assert ordinals(queue) == [1, 2, 3]
+
+
+class TestPriority:
+    def test_priority_then_arrival(self) -> None:
+        queue = make_queue(Priority)
+        for ordinal, priority in enumerate([0, 2, 0, -1, 2]):
+            queue.push(make_request(ordinal, [1], priority=priority))
+        assert ordinals(queue) == [1, 4, 0, 2, 3]
+        assert [r.ordinal for r in queue.head(2)] == [1, 4]
+        first = queue.first()
+        assert first is not None
+        assert first.ordinal == 1
+
+    def test_waiting_as_long_as_ageing_is_worth_one_level(self) -> None:
+        """At 10 s a level, 0 beats 2 if it came more than 20 s before."""
+        queue = make_queue(Priority, ageing=10.0)
+        queue.push(arrived(1, 0.0, priority=0))
+        queue.push(arrived(2, 19.9, priority=2))
+        queue.push(arrived(3, 20.0, priority=2))
+        queue.push(arrived(4, 20.1, priority=2))
+        assert ordinals(queue) == [2, 1, 3, 4]
+
+    @pytest.mark.parametrize("ageing", [0.0, 0.05, 0.3])
+    def test_nothing_starves_among_endless_urgent_arrivals(self, ageing: float) -> None:
+        """One slot, a step of 0.01 s, and an urgent request each step, so that one always waits.
+
+        Those that arrive within (3 - 0) * ageing of the low one go before it, and no others. Each
+        takes one step: that long it waits, give or take the one that arrives just then.
+        """
+        engine = CoreHarness(max_num_seqs=1, ageing=ageing)
+        engine.submit("low", [2], 1)
+        for i in range(150):
+            engine.submit(f"r{i}", [3], 1, priority=3)
+            engine.step()
+            if "low" in engine.ends:
+                break
+        if not ageing:
+            assert "low" not in engine.ends
+            return
+        queue = engine.ends["low"].timings.queue
+        assert queue is not None
+        assert queue == pytest.approx(3 * ageing, abs=0.011)
+
+
+class TestShortest:
+    def test_length_then_arrival(self) -> None:
+        queue = make_queue(Shortest)
+        for ordinal, prompt in enumerate([5, 2, 9, 2]):
+            queue.push(arrived(ordinal, 0.0, prompt=prompt, priority=ordinal))
+        assert ordinals(queue) == [1, 3, 0, 2]
+
+    def test_preempted_ones_go_first_by_arrival(self) -> None:
+        queue = make_queue(Shortest)
+        for ordinal, prompt, preemptions in [(1, 1, 0), (2, 9, 1), (3, 5, 2)]:
+            request = arrived(ordinal, 0.0, prompt=prompt)
+            request.num_preemptions = preemptions
+            queue.push(request)
+        assert ordinals(queue) == [2, 3, 1]
+
+    def test_waiting_as_long_as_ageing_is_worth_a_thousand_tokens(self) -> None:
+        queue = make_queue(Shortest, ageing=10.0)
+        queue.push(arrived(1, 0.0, prompt=2001))
+        queue.push(arrived(2, 19.9, prompt=1))
+        queue.push(arrived(3, 20.0, prompt=1))
+        assert ordinals(queue) == [2, 1, 3]
+
+    def test_a_long_prompt_does_not_starve(self) -> None:
+        """101 tokens against 1: what arrives 100 / 1000 * ageing later goes behind it."""
+        engine = CoreHarness(
+            max_num_seqs=1, max_num_batched_tokens=128, order="shortest", ageing=2.0
+        )
+        engine.submit("long", list(range(101)), 1)
+        for i in range(100):
+            engine.submit(f"r{i}", [3], 1)
+            engine.step()
+            if "long" in engine.ends:
+                break
+        queue = engine.ends["long"].timings.queue
+        assert queue is not None
+        assert queue == pytest.approx(0.2, abs=0.011)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_empty(order: type[SortedQueue]) -> None:
+    queue = make_queue(order)
     assert (queue.first(), queue.head(3), len(queue), list(queue)) == (None, [], 0, [])
 
 
-def test_one_that_comes_back_takes_its_old_place() -> None:
+@pytest.mark.parametrize("order", [Fcfs, Priority])
+def test_one_that_comes_back_takes_its_old_place(order: type[SortedQueue]) -> None:
     """Preempted, it waits before those that arrived later; also if it was not the head before."""
-    queue = WaitingQueue()
-    requests = [make_request(i, [1]) for i in range(3)]
+    queue = make_queue(order, ageing=60.0)
+    requests = [arrived(i, i / 10) for i in range(3)]
     for request in requests:
         queue.push(request)
     for _ in range(2):
         queue.remove(requests[1])
+        requests[1].num_preemptions += 1
         queue.push(requests[1])
     assert queue.head(9) == requests
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(-2, 2)), max_size=60))
-def test_against_a_sorted_list(actions: list[tuple[bool, int, int]]) -> None:
-    queue = WaitingQueue()
+@given(
+    st.sampled_from(ORDERS),
+    st.sampled_from((0.0, 1.0, 30.0)),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(-2, 2)), max_size=60),
+)
+def test_against_a_sorted_list(
+    order: type[SortedQueue], ageing: float, actions: list[tuple[bool, int, int]]
+) -> None:
+    """Whatever comes and goes, at either end and in between."""
+    queue = make_queue(order, ageing)
     waiting: list[Request] = []
     known: dict[int, Request] = {}
-    for push, ordinal, priority in actions:
-        request = known.setdefault(ordinal, make_request(ordinal, [1], priority=priority))
+    for push, ordinal, number in actions:
+        fields = {"priority": number, "prompt": 3 - number}
+        request = known.setdefault(ordinal, arrived(ordinal, float(ordinal), **fields))
         if push and request not in waiting:
             waiting.append(request)
             queue.push(request)
         elif not push and request in waiting:
             waiting.remove(request)
             queue.remove(request)
-        waiting.sort(key=lambda r: (-r.priority, r.ordinal))
-        assert list(queue) == waiting == queue.head(100)
+            request.num_preemptions += 1  # it was admitted and comes back without its blocks
+        waiting.sort(key=lambda r: (_rank(order, ageing, r), r.ordinal))
+        assert queue.head(100) == waiting
+        assert sorted(queue, key=waiting.index) == waiting
+        assert queue.head(2) == waiting[:2]
         assert queue.first() is (waiting[0] if waiting else None)
         assert len(queue) == len(waiting)
+
+
+def _rank(order: type[SortedQueue], ageing: float, request: Request) -> tuple[float, ...]:
+    """The place of a request, from what the order promises."""
+    arrival = request.timings.arrival
+    if order is Priority:
+        return (arrival - request.priority * ageing,) if ageing else (-request.priority,)
+    if order is Shortest:
+        if request.num_preemptions:
+            return (0.0,)
+        return (1.0, request.num_prompt_tokens + (arrival / ageing * 1000 if ageing else 0.0))
+    return ()

@@ -17,7 +17,7 @@ def test_at_once_without_a_step() -> None:
     reclaim = Reclaim(cache)
     request = make_request(1, range(8))
     cache.extend(request, 8)
-    reclaim.free(request)
+    reclaim.free(1, cache.detach(request))
     assert (cache.pool.num_free, reclaim.num_pending, request.block_table) == (8, 0, [])
 
 
@@ -29,8 +29,8 @@ def test_with_the_last_step_that_holds_them() -> None:
     cache.extend(second, 4)
     reclaim.step_begins(1, {1, 2})
     reclaim.step_begins(2, {1})
-    reclaim.free(both)
-    reclaim.free(second)
+    reclaim.free(1, cache.detach(both))
+    reclaim.free(2, cache.detach(second))
     assert (reclaim.num_pending, cache.pool.num_free) == (3, 5)
     assert reclaim.pending_tables() == [(1, [1, 0]), (2, [2])]
     reclaim.step_ended(1)
@@ -45,7 +45,7 @@ def test_a_step_that_does_not_name_them_is_not_waited_for() -> None:
     request = make_request(1, range(8))
     cache.extend(request, 8)
     reclaim.step_begins(1, {2})
-    reclaim.free(request)
+    reclaim.free(1, cache.detach(request))
     assert cache.pool.num_free == 8
 
 
@@ -56,10 +56,10 @@ def test_preempted_and_admitted_again_under_the_same_step() -> None:
     request = make_request(1, range(8))
     cache.extend(request, 8)
     reclaim.step_begins(1, {1})
-    reclaim.free(request)
+    reclaim.free(1, cache.detach(request))
     cache.extend(request, 4)
     reclaim.step_begins(2, {1})
-    reclaim.free(request)
+    reclaim.free(1, cache.detach(request))
     cache.pool.check(reclaim.pending_tables())
     reclaim.step_ended(1)
     assert cache.pool.num_free == 7

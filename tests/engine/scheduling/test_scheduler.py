@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
 from engine.cache.manager import KVCache
 from engine.config import EngineConfig
-from engine.knobs import Knobs
+from engine.knobs import KNOB_SPECS, ORDER_NAMES, Knobs, KnobValue
 from engine.request import FinishReason, Request, RequestState
 from engine.scheduling.composer import StepComposer
-from engine.scheduling.policies import POLICIES, POLICY_NAMES
+from engine.scheduling.orders import ORDERS
+from engine.scheduling.policies import DEFAULT, POLICIES, policy_names
+from engine.scheduling.policy import Policy
 from engine.scheduling.scheduler import Planned, Scheduler
 from tests.support.harness import CoreHarness, make_request
+
+CONFIG = EngineConfig(num_blocks=16, block_size=4, max_model_len=64)
 
 
 def make_scheduler(num_blocks: int = 16, max_num_seqs: int = 4) -> tuple[Scheduler, Knobs]:
@@ -23,7 +30,7 @@ def make_scheduler(num_blocks: int = 16, max_num_seqs: int = 4) -> tuple[Schedul
         max_num_batched_tokens=32,
     )
     knobs = Knobs(max_num_seqs=max_num_seqs, max_num_batched_tokens=32, watermark=0.0)
-    return Scheduler(KVCache(config, "key")), knobs
+    return Scheduler(KVCache(config, "key"), knobs), knobs
 
 
 def add(scheduler: Scheduler, ordinal: int, prompt: int = 6, **fields: object) -> Request:
@@ -33,7 +40,7 @@ def add(scheduler: Scheduler, ordinal: int, prompt: int = 6, **fields: object) -
 
 
 def plan(scheduler: Scheduler, knobs: Knobs) -> Planned:
-    planned = scheduler.plan(knobs)
+    planned = scheduler.plan(knobs, 0.0)
     assert planned is not None
     return planned
 
@@ -47,21 +54,28 @@ def end_step(scheduler: Scheduler, planned: Planned) -> None:
     scheduler.end_step(planned, publish=True)
 
 
-def test_stall_free_is_the_only_policy_and_the_default() -> None:
-    assert POLICY_NAMES == ("stall_free",)
-    assert Knobs().policy in POLICY_NAMES
+def held_up(scheduler: Scheduler, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
+    """Knobs that are not in force, but for those that policy or order ignore."""
+    notes = scheduler.effective(knobs)
+    return {name: note for name, note in notes.items() if not note[1].startswith("ignored by ")}
+
+
+def test_stall_free_is_the_default() -> None:
+    assert Knobs().policy == DEFAULT == policy_names()[0] == "stall_free"
+    assert Knobs().order in ORDERS
+    assert tuple(ORDERS) == ORDER_NAMES
 
 
 def test_the_policy_changes_with_its_knob(monkeypatch: pytest.MonkeyPatch) -> None:
-    class LastFirst:
-        """Admits nobody, and ignores a knob."""
+    class LastFirst(Policy):
+        """Admits nobody, and uses one of the knobs that the default uses."""
 
         name = "last_first"
-        ignores = frozenset({"prefill_chunk"})
+        uses = frozenset({"max_partial_prefills"})
 
-        def compose(self, composer: StepComposer) -> None:
-            for request in reversed(composer.running):
-                composer.schedule(request)
+        def compose(self, step: StepComposer) -> None:
+            for request in reversed(step.running):
+                step.schedule(request)
 
     monkeypatch.setitem(POLICIES, "last_first", LastFirst)
     scheduler, knobs = make_scheduler(max_num_seqs=2)
@@ -71,10 +85,14 @@ def test_the_policy_changes_with_its_knob(monkeypatch: pytest.MonkeyPatch) -> No
     other = Knobs(policy="last_first", max_num_seqs=4, prefill_chunk=3)
     planned = plan(scheduler, other)
     assert [row.seq for row in planned.plan.rows] == [2, 1]
-    assert scheduler.effective(other)["prefill_chunk"] == (3, "ignored by last_first")
+    notes = scheduler.effective(other)
+    assert notes["prefill_chunk"] == (3, "ignored by last_first")
+    assert "max_partial_prefills" not in notes
+    assert scheduler.waiting_reason == "held by last_first"
+    assert scheduler.effective(knobs)["policy"] == ("last_first", "takes effect with the next step")
     end_step(scheduler, planned)
     assert [row.seq for row in plan(scheduler, knobs).plan.rows] == [1, 2]
-    assert scheduler.effective(knobs) == {}
+    assert "prefill_chunk" not in scheduler.effective(knobs)
 
 
 def test_progress_counts_when_planned() -> None:
@@ -180,7 +198,7 @@ def test_wait_reason_by_position() -> None:
     assert scheduler.wait_reason(requests[0], 0) == "it is next"
     assert scheduler.wait_reason(requests[1], 1) == "behind 1"
     plan(scheduler, knobs)
-    reason = "no slot: 1 of 1 sequences run"
+    reason = "no slot: 1 of 1 are taken"
     assert scheduler.waiting_reason == scheduler.wait_reason(requests[1], 0) == reason
     assert scheduler.wait_reason(requests[3], 2) == (f"behind 2: {reason}")
 
@@ -200,11 +218,58 @@ def test_effective_is_requested_unless_something_holds_it_up() -> None:
     scheduler, knobs = make_scheduler()
     for ordinal in range(1, 4):
         add(scheduler, ordinal)
-    assert scheduler.effective(knobs) == {}
+    assert held_up(scheduler, knobs) == {}
     plan(scheduler, knobs)
-    assert scheduler.effective(knobs) == {}
+    assert held_up(scheduler, knobs) == {}
     fewer = Knobs(max_num_seqs=1, draining=True)
-    assert scheduler.effective(fewer) == {
+    assert held_up(scheduler, fewer) == {
         "max_num_seqs": (3, "2 more than asked for still run"),
         "draining": (True, "3 still run"),
     }
+
+
+def test_a_knob_without_effect_says_who_ignores_it() -> None:
+    """Under every pair of policy and order, exactly those that neither names."""
+    for policy, order in itertools.product(POLICIES, ORDERS):
+        knobs = Knobs(policy=policy, order=order)
+        scheduler = Scheduler(KVCache(CONFIG, "key"), knobs)
+        uses = {"policy": POLICIES[policy].uses, "order": ORDERS[order].uses}
+        names = {"policy": policy, "order": order}
+        ignored = {
+            spec.name: (getattr(knobs, spec.name), f"ignored by {names[spec.acts]}")
+            for spec in KNOB_SPECS
+            if spec.acts != "always" and spec.name not in uses[spec.acts]
+        }
+        notes = scheduler.effective(knobs)
+        assert ignored == {
+            name: notes[name] for name in notes if name not in held_up(scheduler, knobs)
+        }
+    everything = frozenset().union(*(p.uses for p in POLICIES.values()))
+    everything |= frozenset().union(*(o.uses for o in ORDERS.values()))
+    assert everything == {spec.name for spec in KNOB_SPECS if spec.acts != "always"}
+
+
+def test_a_static_batch_is_no_larger_than_the_slots() -> None:
+    scheduler, knobs = make_scheduler(max_num_seqs=4)
+    knobs = replace(knobs, policy="static", static_batch_size=9)
+    note = (4, "max_num_seqs allows no more")
+    scheduler.plan(knobs, 0.0)
+    assert held_up(scheduler, knobs) == {"static_batch_size": note}
+    assert held_up(scheduler, replace(knobs, static_batch_size=4)) == {}
+
+
+def test_parked_members_hold_their_slots() -> None:
+    """Static: what has ended counts beyond a lower number of slots, until the batch ends."""
+    engine = CoreHarness(policy="static", static_batch_size=3)
+    for i, tokens in enumerate((1, 2, 5)):
+        engine.submit(f"r{i}", [i, 1, 2], tokens)
+    for _ in range(2):
+        engine.step()
+    assert set(engine.ends) == {"r0", "r1"}
+    engine.core.change_knobs({"max_num_seqs": 1, "policy": "stall_free"}, "test")
+    engine.submit("next", [9, 9], 2)
+    engine.step()
+    assert engine.core.waiting_reason == "no slot: 3 of 1 are taken"
+    state = next(s for s in engine.snapshot().knobs if s.name == "max_num_seqs")
+    assert (state.effective, state.note) == (3, "2 more than asked for still run")
+    engine.finish()

@@ -7,6 +7,78 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.harness import CoreHarness
+from tests.support.timeline import Timeline
+
+
+def test_decodes_first_then_chunks_then_admissions() -> None:
+    """Sarathi-Serve, Algorithm 3: of a step's tokens (10) each decode gets one, then prompts that
+    are partly computed get a chunk (at most 4), then new ones, while places (5) last and fewer than
+    2 prompts are left partly computed.
+
+    | request | prompt     | outputs | arrives      |
+    | a b c d | 3 11 9 2   | 6 3 2 4 | before step 1 |
+    | e f     | 9 1        | 2 2     | before step 4 |
+    | g h i   | 14 14 1    | 2 1 1   | before step 8 |
+
+    1: 3 of a, which is all, 4 of b, and the 3 left of c: b and c are partly computed, so d waits.
+    2: a; 4 of b, 4 of c: 8 of 11 and 7 of 9 are computed. d waits, though a token is left.
+    3: a; 3 of b, 2 of c, which is all; 4 are left, and d's 2 fit.
+    4: a, b, c, d; 4 of e. f has no place. c has 2 outputs and ends.
+    5: a, b, d; 4 of e: 8 of 9; f in c's place. b has 3 and ends.
+    6: a, d, f; 1 of e. a has 6, d has 4, f has 2: they end. 7: e, which ends.
+    Then at most 1 partly computed, and no cap on a chunk.
+    8: 10 of g. 9: 4 of g and 6 of h; i waits for h. 10: g, 8 of h, 1 of i; all end.
+    """
+    line = Timeline(
+        max_num_seqs=5, max_num_batched_tokens=10, prefill_chunk=4, max_partial_prefills=2
+    )
+    line.arrive((3, 6), (11, 3), (9, 2), (2, 4))
+    assert line.steps(2) == ["A3 B4 C3", "a B4 C4"]
+    assert line.why == "2 of at most 2 prompts are partly computed"
+    assert line.step() == "a B3 C2 D2"
+    line.arrive((9, 2), (1, 2))
+    assert line.step() == "a b c d E4"
+    assert line.why == "no slot: 5 of 5 are taken"
+    assert line.ended == "c"
+    assert line.step() == "a b d E4 F1"
+    assert line.ended == "bc"
+    assert line.step() == "a d f E1"
+    assert line.ended == "abcdf"
+    assert line.step() == "e"
+    line.turn(prefill_chunk=0, max_partial_prefills=1)
+    line.arrive((14, 2), (14, 1), (1, 1))
+    assert line.steps(2) == ["G10", "G4 H6"]
+    assert line.why == "1 of at most 1 prompts are partly computed"
+    assert line.step() == "g H8 I1"
+    assert line.ended == "abcdefghi"
+    line.engine.finish()
+
+
+@given(
+    prompts=st.lists(st.integers(1, 40), min_size=2, max_size=12),
+    limit=st.integers(1, 3),
+    chunk=st.sampled_from((0, 3, 9)),
+    depth=st.sampled_from((1, 2)),
+)
+@settings(max_examples=40)
+def test_the_limit_on_partial_prefills_really_limits(
+    prompts: list[int], limit: int, chunk: int, depth: int
+) -> None:
+    line = Timeline(
+        max_num_batched_tokens=24,
+        prefill_chunk=chunk,
+        max_partial_prefills=limit,
+        depth=depth,
+        num_blocks=128,
+    )
+    line.arrive(*[(prompt, 2) for prompt in prompts])
+    line.engine.finish()
+    partial: set[int] = set()
+    for plan in line.engine.runner.plans:
+        for row in plan.rows:
+            if row.prefill:
+                (partial.discard if row.samples else partial.add)(row.seq)
+        assert len(partial) <= limit
 
 
 def shapes(engine: CoreHarness) -> list[list[tuple[int, int, bool]]]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from engine.errors import ErrorInfo
+from engine.logprobs import Candidate, OutputToken, TokenLogprobs
 from engine.output import End, StopFound, TokenOutput
 from engine.request import FinishReason, SamplingParams
 from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
@@ -22,12 +23,18 @@ PROMPT = (1, 2, 3, 4)
 FAULT = ErrorInfo("engine_error", "the device is gone")
 
 
+def scored(token_id: int) -> TokenLogprobs:
+    """What the core might say of a token."""
+    return TokenLogprobs(-token_id / 8, 2, ((token_id + 1, -0.5), (token_id, -token_id / 8)))
+
+
 class Desk:
     """A processor, and a core's side of a few requests, played by hand."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
         self.aborted: list[str] = []
+        self.asking: set[str] = set()
         self.processor = OutputProcessor(ChatCodec(tokenizer, KEY), self.aborted.append)
 
     def open(
@@ -39,6 +46,8 @@ class Desk:
     ) -> RequestStream:
         stream = RequestStream(request_id, wake)
         params = SamplingParams().override(sampling)
+        if params.logprobs is not None:
+            self.asking.add(request_id)
         self.processor.open(stream, params, num_messages)
         return stream
 
@@ -54,7 +63,8 @@ class Desk:
     def send(
         self, *token_ids: int, request_id: str = "r", end: End | None = None
     ) -> list[StopFound]:
-        return self.processor.process([TokenOutput(request_id, token_ids, end)])
+        found = tuple(map(scored, token_ids)) if request_id in self.asking else ()
+        return self.processor.process([TokenOutput(request_id, token_ids, end, found)])
 
 
 def end(
@@ -238,6 +248,62 @@ def test_outputs_of_several_requests_do_not_mix(desk: Desk) -> None:
     assert deltas == {"a": Delta("🜁", len(air)), "b": Delta("the cat", 2), "c": Delta(" ", 1)}
 
 
+def ids_of(delta: Delta | None) -> list[int]:
+    assert delta is not None
+    return [token.chosen.token_id for token in delta.logprobs]
+
+
+def test_log_probabilities_come_with_the_text_of_each_token(desk: Desk) -> None:
+    stream = desk.open(logprobs=2)
+    output = the, end_id = desk.tokens("the", "<|im_end|>")
+    after = Candidate(the + 1, desk.processor._codec.utf8(the + 1), -0.5)
+    chosen = Candidate(the, b"the", -the / 8)
+    desk.send(the)
+    assert stream.drain() == Delta("the", 1, None, (OutputToken(chosen, 2, (after, chosen)),))
+    desk.send(end_id, end=end(FinishReason.STOP, output))
+    delta, _ = last(stream)
+    assert (delta.text, delta.num_tokens) == ("", 1)
+    assert delta.logprobs[0].chosen.text == "<|im_end|>"
+
+
+def test_log_probabilities_of_parts_of_a_character_wait_for_it(desk: Desk) -> None:
+    stream = desk.open(logprobs=0)
+    air = desk.ids("🜁")
+    for token_id in air[:-1]:
+        desk.send(token_id)
+        assert stream.drain() is None
+    desk.send(air[-1])
+    delta = stream.drain()
+    assert ids_of(delta) == list(air)
+    assert delta is not None
+    assert b"".join(token.chosen.utf8 for token in delta.logprobs).decode() == "🜁"
+    assert delta.logprobs[0].chosen.text == "\ufffd"
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["same-output", "later-output"])
+def test_a_stop_string_cuts_log_probabilities(desk: Desk, together: bool) -> None:
+    stream = desk.open(stop=("t on",), logprobs=1)
+    output = desk.tokens("the", " cat", " is", " not", " on", " the", " mat")
+    if together:
+        desk.send(*output, end=end(FinishReason.LENGTH, output))
+    else:
+        for token_id in output:
+            desk.send(token_id)
+        desk.send(end=end(FinishReason.STOP, output[:5]))
+    delta, _ = last(stream)
+    assert (delta.text, delta.num_tokens) == ("the cat is no", 5)
+    assert ids_of(delta) == list(output[:5])
+
+
+def test_nothing_is_kept_of_what_was_handed_out(desk: Desk) -> None:
+    stream = desk.open(logprobs=0)
+    output = desk.tokens("the", " cat", " is")
+    for token_id in output:
+        desk.send(token_id)
+        assert ids_of(stream.drain()) == [token_id]
+    assert desk.processor._replies["r"].logprobs == []
+
+
 class Reader:
     def __init__(self) -> None:
         self.wakes = 0
@@ -375,6 +441,7 @@ def test_any_traffic_ends_each_stream_once_with_the_same_result(
     sampling: dict[str, object] = {
         "stop": tuple(data.draw(st.lists(st.text("the ca日", min_size=1, max_size=4), max_size=2))),
         "min_tokens": data.draw(st.integers(0, 6)),
+        "logprobs": data.draw(st.none() | st.just(2)),
     }
 
     whole = desk.open("whole", **sampling)
@@ -398,7 +465,9 @@ def test_any_traffic_ends_each_stream_once_with_the_same_result(
     desk.processor.close_all(FAULT)
 
     delta, finish = last(stream)
-    assert (delta.text, delta.num_tokens) == (expected.text, expected.num_tokens)
+    assert delta == expected
     assert finish == expected_finish
+    asked = sampling["logprobs"] is not None
+    assert ids_of(delta) == list(output[: delta.num_tokens] if asked else ())
     assert delta.num_tokens == finish.usage.completion_tokens
     assert len(stops) <= 1

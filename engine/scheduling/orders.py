@@ -1,0 +1,22 @@
+"""The orders that exist, by name."""
+
+from __future__ import annotations
+
+from engine.knobs import Knobs
+from engine.scheduling.fair import Fair
+from engine.scheduling.queue import Fcfs, Priority, Shortest, WaitingQueue
+
+ORDERS: dict[str, type[WaitingQueue]] = {
+    order.name: order for order in (Priority, Fcfs, Shortest, Fair)
+}
+
+
+def reorder(knobs: Knobs, before: WaitingQueue) -> WaitingQueue:
+    """The queue that the knobs ask for, with all that wait in the one before."""
+    queue = ORDERS[knobs.order](knobs)
+    # By arrival, so that a fair order meets its users in the order in which they came.
+    for request in sorted(before, key=lambda request: request.ordinal):
+        queue.push(request)
+    if isinstance(queue, Fair) and isinstance(before, Fair):
+        queue.resume(before)
+    return queue

@@ -1,0 +1,61 @@
+"""Prompts before decodes, as in vLLM V0 and TGI."""
+
+from __future__ import annotations
+
+from engine.scheduling.composer import StepComposer
+from engine.scheduling.policy import Policy
+
+
+class PrefillFirst(Policy):
+    """A step computes prompts only, or decodes only; prompts interrupt the decodes.
+
+    With `waiting_served_ratio` 0 it is vLLM V0: whenever the head of the queue can be admitted, a
+    step of whole prompts runs and every decode waits for it. TGI's router weighs the two: prompts
+    interrupt only when those that wait are `waiting_served_ratio` times those that run, or once
+    those got `max_waiting_tokens` tokens since the last prompts, the one that prompts give
+    included; and a step of decodes follows each interruption. Blocks are given on demand, and
+    requests preempted when they run out (PagedAttention, SOSP'23).
+
+    Unlike both: a prompt longer than the token budget runs in chunks, over several steps of
+    prompts.
+    """
+
+    name = "prefill_first"
+    uses = frozenset({"waiting_served_ratio", "max_waiting_tokens"})
+
+    def __init__(self) -> None:
+        self._tokens_since = 0
+        self._interrupted = False
+
+    def compose(self, step: StepComposer) -> None:
+        prompts = [request for request in step.running if request.is_prefill]
+        decoding = len(step.running) - len(prompts)
+        for request in prompts:
+            step.schedule(request)
+        if step.rows or self._interrupts(step, decoding):
+            while (head := step.next_waiting) and step.admit(head, whole=True):
+                pass
+        if step.rows:
+            self._tokens_since, self._interrupted = 1, decoding > 0
+            return
+        for request in tuple(step.running):
+            step.schedule(request)
+        self._tokens_since += 1
+        self._interrupted = False
+
+    def _interrupts(self, step: StepComposer, decoding: int) -> bool:
+        """Whether prompts may go before decodes now."""
+        ratio, patience = step.knobs.waiting_served_ratio, step.knobs.max_waiting_tokens
+        if not decoding or not ratio:
+            return True
+        if self._interrupted:
+            step.hold("decodes go on: prompts went before them in the last step")
+            return False
+        wanted = int(decoding * ratio)
+        if self._tokens_since >= patience or step.num_waiting >= wanted:
+            return True
+        step.hold(
+            f"decodes go on: {step.num_waiting} of {wanted} wait to interrupt {decoding}, or after "
+            f"{patience - self._tokens_since} more steps"
+        )
+        return False

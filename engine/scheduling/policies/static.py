@@ -1,0 +1,66 @@
+"""Request-level batching: a batch runs until its longest member ends."""
+
+from __future__ import annotations
+
+from engine.request import Request, RequestState
+from engine.scheduling.composer import StepComposer
+from engine.scheduling.policy import Policy
+
+
+class Static(Policy):
+    """Requests wait until a batch is full, then run together until the slowest has ended.
+
+    FasterTransformer, and `generate` of transformers: prompts are padded to the longest, decoding
+    begins when all are computed, and a member that has ended keeps its slot, its blocks and its
+    place in every step (a bubble) until the last one ends. Blocks for prompt and `max_tokens` are
+    reserved. With `static_fill` full, a batch starts only when `static_batch_size` requests wait;
+    with idle, also with fewer when nothing runs, so that a lone chat is served.
+
+    Padding and bubbles are counted in each step's record, not computed. A batch is as large as
+    slots and blocks allow. Prompts beyond the step's token budget are computed over several steps.
+    What another policy left running ends first.
+    """
+
+    name = "static"
+    uses = frozenset({"static_batch_size", "static_fill"})
+
+    def compose(self, step: StepComposer) -> None:
+        if not step.running:
+            if not step.num_waiting or not self.starts(step, self.size(step)):
+                return
+            self._start(step, self.size(step))
+        elif step.num_waiting:
+            runs = "the batch before" if step.group_runs else "what ran before"
+            step.hold(f"batch {self._filled(step)}, until {runs} has ended")
+        prompts = [request for request in step.running if request.is_prefill]
+        for request in prompts or tuple(step.running):
+            step.schedule(request)
+
+    def size(self, step: StepComposer) -> int:
+        """Members of a full batch."""
+        return min(step.knobs.static_batch_size, step.knobs.max_num_seqs)
+
+    def starts(self, step: StepComposer, size: int) -> bool:
+        """Whether a batch starts now that nothing runs; if not, the step says what it waits for."""
+        if step.num_waiting >= size or step.knobs.static_fill == "idle" or self.resumes(step):
+            return True
+        step.hold(f"batch {self._filled(step)}")
+        return False
+
+    def resumes(self, step: StepComposer) -> bool:
+        """Whether the next request was preempted: it waited for company once."""
+        head = step.next_waiting
+        return head is not None and head.state is RequestState.PREEMPTED
+
+    def _filled(self, step: StepComposer) -> str:
+        size = self.size(step)
+        return f"{min(step.num_waiting, size)}/{size}"
+
+    def _start(self, step: StepComposer, size: int) -> None:
+        members: list[Request] = []
+        while len(members) < size and (head := step.next_waiting):
+            if not step.admit(head, 0, reserve=True):
+                break
+            members.append(head)
+        if members:
+            step.start_group(members)

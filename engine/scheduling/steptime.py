@@ -1,0 +1,150 @@
+"""StepTime: how long a step takes, learned from the steps that were taken."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Tokens from which a step may grow steeper: from reading weights to arithmetic. The crossing is at
+# 175 tokens for OPT-13B on an A100, at 258 for Llama-8B on an H100, at 353 for Qwen-0.5B on an L4.
+_KNOTS = (128, 256, 512)
+_READY_STEPS = 8
+_FORGETTING = 1 / 256
+# Residuals above this many times the usual one count less (Huber's weight).
+_TUNING = 3.0
+_PASSES = 2
+_FIRST_SCALE = 0.1
+# Keeps steps that are predicted exactly from making every other one an outlier.
+_LEAST_SCALE = 0.01
+# Of the measurement; keeps the weight of a step finite.
+_LEAST_SHARE = 1e-3
+_SCALE_RATE = 1 / 8
+
+
+class Work(NamedTuple):
+    """Size of a step.
+
+    Attributes:
+        tokens: computed.
+        rows: sequences.
+        read: tokens of context that its decodes read.
+        attended: pairs of a query and a key of its prompts.
+    """
+
+    tokens: int = 0
+    rows: int = 0
+    read: int = 0
+    attended: int = 0
+
+    def decode(self, position: int) -> Work:
+        """With one more decode, of the token at `position`."""
+        tokens, rows, read, attended = self
+        return Work(tokens + 1, rows + 1, read + position + 1, attended)
+
+    def prefill(self, start: int, count: int) -> Work:
+        """With one more prompt, of which tokens [start, start + count) are computed."""
+        tokens, rows, read, attended = self
+        pairs = count * (2 * start + count + 1) // 2
+        return Work(tokens + count, rows + 1, read, attended + pairs)
+
+
+class StepTime:
+    """Seconds of a step as a linear function of its work, with coefficients that are not negative:
+
+        t = a0 + a1 n + sum_k a_k max(n - knot_k, 0) + b rows + c read + d attended
+
+    n are the tokens. Convex in n, as a roofline is, so that it goes on with the last slope seen.
+    The coefficients minimise the exponentially weighted sum of squared relative errors, from normal
+    equations kept over the steps and solved by coordinate descent from where they were, which moves
+    nothing that the recent steps say nothing about. Two guards:
+
+    - An outlier of relative residual r weighs min(1, 3 s / |r|), s the usual |r| (Huber, "Robust
+      Estimation of a Location Parameter", 1964).
+    - The past is forgotten at the rate 1/256 + s^2 a step: slowly while predictions hold, in a
+      few steps when the machine has become another one.
+
+    Attributes:
+        steps: learned from.
+        largest: tokens of the largest step learned from.
+    """
+
+    def __init__(self) -> None:
+        size = 5 + len(_KNOTS)
+        self.steps = 0
+        self.largest = 0
+        self._normal = [[0.0] * size for _ in range(size)]
+        self._target = [0.0] * size
+        self._coefficients = [0.0] * size
+        self._scale = _FIRST_SCALE
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has seen steps enough to be asked."""
+        return self.steps >= _READY_STEPS
+
+    def seconds(self, work: Work) -> float:
+        """Expected duration; 0 before anything was learned."""
+        tokens, rows, read, attended = work
+        base, slope, bend1, bend2, bend3, row, reading, pair = self._coefficients
+        seconds = base + slope * tokens + row * rows + reading * read + pair * attended
+        knot1, knot2, knot3 = _KNOTS
+        if tokens > knot1:
+            seconds += bend1 * (tokens - knot1)
+            if tokens > knot2:
+                seconds += bend2 * (tokens - knot2)
+                if tokens > knot3:
+                    seconds += bend3 * (tokens - knot3)
+        return seconds
+
+    def fit(self, work: Work, start: int, most: int, seconds: float) -> int:
+        """Most tokens of a prompt from `start` on, up to `most`, that beside `work` end in time."""
+        if self.seconds(work.prefill(start, most)) <= seconds:
+            return most
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.seconds(work.prefill(start, middle)) <= seconds:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def learn(self, work: Work, seconds: float) -> None:
+        """Take in a step that was measured."""
+        if not (seconds > 0 and work.tokens):
+            return
+        weight = 1 / seconds**2
+        if self.ready:
+            expected = max(self.seconds(work), _LEAST_SHARE * seconds)
+            residual = abs(seconds / expected - 1)
+            # One over the measurement would favour short steps.
+            weight = min(1.0, _TUNING * self._scale / max(residual, 1e-9)) / expected**2
+            self._scale += _SCALE_RATE * (min(residual, 1.0) - self._scale)
+            self._scale = max(self._scale, _LEAST_SCALE)
+        self._add(work, seconds, weight)
+        for _ in range(_PASSES):
+            self._descend()
+        self.steps += 1
+        self.largest = max(self.largest, work.tokens)
+
+    def _add(self, work: Work, seconds: float, weight: float) -> None:
+        tokens, rows, read, attended = work
+        features = [1.0, tokens, *(max(tokens - knot, 0) for knot in _KNOTS), rows, read, attended]
+        kept = max(0.0, 1 - _FORGETTING - self._scale**2) if self.ready else 1.0
+        for i, feature in enumerate(features):
+            amount = weight * feature
+            row = self._normal[i]
+            self._normal[i] = [
+                kept * old + amount * other for old, other in zip(row, features, strict=True)
+            ]
+            self._target[i] = kept * self._target[i] + amount * seconds
+
+    def _descend(self) -> None:
+        """One pass of non-negative coordinate descent."""
+        coefficients = self._coefficients
+        for i, row in enumerate(self._normal):
+            curvature = row[i]
+            if curvature > 0:
+                slope = self._target[i] - sum(
+                    [entry * value for entry, value in zip(row, coefficients, strict=True)]
+                )
+                coefficients[i] = max(0.0, coefficients[i] + slope / curvature)

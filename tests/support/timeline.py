@@ -1,0 +1,65 @@
+"""Timelines: what each step ran, short enough to be worked out by hand beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.plan import Row, StepPlan
+from tests.support.harness import CoreHarness
+
+
+class Timeline:
+    """Drives an engine whose requests are named a, b, c... in the order of arrival.
+
+    A step is written as its rows: `a` is a decode of a, `A5` five tokens of its prompt; `pad7` are
+    seven tokens of prompt padding and `bubble2` two decodes of members that have ended.
+    """
+
+    def __init__(self, **options: object) -> None:
+        self.engine = CoreHarness(**({"prefix_caching": False} | options))  # type: ignore[arg-type]
+        self._arrivals = 0
+
+    def arrive(self, *shapes: tuple[int, int]) -> None:
+        """Requests of (prompt tokens, output tokens)."""
+        for prompt, outputs in shapes:
+            name = _name(self._arrivals + 1)
+            self._arrivals += 1
+            tokens = [(31 * self._arrivals + i) % 1000 for i in range(prompt)]
+            self.engine.submit(name, tokens, outputs)
+
+    def step(self) -> str:
+        """What the next step ran; empty if nothing."""
+        before = len(self.engine.runner.plans)
+        self.engine.step()
+        return " / ".join(_show(plan) for plan in self.engine.runner.plans[before:])
+
+    def steps(self, count: int) -> list[str]:
+        return [self.step() for _ in range(count)]
+
+    @property
+    def why(self) -> str:
+        """Why the head of the queue waits."""
+        return self.engine.core.waiting_reason
+
+    @property
+    def ended(self) -> str:
+        """Those that have ended."""
+        return "".join(sorted(self.engine.ends))
+
+    def turn(self, **changes: object) -> None:
+        self.engine.core.change_knobs(changes, "test")
+
+
+def _name(ordinal: int) -> str:
+    return chr(ord("a") + ordinal - 1)
+
+
+def _show(plan: StepPlan) -> str:
+    shown = [_name(r.seq).upper() + str(r.count) if r.prefill else _name(r.seq) for r in plan.rows]
+    return " ".join([*shown, *_wasted(plan.padding)])
+
+
+def _wasted(padding: Sequence[Row]) -> list[str]:
+    prompt = sum(row.count for row in padding if row.prefill)
+    bubbles = sum(row.count for row in padding if not row.prefill)
+    return [f"pad{prompt}"] * bool(prompt) + [f"bubble{bubbles}"] * bool(bubbles)

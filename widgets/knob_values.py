@@ -1,0 +1,59 @@
+"""Values of a knob: one turn on, and as they are typed."""
+
+from __future__ import annotations
+
+from engine.knobs import KnobValue
+from engine.ledger import KnobState
+
+# Where a knob at 0 goes when it is doubled, as a share of its range: an engine whose prefill chunk
+# had no cap would nearly stop at 1.
+_FIRST_SHARE = 1 / 32
+
+
+def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
+    """`value` one turn on, within what is allowed; a text stays as it is."""
+    allowed, step = knob.allowed, knob.spec.step
+    if allowed.choices:
+        place = allowed.choices.index(value) if value in allowed.choices else 0
+        return allowed.choices[(place + (1 if up else -1)) % len(allowed.choices)]
+    if isinstance(value, str):
+        return value
+    if step < 1:
+        new: float = round(value + (step if up else -step), 9)
+    elif up:
+        new = value * step or max(round(allowed.high * _FIRST_SHARE), 1)
+    else:
+        new = value // step
+    new = min(max(new, allowed.low), allowed.high)
+    return int(new) if isinstance(value, int) else float(new)
+
+
+def typed_key(knob: KnobState, typed: str | None, character: str) -> bool:
+    """Whether a key adds to what is typed into a knob.
+
+    A digit begins a number. A text is begun with Enter only, for letters are keys of their own.
+
+    Args:
+        typed: so far; None if nothing is being typed.
+    """
+    if knob.allowed.choices or not character:
+        return False
+    if knob.allowed.form:
+        return typed is not None and character.isprintable()
+    return character in "0123456789.-" + ("e" if typed else "")
+
+
+def parsed(knob: KnobState, text: str) -> KnobValue:
+    """What was typed; what is no number where one is wanted stays, for the engine to refuse."""
+    if not knob.allowed.form:
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
+
+
+def is_ignored(knob: KnobState) -> bool:
+    """Whether the policy or the order in force makes no use of it."""
+    return knob.spec.acts != "always" and bool(knob.note) and knob.effective == knob.requested
