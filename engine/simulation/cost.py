@@ -1,0 +1,83 @@
+"""CostModel: how long a step takes. `Roofline` computes it from a device and a model's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.plan import Row, StepPlan
+from engine.shape import ModelShape
+from engine.simulation.devices import Device
+
+
+class CostModel(Protocol):
+    """Says how long steps take."""
+
+    def seconds(self, plan: StepPlan) -> float:
+        """Seconds from the start of a step to the start of the next, while there is work."""
+        ...
+
+
+class Roofline:
+    """Each group of operators takes as long as its arithmetic or its memory traffic, whichever is
+    longer (Williams, Waterman, Patterson, "Roofline", CACM 2009, section 3), plus the overheads.
+
+    The groups are those that Vidur (MLSys'24, operator triaging) models apart: the layers'
+    matrices, the output head, attention of prefills, attention of decodes. One maximum over the
+    whole step would hide the reading of decodes' caches behind the arithmetic of a prompt in the
+    same step, which run one after the other. In numbers, for T tokens and S sampled rows:
+
+        matrices  max(2 P T / F, w P / B)                  P active parameters of w bytes
+        head      max(2 h V S / F, w h V / B) if S > 0     h hidden size, V vocabulary
+        attention max(2 H (d + v) pairs / F, KV bytes read and written / B), each phase
+
+    with F and B what the device gives after its efficiencies. Activations and block copies are left
+    out. Of a mixture of experts one token's experts are read, so that it is too cheap for batches;
+    named shapes are dense.
+
+    Args:
+        charge_padding: also cost what a padded batch computes for nothing (`StepPlan.padding`).
+    """
+
+    def __init__(self, device: Device, shape: ModelShape, *, charge_padding: bool = False) -> None:
+        self._shape = shape
+        self._charge_padding = charge_padding
+        flops, byte = 1 / device.flops, 1 / device.bandwidth
+        head = shape.hidden_size * shape.vocab_size
+        width = shape.head_dim + shape.value_dim
+        self._token_seconds = 2 * shape.num_active_params * flops
+        self._weights_seconds = shape.num_active_params * shape.dtype_bytes * byte
+        self._sample_seconds = 2 * head * flops
+        self._head_seconds = head * shape.dtype_bytes * byte
+        self._pair_seconds = 2 * shape.num_heads * width * flops
+        self._read_seconds = shape.num_kv_heads * width * shape.dtype_bytes * byte
+        self._write_seconds = shape.kv_bytes_per_token * byte
+        self._overhead = device.step_overhead + shape.num_layers * device.layer_overhead
+
+    def seconds(self, plan: StepPlan) -> float:
+        """See `CostModel.seconds`."""
+        seconds = self._overhead
+        tokens = samples = 0
+        for rows in by_phase(charged_rows(plan, self._charge_padding)):
+            work = self._shape.work(rows)
+            tokens += work.tokens
+            samples += work.samples
+            seconds += max(
+                work.attended * self._pair_seconds,
+                work.read * self._read_seconds + work.tokens * self._write_seconds,
+            )
+        if tokens:
+            seconds += max(tokens * self._token_seconds, self._weights_seconds)
+        if samples:
+            seconds += max(samples * self._sample_seconds, self._head_seconds)
+        return seconds
+
+
+def charged_rows(plan: StepPlan, charge_padding: bool) -> tuple[Row, ...]:
+    """The rows that cost time."""
+    return plan.rows + plan.padding if charge_padding else plan.rows
+
+
+def by_phase(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Decodes and prefills."""
+    return [row for row in rows if not row.prefill], [row for row in rows if row.prefill]

@@ -1,0 +1,210 @@
+"""Fitted: step time learned from the records of a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InvalidConfigError
+from engine.plan import StepPlan
+from engine.shape import ModelShape
+from engine.simulation.cost import charged_rows
+from engine.simulation.records import Recording
+from engine.telemetry import StepRecord
+
+Array = NDArray[np.float64]
+
+_MIN_STEPS = 50
+_HELD_OUT = 5
+# Steps that a stretch of token counts needs for a slope of its own.
+_MIN_STEPS_OF_SLOPE = 10
+_REWEIGHTINGS = 3
+
+
+class Features(NamedTuple):
+    """What step time depends on; known of a plan before it runs and of a record after it.
+
+    Attributes:
+        tokens, samples, attended, read: as in `StepWork`.
+        prefill_rows, decode_rows: sequences.
+    """
+
+    tokens: float
+    samples: float
+    attended: float
+    read: float
+    prefill_rows: float
+    decode_rows: float
+
+
+@dataclass(frozen=True, slots=True)
+class FitError:
+    """How far predictions lie from steps that the fit has not seen, relative to the prediction."""
+
+    steps: int
+    median: float
+    p90: float
+
+
+class Fitted:
+    """A `CostModel` with non-negative coefficients, linear in the features but for the tokens:
+
+        seconds = c + sum_i a_i ramp_i(tokens) + b . (samples, attended, read, rows of each phase)
+
+    `ramp_i` is how much of the tokens lies between two knots, powers of two, so that the curve of
+    the matrix products may bend either way but never falls: from reading weights to arithmetic, and
+    in the steps of a kernel's tiles. Beyond the last knot it goes on with the last slope.
+
+    Attributes:
+        error: on every fifth step, which the fit was not shown.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        knots: Array,
+        coefficients: Array,
+        error: FitError,
+        *,
+        charge_padding: bool = False,
+    ) -> None:
+        self.error = error
+        self._shape = shape
+        self._knots = knots
+        self._coefficients = coefficients
+        self._charge_padding = charge_padding
+
+    @staticmethod
+    def to(recording: Recording, *, charge_padding: bool = False) -> Fitted:
+        """Fit to the steps of a real run.
+
+        Least squares of relative errors. The weights are one over the prediction, found by fitting
+        again: one over the measurement would favour short steps, by twice the squared relative
+        noise (8 % at a noise of 20 %).
+
+        Raises:
+            InvalidConfigError: too few steps followed upon one another.
+        """
+        shape = recording.shape
+        steps = busy_steps(recording.records)
+        if len(steps) < _MIN_STEPS:
+            raise InvalidConfigError(
+                f"the records have {len(steps)} steps that followed another without a pause; a fit "
+                f"needs at least {_MIN_STEPS}",
+                "fit",
+            )
+        features = np.array([features_of_record(record, shape) for record, _ in steps], float)
+        seconds = np.array([seconds for _, seconds in steps])
+        held_out = np.arange(len(steps)) % _HELD_OUT == _HELD_OUT - 1
+        knots = _knots(features[~held_out, 0])
+        matrix = _columns(features, knots)
+        shown, wanted = matrix[~held_out], seconds[~held_out]
+        predicted = wanted
+        for _ in range(_REWEIGHTINGS):
+            coefficients = nonnegative_least_squares(shown / predicted[:, None], wanted / predicted)
+            predicted = np.maximum(shown @ coefficients, 1e-3 * wanted)
+        expected = matrix[held_out] @ coefficients
+        off = np.abs(seconds[held_out] / expected - 1)
+        error = FitError(int(held_out.sum()), float(np.median(off)), float(np.quantile(off, 0.9)))
+        return Fitted(shape, knots, coefficients, error, charge_padding=charge_padding)
+
+    def seconds(self, plan: StepPlan) -> float:
+        """See `CostModel.seconds`."""
+        rows = charged_rows(plan, self._charge_padding)
+        work = self._shape.work(rows)
+        prefills = sum([row.prefill for row in rows])
+        features = Features(
+            work.tokens, work.samples, work.attended, work.read, prefills, len(rows) - prefills
+        )
+        return float((_columns(np.array([features], float), self._knots) @ self._coefficients)[0])
+
+
+def busy_steps(records: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
+    """Steps that followed another at once, with the seconds from its end to theirs: all that a step
+    costs a busy engine, planning, bookkeeping and what its thread does between steps included."""
+    steps = []
+    for before, record in pairwise(records):
+        went_on = before.running > len(before.finished) and record.step == before.step + 1
+        if went_on and not before.error and not record.error:
+            steps.append((record, record.end - before.end))
+    return steps
+
+
+def features_of_record(record: StepRecord, shape: ModelShape) -> Features:
+    """The features behind a record: `ModelShape.cost`, undone."""
+    width = shape.head_dim + shape.value_dim
+    flops = record.cost.flops - 2 * shape.num_active_params * record.num_tokens
+    flops -= 2 * shape.hidden_size * shape.vocab_size * record.output_tokens
+    bytes_read = record.cost.bytes - shape.weight_bytes
+    bytes_read -= shape.kv_bytes_per_token * record.num_tokens
+    return Features(
+        record.num_tokens,
+        record.output_tokens,
+        max(0.0, flops / (2 * shape.num_heads * width)),
+        bytes_read / (shape.num_kv_heads * width * shape.dtype_bytes),
+        record.prefill_rows,
+        record.decode_rows,
+    )
+
+
+def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
+    """The x >= 0 that minimises |matrix x - target|.
+
+    Lawson and Hanson, "Solving Least Squares Problems" (1974), algorithm 23.10: variables enter one
+    by one, the one whose growth helps most first, and leave where they would turn negative.
+
+    Args:
+        matrix: [rows, columns].
+        target: [rows].
+    """
+    scale = np.linalg.norm(matrix, axis=0)
+    scale[scale == 0] = 1.0
+    scaled = matrix / scale
+    solution = np.zeros(matrix.shape[1])
+    free = np.zeros(matrix.shape[1], bool)
+    for _ in range(3 * matrix.shape[1]):
+        gradient = scaled.T @ (target - scaled @ solution)
+        gradient[free] = 0.0
+        entering = int(np.argmax(gradient))
+        if gradient[entering] <= 1e-10 * np.linalg.norm(target):
+            break
+        free[entering] = True
+        while True:
+            trial = np.zeros_like(solution)
+            trial[free] = np.linalg.lstsq(scaled[:, free], target, rcond=None)[0]
+            negative = free & (trial <= 0)
+            if not negative.any():
+                solution = trial
+                break
+            # As far towards the trial as nothing turns negative; what reaches zero leaves.
+            room = solution[negative] / (solution[negative] - trial[negative])
+            solution = solution + room.min() * (trial - solution)
+            free &= solution > 1e-15
+            solution[~free] = 0.0
+    result: Array = solution / scale
+    return result
+
+
+def _knots(tokens: Array) -> Array:
+    """Powers of two between which the steps are many enough to show a slope."""
+    knots = [0.0]
+    power = 1.0
+    while power < tokens.max():
+        between = np.count_nonzero((tokens > knots[-1]) & (tokens <= power))
+        beyond = np.count_nonzero(tokens > power)
+        if min(between, beyond) >= _MIN_STEPS_OF_SLOPE:
+            knots.append(power)
+        power *= 2
+    return np.array(knots)
+
+
+def _columns(features: Array, knots: Array) -> Array:
+    """[steps, columns]: the constant, a ramp for each knot, the other features."""
+    widths = np.append(np.diff(knots), np.inf)
+    ramps = np.clip(features[:, :1] - knots, 0.0, widths)
+    return np.hstack((np.ones((len(features), 1)), ramps, features[:, 1:]))

@@ -1,0 +1,66 @@
+"""SimulatedRunner: a runner that costs time on a virtual clock instead of running a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.plan import PhaseTimes, StepPlan, StepResult
+from engine.simulation.clock import VirtualClock
+from engine.simulation.cost import CostModel
+
+# The only tokens it samples. `EOS` is what the core is told ends a sequence.
+EOS = 0
+TOKEN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    plan: StepPlan
+    seconds: float
+    finished: float
+
+
+class SimulatedRunner:
+    """An `engine.plan.Runner`: samples `EOS` as soon as a request's `min_tokens` allows it.
+
+    The device computes one step after the other; a step begins when it is submitted or when the one
+    before has ended, and the clock moves in `result` only.
+
+    Args:
+        depth: steps that may be submitted before the first result is asked for.
+    """
+
+    def __init__(self, clock: VirtualClock, cost: CostModel, depth: int = 1) -> None:
+        self._clock = clock
+        self._cost = cost
+        self._depth = depth
+        self._free_at = 0.0
+        # For each sequence the computed length from which its next token may be its last.
+        self._lengths: dict[int, int] = {}
+
+    @property
+    def depth(self) -> int:
+        return self._depth
+
+    def submit(self, plan: StepPlan) -> _Handle:
+        seconds = self._cost.seconds(plan)
+        self._free_at = max(self._free_at, self._clock()) + seconds
+        return _Handle(plan, seconds, self._free_at)
+
+    def result(self, handle: object) -> StepResult:
+        assert isinstance(handle, _Handle)
+        self._clock.sleep_until(handle.finished)
+        plan, lengths = handle.plan, self._lengths
+        for seq in plan.released:
+            lengths.pop(seq, None)
+        for new in plan.new:
+            lengths[new.seq] = new.num_prompt_tokens + max(new.sampling.min_tokens, 1) - 1
+        # Looked up by length, not counted down, so that a row costs 0.1 us.
+        token_ids = tuple(
+            [
+                EOS if row.start + row.count >= lengths[row.seq] else TOKEN
+                for row in plan.rows
+                if row.samples
+            ]
+        )
+        return StepResult(token_ids, PhaseTimes(forward=handle.seconds))

@@ -1,0 +1,127 @@
+"""Simulated: the real core, scheduler and cache over a runner that only costs time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.errors import InvalidConfigError, ModelError
+from engine.knobs import Knobs
+from engine.shape import ModelShape
+from engine.simulation.clock import VirtualClock
+from engine.simulation.cost import CostModel
+from engine.simulation.devices import Device
+from engine.simulation.runner import EOS, SimulatedRunner
+from engine.snapshot import ModelCard
+
+_BLOCK_SIZE = 16
+_DTYPES = {2: "bfloat16", 4: "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """An engine in virtual time. `engine.drive.drive` puts a load through it."""
+
+    core: EngineCore
+    clock: VirtualClock
+
+
+def build(
+    config: EngineConfig,
+    knobs: Knobs,
+    shape: ModelShape,
+    cost: CostModel,
+    *,
+    name: str = "simulated",
+    depth: int = 1,
+) -> Simulated:
+    """An engine whose steps take as long as `cost` says, and whose requests end at `min_tokens`.
+
+    Args:
+        name: of the model, for people.
+        depth: steps planned ahead, as `engine.plan.Runner` has it.
+
+    Raises:
+        InvalidConfigError: a knob outside the envelope.
+    """
+    clock = VirtualClock()
+    card = ModelCard(
+        name=name,
+        architecture="",
+        num_params=shape.num_params,
+        dtype=config.dtype,
+        device=config.device,
+        attention="simulated",
+        max_model_len=config.max_model_len,
+        weight_bytes=shape.weight_bytes,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+    )
+    core = EngineCore(
+        config=config,
+        runner=SimulatedRunner(clock, cost, depth),
+        shape=shape,
+        card=card,
+        key=name,
+        eos_token_ids=frozenset({EOS}),
+        knobs=knobs,
+        clock=clock,
+    )
+    return Simulated(core, clock)
+
+
+def envelope(
+    device: Device,
+    shape: ModelShape,
+    *,
+    max_model_len: int,
+    max_num_seqs: int = 256,
+    max_num_batched_tokens: int = 2048,
+    memory_share: float = 0.9,
+    kv_slots: int | None = None,
+) -> EngineConfig:
+    """The envelope of a model on a device: the pool takes what the weights leave.
+
+    Args:
+        memory_share: of the device's memory that weights and pool may take; the rest is the step's.
+        kv_slots: token slots of the pool instead, whatever the memory.
+
+    Raises:
+        InvalidConfigError: an option outside its range.
+        ModelError: the weights leave no room for one sequence of `max_model_len` tokens.
+    """
+    if not 0 < memory_share <= 1:
+        raise InvalidConfigError(
+            f"memory_share is {memory_share}; it must be above 0 and at most 1", "memory_share"
+        )
+    if kv_slots is None:
+        spare = device.memory * memory_share - shape.weight_bytes
+        kv_slots = int(spare // shape.kv_bytes_per_token)
+        if kv_slots < max_model_len:
+            memory, weights, sequence = (
+                size / 2**30
+                for size in (
+                    device.memory,
+                    shape.weight_bytes,
+                    max_model_len * shape.kv_bytes_per_token,
+                )
+            )
+            raise ModelError(
+                f"the model does not fit on {device.name}: of its {memory:.0f} GiB "
+                f"{memory_share:.0%} may be used, weights take {weights:.1f} GiB and one sequence "
+                f"of {max_model_len} tokens {sequence:.1f} GiB"
+            )
+    elif kv_slots < max_model_len:
+        raise InvalidConfigError(
+            f"kv_slots is {kv_slots}; it must be at least max_model_len ({max_model_len})",
+            "kv_slots",
+        )
+    return EngineConfig(
+        num_blocks=kv_slots // _BLOCK_SIZE,
+        block_size=_BLOCK_SIZE,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        dtype=_DTYPES[shape.dtype_bytes],
+        device=device.name,
+    )
