@@ -23,9 +23,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Parameters that are no setting.
-_OF_COMMAND = ("config", "_version", "each", "as_json")
-
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -49,6 +46,15 @@ Device = Annotated[
 LogLevel = Annotated[
     str | None,
     typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
+]
+
+Policy = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="NAME|MODULE:CLASS", help="Batching policy to start with."),
+]
+KnobTexts = Annotated[
+    list[str] | None,
+    typer.Option("--knob", metavar="NAME=VALUE", help="Where a knob starts; repeatable."),
 ]
 
 
@@ -77,8 +83,13 @@ def _tui(
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Most tokens in a step.")
     ] = None,
+    policy: Policy = None,
+    knobs: KnobTexts = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System prompt of new conversations.")
+    ] = None,
+    pin_system: Annotated[
+        bool | None, typer.Option("--pin-system", help="Never evict its blocks.")
     ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Most tokens of a reply.")
@@ -177,6 +188,8 @@ def _doctor(
 def _demo(
     context: typer.Context,
     device: Device = None,
+    policy: Policy = None,
+    knobs: KnobTexts = None,
     log_level: LogLevel = None,
     config: Config = None,
 ) -> None:
@@ -185,6 +198,174 @@ def _demo(
     from app import demo, process
 
     raise typer.Exit(process.run(settings, lambda: demo.run(settings), stderr=True))
+
+
+@app.command("bench")
+def _bench(
+    context: typer.Context,
+    more_targets: Annotated[
+        # So that --goodput takes several, as vllm has it.
+        list[str] | None, typer.Argument(metavar="NAME:MS", hidden=True)
+    ] = None,
+    model: Model = None,
+    models: Models = None,
+    device: Device = None,
+    dtype: Annotated[str | None, typer.Option(metavar="TYPE", help="As `tui` has it.")] = None,
+    num_blocks: Annotated[
+        int | None, typer.Option(metavar="N", help="Blocks of the KV cache, of 16 tokens.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(metavar="N", help="Most tokens of a sequence.")
+    ] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(metavar="N", help="Most sequences in the batch.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Most tokens in a step.")
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE:MODEL", help="Simulate these, such as h100:llama-8b."),
+    ] = None,
+    charge_padding: Annotated[
+        bool, typer.Option("--charge-padding", help="Simulated padding costs time.")
+    ] = False,
+    num_prompts: Annotated[
+        int | None, typer.Option(metavar="N", help="Requests; 100, or all of a file.")
+    ] = None,
+    request_rate: Annotated[
+        float | None, typer.Option(metavar="R", help="Arrivals a second; else all at once.")
+    ] = None,
+    burstiness: Annotated[
+        float, typer.Option(metavar="X", help="Shape of the gamma gaps; 1 is Poisson.")
+    ] = 1.0,
+    max_concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Most requests at once: a closed loop.")
+    ] = None,
+    random_input_len: Annotated[
+        str, typer.Option(metavar="LEN", help="N, uniform:LOW:HIGH or exponential:MEAN:CAP.")
+    ] = "128",
+    random_output_len: Annotated[
+        str, typer.Option(metavar="LEN", help="Likewise; its most is what requests announce.")
+    ] = "128",
+    random_prefix_len: Annotated[
+        int, typer.Option(metavar="N", help="Tokens that prompts begin with in common.")
+    ] = 0,
+    num_prefixes: Annotated[int, typer.Option(metavar="N", help="Different ones, in turn.")] = 1,
+    turns: Annotated[
+        int, typer.Option(metavar="N", help="Each prompt begins a conversation of N turns.")
+    ] = 1,
+    think_time: Annotated[
+        float, typer.Option(metavar="S", help="Seconds between its turns.")
+    ] = 0.0,
+    dataset_path: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Workload: JSON lines, Azure trace or ShareGPT."),
+    ] = None,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:MS...", help="Targets of ttft, tpot, e2el, as ttft:200."),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V,...", help="A setting to compare; give it several times."),
+    ] = None,
+    knob: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="A knob, for all settings.")
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", help="Runs of each setting, interleaved.")
+    ] = 1,
+    num_warmups: Annotated[
+        int, typer.Option(metavar="N", help="Requests that are not measured.")
+    ] = 1,
+    load_seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Makes the load repeatable.")
+    ] = 0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write charts there.")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw charts in the terminal.")] = False,
+    save_steps: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the step records, for `tui simulate --fit`."),
+    ] = None,
+    log_level: LogLevel = None,
+    config: Config = None,
+) -> None:
+    """Measure the engine under a load, or several settings side by side."""
+    settings = _settings(context)
+    from app import process
+    from app.bench import command
+    from app.bench.options import Options
+
+    options = Options.of(context.params)
+    raise typer.Exit(process.run(settings, lambda: command.run(settings, options), stderr=True))
+
+
+@app.command("simulate")
+def _simulate(
+    context: typer.Context,
+    device_name: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="h100 (the default), h200, l4, ..."),
+    ] = None,
+    model_name: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="llama-8b (the default), opt-13b, ..."),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Policies to compare.")
+    ] = "stall_free",
+    rate: Annotated[
+        str, typer.Option(metavar="A:B:xK|A:B:+K|R,...", help="Requests a second.")
+    ] = "1:64:x2",
+    requests: Annotated[int, typer.Option(metavar="N", help="Requests at each rate.")] = 1000,
+    input_len: Annotated[
+        str, typer.Option(metavar="LEN", help="N, uniform:LOW:HIGH or exponential:MEAN:CAP.")
+    ] = "128",
+    output_len: Annotated[
+        str, typer.Option(metavar="LEN", help="Likewise; its most is what requests announce.")
+    ] = "exponential:128:512",
+    burstiness: Annotated[
+        float, typer.Option(metavar="X", help="Shape of the gamma gaps; 1 is Poisson.")
+    ] = 1.0,
+    ttft_target: Annotated[
+        float, typer.Option(metavar="MS", help="Most time to first token, for the goodput.")
+    ] = 1000.0,
+    tpot_target: Annotated[
+        float, typer.Option(metavar="MS", help="Most time per output token.")
+    ] = 100.0,
+    kv_slots: Annotated[
+        int | None, typer.Option(metavar="N", help="Token slots; else what the memory holds.")
+    ] = None,
+    knob: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="A knob, for all policies.")
+    ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Learn costs from `tui bench --save-steps` instead."),
+    ] = None,
+    charge_padding: Annotated[
+        bool, typer.Option("--charge-padding", help="Padding of static batches costs time.")
+    ] = False,
+    load_seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Makes the load repeatable.")
+    ] = 0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write charts there.")] = None,
+    log_level: LogLevel = None,
+    config: Config = None,
+) -> None:
+    """Run the scheduler on a simulated device at rising rates: throughput, latency, goodput."""
+    settings = _settings(context)
+    from app import process, simulate
+
+    options = simulate.Options.of(context.params)
+    raise typer.Exit(process.run(settings, lambda: simulate.run(options), stderr=True))
 
 
 def _interface(settings: Settings) -> int:
@@ -202,10 +383,15 @@ def _interface(settings: Settings) -> int:
 
 def _flags(context: typer.Context) -> dict[str, object]:
     """The settings on the command line; None, or no value at all, is not stated."""
+    from app.settings import NAMES, SAMPLING_NAMES
+
+    # Where no knobs are taken, a policy is something to compare.
+    own = ("policy",) if "knobs" in context.params else ()
+    names = {*NAMES, *SAMPLING_NAMES, *own}
     return {
         name: None if value in ([], ()) else value
         for name, value in context.params.items()
-        if name not in _OF_COMMAND
+        if name in names
     }
 
 
@@ -233,7 +419,7 @@ def _refuse_options(context: typer.Context) -> None:
         raise typer.BadParameter(
             f"it stands before {command}; options of {command} come after it, see"
             f" `tui {command} --help`",
-            param_hint="--" + stated[0].removeprefix("as_").replace("_", "-"),
+            param_hint=next(p.opts[0] for p in context.command.params if p.name == stated[0]),
         )
 
 

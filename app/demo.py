@@ -53,7 +53,8 @@ def run(settings: Settings) -> int:
     Raises:
         ModelLoadError: the model could not be loaded.
     """
-    with serving(LoadRequest("builtin", device=settings.device), error_terminal()) as client:
+    request = LoadRequest("builtin", device=settings.device, knobs=settings.knobs)
+    with serving(request, error_terminal()) as client:
         return ExitCode.OK if hold(client, show) else ExitCode.FAILED
 
 

@@ -28,6 +28,8 @@ def run(settings: Settings, *, each: bool, as_json: bool) -> int:
     if sys.stdout is None:
         raise StreamError("standard output is closed; it must be open for the replies")
     with serving(settings.load_request(), error_terminal()) as client:
+        if settings.pinned:
+            client.pin("system", settings.pinned)
         gateway = StdioGateway(
             client,
             _input(),

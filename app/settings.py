@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,10 +14,13 @@ from typing import Annotated, Any, Literal
 from platformdirs import user_config_path, user_data_path, user_log_path
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
-from engine.client import LoadRequest
-from engine.config import DTYPES
-from engine.errors import InvalidRequestError
+from app.knobs import find_policy, parse_knob
+from engine.client import ChatMessage, LoadRequest
+from engine.config import DTYPES, EngineConfig
+from engine.errors import InvalidConfigError, InvalidRequestError
+from engine.knobs import Knobs, change_knobs
 from engine.request import SamplingParams
+from engine.scheduling.policies import policy_names
 
 APP = "batchdeck"
 PREFIX = "TUI_"
@@ -70,7 +73,9 @@ class Settings(BaseModel):
         models: the registry file; None is the one that ships.
         kv_memory: bytes of the KV pool; excludes `num_blocks`.
         system: system prompt of new conversations.
+        pin_system: whether its blocks are never evicted.
         sampling: replaces the model's defaults by name (`engine.request.SamplingParams`).
+        knobs: where the live policy starts, by name (`engine.knobs.Knobs`).
         log_level: None is info in the file and warning on standard error.
         data_dir: where the store and crash reports lie.
         theme: the interface's theme; None is its default.
@@ -90,7 +95,9 @@ class Settings(BaseModel):
     max_num_seqs: PositiveInt | None = None
     max_num_batched_tokens: PositiveInt | None = None
     system: str = ""
+    pin_system: bool = False
     sampling: dict[str, Any] = {}
+    knobs: dict[str, Any] = {}
     log_level: Literal["debug", "info", "warning", "error"] | None = None
     log_file: Location = Field(
         default_factory=lambda: user_log_path(APP, appauthor=False) / f"{APP}.log"
@@ -108,6 +115,12 @@ class Settings(BaseModel):
     def crash_dir(self) -> Path:
         return self.data_dir / "crashes"
 
+    @property
+    def pinned(self) -> tuple[ChatMessage, ...]:
+        """What conversations begin with and is never evicted; empty if nothing is."""
+        wanted = self.pin_system and self.system
+        return (ChatMessage("system", self.system),) if wanted else ()
+
     def load_request(self) -> LoadRequest:
         """The part that says which model to load and how."""
         return LoadRequest(
@@ -120,15 +133,25 @@ class Settings(BaseModel):
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            knobs=self.knobs,
         )
 
 
 NAMES = tuple(Settings.model_fields)
-TABLES = ("sampling", "keys")
+TABLES = ("sampling", "knobs", "keys")
 _ENVIRONMENT = {
-    f"{PREFIX}{name.upper()}": name for name in (*NAMES, *SAMPLING_NAMES) if name not in TABLES
+    f"{PREFIX}{name.upper()}": name
+    for name in (*NAMES, *SAMPLING_NAMES, "policy")
+    if name not in TABLES
 }
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+
+# No narrower than any envelope: that is known, and the knobs are checked against it, when a model
+# is loaded.
+_WIDEST = EngineConfig(
+    num_blocks=1, max_model_len=1, max_num_seqs=1 << 20, max_num_batched_tokens=1 << 20
+)
+_FITTING = Knobs(max_num_seqs=1, max_num_batched_tokens=_WIDEST.max_num_batched_tokens)
 
 # (table or "", name) -> (value, where it was stated)
 _Stated = dict[tuple[str, str], tuple[object, str]]
@@ -156,7 +179,8 @@ def load_settings(
     """Settings by flag, else environment, else configuration file, else default.
 
     Args:
-        flags: values by setting or sampling parameter; None is not stated.
+        flags: values by setting or sampling parameter, or of `policy`; of `knobs` a list of
+            `name=value`. None is not stated.
         config: the file named on the command line; it must then exist.
 
     Raises:
@@ -198,20 +222,31 @@ def _from_environment(env: Mapping[str, str]) -> _Stated:
         # An empty variable is how a shell says "not set" for one command.
         if env.get(variable):
             key = _key(name)
-            value = _literal(env[variable]) if key[0] else env[variable]
+            value = _literal(env[variable]) if key[0] == "sampling" else env[variable]
             stated[key] = (value, variable)
     return stated
 
 
 def _from_flags(flags: Mapping[str, object]) -> _Stated:
-    return {
+    stated: _Stated = {
         _key(name): (value, f"--{name.replace('_', '-')}")
         for name, value in flags.items()
-        if value is not None
+        if value is not None and name != "knobs"
     }
+    texts = flags.get("knobs") or ()
+    assert isinstance(texts, Sequence)
+    for text in texts:
+        try:
+            name, value = parse_knob(text)
+        except InvalidConfigError as error:
+            raise SettingsError(f"--knob: {error.message}") from None
+        stated["knobs", name] = (value, "--knob")
+    return stated
 
 
 def _key(name: str) -> tuple[str, str]:
+    if name == "policy":
+        return ("knobs", name)
     return ("sampling" if name in SAMPLING_NAMES else "", name)
 
 
@@ -240,6 +275,8 @@ def _validate(stated: _Stated) -> Settings:
         (tree.setdefault(table, {}) if table else tree)[name] = value
     if isinstance(tree.get("sampling"), dict):
         _check_sampling(tree["sampling"], stated)
+    if isinstance(tree.get("knobs"), dict):
+        _check_knobs(tree["knobs"], stated)
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
@@ -254,6 +291,16 @@ def _check_sampling(sampling: dict[str, Any], stated: _Stated) -> None:
         SamplingParams().override(sampling)
     except InvalidRequestError as error:
         source = stated["sampling", error.param or ""][1]
+        raise SettingsError(f"{source}: {error.message}") from None
+
+
+def _check_knobs(knobs: dict[str, Any], stated: _Stated) -> None:
+    try:
+        if isinstance(knobs.get("policy"), str):
+            knobs["policy"] = find_policy(knobs["policy"])
+        change_knobs(_FITTING, knobs, _WIDEST, policy_names())
+    except InvalidConfigError as error:
+        source = stated["knobs", error.param or ""][1]
         raise SettingsError(f"{source}: {error.message}") from None
 
 

@@ -67,6 +67,7 @@ class Tui(App[int]):
         self.engine_ended = False
         self._client = client
         self._load_request = load
+        self._pinned = settings.pinned
         self._quitting = False
         self._sessions = SessionList(
             client, store, system=settings.system, sampling=settings.sampling
@@ -102,6 +103,8 @@ class Tui(App[int]):
             loop.add_signal_handler(number, self._leave, code)
 
     def on_ready(self) -> None:
+        if self._pinned:
+            self._client.pin("system", self._pinned)
         # The screen is painted; from here on the engine's thread may import torch.
         self._client.load(self._load_request)
 

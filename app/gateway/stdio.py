@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
+from app.gateway.control import Answer, Control, read_control
 from app.session import ChatSession
 from app.store import Conversation, Message
 from engine.client import EngineClient
 from engine.errors import ErrorInfo, InvalidRequestError, OverloadedError
+from engine.logprobs import Candidate, OutputToken
 from engine.stream import Timings
 
+SOURCE = "stdin"
 MAX_LINE_BYTES = 16 << 20
 RETRY_SECONDS = 0.1
 _CHUNK = 1 << 16
@@ -43,7 +46,9 @@ class StdioGateway:
     Args:
         system: system prompt of each conversation.
         sampling: over the model's defaults.
-        as_json: one object a reply, refusals too; else text, and refusals go to `complain`.
+        as_json: one object a reply, with its log-probabilities if `sampling` asks for them, and
+            refusals too; else text, and refusals go to `complain`. A line that is a control message
+            is answered as one, at once.
         sleep: waits some seconds, before a request that found the queue full is asked again.
     """
 
@@ -67,14 +72,18 @@ class StdioGateway:
         self._sampling = sampling
         self._as_json = as_json
         self._sleep = sleep
+        self._control = Control(client, SOURCE, sleep=sleep)
 
     def converse(self) -> bool:
         """Take each line as a turn of one conversation; whether all were answered."""
         session = self._session()
         answered = True
         for number, line in enumerate(_lines(self._source), 1):
-            refusal = _send(session, line)
-            answered &= self._answer(number, session, refusal)
+            answer = self._steer(line)
+            if answer is None:
+                answered &= self._answer(number, session, _send(session, line))
+            else:
+                answered &= self._tell(answer)
         return answered
 
     def converse_each(self, window: int) -> bool:
@@ -85,12 +94,15 @@ class StdioGateway:
         Args:
             window: how many lines may be read ahead of the reply that is being written.
         """
-        turns: queue.Queue[tuple[ChatSession, ErrorInfo | None] | BaseException | None]
+        turns: queue.Queue[tuple[ChatSession, ErrorInfo | None] | Answer | BaseException | None]
         turns = queue.Queue(window)
 
         def read() -> None:
             try:
                 for line in _lines(self._source):
+                    if (answer := self._steer(line)) is not None:
+                        turns.put(answer)
+                        continue
                     session = self._session()
                     turns.put((session, _send(session, line)))
             except Exception as error:
@@ -106,22 +118,37 @@ class StdioGateway:
             if isinstance(turn, BaseException):
                 raise turn
             number += 1
-            answered &= self._answer(number, *turn)
+            if isinstance(turn, dict):
+                answered &= self._tell(turn)
+            else:
+                answered &= self._answer(number, *turn)
         return answered
 
     def _session(self) -> ChatSession:
-        conversation = Conversation(system=self._system, source="stdin")
+        conversation = Conversation(system=self._system, source=SOURCE)
         return ChatSession(self._client, conversation, sampling=self._sampling)
+
+    def _steer(self, line: bytes) -> Answer | None:
+        """Do what a control message asks; None of a line that is to be said to the model."""
+        message = read_control(line) if self._as_json else None
+        return None if message is None else self._control.answer(message)
+
+    def _tell(self, answer: Answer) -> bool:
+        """Write the answer to a control message; whether it was obeyed."""
+        # In ASCII, as it may quote what is no Unicode.
+        self._write(json.dumps(answer) + "\n")
+        return answer["ok"] is True
 
     def _answer(self, number: int, session: ChatSession, refusal: ErrorInfo | None) -> bool:
         """Write the reply to line `number` as it comes; whether there was one."""
-        error = refusal or self._stream(session)
+        logprobs: list[OutputToken] = []
+        error = refusal or self._stream(session, logprobs)
         while error is not None and error.type == OverloadedError.type:
             self._sleep(RETRY_SECONDS)
             session.regenerate()
-            error = self._stream(session)
+            error = self._stream(session, logprobs)
         if self._as_json:
-            answer = {"error": asdict(error)} if error else _reply(session.messages[-1])
+            answer = {"error": asdict(error)} if error else _reply(session.messages[-1], logprobs)
             self._write(json.dumps(answer, ensure_ascii=False) + "\n")
         elif error is not None:
             if not refusal and session.messages[-1].content:
@@ -131,12 +158,16 @@ class StdioGateway:
             self._write("\n")
         return error is None
 
-    def _stream(self, session: ChatSession) -> ErrorInfo | None:
-        """Wait for the reply, writing it where it is wanted as text."""
+    def _stream(self, session: ChatSession, logprobs: list[OutputToken]) -> ErrorInfo | None:
+        """Wait for the reply, writing it where it is wanted as text; else keep its `logprobs`."""
         while session.is_busy:
             session.wait()
             delta = session.poll()
-            if delta is not None and delta.text and not self._as_json:
+            if delta is None:
+                continue
+            if self._as_json:
+                logprobs += delta.logprobs
+            elif delta.text:
                 self._write(delta.text)
         return session.messages[-1].error
 
@@ -185,12 +216,31 @@ def _decode(line: bytes) -> str:
         ) from None
 
 
-def _reply(message: Message) -> dict[str, object]:
-    return {
+def _reply(message: Message, logprobs: list[OutputToken]) -> dict[str, object]:
+    reply: dict[str, object] = {
         "text": message.content,
         "finish_reason": message.finish_reason,
         "usage": asdict(message.usage) if message.usage else None,
         "timings": _milliseconds(message.timings) if message.timings else None,
+    }
+    if logprobs:
+        reply["logprobs"] = [
+            {
+                **_candidate(token.chosen),
+                "rank": token.rank,
+                "top_logprobs": [_candidate(candidate) for candidate in token.top],
+            }
+            for token in logprobs
+        ]
+    return reply
+
+
+def _candidate(candidate: Candidate) -> dict[str, object]:
+    return {
+        "token": candidate.text,
+        "id": candidate.token_id,
+        "bytes": list(candidate.utf8),
+        "logprob": candidate.logprob,
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app import cli, plain, serving
+from app import cli, demo, plain, serving
 from app.exits import ExitCode
 from app.settings import Settings
 from engine.client import LoadRequest
@@ -64,6 +64,7 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
         "--model m --models r.toml --device cpu --dtype float32 --kv-memory 1MiB --max-model-len 64"
         " --max-num-seqs 4 --max-num-batched-tokens 32 --log-level debug --system S --max-tokens 5"
         " --temperature 0 --top-p 0.5 --top-k 3 --seed 9 --stop A --stop B --each --json"
+        " --policy orca --knob order=fair --knob max_num_seqs=2 --pin-system"
     )
     assert tui(*flags.split()).exit_code == 0
     settings = seen["settings"]
@@ -77,7 +78,9 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
         max_model_len=64,
         max_num_seqs=4,
         max_num_batched_tokens=32,
+        knobs={"policy": "orca", "order": "fair", "max_num_seqs": 2},
     )
+    assert settings.pin_system
     assert (settings.log_level, settings.system) == ("debug", "S")
     assert settings.sampling == {
         "max_tokens": 5,
@@ -93,8 +96,27 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
     settings = seen["settings"]
     assert isinstance(settings, Settings)
     assert settings.num_blocks == 7
-    assert settings.sampling == {}
+    assert (settings.sampling, settings.knobs, settings.pin_system) == ({}, {}, False)
     assert (seen["each"], seen["as_json"]) == (False, False)
+
+
+def test_a_flag_that_is_not_given_leaves_the_rest_as_it_is(
+    own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Settings] = []
+
+    def run(settings: Settings, **_: bool) -> int:
+        seen.append(settings)
+        return ExitCode.OK
+
+    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(plain, "run", run)
+    monkeypatch.setenv("TUI_PIN_SYSTEM", "true")
+    monkeypatch.setenv("TUI_POLICY", "dynamic")
+    for command in ([], ["demo"]):
+        assert tui(*command, "--knob", "batch_window_ms=5").exit_code == ExitCode.OK
+        assert seen[-1].pin_system
+        assert seen[-1].knobs == {"policy": "dynamic", "batch_window_ms": 5.0}
 
 
 WRONG = {
@@ -108,6 +130,13 @@ WRONG = {
     "--kv-memory 2GX": "--kv-memory: kv_memory is '2GX'; it must be a size such as 2GiB",
     "--num-blocks 0": "--num-blocks: num_blocks is 0; it should be greater than 0",
     "--num-blocks 9 --kv-memory 1G": "num_blocks and kv_memory exclude each other",
+    "--policy fifo": "--policy: policy is 'fifo'; it must be one of 'stall_free'",
+    "--policy nowhere:Own": "--policy: policy is 'nowhere:Own'; it could not be loaded: Module",
+    "--knob watermark=2": "--knob: watermark is 2.0; it must be from 0.0 to 0.5",
+    "--knob watermark": "--knob: 'watermark' is no knob; it must be name=value",
+    "demo --knob nope=2": "--knob: nope is no knob; allowed are policy,",
+    "--knob paused=true demo": "--knob: it stands before demo",
+    "--policy orca --json models": "--policy: it stands before models",
     "--dtype int8": "--dtype: dtype is 'int8'; it must be one of auto, float32",
     "--log-level loud": "--log-level: log_level is 'loud'; it should be 'debug', 'info'",
     "--config nothere.toml": "nothere.toml: there is no such configuration file",

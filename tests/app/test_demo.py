@@ -1,9 +1,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import pytest
 
 from app import demo
-from engine.client import Submission
+from app.exits import ExitCode
+from app.settings import Settings
+from engine.client import EngineClient, LoadRequest, Submission
 from tests.support.scripted_engine import ScriptedEngine, echo
 
 QUESTIONS = [question for script in demo.SCRIPTS for question in script]
@@ -78,3 +85,17 @@ def test_an_engine_that_serves_nothing_is_told_of() -> None:
 
 def _first(submission: Submission) -> str:
     return next(m.content for m in submission.messages if m.role == "user")
+
+
+def test_it_runs_under_the_knobs_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[LoadRequest] = []
+
+    @contextmanager
+    def serving(request: LoadRequest, _terminal: TextIO | None) -> Iterator[EngineClient]:
+        seen.append(request)
+        yield ScriptedEngine(drives_itself=True)
+
+    monkeypatch.setattr(demo, "serving", serving)
+    settings = Settings(device="cpu", knobs={"policy": "orca"}, max_num_seqs=3)
+    assert demo.run(settings) == ExitCode.OK
+    assert seen == [LoadRequest("builtin", device="cpu", knobs={"policy": "orca"})]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,12 @@ import typer
 from app.cli import app
 from app.exits import ExitCode
 from app.settings import NAMES, SAMPLING_NAMES, TABLES
+from engine.config import EngineConfig
+from engine.knobs import KNOB_SPECS, Knobs, KnobSpec, knob_range
+from engine.scheduling.orders import ORDERS
+from engine.scheduling.policies import POLICIES
+from engine.scheduling.policy import Policy
+from engine.scheduling.queue import WaitingQueue
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
 
@@ -30,3 +38,44 @@ def test_each_flag_is_in_it() -> None:
 @pytest.mark.parametrize("code", ExitCode, ids=lambda code: code.name)
 def test_each_exit_code_has_its_row(code: ExitCode) -> None:
     assert f"\n| {code.value} |" in GUIDE
+
+
+ROWS = GUIDE.split("| knob | meaning |")[1].split("\n\n")[0].splitlines()[2:]
+KNOBS = {
+    name.strip(" `"): [cell.strip() for cell in cells]
+    for name, *cells in (row.strip("|").split("|") for row in ROWS)
+}
+
+
+def test_each_knob_has_its_row() -> None:
+    assert list(KNOBS) == [spec.name for spec in KNOB_SPECS]
+
+
+@pytest.mark.parametrize("spec", KNOB_SPECS, ids=lambda spec: spec.name)
+def test_a_row_of_a_knob_says_what_is_so(spec: KnobSpec) -> None:
+    meaning, unit, default, allowed, acts = KNOBS[spec.name]
+    assert (meaning, unit) == (spec.meaning, spec.unit)
+    assert default.strip("`") == _show(getattr(Knobs(), spec.name))
+    assert _allows(allowed, spec.name)
+    owners: dict[str, Mapping[str, type[Policy] | type[WaitingQueue]]]
+    owners = {"policy": POLICIES, "order": ORDERS}
+    users = [name for name, owner in owners.get(spec.acts, {}).items() if spec.name in owner.uses]
+    assert acts == (", ".join(f"`{name}`" for name in users) if spec.acts != "always" else "all")
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,.7g}" if isinstance(value, (int, float)) else str(value) or "none"
+
+
+def _allows(cell: str, name: str) -> bool:
+    """Whether a cell says what a knob may be; the bounds of some are of the envelope."""
+    wide = EngineConfig(num_blocks=1, max_model_len=1)
+    narrow = replace(wide, max_num_seqs=1, max_num_batched_tokens=1)
+    allowed = knob_range(name, wide, tuple(POLICIES))
+    if allowed.choices or allowed.form:
+        return cell == (allowed.form or ", ".join(f"`{_show(c)}`" for c in allowed.choices))
+    if allowed != knob_range(name, narrow, ()):
+        return cell.startswith(f"{_show(allowed.low)} to the setting")
+    return cell == f"{_show(allowed.low)} to {_show(allowed.high)}"

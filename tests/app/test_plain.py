@@ -24,10 +24,12 @@ from tests.support.scripted_engine import ScriptedEngine
 @contextmanager
 def serving(request, terminal):
     assert terminal is None
+    engine = ScriptedEngine({"hi": "Hello you"}, drives_itself=True)
     try:
-        yield ScriptedEngine({"hi": "Hello you"}, drives_itself=True)
+        yield engine
     finally:
-        print("closed", file=sys.stderr)
+        pins = [f"with {pin.name} pinned" for pin in engine.snapshot().pins]
+        print("closed", *pins, file=sys.stderr)
 
 plain.serving = serving
 main()
@@ -102,3 +104,8 @@ def test_refused_lines_are_told_apart_from_replies(own_process: Path) -> None:
     assert out == b"Hello you\nHello you\n"
     assert told == b"tui: line 2: the prompt is empty; it must have some text\nclosed\n"
     assert process.returncode == ExitCode.FAILED
+
+
+def test_the_system_prompt_is_pinned(own_process: Path) -> None:
+    process = tui("--system", "Be brief.", "--pin-system")
+    assert process.communicate(b"hi\n", 20) == (b"Hello you\n", b"closed with system pinned\n")

@@ -15,6 +15,8 @@ from app.settings import (
     parse_size,
     unknown_variables,
 )
+from engine.client import ChatMessage
+from engine.request import SamplingParams
 
 
 @pytest.fixture
@@ -42,6 +44,16 @@ def test_flag_beats_environment_beats_file_beats_default(config: Path) -> None:
     assert settings.max_num_batched_tokens is Settings().max_num_batched_tokens is None
 
 
+def test_a_bias_is_a_table_or_json(config: Path) -> None:
+    config.write_text("[sampling]\nlogprobs = 3\nlogit_bias = { 262 = -100, 5 = 1.5 }\n")
+    settings = load_settings({}, config, {})
+    params = SamplingParams().override(settings.sampling)
+    assert (params.logit_bias, params.logprobs) == (((262, -100), (5, 1.5)), 3)
+    settings = load_settings({}, config, {"TUI_LOGIT_BIAS": '{"7": 2}', "TUI_LOGPROBS": "0"})
+    params = SamplingParams().override(settings.sampling)
+    assert (params.logit_bias, params.logprobs) == (((7, 2),), 0)
+
+
 def test_sampling_merges_by_parameter(config: Path) -> None:
     config.write_text('[sampling]\ntemperature = 0.1\ntop_k = 3\nstop = "END"\n')
     env = {"TUI_TOP_K": "4", "TUI_MAX_TOKENS": "9", "TUI_IGNORE_EOS": "true"}
@@ -54,6 +66,40 @@ def test_sampling_merges_by_parameter(config: Path) -> None:
         "stop": ["END"],
         "ignore_eos": True,
     }
+
+
+def test_knobs_merge_by_name(config: Path) -> None:
+    config.write_text('[knobs]\npolicy = "static"\nmax_num_seqs = 4\npaused = true\nageing = 9\n')
+    env = {"TUI_POLICY": "orca"}
+    assert load_settings({}, config, env).knobs["policy"] == "orca"
+    flags: dict[str, object] = {
+        "policy": "dynamic",
+        "knobs": ["max_num_seqs=2", "paused=false", "max_num_seqs=3"],
+    }
+    settings = load_settings(flags, config, env)
+    stated = {"policy": "dynamic", "max_num_seqs": 3, "paused": False, "ageing": 9}
+    assert settings.knobs == stated
+    assert settings.load_request().knobs == stated
+    assert (settings.max_num_seqs, settings.load_request().max_num_seqs) == (None, None)
+    config.write_text("")
+    assert load_settings({"policy": None, "knobs": None}, config, {}).knobs == {}
+
+
+def test_batch_knobs_that_are_stated_alone_wait_for_the_envelope(config: Path) -> None:
+    for text in ("max_num_batched_tokens = 1", "max_num_seqs = 100000"):
+        config.write_text(f"[knobs]\n{text}")
+        assert load_settings({}, config, {}).knobs
+    message = refusal(config, "[knobs]\nmax_num_seqs = 9\nmax_num_batched_tokens = 8")
+    assert message.startswith(f"{config}: max_num_batched_tokens is 8; it must be at least")
+
+
+def test_the_system_prompt_is_pinned_if_there_is_one(config: Path) -> None:
+    config.write_text("pin_system = true")
+    assert load_settings({}, config, {}).pinned == ()
+    pinned = (ChatMessage("system", "Be brief."),)
+    assert load_settings({"system": "Be brief."}, config, {}).pinned == pinned
+    env = {"TUI_PIN_SYSTEM": "false"}
+    assert load_settings({"system": "Be brief.", "pin_system": None}, config, env).pinned == ()
 
 
 def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> None:
@@ -78,12 +124,51 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
         ("", {"TUI_NUM_BLOCKS": "0"}, {}, ["TUI_NUM_BLOCKS: num_blocks is '0'", "greater than 0"]),
         ("", {"TUI_DTYPE": "int8"}, {}, ["TUI_DTYPE: dtype is 'int8'", "auto, float32, bfloat16"]),
         ("", {"TUI_TOP_P": "x"}, {}, ["TUI_TOP_P: top_p is 'x'; it must be a number above 0"]),
+        ("", {"TUI_LOGPROBS": "21"}, {}, ["TUI_LOGPROBS: logprobs is 21", "from 0 to 20"]),
+        ("", {"TUI_LOGIT_BIAS": "262"}, {}, ["TUI_LOGIT_BIAS: logit_bias is 262", "a map of"]),
+        (
+            "[sampling.logit_bias]\n262 = 101",
+            {},
+            {},
+            ["config.toml: logit_bias of token id 262 is 101", "from -100 to 100"],
+        ),
         ("", {"TUI_TEMPERATURE": "NaN"}, {}, ["TUI_TEMPERATURE: temperature is nan"]),
         ("", {"TUI_LOG_LEVEL": "loud"}, {}, ["TUI_LOG_LEVEL", "'debug', 'info', 'warning'"]),
         ("", {"TUI_MAX_NUM_SEQS": "1.5"}, {}, ["TUI_MAX_NUM_SEQS: max_num_seqs is '1.5'"]),
         ("", {}, {"kv_memory": "2GX"}, ["--kv-memory: kv_memory is '2GX'", "2GiB, 512M"]),
         ("", {}, {"temperature": -1.0}, ["--temperature: temperature is -1.0", "0 to 100"]),
         ("", {}, {"stop": ["", "x"]}, ["--stop: stop is", "non-empty strings"]),
+        ("knobs = 3", {}, {}, ["config.toml: knobs is 3; it should be a valid dictionary"]),
+        ("policy = 'orca'", {}, {}, ["config.toml: policy is no setting; allowed are", "knobs"]),
+        ("[knobs]\nturbo = 1", {}, {}, ["config.toml: turbo is no knob; allowed are policy,"]),
+        (
+            "[knobs]\nwatermark = 0.9",
+            {},
+            {},
+            ["config.toml: watermark is 0.9; it must be from 0.0 to 0.5"],
+        ),
+        (
+            "[knobs]\npaused = 1",
+            {},
+            {},
+            ["config.toml: paused is 1; it must be one of true, false"],
+        ),
+        (
+            "",
+            {"TUI_POLICY": "fifo"},
+            {},
+            ["TUI_POLICY: policy is 'fifo'; it must be one of 'stall"],
+        ),
+        (
+            "",
+            {"TUI_POLICY": "a.b:C"},
+            {},
+            ["TUI_POLICY: policy is 'a.b:C'; it could not be loaded"],
+        ),
+        ("", {}, {"policy": "json:dumps"}, ["--policy: policy is 'json:dumps'; dumps must be a"]),
+        ("", {}, {"knobs": ["paused"]}, ["--knob: 'paused' is no knob; it must be name=value"]),
+        ("", {}, {"knobs": ["ageing=-1"]}, ["--knob: ageing is -1.0; it must be from 0.0 to"]),
+        ("", {}, {"knobs": ["order=x"]}, ["--knob: order is 'x'; it must be one of 'priority'"]),
     ],
 )
 def test_a_bad_setting_is_named_with_its_source_and_range(

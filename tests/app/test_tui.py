@@ -17,7 +17,7 @@ from app.screens.pump import Pump
 from app.settings import Settings, SettingsError
 from app.store import Store
 from app.tui import Tui, run
-from engine.client import LoadRequest
+from engine.client import ChatMessage, LoadRequest
 from engine.request import FinishReason
 from engine.snapshot import EnginePhase
 from tests.app.screens.stage import Stage, staged
@@ -39,6 +39,23 @@ async def test_the_screen_is_painted_before_the_engine_is_told_to_load(tmp_path:
     async with app.run_test() as pilot:
         await pilot.pause()
         assert painted == [True]
+    store.close()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_system_prompt_is_pinned_if_wanted(wanted: bool, tmp_path: Path) -> None:
+    pinned: dict[str, tuple[ChatMessage, ...]] = {}
+
+    class Engine(ScriptedEngine):
+        def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+            pinned[name] = messages
+
+    store = Store(tmp_path / "s.db")
+    settings = Settings(data_dir=tmp_path, system="Be brief.", pin_system=wanted)
+    app = Tui(Engine(loaded=False), store, settings, LoadRequest("m"))
+    async with app.run_test() as pilot:
+        await pilot.pause()
+    assert pinned == ({"system": (ChatMessage("system", "Be brief."),)} if wanted else {})
     store.close()
 
 

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,9 @@ from app.gateway import stdio
 from app.gateway.stdio import StdioGateway
 from engine.client import ChatMessage, Submission
 from engine.knobs import Knobs
+from engine.logprobs import Candidate, OutputToken
+from engine.request import FinishReason
+from engine.stream import Delta, Finish, RequestStream, Timings, Usage
 from tests.support.scripted_engine import ScriptedEngine
 
 REPLIES = {"hi": "Hello you", "one": "1", "uml": "Grüße \N{SNOWMAN}", "poem": "a b\nc d"}
@@ -36,7 +40,7 @@ class Run:
         return b"".join(self.writes).decode()
 
     @property
-    def objects(self) -> list[dict[str, dict[str, object]]]:
+    def objects(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.output.splitlines()]
 
     def gateway(self, **options: object) -> StdioGateway:
@@ -91,6 +95,73 @@ def test_an_object_for_each_reply() -> None:
     assert list(first) == ["text", "finish_reason", "usage", "timings"]
     assert second["timings"]["tpot_ms"] is None
     assert len(run.writes) == 2
+
+
+class Scored(ScriptedEngine):
+    """Answers with two tokens that make one character, in two deltas."""
+
+    def submit(
+        self, submission: Submission, wake: Callable[[], None] | None = None
+    ) -> RequestStream:
+        stream = RequestStream(submission.request_id, wake)
+        first, second = Candidate(3, b"\xc3", -0.25), Candidate(4, b"\xa9", -0.5)
+        other = Candidate(9, b"e", -2.0)
+        stream.put(Delta("", 1, None, (OutputToken(first, 1, (first, other)),)))
+        end = Finish(FinishReason.LENGTH, Usage(1, 2, 0), Timings())
+        stream.put(Delta("é", 1, end, (OutputToken(second, 2, ()),)))
+        return stream
+
+
+def test_log_probabilities_are_in_the_object() -> None:
+    run = Run(b"hi\nhi\n", Scored(REPLIES))
+    assert run.gateway(as_json=True).converse_each(5)
+    first, second = run.objects
+    assert first == second
+    assert first["text"] == "é"
+    token = {"token": "\ufffd", "id": 3, "bytes": [0xC3], "logprob": -0.25}
+    other = {"token": "e", "id": 9, "bytes": [0x65], "logprob": -2.0}
+    rest = {"token": "\ufffd", "id": 4, "bytes": [0xA9], "logprob": -0.5}
+    assert first["logprobs"] == [
+        {**token, "rank": 1, "top_logprobs": [token, other]},
+        {**rest, "rank": 2, "top_logprobs": []},
+    ]
+    run = Run(b"hi\n", Scored(REPLIES))
+    run.gateway().converse()
+    assert run.output == "é\n"
+
+
+def test_a_control_message_is_answered_and_not_said() -> None:
+    lines = b'hi\n{"set": {"max_num_seqs": 4}}\n{"say": 1}\n{"show": true, "who": "\\ud800"}\none\n'
+    for converse in (StdioGateway.converse, lambda gateway: gateway.converse_each(5)):
+        run = Run(lines)
+        assert not converse(run.gateway(as_json=True))
+        hello, answer, chat, refused, one = run.objects
+        assert (hello["text"], one["text"]) == ("Hello you", "1")
+        assert chat["text"] == 'You said: {"say": 1}'
+        assert answer["ok"] is True
+        assert answer["knobs"]["max_num_seqs"]["requested"] == 4
+        assert [change["who"] for change in answer["history"]] == ["stdin"]
+        assert refused["ok"] is False
+        assert [s.messages[-1].content for s in run.engine.submissions] == [
+            "hi",
+            '{"say": 1}',
+            "one",
+        ]
+
+
+def test_without_json_it_is_said() -> None:
+    run = Run(b'{"show": true}\n')
+    assert run.gateway().converse()
+    assert run.output == 'You said: {"show": true}\n'
+
+
+def test_the_knobs_turn_while_replies_before_are_still_made() -> None:
+    run = Run(b'poem\n{"set": {"paused": true}}\n{"set": {"paused": false}}\n')
+    assert run.gateway(as_json=True).converse_each(10)
+    reply, paused, goes_on = run.objects
+    assert reply["text"] == "a b\nc d"
+    states = [answer["knobs"]["paused"]["requested"] for answer in (paused, goes_on)]
+    assert states == [True, False]
 
 
 def test_the_text_of_an_object_is_readable_utf8() -> None:

@@ -1,0 +1,31 @@
+"""Arrivals: when requests come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+
+def arrivals(rate: float, burstiness: float, rng: np.random.Generator) -> Iterator[float]:
+    """Moments of arrival in seconds, without end.
+
+    Gaps are gamma-distributed with mean `1 / rate` and shape `burstiness`, as `vllm bench serve`
+    defines it; unlike there, the sum of the gaps is left as it was drawn.
+
+    Args:
+        rate: requests a second; infinite is all at once.
+        burstiness: 1 is a Poisson process, below comes in bursts, above is more even; infinite is
+            one request every `1 / rate` seconds.
+    """
+    now = 0.0
+    while True:
+        if math.isinf(rate):
+            gap = 0.0
+        elif math.isinf(burstiness):
+            gap = 1 / rate
+        else:
+            gap = rng.gamma(burstiness, 1 / (rate * burstiness))
+        now += gap
+        yield now

@@ -1,0 +1,196 @@
+"""`tui bench`: run a load on an engine of this process and report on it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import Progress
+
+from app.bench import plots, results
+from app.bench.options import Options
+from app.bench.report import to_text
+from app.bench.runs import Plan, Run, medians, run_all
+from app.bench.scripts import Synthetic
+from app.bench.setting import Setting, parse_settings
+from app.bench.testbed import Testbed, of_model, simulated
+from app.console import progress_bar, writing
+from app.exits import ExitCode
+from app.process import complain, show
+from app.serving import ModelLoadError, load_model
+from app.settings import Settings, SettingsError
+from engine.drive import StalledError
+from engine.errors import InvalidConfigError, ModelError
+from engine.knobs import Knobs
+from engine.simulation.records import Recording
+from engine.telemetry import StepRecord
+
+
+def run(settings: Settings, options: Options) -> int:
+    """Measure and report; returns the exit code.
+
+    Raises:
+        SettingsError: an option is wrong.
+        ModelLoadError: the model could not be loaded.
+        StreamError: a result cannot be written.
+    """
+    records: list[StepRecord] = []
+    with progress_bar() as progress:
+        # What can be wrong without a model is told before one is loaded.
+        compared = _compared(options)
+        load = options.synthetic() if options.dataset_path is None else None
+        targets = options.targets()
+        with _testbed(settings, options, progress) as testbed:
+            plan = Plan(
+                load=load or options.recorded(testbed.encode),
+                settings=_with_knobs(compared, testbed),
+                concurrency=options.max_concurrency,
+                targets=targets,
+                seed=options.load_seed,
+                rounds=options.rounds,
+                warmups=options.num_warmups,
+            )
+            _check_lengths(plan, testbed)
+            on_record = records.append if options.save_steps else None
+            runs, stalled = _measure(plan, testbed, progress, on_record)
+    if runs:
+        _report(plan, testbed, runs, options)
+    if options.save_steps is not None:
+        with writing(options.save_steps):
+            Recording(testbed.shape, records).save(options.save_steps)
+    if stalled:
+        complain(stalled)
+        return ExitCode.FAILED
+    if any(run.partial for run in runs):
+        return ExitCode.INTERRUPTED
+    return ExitCode.FAILED if any(run.measured.failed for run in runs) else ExitCode.OK
+
+
+@contextmanager
+def _testbed(settings: Settings, options: Options, progress: Progress) -> Iterator[Testbed]:
+    """What `--simulate` names, or the model of the settings, loaded for the context."""
+    if options.simulate is not None:
+        try:
+            testbed = simulated(options.simulate, settings, charge_padding=options.charge_padding)
+        except InvalidConfigError as error:
+            raise SettingsError(f"--simulate: {error.message}") from None
+        except ModelError as error:
+            raise ModelLoadError(error.message) from None
+        yield testbed
+        return
+    if options.charge_padding:
+        raise SettingsError("--charge-padding: it is for --simulate; a model computes no padding")
+    bar = progress.add_task(settings.model, total=None)
+
+    def tell(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
+        progress.update(
+            bar,
+            description=f"{settings.model}: {detail}",
+            completed=loaded_bytes >> 20,  # MiB
+            total=total_bytes >> 20 or None,
+        )
+
+    try:
+        loaded = load_model(settings.load_request(), tell)
+    except (InvalidConfigError, ModelError) as error:
+        raise ModelLoadError(error.message) from None
+    finally:
+        progress.remove_task(bar)
+    try:
+        yield of_model(loaded)
+    finally:
+        loaded.close()
+
+
+def _compared(options: Options) -> list[Setting]:
+    try:
+        return parse_settings(options.compare, options.knob)
+    except InvalidConfigError as error:
+        raise SettingsError(error.message) from None
+
+
+def _with_knobs(compared: list[Setting], testbed: Testbed) -> list[tuple[Setting, Knobs]]:
+    try:
+        return [(setting, testbed.with_knobs(setting.changes)) for setting in compared]
+    except InvalidConfigError as error:
+        raise SettingsError(error.message) from None
+
+
+def _check_lengths(plan: Plan, testbed: Testbed) -> None:
+    """Refuse a made-up load that does not fit. Of a file, what does not fit counts as failed."""
+    limit = min(testbed.config.max_model_len, testbed.config.num_slots)
+    if isinstance(plan.load, Synthetic) and plan.load.most_tokens > limit:
+        raise SettingsError(
+            f"--random-input-len, --random-output-len: with prefix and turns a request may have "
+            f"{plan.load.most_tokens} tokens; it must be at most {limit}, for which model length "
+            "and KV pool have room"
+        )
+
+
+def _measure(
+    plan: Plan,
+    testbed: Testbed,
+    progress: Progress,
+    on_record: Callable[[StepRecord], None] | None,
+) -> tuple[list[Run], str]:
+    """The runs, and why they ended early if requests would have waited for ever."""
+    bar = progress.add_task("", total=plan.num_requests)
+    runs: list[Run] = []
+    try:
+        for run in run_all(
+            plan,
+            testbed,
+            begins=lambda what: progress.update(bar, description=what),
+            ended=lambda: progress.advance(bar),
+            on_record=on_record,
+        ):
+            runs.append(run)
+    except StalledError as error:
+        return runs, str(error)
+    finally:
+        progress.remove_task(bar)
+    return runs, ""
+
+
+def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: Options) -> None:
+    """Tables and charts to standard output, and the files that were asked for."""
+    grouped = results.by_setting(plan, runs)
+    show(to_text([(label, medians(its)) for label, its in grouped]))
+    for line in _remarks(plan, testbed, runs):
+        show(line)
+    drawn = results.charts(plan, runs)
+    if options.plot:
+        colour = plots.wants_colour(sys.stdout)
+        width = min(shutil.get_terminal_size().columns, 120)
+        for chart in drawn.values():
+            show("\n" + plots.to_terminal(chart, width=width, height=18, colour=colour))
+    if options.svg is not None:
+        with writing(options.svg):
+            options.svg.mkdir(parents=True, exist_ok=True)
+            for name, chart in drawn.items():
+                plots.to_svg(chart, options.svg / f"{name}.svg")
+    if options.json_file is not None:
+        with writing(options.json_file):
+            text = json.dumps(results.to_json(plan, testbed, runs), indent=2, allow_nan=False)
+            options.json_file.write_text(text + "\n", encoding="utf-8")
+
+
+def _remarks(plan: Plan, testbed: Testbed, runs: list[Run]) -> Iterator[str]:
+    """What one must know to read the table."""
+    if plan.rounds > 1:
+        yield f"Medians of {plan.rounds} rounds, interleaved."
+    if testbed.virtual:
+        yield "Simulated: times are those of the model of the device, not measured."
+    if any(run.measured.steps.padding for run in runs):
+        yield f"Padding and bubbles are {testbed.about['padding']}."
+    if any(run.partial for run in runs):
+        yield "PARTIAL: interrupted; figures are of the requests that had ended."
+    errors = Counter[str]()
+    for run in runs:
+        errors.update(run.measured.errors)
+    for message, count in errors.items():
+        yield f"failed {count}x: {message}"

@@ -1,0 +1,58 @@
+"""EndingRunner: ends each sequence at its true length, whatever the model would say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from engine.plan import Runner, StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """A step of the inner runner, and for each row that samples whether its token is the last."""
+
+    inner: object
+    last: tuple[bool, ...]
+
+
+class EndingRunner:
+    """An `engine.plan.Runner` over another: as soon as `min_tokens` of a sequence are reached, its
+    next token is `eos`. So outputs have the lengths of the load and cost what the model costs.
+
+    One runner serves core after core: with the first step of a new one (steps count from 1), it
+    lets go of what the one before left behind.
+
+    Args:
+        eos: what the core is told ends a sequence.
+    """
+
+    def __init__(self, inner: Runner, eos: int) -> None:
+        self._inner = inner
+        self._eos = eos
+        # For each sequence the computed length from which its next token may be its last.
+        self._lengths: dict[int, int] = {}
+
+    @property
+    def depth(self) -> int:
+        return self._inner.depth
+
+    def submit(self, plan: StepPlan) -> object:
+        if plan.step == 1:
+            plan = replace(plan, released=tuple(self._lengths))
+        for seq in plan.released:
+            self._lengths.pop(seq, None)
+        for new in plan.new:
+            self._lengths[new.seq] = new.num_prompt_tokens + max(new.sampling.min_tokens, 1) - 1
+        last = tuple(
+            row.start + row.count >= self._lengths[row.seq] for row in plan.rows if row.samples
+        )
+        return _Handle(self._inner.submit(plan), last)
+
+    def result(self, handle: object) -> StepResult:
+        assert isinstance(handle, _Handle)
+        result = self._inner.result(handle.inner)
+        token_ids = tuple(
+            self._eos if last and token >= 0 else token
+            for token, last in zip(result.token_ids, handle.last, strict=True)
+        )
+        return replace(result, token_ids=token_ids)

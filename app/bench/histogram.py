@@ -1,0 +1,58 @@
+"""Histogram: the distribution of very many samples in little memory, to 0.05 %."""
+
+from __future__ import annotations
+
+import math
+
+WIDTH = 1.001
+_PER_LOG = 1 / math.log(WIDTH)
+
+
+class Histogram:
+    """Counts of positive samples in buckets that are each 0.1 % wider than the one before.
+
+    A quantile is that of the samples within 0.05 %, for each is taken to lie in the (geometric)
+    middle of its bucket; the mean is exact. From a microsecond to a day that is 25,000 buckets at
+    most, however many samples there are.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum = 0.0
+        self._zeros = 0
+        self._buckets: dict[int, int] = {}
+
+    def add(self, sample: float, times: int = 1) -> None:
+        """Add one sample, or `times` equal ones; what is not above 0 counts as 0."""
+        self.count += times
+        if sample <= 0:
+            self._zeros += times
+            return
+        self._sum += sample * times
+        bucket = math.floor(math.log(sample) * _PER_LOG)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + times
+
+    @property
+    def mean(self) -> float:
+        """NaN without samples."""
+        return self._sum / self.count if self.count else math.nan
+
+    def percentile(self, q: float) -> float:
+        """The q-quantile, between two samples as numpy interpolates; NaN without samples."""
+        if not self.count:
+            return math.nan
+        position = q * (self.count - 1)
+        low = math.floor(position)
+        below, above = self._sample(low), self._sample(min(low + 1, self.count - 1))
+        return below + (above - below) * (position - low)
+
+    def _sample(self, rank: int) -> float:
+        """The sample that `rank` others come before."""
+        seen = self._zeros
+        if rank < seen:
+            return 0.0
+        for bucket in sorted(self._buckets):
+            seen += self._buckets[bucket]
+            if rank < seen:
+                return float(WIDTH ** (bucket + 0.5))
+        raise AssertionError("the counts do not add up")

@@ -1,0 +1,113 @@
+"""Lengths: how many tokens a prompt or an output has, drawn from a distribution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+FORMS = "N, uniform:LOW:HIGH or exponential:MEAN:CAP"
+
+
+class LengthError(ValueError):
+    """A length is not stated as it has to be; the sentence says how."""
+
+
+class Lengths(Protocol):
+    """A distribution of token counts."""
+
+    @property
+    def most(self) -> int:
+        """The largest count that may be drawn: what a request announces."""
+        ...
+
+    def draw(self, rng: np.random.Generator) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always `count` tokens."""
+
+    count: int
+
+    @property
+    def most(self) -> int:
+        return self.count
+
+    def draw(self, rng: np.random.Generator) -> int:
+        return self.count
+
+    def __str__(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Each count from `low` to `high`, both included, equally often."""
+
+    low: int
+    high: int
+
+    @property
+    def most(self) -> int:
+        return self.high
+
+    def draw(self, rng: np.random.Generator) -> int:
+        return int(rng.integers(self.low, self.high, endpoint=True))
+
+    def __str__(self) -> str:
+        return f"uniform:{self.low}:{self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Exponential with mean `mean` before rounding up, cut at `cap`.
+
+    What is above the cap counts as the cap, as a server cuts an output at `max_tokens`; the mean
+    that results is `mean * (1 - exp(-cap / mean))`, up to rounding.
+    """
+
+    mean: float
+    cap: int
+
+    @property
+    def most(self) -> int:
+        return self.cap
+
+    def draw(self, rng: np.random.Generator) -> int:
+        return min(self.cap, max(1, math.ceil(rng.exponential(self.mean))))
+
+    def __str__(self) -> str:
+        return f"exponential:{self.mean:g}:{self.cap}"
+
+
+def parse_lengths(text: str) -> Lengths:
+    """Lengths from `N`, `uniform:LOW:HIGH` or `exponential:MEAN:CAP`.
+
+    Raises:
+        LengthError: another form, or a count below 1.
+    """
+    kind, *parts = text.split(":")
+    try:
+        if not parts:
+            return Fixed(_count(kind))
+        if kind == "uniform":
+            low, high = map(_count, parts)
+            if low <= high:
+                return Uniform(low, high)
+        elif kind == "exponential":
+            mean, cap = parts
+            if 0 < float(mean) < math.inf:
+                return Exponential(float(mean), _count(cap))
+    except ValueError:
+        pass
+    raise LengthError(f"{text!r} is no length; it must be {FORMS}, in tokens, at least 1")
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError
+    return count

@@ -1,0 +1,154 @@
+"""Measurement: what one run of a load gave, gathered while it runs, in bounded memory."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from app.bench.histogram import Histogram
+from app.bench.series import Series
+from app.bench.steps import StepTally
+from engine.core import EngineCore
+from engine.load import Outcome
+from engine.request import FinishReason
+from engine.telemetry import StepRecord
+
+MOST_ERRORS = 10
+READ_EVERY = 256
+
+TARGETS = ("ttft", "tpot", "e2el")
+
+
+class Measurement:
+    """An `engine.load.Watcher`. Memory grows with requests (40 bytes each), not with tokens.
+
+    Attributes:
+        arrived, finished, ttft, e2el: of requests that succeeded, seconds; the first two after the
+            start.
+        tpot: of those with more than one output token.
+        itl: all gaps between tokens of one request, pooled.
+        good: requests that met every target; one without a TPOT is judged by the others.
+        output: tokens over time; `peak_output` is the most in one second.
+        errors: how often which.
+
+    Args:
+        core: read for its step records.
+        start: of the run, on the core's clock.
+        targets: milliseconds by name, of `TARGETS`.
+        on_record: given every step record.
+        on_ended: called after every request.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        start: float,
+        targets: Mapping[str, float],
+        on_record: Callable[[StepRecord], None] | None = None,
+        on_ended: Callable[[], None] | None = None,
+    ) -> None:
+        self.arrived, self.finished = array("d"), array("d")
+        self.ttft, self.e2el, self.tpot = array("d"), array("d"), array("d")
+        self.itl = Histogram()
+        self.good = self.failed = 0
+        self.input_tokens = self.output_tokens = 0
+        self.output = Series()
+        self.peak_output = 0
+        self.errors: Counter[str] = Counter()
+        self.steps = StepTally(start)
+        self._core = core
+        self._start = start
+        self._targets = {name: limit / 1e3 for name, limit in targets.items()}
+        self._on_record, self._on_ended = on_record, on_ended
+        self._read = core.records.total
+        self._now, self._tokens = start, 0
+        self._second, self._in_second = 0, 0
+        self._gap, self._gaps = math.nan, 0
+
+    def emitted(self, now: float, gap: float | None) -> None:
+        # Tokens of one step come together and mostly with the same gap: they are counted, and
+        # added when that changes.
+        if now != self._now:
+            self._end_step()
+            self._now = now
+        self._tokens += 1
+        if gap is None:
+            return
+        if gap != self._gap:
+            self._end_gaps()
+            self._gap = gap
+        self._gaps += 1
+
+    def ended(self, outcome: Outcome) -> None:
+        if outcome.reason in (FinishReason.ERROR, FinishReason.ABORT):
+            self.failed += 1
+            message = outcome.error.message if outcome.error else outcome.reason.value
+            if message in self.errors or len(self.errors) < MOST_ERRORS:
+                self.errors[message] += 1
+        else:
+            self._succeeded(outcome)
+        if self._on_ended is not None:
+            self._on_ended()
+
+    def close(self) -> None:
+        """Take in what the last steps left."""
+        self._end_step()
+        self._end_gaps()
+        self._read_records()
+
+    @property
+    def completed(self) -> int:
+        return len(self.finished)
+
+    @property
+    def peak_concurrency(self) -> int:
+        """Most requests at once, of those that succeeded; one that ends makes way for one that
+        arrives at that moment."""
+        changes = sorted([(t, 1) for t in self.arrived] + [(t, -1) for t in self.finished])
+        now = peak = 0
+        for _, change in changes:
+            now += change
+            peak = max(peak, now)
+        return peak
+
+    def _succeeded(self, outcome: Outcome) -> None:
+        timings = outcome.timings
+        assert timings.ttft is not None
+        assert timings.e2e is not None
+        self.arrived.append(outcome.task.arrival)
+        self.finished.append(outcome.finished)
+        self.ttft.append(timings.ttft)
+        self.e2el.append(timings.e2e)
+        if timings.tpot is not None:
+            self.tpot.append(timings.tpot)
+        self.input_tokens += outcome.usage.prompt_tokens
+        self.output_tokens += outcome.usage.completion_tokens
+        reached = {"ttft": timings.ttft, "tpot": timings.tpot, "e2el": timings.e2e}
+        self.good += all((reached[name] or 0.0) <= limit for name, limit in self._targets.items())
+
+    def _end_step(self) -> None:
+        """Book the tokens that came at `_now`."""
+        if self._tokens:
+            time = self._now - self._start
+            self.output.add(time, self._tokens)
+            if int(time) != self._second:
+                self._second, self._in_second = int(time), 0
+            self._in_second += self._tokens
+            self.peak_output = max(self.peak_output, self._in_second)
+            self._tokens = 0
+        if self._core.records.total - self._read >= READ_EVERY:
+            self._read_records()
+
+    def _end_gaps(self) -> None:
+        if self._gaps:
+            self.itl.add(self._gap, self._gaps)
+            self._gaps = 0
+
+    def _read_records(self) -> None:
+        for record in self._core.records.since(self._read):
+            self.steps.add(record)
+            if self._on_record is not None:
+                self._on_record(record)
+        self._read = self._core.records.total

@@ -1,0 +1,181 @@
+"""Plots: charts of lines, drawn in a terminal or as SVG."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+# plotext and matplotlib are imported when something is drawn: matplotlib takes 0.3 s.
+
+# The colours of Okabe and Ito (2008) but black, which every kind of colour vision tells apart;
+# without colour, marks and dashes do.
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
+_MARKS = ("•", "x", "+", "o", "*", "#", "%", "@")
+_SVG_MARKS = ("o", "x", "+", "s", "*", "D", "^", "v")
+_DASHES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series of a chart.
+
+    Attributes:
+        marked: points to be marked, such as the knee of a curve, as (x, y, text).
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    marked: tuple[tuple[float, float, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over common axes. On a logarithmic axis, points not above 0 are left out.
+
+    Attributes:
+        points: whether the lines' own points are shown; else the lines only.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+    log_x: bool = False
+    log_y: bool = False
+    points: bool = False
+
+
+def cumulative(samples: Sequence[float], most: int = 500) -> tuple[list[float], list[float]]:
+    """The empirical distribution: values, and the share of samples that are not above them.
+
+    Args:
+        most: points to thin it out to.
+    """
+    ordered, count = sorted(samples), len(samples)
+    ranks = sorted({round(i * (count - 1) / (most - 1)) for i in range(most)}) if count else []
+    return [ordered[rank] for rank in ranks], [(rank + 1) / count for rank in ranks]
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether what is written there may have colours: a terminal, and no `NO_COLOR`."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def to_terminal(chart: Chart, *, width: int = 80, height: int = 20, colour: bool) -> str:
+    """The chart as text, `height` lines and, for several lines, one more to tell them apart."""
+    import plotext
+
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(width, height)
+    plotext.title(chart.title)
+    plotext.xlabel(chart.x_label)
+    plotext.ylabel(chart.y_label)
+    lines = [_drawable(chart, line) for line in chart.lines]
+    for number, line in enumerate(lines):
+        style = {"marker": _MARKS[number % len(_MARKS)], "color": _rgb(number)}
+        if len(line.x) > 1:
+            plotext.plot(line.x, line.y, **style)
+        else:
+            plotext.scatter(line.x, line.y, **style)
+    for line in lines:
+        for x, y, text in line.marked:
+            # At an edge, half of a centred text would be cut off.
+            side = {min(line.x): "left", max(line.x): "right"}.get(x, "center")
+            plotext.text(text, x, y, alignment=side)
+    for axis, log in (("x", chart.log_x), ("y", chart.log_y)):
+        values = [value for line in lines for value in getattr(line, axis)]
+        if log and values:
+            ticks = _log_ticks(min(values), max(values))
+            getattr(plotext, f"{axis}scale")("log")
+            getattr(plotext, f"{axis}ticks")(ticks, [f"{tick:g}" for tick in ticks])
+        elif axis == "y" and values:
+            plotext.ylim(min(0, *values), max(values) or 1)
+    text = plotext.build()
+    plotext.clear_figure()
+    keys = [
+        (f"{_MARKS[n % len(_MARKS)]} {line.label}", _rgb(n)) for n, line in enumerate(chart.lines)
+    ]
+    if not colour:
+        text = plotext.uncolorize(text)
+        legend = "   ".join(key for key, _ in keys)
+    else:
+        legend = "   ".join(plotext.colorize(key, rgb) for key, rgb in keys)
+    drawn = "\n".join(row.rstrip() for row in text.splitlines())
+    return f"{drawn}\n{legend}" if len(keys) > 1 else drawn
+
+
+def to_svg(chart: Chart, path: Path) -> None:
+    """Write the chart as SVG, the same bytes for the same chart.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    # Text stays text, so that it can be searched and read aloud.
+    with rc_context({"svg.hashsalt": "batchdeck", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
+        lines = [_drawable(chart, line) for line in chart.lines]
+        for number, line in enumerate(lines):
+            colour = _COLOURS[number % len(_COLOURS)]
+            axes.plot(
+                line.x,
+                line.y,
+                label=line.label,
+                color=colour,
+                linestyle=_DASHES[number % len(_DASHES)],
+                marker=_SVG_MARKS[number % len(_SVG_MARKS)] if chart.points else "",
+                markersize=5,
+            )
+            for x, y, text in line.marked:
+                axes.plot(x, y, marker="o", markersize=11, fillstyle="none", color=colour)
+                axes.annotate(text, (x, y), xytext=(8, 8), textcoords="offset points")
+        for axis, log in (("x", chart.log_x), ("y", chart.log_y)):
+            values = [value for line in lines for value in getattr(line, axis)]
+            if log and values:
+                ticks = _log_ticks(min(values), max(values))
+                getattr(axes, f"set_{axis}scale")("log")
+                getattr(axes, f"set_{axis}ticks")(ticks, [f"{tick:g}" for tick in ticks])
+                getattr(axes, f"{axis}axis").set_minor_locator(NullLocator())
+            elif axis == "y":
+                axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        axes.grid(True, alpha=0.3)
+        if len(chart.lines) > 1:
+            axes.legend()
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _drawable(chart: Chart, line: Line) -> Line:
+    """Without what has no place on the axes."""
+
+    def fits(x: float, y: float) -> bool:
+        finite = math.isfinite(x) and math.isfinite(y)
+        return finite and (x > 0 or not chart.log_x) and (y > 0 or not chart.log_y)
+
+    points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if fits(x, y)]
+    marked = tuple(point for point in line.marked if fits(*point[:2]))
+    return Line(line.label, [x for x, _ in points], [y for _, y in points], marked)
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten, or only the powers where those would be many."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    heads = (1, 2, 5) if len(powers) <= 4 else (1,)
+    ticks = [head * 10.0**power for power in powers for head in heads]
+    return [tick for tick in ticks if low <= tick <= high] or [low, high]
+
+
+def _rgb(number: int) -> tuple[int, int, int]:
+    colour = _COLOURS[number % len(_COLOURS)]
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return red, green, blue

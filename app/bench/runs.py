@@ -1,0 +1,136 @@
+"""Runs: a load on a testbed, under each setting in turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from app.bench.load import Script, ScriptLoad
+from app.bench.measurement import Measurement
+from app.bench.report import Figures, figures
+from app.bench.scripts import Recorded, Synthetic
+from app.bench.setting import Setting
+from app.bench.testbed import Testbed
+from engine.drive import drive
+from engine.knobs import Knobs
+from engine.telemetry import StepRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be run.
+
+    Attributes:
+        concurrency: see `ScriptLoad`.
+        targets: see `Measurement`.
+        rounds: of all settings, one after the other (A B A B), each round on its own draw of the
+            load, the same for all of them.
+        warmups: requests before the first round that are not measured.
+    """
+
+    load: Synthetic | Recorded
+    settings: Sequence[tuple[Setting, Knobs]]
+    concurrency: int | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    rounds: int = 1
+    warmups: int = 1
+
+    @property
+    def num_requests(self) -> int:
+        return self.load.num_requests * self.rounds * len(self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One load under one setting.
+
+    Attributes:
+        partial: it was broken off; the figures are those of what had ended.
+    """
+
+    setting: Setting
+    knobs: Knobs
+    seed: int
+    measured: Measurement
+    figures: Figures
+    partial: bool
+
+
+def run_all(
+    plan: Plan,
+    testbed: Testbed,
+    begins: Callable[[str], None] | None = None,
+    ended: Callable[[], None] | None = None,
+    on_record: Callable[[StepRecord], None] | None = None,
+) -> Iterator[Run]:
+    """Run the plan; a run that is interrupted (SIGINT) is the last one.
+
+    Args:
+        begins: told what runs now.
+        ended: called after every request.
+        on_record: given the steps that are measured.
+
+    Raises:
+        StalledError: under some setting requests would wait for ever.
+    """
+    if plan.warmups and not testbed.virtual:
+        _warm_up(plan, testbed)
+    for round_ in range(plan.rounds):
+        for setting, knobs in plan.settings:
+            if begins is not None:
+                of = f" {round_ + 1}/{plan.rounds}" if plan.rounds > 1 else ""
+                begins(setting.label + of)
+            run = _run(plan, testbed, setting, knobs, plan.seed + round_, ended, on_record)
+            yield run
+            if run.partial:
+                return
+
+
+def medians(runs: Sequence[Run]) -> dict[str, float]:
+    """The median of each figure over the runs that have it; broken off ones count if all are."""
+    whole = [run for run in runs if not run.partial] or list(runs)
+    keys = dict.fromkeys(key for run in whole for key in run.figures)
+    return {
+        key: statistics.median(run.figures[key] for run in whole if key in run.figures)
+        for key in keys
+    }
+
+
+def _run(
+    plan: Plan,
+    testbed: Testbed,
+    setting: Setting,
+    knobs: Knobs,
+    seed: int,
+    ended: Callable[[], None] | None,
+    on_record: Callable[[StepRecord], None] | None,
+) -> Run:
+    core, clock = testbed.make(knobs)
+    load = ScriptLoad(plan.load.scripts(testbed.shape.vocab_size, seed), plan.concurrency)
+    start = clock()
+    measured = Measurement(core, start, plan.targets, on_record, ended)
+    partial = False
+    try:
+        seconds = drive(core, load, clock, measured)
+    except KeyboardInterrupt:
+        seconds, partial = clock() - start, True
+    measured.close()
+    found = figures(
+        measured,
+        seconds,
+        goodput=bool(plan.targets),
+        max_concurrency=plan.concurrency,
+        request_rate=plan.load.request_rate,
+    )
+    return Run(setting, knobs, seed, measured, found, partial)
+
+
+def _warm_up(plan: Plan, testbed: Testbed) -> None:
+    """The first requests of another draw of the load, at once, under the first setting."""
+    core, clock = testbed.make(plan.settings[0][1])
+    scripts = plan.load.scripts(testbed.shape.vocab_size, plan.seed + plan.rounds)
+    burst = [Script(replace(script.first, arrival=0.0)) for script in islice(scripts, plan.warmups)]
+    drive(core, ScriptLoad(burst), clock, Measurement(core, clock(), {}))

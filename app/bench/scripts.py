@@ -1,0 +1,127 @@
+"""Scripts: a benchmark's requests, made up from distributions or filled in from a workload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.bench.arrivals import arrivals
+from app.bench.lengths import Fixed, Lengths
+from app.bench.load import Script, Turn
+from app.bench.prompts import PromptMaker
+from app.bench.workload import Ask
+from engine.load import Task
+from engine.request import Origin, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthetic:
+    """A made-up load.
+
+    Attributes:
+        num_prompts: requests, or conversations with `turns` above 1.
+        input_len: tokens of a prompt after its prefix; of a later turn, what the user adds.
+        output_len: tokens of an output; `output_len.most` is announced.
+        request_rate, burstiness: see `app.bench.arrivals.arrivals`.
+        prefix_len: tokens that the prompts of one group begin with in common.
+        num_prefixes: groups; prompts take turns in them.
+        turns: requests of a conversation, each on top of all tokens before.
+        think: seconds from the end of a turn to the next.
+    """
+
+    num_prompts: int
+    input_len: Lengths = Fixed(1024)  # noqa: RUF009  # frozen
+    output_len: Lengths = Fixed(128)  # noqa: RUF009
+    request_rate: float = math.inf
+    burstiness: float = 1.0
+    prefix_len: int = 0
+    num_prefixes: int = 1
+    turns: int = 1
+    think: float = 0.0
+
+    @property
+    def num_requests(self) -> int:
+        return self.num_prompts * self.turns
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of one sequence, as announced."""
+        return self.prefix_len + self.turns * (self.input_len.most + self.output_len.most)
+
+    def scripts(self, vocab_size: int, seed: int) -> Iterator[Script]:
+        """The same for the same seed. Lengths, arrivals and ids are drawn apart, so that a change
+        of one leaves the others as they are."""
+        inputs, outputs, gaps, ids = _generators(seed)
+        maker = PromptMaker(vocab_size, ids)
+        prefixes = [maker.make(self.prefix_len) for _ in range(self.num_prefixes)]
+        moments = arrivals(self.request_rate, self.burstiness, gaps)
+        for number in range(self.num_prompts):
+            turns = [
+                (maker.make(self.input_len.draw(inputs)), self._sampling(outputs))
+                for _ in range(self.turns)
+            ]
+            prompt, sampling = turns[0]
+            yield Script(
+                Task(
+                    request_id=str(number),
+                    arrival=next(moments),
+                    prompt_token_ids=prefixes[number % self.num_prefixes] + prompt,
+                    sampling=sampling,
+                ),
+                tuple(Turn(self.think, added, its) for added, its in turns[1:]),
+            )
+
+    def _sampling(self, rng: np.random.Generator) -> SamplingParams:
+        return _sampling(self.output_len.draw(rng), self.output_len.most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A load from a workload file.
+
+    Attributes:
+        request_rate: replaces the file's arrivals, with `burstiness`; None keeps them.
+    """
+
+    asks: Sequence[Ask]
+    request_rate: float | None = None
+    burstiness: float = 1.0
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.asks)
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of one sequence, as announced."""
+        return max(ask.prompt_tokens + ask.max_tokens for ask in self.asks)
+
+    def scripts(self, vocab_size: int, seed: int) -> Iterator[Script]:
+        _, _, gaps, ids = _generators(seed)
+        maker = PromptMaker(vocab_size, ids)
+        moments: Iterator[float] = iter(ask.arrival for ask in self.asks)
+        if self.request_rate is not None:
+            moments = arrivals(self.request_rate, self.burstiness, gaps)
+        for number, (ask, arrival) in enumerate(zip(self.asks, moments, strict=False)):
+            yield Script(
+                Task(
+                    request_id=str(number),
+                    arrival=arrival,
+                    prompt_token_ids=ask.prompt or maker.make(ask.prompt_tokens),
+                    sampling=_sampling(ask.output_tokens, ask.max_tokens),
+                    origin=Origin(user=ask.user) if ask.user else Origin(),
+                    priority=ask.priority,
+                )
+            )
+
+
+def _sampling(length: int, announced: int) -> SamplingParams:
+    """Greedy, announced as `announced` and ending at `length` (`engine.load.Task`)."""
+    return SamplingParams(temperature=0.0, min_tokens=length, max_tokens=announced)
+
+
+def _generators(seed: int) -> list[np.random.Generator]:
+    return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(4)]

@@ -1,0 +1,37 @@
+"""Series: a quantity over a run of any length, in bounded memory."""
+
+from __future__ import annotations
+
+MOST_BUCKETS = 512
+
+
+class Series:
+    """Sums by equal spans of time from 0 on. When they would be more than `MOST_BUCKETS`, pairs of
+    them are joined, so that a series of any length keeps at least half as many.
+
+    Attributes:
+        width: seconds of one bucket.
+        sums: of what was added in each.
+    """
+
+    def __init__(self, width: float = 0.05) -> None:
+        self.width = width
+        self.sums: list[float] = []
+
+    def add(self, time: float, amount: float) -> None:
+        """Add an amount at a time, in seconds from 0 on."""
+        while time >= self.width * MOST_BUCKETS:
+            self._join()
+        bucket = int(time / self.width)
+        if bucket >= len(self.sums):
+            self.sums += [0.0] * (bucket + 1 - len(self.sums))
+        self.sums[bucket] += amount
+
+    @property
+    def middles(self) -> list[float]:
+        """The time in the middle of each bucket."""
+        return [(i + 0.5) * self.width for i in range(len(self.sums))]
+
+    def _join(self) -> None:
+        self.width *= 2
+        self.sums = [sum(self.sums[i : i + 2]) for i in range(0, len(self.sums), 2)]

@@ -1,0 +1,147 @@
+"""Testbed: an engine that can be had new for every run: over a loaded model, or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from app.bench.ending import EndingRunner
+from app.bench.workload import Encode
+from app.settings import Settings
+from engine.client import ChatMessage
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.drive import Clock, WallClock
+from engine.errors import InvalidConfigError
+from engine.knobs import Knobs, change_knobs
+from engine.loading import LoadedModel
+from engine.scheduling.policies import policy_names
+from engine.shape import ModelShape
+from engine.simulation.cost import CostModel, Roofline
+from engine.simulation.devices import named_device
+from engine.simulation.shapes import named_shape
+from engine.simulation.simulation import build, envelope
+
+# A queue that is full would refuse requests, and what is measured would be another load.
+_KNOBS = Knobs(queue_limit=1_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Testbed:
+    """Where loads are run.
+
+    Attributes:
+        knobs: where every run starts, before its own changes.
+        make: a new core, with nothing in its cache, and its clock.
+        encode: token ids of a text; None without a tokenizer.
+        about: model and device, for whoever reads the results.
+        virtual: whether time is the simulator's.
+    """
+
+    config: EngineConfig
+    shape: ModelShape
+    knobs: Knobs
+    make: Callable[[Knobs], tuple[EngineCore, Clock]]
+    encode: Encode | None
+    about: Mapping[str, object]
+    virtual: bool
+
+    def with_knobs(self, changes: Mapping[str, object]) -> Knobs:
+        """The knobs of a run.
+
+        Raises:
+            InvalidConfigError: an unknown knob, or a value outside the envelope.
+        """
+        return change_knobs(self.knobs, changes, self.config, policy_names())
+
+
+def of_model(loaded: LoadedModel) -> Testbed:
+    """Runs on a loaded model, in real time. The runs share its runner, one after the other."""
+    eos = min(loaded.eos_token_ids, default=0)
+    runner = EndingRunner(loaded.runner, eos)
+
+    def make(knobs: Knobs) -> tuple[EngineCore, Clock]:
+        clock = WallClock()
+        core = EngineCore(
+            config=loaded.config,
+            runner=runner,
+            shape=loaded.shape,
+            card=loaded.card,
+            key=loaded.key,
+            eos_token_ids=frozenset({eos}),
+            knobs=knobs,
+            clock=clock,
+        )
+        return core, clock
+
+    def encode(text: str) -> list[int]:
+        return loaded.codec.encode([ChatMessage("user", text)], None)
+
+    return Testbed(
+        config=loaded.config,
+        shape=loaded.shape,
+        knobs=replace(loaded.knobs, queue_limit=_KNOBS.queue_limit),
+        make=make,
+        encode=encode,
+        about=asdict(loaded.card) | {"padding": "counted, not computed"},
+        virtual=False,
+    )
+
+
+def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbed:
+    """Runs on the virtual clock of a named device and model.
+
+    Args:
+        names: `DEVICE:MODEL`, of `engine.simulation`.
+        settings: the envelope; 4,096 tokens a sequence unless stated, and what the device holds.
+        charge_padding: let padding and bubbles of static batches cost what computing them costs.
+
+    Raises:
+        InvalidConfigError: an unknown device or model, or another form.
+        ModelError: the model does not fit on the device.
+    """
+    device_name, colon, model_name = names.partition(":")
+    if not colon:
+        raise InvalidConfigError(
+            f"simulate is {names!r}; it must be DEVICE:MODEL, such as h100:llama-8b", "simulate"
+        )
+    device, shape = named_device(device_name), named_shape(model_name)
+    config = envelope(
+        device,
+        shape,
+        max_model_len=settings.max_model_len or 4096,
+        max_num_seqs=settings.max_num_seqs or 256,
+        max_num_batched_tokens=settings.max_num_batched_tokens or 2048,
+        kv_slots=settings.num_blocks * 16 if settings.num_blocks else None,
+    )
+    cost = Roofline(device, shape, charge_padding=charge_padding)
+    about = {
+        "name": model_name,
+        "device": asdict(device),
+        "padding": "costed" if charge_padding else "counted, not costed",
+    }
+    return in_virtual_time(config, shape, cost, about)
+
+
+def in_virtual_time(
+    config: EngineConfig, shape: ModelShape, cost: CostModel, about: Mapping[str, object]
+) -> Testbed:
+    """Runs whose steps take as long as `cost` says."""
+
+    def make(knobs: Knobs) -> tuple[EngineCore, Clock]:
+        made = build(config, knobs, shape, cost)
+        return made.core, made.clock
+
+    return Testbed(
+        config=config,
+        shape=shape,
+        knobs=replace(
+            _KNOBS,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        ),
+        make=make,
+        encode=None,
+        about=about,
+        virtual=True,
+    )

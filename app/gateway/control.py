@@ -1,0 +1,211 @@
+"""Control: the knobs as plain messages, for whatever carries JSON."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from engine.client import EngineClient
+from engine.errors import EngineError, ErrorInfo, InvalidRequestError, UnavailableError
+from engine.knobs import KnobRange
+from engine.ledger import KnobChange, KnobState
+from engine.snapshot import Snapshot
+
+VERBS = ("set", "undo", "show")
+PATIENCE_SECONDS = 10.0
+_POLL_SECONDS = 0.005
+
+Answer = dict[str, object]
+
+
+_PARTS = {
+    "set": "it must be an object of knobs and their values",
+    "undo": "it must be true",
+    "show": "it must be true",
+    "who": "it must be text of 1 to 100 printable characters",
+}
+_VALUE = "it must be a number, true, false or text of printable characters"
+
+
+def _check_value(value: Any) -> Any:
+    # History and panels show it: nothing in it may steer a terminal, or be no Unicode.
+    if not isinstance(value, (bool, int, float, str)) or (
+        isinstance(value, str) and not value.isprintable()
+    ):
+        raise ValueError(_VALUE)
+    return value
+
+
+class ControlMessage(BaseModel):
+    """Exactly one of `set`, `undo` and `show`.
+
+    Attributes:
+        set: values by knob; their types and ranges are the engine's to check.
+        who: as the history names them; not stated, the front end's name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    set: dict[str, Annotated[Any, AfterValidator(_check_value)]] | None = None
+    undo: Literal[True] | None = None
+    show: Literal[True] | None = None
+    who: Annotated[str | None, Field(min_length=1, max_length=100)] = None
+
+    @model_validator(mode="after")
+    def _one(self) -> ControlMessage:
+        if sum(getattr(self, verb) is not None for verb in VERBS) != 1:
+            raise ValueError
+        return self
+
+    @field_validator("who")
+    @classmethod
+    def _shown(cls, who: str | None) -> str | None:
+        return who if who is None else _check_value(who)
+
+
+def read_control(line: bytes) -> dict[str, object] | None:
+    """The message that a line is, or None: it may be anything else, and JSON, too.
+
+    It is one if it is a JSON object whose keys are a verb and, it may be, `who`.
+    """
+    try:
+        message = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    is_one = isinstance(message, dict) and len(message) == 1 + ("who" in message)
+    return message if is_one and any(verb in message for verb in VERBS) else None
+
+
+class Control:
+    """Answers control messages over an engine.
+
+    Args:
+        name: of the front end, for changes that name nobody.
+        clock, sleep: for waiting until the engine has taken a change up.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._clock = clock
+        self._sleep = sleep
+
+    def answer(self, message: object) -> Answer:
+        """Do what a message asks, and say how the knobs stand then; as plain data for JSON.
+
+        Of a message that is wrong nothing is done, and the answer says what is wrong; it never
+        raises. The engine takes a change up between two steps, which is waited for.
+        """
+        try:
+            return _state(self._obey(_parse(message)))
+        except EngineError as error:
+            return _refusal(error.info())
+
+    def _obey(self, message: ControlMessage) -> Snapshot:
+        who = message.who or self._name
+        before = self._client.snapshot()
+        if message.undo:
+            knobs = self._client.undo_knobs(who)
+        else:
+            # Nothing to change is how the engine is asked for how it stands, also an idle one.
+            knobs = self._client.set_knobs(message.set or {}, who)
+        deadline = self._clock() + PATIENCE_SECONDS
+        # Two steps at most, unless others turn the same knobs meanwhile: then the newest will do.
+        while (snapshot := self._client.snapshot()) is before or not (
+            snapshot and all(s.requested == getattr(knobs, s.name) for s in snapshot.knobs)
+        ):
+            if self._clock() >= deadline:
+                break
+            self._sleep(_POLL_SECONDS)
+        if snapshot is None:
+            raise UnavailableError("no model is loaded")
+        return snapshot
+
+
+def _parse(message: object) -> ControlMessage:
+    """
+    Raises:
+        InvalidRequestError: one sentence on what is wrong.
+    """
+    try:
+        return ControlMessage.model_validate(message)
+    except ValidationError as error:
+        raise InvalidRequestError(*_fault(error.errors()[0])) from None
+
+
+def _fault(detail: ErrorDetails) -> tuple[str, str | None]:
+    """A sentence and the part at fault, of what pydantic found."""
+    place, value = detail["loc"], detail["input"]
+    if not place:
+        return f"a message must be an object with exactly one of {', '.join(VERBS)}", None
+    name = str(place[0])
+    if name not in _PARTS:
+        return f"{name} is no part of a message; allowed are {', '.join(_PARTS)}", name
+    shown = str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
+    if len(place) > 1:
+        knob = str(place[1])
+        return f"{knob} is {shown}; {_VALUE}", knob
+    return f"{name} is {shown}; {_PARTS[name]}", name
+
+
+def _refusal(error: ErrorInfo) -> Answer:
+    info = {"type": error.type, "message": error.message, "param": error.param}
+    return {"ok": False, "error": info}
+
+
+def _state(snapshot: Snapshot) -> Answer:
+    return {
+        "ok": True,
+        "knobs": {state.name: _knob(state) for state in snapshot.knobs},
+        "history": [_change(change, snapshot.time) for change in snapshot.knob_history],
+    }
+
+
+def _knob(state: KnobState) -> dict[str, object]:
+    return {
+        "requested": state.requested,
+        "effective": state.effective,
+        "note": state.note,
+        "allowed": _allowed(state.allowed),
+        "unit": state.spec.unit,
+    }
+
+
+def _allowed(allowed: KnobRange) -> dict[str, object]:
+    if allowed.choices:
+        return {"choices": list(allowed.choices)}
+    return {"form": allowed.form} if allowed.form else {"low": allowed.low, "high": allowed.high}
+
+
+def _change(change: KnobChange, now: float) -> dict[str, object]:
+    changed = {
+        name: {"before": before, "after": after} for name, (before, after) in change.changed.items()
+    }
+    return {
+        "ago_s": round(now - change.time, 3),
+        "step": change.step,
+        "who": change.who,
+        "undoes": change.undoes,
+        "changed": changed,
+    }

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.bench.series import MOST_BUCKETS, Series
+
+
+def test_amounts_are_summed_by_span_of_time() -> None:
+    series = Series(width=0.5)
+    for time, amount in ((0.0, 1), (0.49, 2), (0.5, 3), (1.7, 4)):
+        series.add(time, amount)
+    assert series.sums == [3, 3, 0, 4]
+    assert series.middles == [0.25, 0.75, 1.25, 1.75]
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_a_long_run_has_wider_spans_and_loses_nothing(times: list[float]) -> None:
+    series = Series(width=0.05)
+    for time in times:
+        series.add(time, 1.0)
+    assert len(series.sums) <= MOST_BUCKETS
+    assert sum(series.sums) == len(times)
+    for bucket, amount in enumerate(series.sums):
+        low, high = bucket * series.width, (bucket + 1) * series.width
+        assert amount == sum(low <= time < high for time in times)
+
+
+def test_a_late_amount_joins_pairs() -> None:
+    series = Series(width=1.0)
+    for second in range(MOST_BUCKETS):
+        series.add(second, 1.0)
+    series.add(MOST_BUCKETS, 1.0)
+    assert series.width == 2.0
+    assert series.sums == [2.0] * (MOST_BUCKETS // 2) + [1.0]
+    assert series.middles[0] == pytest.approx(1.0)
