@@ -1,0 +1,155 @@
+"""What scheduling costs: plan and commit, by running and by waiting requests.
+
+    python -m benchmarks.scheduler [--running 32,256] [--waiting 0,100,10000] [--model 387m]
+
+A core over a runner that computes nothing: every sequence decodes in every step, the queue behind
+it stands still. Then, unless `--model none`, the same for a real model's step at 32 sequences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.knobs import Knobs
+from engine.plan import StepPlan, StepResult
+from engine.request import SamplingParams
+from engine.scheduling.policies import policy_names
+from engine.simulation.shapes import SHAPES
+from engine.snapshot import ModelCard
+
+PROMPT_TOKENS = 128
+STEPS = 300
+WARM_UP = 20
+
+
+class NullRunner:
+    """Gives token 1 for every row that samples, at once."""
+
+    depth = 1
+
+    def submit(self, plan: StepPlan) -> StepPlan:
+        return plan
+
+    def result(self, handle: object) -> StepResult:
+        assert isinstance(handle, StepPlan)
+        return StepResult((1,) * sum(row.samples for row in handle.rows))
+
+
+def make_core(running: int, waiting: int, policy: str, order: str) -> EngineCore:
+    """A core with `running` sequences that decode and `waiting` behind them."""
+    length = PROMPT_TOKENS + 4 * STEPS
+    config = EngineConfig(
+        num_blocks=running * -(-length // 16) + 64,
+        max_model_len=length,
+        max_num_seqs=running,
+        max_num_batched_tokens=running * PROMPT_TOKENS,
+    )
+    core = EngineCore(
+        config=config,
+        runner=NullRunner(),
+        shape=SHAPES["387m"],
+        card=ModelCard("null", "", 0, "bfloat16", "cpu", "none", length, 0, 0),
+        key="null",
+        eos_token_ids=frozenset(),
+        knobs=Knobs(
+            policy=policy,
+            order=order,
+            max_num_seqs=running,
+            max_num_batched_tokens=running * PROMPT_TOKENS,
+            static_batch_size=running,
+            queue_limit=1_000_000,
+            watermark=0.0,
+            waiting_served_ratio=10.0,
+            max_waiting_tokens=10_000,
+        ),
+        clock=time.perf_counter,
+    )
+    sampling = SamplingParams(temperature=0.0, max_tokens=4 * STEPS)
+    for i in range(running + waiting):
+        core.submit(str(i), [i % 30_000, *range(1, PROMPT_TOKENS)], sampling)
+    return core
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Collections of tens of thousands of waiting requests are the interpreter's, not a step's."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def measure(running: int, waiting: int, policy: str, order: str) -> tuple[float, float, float]:
+    """Median seconds of plan, of commit, and of the whole step, which computes nothing."""
+    core = make_core(running, waiting, policy, order)
+    with no_collection():
+        for _ in range(WARM_UP):
+            core.step()
+        first, wholes = core.records.total, []
+        for _ in range(STEPS):
+            start = time.perf_counter()
+            core.step()
+            wholes.append(time.perf_counter() - start)
+    records = core.records.since(first)
+    assert all(record.decode_rows == running for record in records)
+    assert records[-1].waiting == waiting
+    return median([r.plan for r in records]), median([r.commit for r in records]), median(wholes)
+
+
+def measure_model(name: str) -> None:
+    """Share of a real step, at 32 sequences."""
+    import torch
+
+    from benchmarks.smoke import Engine, load, make_prompts
+
+    device = torch.device("cpu")
+    engine = Engine(load(name, device), 32, device)
+    engine.run(make_prompts(engine.shape.vocab_size, 32, -1))
+    steps = engine.run(make_prompts(engine.shape.vocab_size, 32, 0)).steps
+    decodes = [step for step in steps if step.decode_rows == 32]
+    cost = median([step.plan + step.commit for step in decodes])
+    whole = median([step.duration for step in decodes])
+    print(
+        f"\n{name}, 32 sequences: plan + commit {1e3 * cost:.2f} ms of a step of "
+        f"{1e3 * whole:.1f} ms, {cost / whole:.2%}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--running", default="32,256")
+    parser.add_argument("--waiting", default="0,100,1000,10000,100000")
+    parser.add_argument("--orders", default="priority,fair")
+    parser.add_argument("--model", default="387m")
+    options = parser.parse_args()
+    print("median milliseconds of a step in which every sequence decodes")
+    print(
+        f"{'policy':14} {'order':9} {'running':>7} {'waiting':>7} {'plan':>7} {'commit':>7} ",
+        end="",
+    )
+    print(f"{'both':>7} {'step':>7}")
+    for running in map(int, options.running.split(",")):
+        for waiting in map(int, options.waiting.split(",")):
+            for policy in policy_names() if waiting == 10_000 else policy_names()[:1]:
+                for order in options.orders.split(","):
+                    plan, commit, whole = measure(running, waiting, policy, order)
+                    print(
+                        f"{policy:14} {order:9} {running:7} {waiting:7} {1e3 * plan:7.3f} "
+                        f"{1e3 * commit:7.3f} {1e3 * (plan + commit):7.3f} {1e3 * whole:7.3f}",
+                        flush=True,
+                    )
+    if options.model != "none":
+        measure_model(options.model)
+
+
+if __name__ == "__main__":
+    main()
