@@ -9,34 +9,28 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from app.database import StoreError
 from app.screens.chat import ChatPane
-from app.screens.dialogs import AskText, Confirm, PickConversation, PickPolicy
-from app.screens.engine_watch import EngineWatch
+from app.screens.dialogs import AskText, Confirm, PickConversation
 from app.screens.export import as_markdown, file_name
 from app.screens.panel_bar import PanelBar
-from app.screens.panels import Panels
-from app.screens.policies import policy_meanings
 from app.screens.pump import Pump
 from app.screens.sessions import SessionList
-from engine.client import ChatMessage, EngineClient
-from engine.errors import EngineError, InvalidRequestError
+from app.screens.steering import Steering
+from engine.client import EngineClient
+from engine.errors import InvalidRequestError
 from widgets.glyphs import Glyphs
-from widgets.knob_panel import KnobPanel
 from widgets.prompt import PromptArea
 from widgets.session_bar import SessionBar
 from widgets.session_table import SessionTable
 
-WHO = "local"
-PIN = "system"
 
-
-class Deck(Screen[None]):
+class Deck(Steering):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
-    calls of the session list and the engine. `deck.tcss` says what is shown where.
+    calls of the session list; what is done to the engine is `Steering`'s. `deck.tcss` says what is
+    shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit, and
     one of each breakpoint.
@@ -101,11 +95,7 @@ class Deck(Screen[None]):
     ]
 
     def __init__(self, client: EngineClient, sessions: SessionList, glyphs: Glyphs) -> None:
-        super().__init__()
-        self._client = client
-        self.sessions = sessions
-        self.engine = EngineWatch(client)
-        self.panels = Panels(glyphs)
+        super().__init__(client, sessions, glyphs)
         names = [name for name, _ in self.panels.numbered]
         self.panel_bar = PanelBar(names, glyphs, id="panels")
         self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
@@ -316,59 +306,6 @@ class Deck(Screen[None]):
     @on(SessionTable.Highlighted)
     def show_blocks(self, event: SessionTable.Highlighted) -> None:
         self.panels.kv.select(event.ordinal)
-
-    def action_stop_request(self) -> None:
-        if view := self.panels.table.current:
-            self._client.abort(view.request_id)
-
-    @on(KnobPanel.Turned)
-    def turn_knob(self, event: KnobPanel.Turned) -> None:
-        try:
-            self._client.set_knobs({event.name: event.value}, who=WHO)
-        except EngineError as error:
-            self.panels.knobs.refuse(error.message)
-
-    def action_policy(self) -> None:
-        """Choose the policy among those that the engine knows."""
-        knob = self.engine.knob("policy")
-        if knob is None:
-            self.notify("There is no model yet to schedule for.", severity="warning")
-            return
-        names = [str(name) for name in knob.allowed.choices]
-        meanings = policy_meanings()
-        choices = [(name, meanings.get(name, "")) for name in names]
-
-        def take(name: str | None) -> None:
-            if name is not None:
-                self.set_policy(name)
-
-        self.app.push_screen(PickPolicy(choices, str(knob.requested)), take)
-
-    def set_policy(self, name: str) -> None:
-        try:
-            self._client.set_knobs({"policy": name}, who=WHO)
-        except EngineError as error:
-            self.notify(error.message, severity="error")
-
-    def action_pin(self) -> None:
-        """Keep the system prompt of the conversation on view in the KV cache."""
-        system = self.sessions.current.chat.conversation.system
-        if not system:
-            self.notify("This conversation has no system prompt.", severity="warning")
-            return
-        self._client.pin(PIN, (ChatMessage("system", system),))
-        self.notify("Pinned the system prompt; the KV panel says how much of it is computed.")
-
-    def action_unpin(self) -> None:
-        self._client.unpin(PIN)
-        self.notify("The system prompt may be evicted again.")
-
-    @on(KnobPanel.Undone)
-    def undo_knobs(self) -> None:
-        try:
-            self._client.undo_knobs(who=WHO)
-        except EngineError as error:
-            self.panels.knobs.refuse(error.message)
 
     # What is on view.
 
