@@ -1,9 +1,10 @@
-"""What the measuring commands have in common: a progress bar, and files that may not be written."""
+"""Console: what the measuring commands show and write in common."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from app.plain import is_terminal
 from app.process import StreamError
+from app.settings import SettingsError
 
 
 @contextmanager
@@ -25,6 +27,26 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StreamError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def write_json(data: Mapping[str, object], path: Path) -> None:
+    """
+    Raises:
+        StreamError: it cannot be written.
+    """
+    with writing(path):
+        text = json.dumps(data, indent=2, allow_nan=False)
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def check_folder(flag: str, path: Path) -> None:
+    """Before anything is measured.
+
+    Raises:
+        SettingsError: the folder that the file is to be in is not there.
+    """
+    if not path.parent.is_dir():
+        raise SettingsError(f"{flag}: there is no folder {path.parent}")
 
 
 def progress_bar() -> Progress:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 
 from engine.errors import InvalidConfigError
 from engine.knobs import Knobs, KnobValue
 from engine.scheduling.policies import register
+
+_DEFAULTS = Knobs()
+_NAMES = {field.name for field in fields(Knobs)}
 
 
 def parse_knob(text: str) -> tuple[str, KnobValue]:
@@ -23,7 +27,7 @@ def parse_knob(text: str) -> tuple[str, KnobValue]:
         raise InvalidConfigError(f"{text!r} is no knob; it must be name=value", "knob")
     if name == "policy":
         return name, find_policy(value)
-    default = getattr(Knobs(), name, "")
+    default = getattr(_DEFAULTS, name) if name in _NAMES else ""
     try:
         if isinstance(default, bool):
             return name, {"true": True, "false": False}[value.lower()]

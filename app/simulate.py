@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from app.bench import plots
 from app.bench.lengths import LengthError, parse_lengths
-from app.bench.plots import Chart, Line
+from app.bench.plots import Chart, Line, show_charts, write_charts
+from app.bench.results import plain
 from app.bench.scripts import Synthetic
 from app.bench.setting import parse_settings
 from app.bench.testbed import Testbed, in_virtual_time
-from app.console import progress_bar, writing
+from app.console import check_folder, progress_bar, write_json
 from app.exits import ExitCode
 from app.process import complain, show
 from app.serving import ModelLoadError
@@ -111,20 +108,12 @@ def run(options: Options) -> int:
     for line in _remarks(curves, sweep):
         show(line)
     drawn = _charts(curves)
-    colour = plots.wants_colour(sys.stdout)
-    width = min(shutil.get_terminal_size().columns, 120)
-    if len(sweep.rates) > 1:
-        for chart in drawn.values():
-            show("\n" + plots.to_terminal(chart, width=width, height=18, colour=colour))
+    if any(len(curve.points) > 1 for curve in curves):
+        show_charts(drawn.values())
     if options.svg is not None:
-        with writing(options.svg):
-            options.svg.mkdir(parents=True, exist_ok=True)
-            for name, chart in drawn.items():
-                plots.to_svg(chart, options.svg / f"{name}.svg")
+        write_charts(drawn, options.svg)
     if options.json_file is not None:
-        with writing(options.json_file):
-            text = json.dumps(_to_json(options, testbed, sweep, curves), indent=2, allow_nan=False)
-            options.json_file.write_text(text + "\n", encoding="utf-8")
+        write_json(_to_json(options, testbed, sweep, curves), options.json_file)
     if stalled:
         complain(stalled)
         return ExitCode.FAILED
@@ -176,6 +165,8 @@ def _load(options: Options) -> Synthetic:
         raise SettingsError(f"--burstiness: it is {options.burstiness}; it must be above 0")
     if options.load_seed < 0:
         raise SettingsError(f"--seed: it is {options.load_seed}; it must be at least 0")
+    if options.json_file is not None:
+        check_folder("--json", options.json_file)
     return Synthetic(
         num_prompts=options.requests,
         input_len=parse_lengths(options.input_len),
@@ -312,12 +303,11 @@ def _remarks(curves: Sequence[Curve], sweep: Sweep) -> Iterator[str]:
 
 def _charts(curves: Sequence[Curve]) -> dict[str, Chart]:
     """Throughput and latencies against rate, with the knee and the goodput marked."""
-    charts = {
+    return {
         "throughput": _chart("Output throughput", "tok/s", curves, None),
         "ttft": _chart("Time to first token, p99", "ms", curves, "p99_ttft_ms"),
         "tpot": _chart("Time per output token, p99", "ms", curves, "p99_tpot_ms"),
     }
-    return charts
 
 
 def _chart(title: str, unit: str, curves: Sequence[Curve], key: str | None) -> Chart:
@@ -350,7 +340,7 @@ def _to_json(
     hidden = ("json_file", "svg")
     return {
         "options": {
-            name: str(value) if isinstance(value, Path) else value
+            name: str(value) if isinstance(value, Path) else plain(value)
             for name, value in stated.items()
             if name not in hidden
         },

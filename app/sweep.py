@@ -27,8 +27,8 @@ class Point:
 
     Attributes:
         rate: requests a second that were offered.
-        served: requests a second that ended.
-        kept_up: requests that ended over requests that arrived.
+        served: requests a second that succeeded.
+        kept_up: requests that succeeded over requests that arrived.
         output: tokens a second.
         attained: share of all requests that met every target.
     """
@@ -47,22 +47,16 @@ class Point:
 
     @staticmethod
     def of(rate: float, measured: Measurement, figures: Figures) -> Point:
-        last = max(measured.arrived)
+        last = max(measured.offered)
         half = last / 2
-        came = sum(half < moment <= last for moment in measured.arrived)
+        came = sum(half < moment <= last for moment in measured.offered)
         ended = sum(half < moment <= last for moment in measured.finished)
-        output = measured.output
-        tokens = sum(
-            amount
-            for moment, amount in zip(output.middles, output.sums, strict=True)
-            if half < moment <= last
-        )
         span = last - half
         return Point(
             rate=rate,
             served=ended / span,
             kept_up=ended / came,
-            output=tokens / span,
+            output=measured.output.between(half, last) / span,
             attained=measured.good / (measured.completed + measured.failed),
             figures=figures,
         )

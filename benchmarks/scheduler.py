@@ -19,7 +19,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.knobs import Knobs
 from engine.plan import StepPlan, StepResult
-from engine.request import SamplingParams
+from engine.request import Origin, SamplingParams
 from engine.scheduling.policies import policy_names
 from engine.simulation.shapes import SHAPES
 from engine.snapshot import ModelCard
@@ -73,7 +73,12 @@ def make_core(running: int, waiting: int, policy: str, order: str) -> EngineCore
     )
     sampling = SamplingParams(temperature=0.0, max_tokens=4 * STEPS)
     for i in range(running + waiting):
-        core.submit(str(i), [i % 30_000, *range(1, PROMPT_TOKENS)], sampling)
+        core.submit(
+            str(i),
+            [i % 30_000, *range(1, PROMPT_TOKENS)],
+            sampling,
+            origin=Origin(user=str(i)),  # the dearest case of a fair order
+        )
     return core
 
 

@@ -6,75 +6,39 @@ Runs of the engine under `stall_free`, on Poisson arrivals, give step records, a
 fitted to them. Other loads (other lengths, arrivals and concurrency) run under other policies, on
 the engine and in the simulator, with the same requests. Errors are relative to the real run. On the
 engine all take turns, round by round, so that a machine whose speed drifts is the same to all;
-percentiles are of all rounds' samples.
+percentiles are of all rounds' samples. Beside each error stands its standard error over the rounds:
+what chance, of the machine and of the draw, does to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 import statistics
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from app.bench.ending import EndingRunner
 from app.bench.lengths import Exponential, Uniform
 from app.bench.runs import Plan, Run, run_all
 from app.bench.scripts import Synthetic
 from app.bench.setting import Setting
 from app.bench.testbed import Testbed, in_virtual_time
-from benchmarks.smoke import load
+from benchmarks.testbed import on_this_machine
 from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.drive import Clock, WallClock
 from engine.knobs import Knobs
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
 from engine.simulation.fitted import Fitted
 from engine.simulation.records import Recording
-from engine.snapshot import ModelCard
 from engine.telemetry import StepRecord, percentile
 
 MODEL_LENGTH = 1024
 SLOTS = 32
 BUDGET = 512
-EOS = 0
-
-
-@dataclass(slots=True)
-class Total:
-    """All rounds of a case, samples pooled; latencies in seconds."""
-
-    seconds: float = 0.0
-    requests: int = 0
-    tokens: int = 0
-    ttft: list[float] = field(default_factory=list)
-    tpot: list[float] = field(default_factory=list)
-    e2el: list[float] = field(default_factory=list)
-
-    def add(self, one: Run) -> None:
-        self.seconds += one.figures["duration"]
-        self.requests += one.measured.completed
-        self.tokens += one.measured.output_tokens
-        self.ttft += one.measured.ttft
-        self.tpot += one.measured.tpot
-        self.e2el += one.measured.e2el
-
-    @property
-    def rows(self) -> dict[str, float]:
-        """What is compared, by its label."""
-        rows = {
-            "request throughput (req/s)": self.requests / self.seconds,
-            "output throughput (tok/s)": self.tokens / self.seconds,
-        }
-        for name, samples in (("TTFT", self.ttft), ("TPOT", self.tpot), ("E2EL", self.e2el)):
-            ordered = sorted(samples)
-            rows[f"{name} mean (ms)"] = 1e3 * statistics.fmean(ordered)
-            for q in (0.5, 0.9, 0.99):
-                rows[f"{name} p{100 * q:g} (ms)"] = 1e3 * percentile(ordered, q)
-        return rows
+# Predictions are wanted within this of the real run.
+WANTED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,44 +160,14 @@ STUDIES = {
 }
 
 
-def real(model_name: str) -> Testbed:
-    """The engine on this machine, in real time."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = load(model_name, device)
-    config = EngineConfig(
+def envelope() -> EngineConfig:
+    return EngineConfig(
         num_blocks=SLOTS * MODEL_LENGTH // 16,
         max_model_len=MODEL_LENGTH,
         max_num_seqs=SLOTS,
         max_num_batched_tokens=BUDGET,
         dtype="bfloat16",
-        device=str(device),
-    )
-    shape = trace(type(model), model.config, torch.bfloat16).shape
-    runner = EndingRunner(TorchRunner(model, config, shape), EOS)
-    card = ModelCard(model_name, "", 0, "bfloat16", str(device), "torch", MODEL_LENGTH, 0, 0)
-
-    def make(knobs: Knobs) -> tuple[EngineCore, Clock]:
-        clock = WallClock()
-        core = EngineCore(
-            config=config,
-            runner=runner,
-            shape=shape,
-            card=card,
-            key=model_name,
-            eos_token_ids=frozenset({EOS}),
-            knobs=knobs,
-            clock=clock,
-        )
-        return core, clock
-
-    return Testbed(
-        config=config,
-        shape=shape,
-        knobs=Knobs(),
-        make=make,
-        encode=None,
-        about={},
-        virtual=False,
+        device="cuda" if torch.cuda.is_available() else "cpu",
     )
 
 
@@ -251,6 +185,67 @@ def run(case: Case, testbed: Testbed, seed: int, records: list[StepRecord] | Non
     return one
 
 
+def rows(runs: Sequence[Run]) -> dict[str, float]:
+    """What is compared, by its label; samples of all runs pooled."""
+    seconds = sum(one.figures["duration"] for one in runs)
+    found = {
+        "request throughput (req/s)": sum(one.measured.completed for one in runs) / seconds,
+        "output throughput (tok/s)": sum(one.measured.output_tokens for one in runs) / seconds,
+    }
+    for name in ("ttft", "tpot", "e2el"):
+        ordered = sorted(sample for one in runs for sample in getattr(one.measured, name))
+        found[f"{name.upper()} mean (ms)"] = 1e3 * statistics.fmean(ordered)
+        for q in (0.5, 0.9, 0.99):
+            found[f"{name.upper()} p{100 * q:g} (ms)"] = 1e3 * percentile(ordered, q)
+    return found
+
+
+def errors(predicted: Sequence[Run], real: Sequence[Run]) -> dict[str, float]:
+    """How far each row of the prediction is off, relative to the real one."""
+    truth = rows(real)
+    return {label: value / truth[label] - 1 for label, value in rows(predicted).items()}
+
+
+def standard_errors(predicted: Sequence[Run], real: Sequence[Run]) -> dict[str, float]:
+    """Of `errors`, by the jackknife over rounds (Efron and Tibshirani, "An Introduction to the
+    Bootstrap", 1993, section 11.2): each round is left out in turn. NaN for one round."""
+    rounds = len(real)
+    if rounds < 2:
+        return dict.fromkeys(rows(real), math.nan)
+    left_out = [
+        errors([*predicted[:i], *predicted[i + 1 :]], [*real[:i], *real[i + 1 :]])
+        for i in range(rounds)
+    ]
+    return {
+        label: math.sqrt(rounds - 1) * statistics.pstdev(its[label] for its in left_out)
+        for label in left_out[0]
+    }
+
+
+def report(predicted: Sequence[Run], real: Sequence[Run]) -> Iterator[str]:
+    """The table of a case; a row that chance alone may move by `WANTED` is marked."""
+    yield f"{'':28} {'predicted':>10} {'real':>10} {'error':>8} {'+-':>7}"
+    foretold, truth = rows(predicted), rows(real)
+    off, chance = errors(predicted, real), standard_errors(predicted, real)
+    unsure = {label for label, se in chance.items() if not 2 * se <= WANTED}
+    for label, value in foretold.items():
+        mark = "  ?" if label in unsure else ""
+        yield (
+            f"{label:28} {value:10.2f} {truth[label]:10.2f} {off[label]:+8.1%} "
+            f"{chance[label]:7.1%}{mark}"
+        )
+    requests = sum(one.measured.completed for one in real)
+    yield (
+        f"+-: standard error over {len(real)} rounds, {requests} requests; a p99 is set by the "
+        f"{max(1, requests // 100)} slowest."
+    )
+    if unsure:
+        yield (
+            f"?: chance alone may move these {len(unsure)} of {len(truth)} rows by {WANTED:.0%} "
+            "(two standard errors): they show neither agreement nor the lack of it."
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=sorted(STUDIES), default="builtin")
@@ -258,7 +253,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     study = STUDIES[options.model]
-    testbed = real(options.model)
+    if options.rounds < 1:
+        parser.error(f"--rounds: it is {options.rounds}; it must be at least 1")
+    testbed = on_this_machine(options.model, envelope())
     print(
         f"{options.model} in bfloat16 on {testbed.config.device} {platform.machine()}, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, budget {BUDGET} tokens, "
@@ -266,29 +263,31 @@ def main() -> None:
     )
     seeds = range(options.seed, options.seed + options.rounds)
     records: list[StepRecord] = []
-    measured = [Total() for _ in study.predicted]
+    real: list[list[Run]] = [[] for _ in study.predicted]
     for seed in seeds:
         run(study.learned, testbed, seed, records)
-        for case, total in zip(study.predicted, measured, strict=True):
+        for case, its in zip(study.predicted, real, strict=True):
             # Other requests than those learned from.
-            total.add(run(case, testbed, seed + 1000))
+            its.append(run(case, testbed, seed + 1000))
     cost = Fitted.to(Recording(testbed.shape, records))
     print(
         f"\nlearned from {study.learned}: {len(records)} steps; on {cost.error.steps} held out the "
         f"fit is off by {cost.error.median:.1%} (median), {cost.error.p90:.1%} (p90)"
     )
+    if cost.error.median > WANTED:
+        print(
+            f"High noise: half of the held out steps are off by more than {WANTED:.0%}, and the "
+            "simulator knows their mean only; what follows is of a machine with other work."
+        )
     virtual = in_virtual_time(testbed.config, testbed.shape, cost, {})
-    for case, real_total in zip(study.predicted, measured, strict=True):
+    for case, its in zip(study.predicted, real, strict=True):
         start = time.perf_counter()
-        predicted = Total()
-        for seed in seeds:
-            predicted.add(run(case, virtual, seed + 1000))
+        predicted = [run(case, virtual, seed + 1000) for seed in seeds]
         seconds = time.perf_counter() - start
-        print(f"\n{case}; simulated in {seconds:.2f} s, ran {real_total.seconds:.1f} s")
-        print(f"{'':28} {'predicted':>10} {'real':>10} {'error':>8}")
-        for label, value in predicted.rows.items():
-            truth = real_total.rows[label]
-            print(f"{label:28} {value:10.2f} {truth:10.2f} {value / truth - 1:+8.1%}")
+        ran = sum(one.figures["duration"] for one in its)
+        print(f"\n{case}; simulated in {seconds:.2f} s, ran {ran:.1f} s")
+        for line in report(predicted, its):
+            print(line)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
 import logging
 import secrets
 from collections import deque
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from engine.admission import check_place, check_vocabulary, max_output_tokens
 from engine.cache.manager import KVCache
 from engine.config import EngineConfig
+from engine.deadlines import Deadlines
 from engine.errors import (
     DeadlineError,
     EngineError,
@@ -94,7 +94,7 @@ class EngineCore:
         self._in_flight: deque[_InFlight] = deque()
         self._outputs: list[TokenOutput] = []
         self._ended_in_step: list[str] = []
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines = Deadlines()
         self._pins: dict[str, tuple[int, str]] = {}
         self._idle = True
 
@@ -122,16 +122,10 @@ class EngineCore:
         """Clock time at which an idle core wants a step again, if any: for the next deadline, or
         because the policy asked for it.
         """
-        deadline, wake_at = self._next_deadline, self._scheduler.wake_at
+        deadline, wake_at = self._deadlines.next, self._scheduler.wake_at
         if deadline is None or wake_at is None:
             return wake_at if deadline is None else deadline
         return min(deadline, wake_at)
-
-    @property
-    def _next_deadline(self) -> float | None:
-        while self._deadlines and not _is_queued(self._deadlines[0][2]):
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
 
     def submit(
         self,
@@ -192,7 +186,7 @@ class EngineCore:
         self._requests[request_id] = request
         self._scheduler.add(request)
         if request.deadline is not None:
-            self._watch(request, request.deadline)
+            self._deadlines.watch(request, len(self._requests))
         self._observer.arrived(request)
 
     def abort(self, request_id: str) -> None:
@@ -217,7 +211,8 @@ class EngineCore:
 
     def pin(self, name: str, token_ids: Sequence[int]) -> None:
         """Never evict a prefix, once it is computed, until `unpin`; snapshots say if it fits."""
-        error = ""
+        size = self.config.block_size
+        error = f"it is shorter than one block, {size} tokens" if len(token_ids) < size else ""
         try:
             self._scheduler.cache.pin(name, token_ids)
         except InvalidRequestError as refusal:
@@ -225,6 +220,10 @@ class EngineCore:
             log.warning("the prefix %s is not pinned: %s", name, error)
         before = self._pins.get(name, (len(token_ids), ""))[0]
         self._pins[name] = (before if error else len(token_ids), error)
+
+    def refuse_pin(self, name: str, reason: str) -> None:
+        """Show that a prefix could not even be made tokens."""
+        self._pins[name] = (0, reason)
 
     def unpin(self, name: str) -> None:
         """Let a pinned prefix be evicted again; an unknown name is ignored."""
@@ -264,10 +263,11 @@ class EngineCore:
 
     def snapshot(self) -> Snapshot:
         held = {pin[0]: pin for pin in self._scheduler.cache.pins()}
+        idle = "" if self.ledger.knobs.prefix_caching else "prefix_caching is off"
         pins = []
         for name, (tokens, error) in self._pins.items():
             _name, blocks, computed = held.get(name, (name, 0, 0))
-            pins.append(PinView(name, tokens, blocks, computed, error))
+            pins.append(PinView(name, tokens, blocks, computed, error or idle))
         return self._observer.snapshot(self._scheduler, self.ledger, tuple(pins), self._clock())
 
     def check(self) -> None:
@@ -290,19 +290,9 @@ class EngineCore:
                 f"the queue is full, queue_limit is {queue_limit}; try again later", "queue_limit"
             )
 
-    def _watch(self, request: Request, deadline: float) -> None:
-        """Have `_expire` look at a request. Entries of those that left the queue surface at their
-        deadline, which may be far off: they are thrown out when they outnumber the others.
-        """
-        if len(self._deadlines) > 2 * len(self._requests):
-            self._deadlines = [entry for entry in self._deadlines if _is_queued(entry[2])]
-            heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (deadline, request.ordinal, request))
-
     def _expire(self) -> None:
         now = self._clock()
-        while (deadline := self._next_deadline) is not None and deadline <= now:
-            request = heapq.heappop(self._deadlines)[2]
+        for request in self._deadlines.take_passed(now):
             waited = now - request.timings.arrival
             message = f"the deadline passed after {waited:.3f} s in the queue"
             self._end(request, FinishReason.ERROR, DeadlineError(message, "deadline").info())
@@ -503,7 +493,3 @@ class EngineCore:
         )
         self._observer.stepped(record)
         self._scheduler.observe(record)
-
-
-def _is_queued(request: Request) -> bool:
-    return request.state is RequestState.WAITING

@@ -58,9 +58,10 @@ def drive(core: EngineCore, load: Load, clock: Clock, watcher: Watcher) -> float
     """
     start = clock()
     running: dict[str, _Running] = {}
-    finished = 0.0
+    finished = reached = 0.0
     while True:
-        for task in load.due(clock() - start):
+        # In floats, start + arrival - start may lie before arrival: virtual time would stop there.
+        for task in load.due(max(clock() - start, reached)):
             running[task.request_id] = _Running(task)
             core.submit(
                 task.request_id,
@@ -103,3 +104,5 @@ def drive(core: EngineCore, load: Load, clock: Clock, watcher: Watcher) -> float
                 raise StalledError(f"{len(running)} requests wait: {core.waiting_reason}")
             return finished
         clock.sleep_until(min(moments))
+        if arrival is not None and clock() >= start + arrival:
+            reached = arrival

@@ -113,7 +113,7 @@ class PinView:
         tokens: of the prefix, its last partial block included.
         blocks: full blocks of it.
         computed: those that are in the pool.
-        error: why it is not pinned; empty if it is.
+        error: why it is not kept; empty if it is.
     """
 
     name: str

@@ -198,6 +198,8 @@ class Translator:
             token_ids = model.codec.common_prefix(messages)
         except Exception as error:
             log.warning("the prefix %s cannot be pinned: %s", name, error)
+            reason = f"it cannot be read: {error}"
+            self._forward(lambda core: core.refuse_pin(name, reason))
             return
         self._forward(lambda core: core.pin(name, token_ids))
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.progress import Progress
 
-from app.bench import plots, results
+from app.bench import results
 from app.bench.options import Options
+from app.bench.plots import show_charts, write_charts
 from app.bench.report import to_text
 from app.bench.runs import Plan, Run, medians, run_all
 from app.bench.scripts import Synthetic
 from app.bench.setting import Setting, parse_settings
 from app.bench.testbed import Testbed, of_model, simulated
-from app.console import progress_bar, writing
+from app.console import progress_bar, write_json, writing
 from app.exits import ExitCode
 from app.process import complain, show
 from app.serving import ModelLoadError, load_model
@@ -164,19 +162,11 @@ def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: Options) -> 
         show(line)
     drawn = results.charts(plan, runs)
     if options.plot:
-        colour = plots.wants_colour(sys.stdout)
-        width = min(shutil.get_terminal_size().columns, 120)
-        for chart in drawn.values():
-            show("\n" + plots.to_terminal(chart, width=width, height=18, colour=colour))
+        show_charts(drawn.values())
     if options.svg is not None:
-        with writing(options.svg):
-            options.svg.mkdir(parents=True, exist_ok=True)
-            for name, chart in drawn.items():
-                plots.to_svg(chart, options.svg / f"{name}.svg")
+        write_charts(drawn, options.svg)
     if options.json_file is not None:
-        with writing(options.json_file):
-            text = json.dumps(results.to_json(plan, testbed, runs), indent=2, allow_nan=False)
-            options.json_file.write_text(text + "\n", encoding="utf-8")
+        write_json(results.to_json(plan, testbed, runs), options.json_file)
 
 
 def _remarks(plan: Plan, testbed: Testbed, runs: list[Run]) -> Iterator[str]:

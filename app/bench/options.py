@@ -12,6 +12,7 @@ from app.bench.lengths import LengthError, Lengths, parse_lengths
 from app.bench.measurement import TARGETS
 from app.bench.scripts import Recorded, Synthetic
 from app.bench.workload import Encode, WorkloadError, read_workload
+from app.console import check_folder
 from app.settings import SettingsError
 
 NUM_PROMPTS = 100
@@ -131,8 +132,8 @@ class Options:
                 raise SettingsError(f"{_flag(name)}: it is {value}; it must be at least {low}")
         for name in ("json_file", "save_steps"):
             path = getattr(self, name)
-            if path is not None and not path.parent.is_dir():
-                raise SettingsError(f"{_flag(name)}: there is no folder {path.parent}")
+            if path is not None:
+                check_folder(_flag(name), path)
         for name in ("request_rate", "burstiness"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+
+from app.console import writing
+from app.process import show
 
 # plotext and matplotlib are imported when something is drawn: matplotlib takes 0.3 s.
 
@@ -153,6 +158,26 @@ def to_svg(chart: Chart, path: Path) -> None:
         if len(chart.lines) > 1:
             axes.legend()
         figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def show_charts(charts: Iterable[Chart]) -> None:
+    """Draw them on standard output, as wide as the terminal."""
+    colour = wants_colour(sys.stdout)
+    width = min(shutil.get_terminal_size().columns, 120)
+    for chart in charts:
+        show("\n" + to_terminal(chart, width=width, height=18, colour=colour))
+
+
+def write_charts(charts: Mapping[str, Chart], folder: Path) -> None:
+    """An SVG file for each, by its name.
+
+    Raises:
+        StreamError: it cannot be written.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, chart in charts.items():
+            to_svg(chart, folder / f"{name}.svg")
 
 
 def _drawable(chart: Chart, line: Line) -> Line:

@@ -30,9 +30,9 @@ def to_json(plan: Plan, testbed: Testbed, runs: Sequence[Run]) -> dict[str, obje
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "partial": any(run.partial for run in runs),
-        "model": _plain(testbed.about),
+        "model": plain(testbed.about),
         "envelope": asdict(testbed.config),
-        "load": _plain(_load(plan)),
+        "load": plain(_load(plan)),
         "max_concurrency": plan.concurrency,
         "goodput_targets_ms": dict(plan.targets),
         "warmups": 0 if testbed.virtual else plan.warmups,
@@ -105,14 +105,14 @@ def _load(plan: Plan) -> dict[str, object]:
     common = {"seed": plan.seed, "requests": load.num_requests}
     if isinstance(load, Synthetic):
         names = load.__slots__
-        return common | {name: _plain(getattr(load, name)) for name in names}
+        return common | {name: plain(getattr(load, name)) for name in names}
     return common | {"request_rate": load.request_rate, "burstiness": load.burstiness}
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """JSON has no infinity, and lengths are told as they are stated."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, float) and value == float("inf"):
         return "inf"
     return str(value) if is_dataclass(value) else value

@@ -27,6 +27,14 @@ class Series:
             self.sums += [0.0] * (bucket + 1 - len(self.sums))
         self.sums[bucket] += amount
 
+    def between(self, low: float, high: float) -> float:
+        """What was added from `low` to `high`; of a bucket that lies partly between, that share."""
+        shares = (
+            max(0.0, min(high, (i + 1) * self.width) - max(low, i * self.width)) / self.width
+            for i in range(len(self.sums))
+        )
+        return sum(amount * share for amount, share in zip(self.sums, shares, strict=True))
+
     @property
     def middles(self) -> list[float]:
         """The time in the middle of each bucket."""

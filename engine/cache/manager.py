@@ -181,8 +181,10 @@ class KVCache:
         return len(hashes)
 
     def unpin(self, name: str) -> None:
-        """Let the blocks of a pinned prefix be evicted again; an unknown name is ignored."""
-        for hash in self._pins.pop(name, ()):
+        """Let the blocks of a pinned prefix be evicted again, its tail first; an unknown name is
+        ignored.
+        """
+        for hash in reversed(self._pins.pop(name, [])):
             self._pinned[hash] -= 1
             if not self._pinned[hash]:
                 del self._pinned[hash]

@@ -44,7 +44,6 @@ class StepComposer:
 
     Attributes:
         now: engine clock, seconds.
-        depth: steps that may be in flight at once.
         budget: tokens left for this step.
         rows: what is planned so far, by request; a preemption takes a row back.
         admitted: requests that got a slot in this step.
@@ -92,7 +91,7 @@ class StepComposer:
     @property
     def group_runs(self) -> bool:
         """Whether a request-level batch has not ended."""
-        return any(self._books.groups.of(request) for request in self.running)
+        return bool(self._books.groups)
 
     @property
     def num_slots(self) -> int:
@@ -257,7 +256,8 @@ class StepComposer:
         source = request.fork_of
         if tokens and source is not None and source.state is RequestState.RUNNING:
             prompt = min(source.num_prompt_tokens, request.num_known_tokens - 1)
-            if source.num_committed_tokens < prompt:
+            waits = source.num_committed_tokens < prompt
+            if waits and source.token_ids(0, prompt) == request.token_ids(0, prompt):
                 return f"the prompt it forks from, of {source.request_id}, is being computed"
         if whole:
             count = request.num_tokens - (common or len(hit) * self._cache.block_size)

@@ -15,6 +15,9 @@ OUTPUT_TOKEN = 2.0
 
 _REMEMBERED = 1000
 
+# What a user was served, the ordinal of their first request, and their name.
+_Rank = tuple[float, int, str]
+
 
 class Fair(WaitingQueue):
     """Virtual token counters: next is the oldest request of the user served least.
@@ -37,10 +40,14 @@ class Fair(WaitingQueue):
         self._preempted = Fcfs(knobs)
         self._users: dict[str, Fcfs] = {}
         self._served: dict[str, float] = {}
+        # A heap, of at least one rank for each user who waits. Ranks only grow, so that one that is
+        # out of date is too small, and corrected when it comes to the top.
+        self._ranks: list[_Rank] = []
+        self._num_waiting = 0
         self._last_left = ""
 
     def __len__(self) -> int:
-        return len(self._preempted) + sum(map(len, self._users.values()))
+        return len(self._preempted) + self._num_waiting
 
     def __iter__(self) -> Iterator[Request]:
         yield from self._preempted
@@ -57,7 +64,9 @@ class Fair(WaitingQueue):
             self._prune()
             self._served[user] = max(self._served.get(user, 0.0), self._floor())
             queue = self._users[user] = Fcfs(self._knobs)
+            heapq.heappush(self._ranks, (self._served[user], request.ordinal, user))
         queue.push(request)
+        self._num_waiting += 1
 
     def remove(self, request: Request) -> None:
         if request.num_preemptions:
@@ -66,18 +75,16 @@ class Fair(WaitingQueue):
         user = request.origin.user
         queue = self._users[user]
         queue.remove(request)
+        self._num_waiting -= 1
         if not len(queue):
             del self._users[user]
             self._last_left = user
 
     def first(self) -> Request | None:
-        if len(self._preempted) or not self._users:
+        if len(self._preempted):
             return self._preempted.first()
-        # Of equals the one whose request came first.
-        return min(
-            (queue.first() for queue in self._users.values()),
-            key=lambda r: (self._served[r.origin.user], r.ordinal) if r else (0.0, 0),
-        )
+        least = self._least(1)
+        return self._users[least[0][2]].first() if least else None
 
     def head(self, count: int) -> list[Request]:
         """The next `count`, if nothing but their prompts is served meanwhile."""
@@ -85,11 +92,9 @@ class Fair(WaitingQueue):
             return []
         requests = self._preempted.head(count)
         heap = []
-        for user, queue in self._users.items():
-            waiting = iter(queue.head(count))
-            request = next(waiting)
-            heap.append((self._served[user], request.ordinal, request, waiting))
-        heapq.heapify(heap)
+        for served, ordinal, user in self._least(count):
+            waiting = iter(self._users[user].head(count))
+            heap.append((served, ordinal, next(waiting), waiting))
         while heap and len(requests) < count:
             served, _ordinal, request, waiting = heapq.heappop(heap)
             requests.append(request)
@@ -110,16 +115,44 @@ class Fair(WaitingQueue):
         """Go on with the counters of a queue with other weights, once all that wait are here."""
         self._served = dict(before._served)
         self._last_left = before._last_left
+        self._rank_all()
 
     def _charge(self, request: Request, cost: float) -> None:
         user = request.origin.user
-        served = self._served.get(user, self._floor()) + cost / self._weight(request)
-        self._served[user] = served
+        if user not in self._served:
+            self._served[user] = self._floor()
+        self._served[user] += cost / self._weight(request)
 
     def _floor(self) -> float:
         """What a user who comes is lifted to."""
-        last = self._served.get(self._last_left, 0.0)
-        return min((self._served[user] for user in self._users), default=last)
+        least = self._least(1)
+        return least[0][0] if least else self._served.get(self._last_left, 0.0)
+
+    def _least(self, count: int) -> list[_Rank]:
+        """The ranks of the `count` users served least, of equals whose request came first."""
+        least: list[_Rank] = []
+        while self._ranks and len(least) < count:
+            rank = self._ranks[0]
+            user = rank[2]
+            current = self._rank(user) if user in self._users else None
+            if current is not None and current != rank:
+                heapq.heapreplace(self._ranks, current)
+                continue
+            heapq.heappop(self._ranks)
+            if current is not None and rank not in least[-1:]:  # Who came back has two.
+                least.append(rank)
+        for rank in least:
+            heapq.heappush(self._ranks, rank)
+        return least
+
+    def _rank(self, user: str) -> _Rank:
+        first = self._users[user].first()
+        assert first is not None
+        return (self._served[user], first.ordinal, user)
+
+    def _rank_all(self) -> None:
+        self._ranks = [self._rank(user) for user in self._users]
+        heapq.heapify(self._ranks)
 
     def _prune(self) -> None:
         """Forget users who are not here and would be lifted anyway: anybody may name a user."""
@@ -130,6 +163,8 @@ class Fair(WaitingQueue):
                 for user, served in self._served.items()
                 if user in self._users or user == self._last_left or served > floor
             }
+        if len(self._ranks) > 2 * len(self._users) + _REMEMBERED:
+            self._rank_all()
 
     def _weight(self, request: Request) -> float:
         return self._weights.get(request.origin.user, 1.0)

@@ -31,6 +31,9 @@ class Groups:
         self._groups: list[Group] = []
         self._of: dict[Request, Group] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
     @property
     def num_parked(self) -> int:
         """Slots held by members that have ended."""
@@ -46,9 +49,6 @@ class Groups:
         self._groups.append(group)
         for request in members:
             self._of[request] = group
-
-    def of(self, request: Request) -> Group | None:
-        return self._of.get(request)
 
     def leave(self, request: Request, blocks: list[int]) -> list[tuple[int, list[int]]]:
         """A running request ended: (sequence, blocks) that are free now.

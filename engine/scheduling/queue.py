@@ -12,6 +12,7 @@ from engine.knobs import Knobs
 from engine.request import Request
 
 Key = tuple[float, float]
+Place = tuple[bool, Key, int]
 
 # Waiting for as long as `ageing` outweighs this many prompt tokens in the order `shortest`.
 _TOKENS_PER_AGE = 1000
@@ -19,6 +20,8 @@ _TOKENS_PER_AGE = 1000
 
 class WaitingQueue(ABC):
     """Requests in the order in which they are to be admitted.
+
+    While the engine drains, preempted ones come before all, for nothing else is admitted.
 
     Attributes:
         name: as the `order` knob names it.
@@ -70,7 +73,7 @@ class SortedQueue(WaitingQueue):
 
     def __init__(self, knobs: Knobs) -> None:
         super().__init__(knobs)
-        self._entries: list[tuple[Key, int, Request]] = []
+        self._entries: list[tuple[Place, Request]] = []
         self._start = 0
 
     @abstractmethod
@@ -81,11 +84,11 @@ class SortedQueue(WaitingQueue):
         return len(self._entries) - self._start
 
     def __iter__(self) -> Iterator[Request]:
-        return (entry[2] for entry in islice(self._entries, self._start, None))
+        return (request for _place, request in islice(self._entries, self._start, None))
 
     def push(self, request: Request) -> None:
-        entry = (self.key(request), request.ordinal, request)
-        at = bisect_left(self._entries, entry[:2], self._start, key=_rank)
+        entry = (self._place(request), request)
+        at = bisect_left(self._entries, entry[0], self._start, key=_place_of)
         if at == self._start > 0:
             self._start -= 1
             self._entries[self._start] = entry
@@ -93,8 +96,7 @@ class SortedQueue(WaitingQueue):
             self._entries.insert(at, entry)
 
     def remove(self, request: Request) -> None:
-        rank = (self.key(request), request.ordinal)
-        at = bisect_left(self._entries, rank, self._start, key=_rank)
+        at = bisect_left(self._entries, self._place(request), self._start, key=_place_of)
         if at > self._start:
             del self._entries[at]
             return
@@ -104,14 +106,18 @@ class SortedQueue(WaitingQueue):
             self._start = 0
 
     def first(self) -> Request | None:
-        return self._entries[self._start][2] if len(self) else None
+        return self._entries[self._start][1] if len(self) else None
 
     def head(self, count: int) -> list[Request]:
-        return [entry[2] for entry in self._entries[self._start : self._start + count]]
+        return [request for _place, request in self._entries[self._start : self._start + count]]
+
+    def _place(self, request: Request) -> Place:
+        comes_last = self._knobs.draining and not request.num_preemptions
+        return (comes_last, self.key(request), request.ordinal)
 
 
-def _rank(entry: tuple[Key, int, Request]) -> tuple[Key, int]:
-    return entry[:2]
+def _place_of(entry: tuple[Place, Request]) -> Place:
+    return entry[0]
 
 
 class Fcfs(SortedQueue):

@@ -13,7 +13,7 @@ from engine.request import FinishReason, Request, RequestState
 from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder
-from engine.scheduling.policies import POLICIES
+from engine.scheduling.policies import DEFAULT, POLICIES
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
 from engine.telemetry import StepRecord
@@ -74,7 +74,10 @@ class Scheduler:
         self._admitted: list[Request] = []
         self._preempted: list[Request] = []
         self._stranded: list[Request] = []
-        self._policy = POLICIES[knobs.policy]()
+        try:
+            self._policy = POLICIES[knobs.policy]()
+        except Exception:  # The first step tries again, and says so.
+            self._policy = POLICIES[DEFAULT]()
         self._failure = ""
         self._ordered_by = knobs
 
@@ -87,6 +90,8 @@ class Scheduler:
         """Queue a request."""
         self.waiting.push(request)
         self._arrived.append(request)
+        if len(self._arrived) > 2 * len(self.waiting) + 1000:  # Paused, and most have left.
+            self._arrived = [r for r in self._arrived if r.state is RequestState.WAITING]
 
     def plan(self, knobs: Knobs, now: float) -> Planned | None:
         """Compose the next step; None when there is nothing to compute now.
@@ -134,10 +139,10 @@ class Scheduler:
         self._failure = f"{type(error).__name__}: {error}"
 
     def _follow_order(self, knobs: Knobs) -> None:
-        """Take up another order."""
+        """Take up another order, or that of a drain."""
         if knobs is self._ordered_by:
             return
-        used = ("order", *ORDERS[knobs.order].uses)
+        used = ("order", "draining", *ORDERS[knobs.order].uses)
         if any(getattr(knobs, name) != getattr(self._ordered_by, name) for name in used):
             self._books.waiting = reorder(knobs, self.waiting)
         self._ordered_by = knobs
@@ -156,7 +161,7 @@ class Scheduler:
         return stranded
 
     def take_back(self, planned: Planned) -> None:
-        """A step failed: its result will not come. The failed rows' progress is undone."""
+        """A step failed: the tokens that its rows were to sample will not come."""
         self._reclaim.step_ended(planned.plan.step)
         for request, row in zip(planned.requests, planned.plan.rows, strict=True):
             request.num_in_flight -= row.samples
@@ -206,11 +211,10 @@ class Scheduler:
             who, uses = users.get(spec.acts, ("", {spec.name}))
             if spec.name not in uses:
                 notes[spec.name] = (getattr(knobs, spec.name), f"ignored by {who}")
-        if (
-            "static_batch_size" in self._policy.uses
-            and knobs.static_batch_size > knobs.max_num_seqs
-        ):
-            notes["static_batch_size"] = (knobs.max_num_seqs, "max_num_seqs allows no more")
+        limit = min(("max_num_seqs", "queue_limit"), key=lambda name: int(getattr(knobs, name)))
+        most = int(getattr(knobs, limit))
+        if "static_batch_size" in self._policy.uses and knobs.static_batch_size > most:
+            notes["static_batch_size"] = (most, f"{limit} allows no more")
         if self._policy.name != knobs.policy:
             notes["policy"] = (self._policy.name, "takes effect with the next step")
         excess = len(self.running) + self._groups.num_parked - knobs.max_num_seqs

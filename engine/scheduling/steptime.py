@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # Tokens from which a step may grow steeper: from reading weights to arithmetic. The crossing is at
@@ -35,10 +36,11 @@ class Work(NamedTuple):
     read: int = 0
     attended: int = 0
 
-    def decode(self, position: int) -> Work:
-        """With one more decode, of the token at `position`."""
-        tokens, rows, read, attended = self
-        return Work(tokens + 1, rows + 1, read + position + 1, attended)
+    @staticmethod
+    def of_decodes(positions: Sequence[int]) -> Work:
+        """A step of decodes, of the tokens at these positions."""
+        count = len(positions)
+        return Work(count, count, sum(positions) + count)
 
     def prefill(self, start: int, count: int) -> Work:
         """With one more prompt, of which tokens [start, start + count) are computed."""

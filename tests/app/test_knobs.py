@@ -48,6 +48,7 @@ def test_a_text_is_a_name_and_a_value_of_its_type() -> None:
         "user_weights=anna=2,bob=0.5": ("user_weights", "anna=2,bob=0.5"),
         "policy=nope": ("policy", "nope"),
         "nope=1": ("nope", "1"),
+        "__init__=1": ("__init__", "1"),
     }
     for text, (name, value) in texts.items():
         parsed = parse_knob(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,3 +198,42 @@ def test_a_wrong_option_is_named(changes: dict[str, object], message: str) -> No
 def test_a_model_that_does_not_fit_is_no_usage_error() -> None:
     with pytest.raises(ModelLoadError, match="does not fit on l4"):
         run(replace(SMALL, device_name="l4", model_name="opt-13b"))
+
+
+def test_a_refused_request_was_offered_and_not_kept_up_with() -> None:
+    config = EngineConfig(num_blocks=1000, max_model_len=100)
+    testbed = in_virtual_time(config, named_shape("387m"), OneSecond(), {})
+    wanted = Sweep(
+        load=Synthetic(num_prompts=400, input_len=Fixed(8), output_len=Fixed(10)),
+        rates=[4.0],
+        # Ten slots of ten steps serve one request a second.
+        knobs={"stall_free": replace(Knobs(), max_num_seqs=10, queue_limit=2)},
+        targets={},
+    )
+    (curve,) = wanted.run(testbed, lambda what: None, lambda: None)
+    (point,) = curve.points
+    assert point.figures["failed"] > 250
+    assert point.kept_up == pytest.approx(0.25, rel=0.15)
+    assert curve.knee is None
+
+
+def test_interrupted_at_the_first_rate_there_is_nothing_to_draw(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app.bench.runs.drive", interrupted)
+    assert run(SMALL) == ExitCode.INTERRUPTED
+    assert "\u2502" not in capsys.readouterr().out
+
+
+def test_an_infinite_burstiness_is_written_as_a_text(own_process: Path) -> None:
+    file = own_process / "sweep.json"
+    assert run(replace(SMALL, rate="8", burstiness=math.inf, json_file=file)) == ExitCode.OK
+    assert json.loads(file.read_text())["options"]["burstiness"] == "inf"
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"--json: there is no folder .*nowhere"):
+        run(replace(SMALL, json_file=tmp_path / "nowhere" / "sweep.json"))

@@ -7,6 +7,7 @@ import gc
 import pytest
 
 from engine.admission import MAX_DEADLINE
+from engine.knobs import ORDER_NAMES
 from engine.output import End
 from engine.request import FinishReason, Request, SamplingParams
 from tests.support.harness import CoreHarness
@@ -315,3 +316,21 @@ def test_the_same_run_twice() -> None:
     assert one.runner.plans == two.runner.plans
     assert one.records == two.records
     assert one.ends == two.ends
+
+
+@pytest.mark.parametrize("order", ORDER_NAMES)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_drain_ends_though_one_that_may_not_come_in_is_ahead(order: str, depth: int) -> None:
+    engine = CoreHarness(num_blocks=8, order=order, depth=depth)
+    for i in range(2):
+        engine.submit(f"r{i}", range(100 * i, 100 * i + 8), 16)
+    engine.step()
+    while not len(engine.core._scheduler.waiting):
+        engine.step()
+    engine.submit("urgent", [1, 2], 2, priority=5)
+    engine.core.change_knobs({"draining": True}, "me")
+    engine.run()
+    assert set(engine.ends) == {"r0", "r1"}
+    assert engine.core.waiting_reason == "draining: nothing new is admitted"
+    engine.core.undo_knobs("me")
+    engine.finish()

@@ -248,3 +248,30 @@ class TestPins:
         engine.finish()
         for name in ("longest", "grows"):
             assert engine.ends[name].reason is FinishReason.LENGTH
+
+
+def test_a_fork_with_another_prompt_does_not_wait_for_its_source() -> None:
+    engine = CoreHarness(max_num_batched_tokens=8, prefill_chunk=4)
+    engine.submit("source", list(range(30)), 2)
+    engine.step()
+    engine.submit("other", [90, 91, 92], 2, fork_of="source")
+    engine.step()
+    assert engine.records[-1].admitted == ("other",)
+    engine.finish()
+
+
+def test_a_pin_that_keeps_nothing_says_why() -> None:
+    engine = CoreHarness()
+    engine.core.pin("short", [1, 2, 3])
+    engine.core.pin("good", PROMPT)
+    engine.core.refuse_pin("unread", "it cannot be read: no template")
+    errors = {pin.name: pin.error for pin in engine.snapshot().pins}
+    assert errors == {
+        "short": "it is shorter than one block, 4 tokens",
+        "good": "",
+        "unread": "it cannot be read: no template",
+    }
+    engine.core.change_knobs({"prefix_caching": False}, "test")
+    assert {pin.name: pin.error for pin in engine.snapshot().pins}["good"] == (
+        "prefix_caching is off"
+    )

@@ -24,7 +24,7 @@ from engine.knobs import Knobs
 from engine.loading import LoadedModel, Progress
 from engine.plan import StepPlan
 from engine.request import FinishReason, SamplingParams
-from engine.snapshot import EnginePhase, ModelCard
+from engine.snapshot import EnginePhase, ModelCard, PinView, Snapshot
 from engine.stream import Context, Delta, Finish, RequestStream
 from tests.support.harness import EOS, SHAPE
 from tests.support.scripted_runner import VOCAB, ScriptedRunner, reference
@@ -59,6 +59,9 @@ class WordCodec:
         if not messages[-1].content:
             raise InvalidRequestError("the prompt is empty", "prompt")
         return [int(word) for message in messages for word in message.content.split()]
+
+    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+        return self.encode(messages, None)
 
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         if any(not 0 <= token_id < VOCAB for token_id in token_ids):
@@ -210,6 +213,14 @@ def ask(
     if name is not None:
         fields["request_id"] = name
     return host.submit(Submission(**(fields | routed)), wake)  # type: ignore[arg-type]
+
+
+def snapshot_when(host: EngineHost, ready: Callable[[Snapshot], bool]) -> Snapshot:
+    """The first snapshot that is so. One that does not come fails the test."""
+    deadline = time.monotonic() + TIMEOUT
+    while (snapshot := host.snapshot()) is None or not ready(snapshot):
+        assert time.monotonic() < deadline
+    return snapshot
 
 
 @pytest.fixture
@@ -635,6 +646,80 @@ class TestSwitching:
             assert finish.reason is FinishReason.LENGTH
             assert text in (say(name, [i, 1], 1 + i % 7) for name in "ab")
         assert read(ask(host, "5"))[0] == say("b", [5], 5)
+
+
+class TestPins:
+    SYSTEM = (ChatMessage("system", "100 101 102 103 104 105 106 107 108"),)  # two blocks and a bit
+
+    def cached(self, host: EngineHost) -> list[int]:
+        """Cached tokens of two chats that begin alike, with the pool filled between them."""
+        found = []
+        for user in ("1", "2"):
+            chat = Submission(messages=(*self.SYSTEM, ChatMessage("user", user)))
+            found.append(read(host.submit(chat))[1].usage.cached_tokens)
+            for i in range(8):
+                others = range(200 + 50 * i, 250 + 50 * i)
+                read(ask(host, " ".join(map(str, others)), max_tokens=10))
+        return found
+
+    def test_without_one_a_prefix_is_evicted(self, host: EngineHost) -> None:
+        host.load(LoadRequest("a"))
+        assert self.cached(host) == [0, 0]
+
+    @pytest.mark.parametrize("early", [True, False])
+    def test_it_holds_before_and_after_a_model_is_there_and_for_the_next(
+        self, host: EngineHost, early: bool
+    ) -> None:
+        if early:
+            host.pin("system", self.SYSTEM)
+        host.load(LoadRequest("a"))
+        if not early:
+            read(ask(host))
+            host.pin("system", self.SYSTEM)
+        for model in ("a", "b"):
+            host.load(LoadRequest(model))
+            assert self.cached(host) == [0, 8]
+            snapshot = snapshot_when(host, lambda found: bool(found.pins))
+            assert snapshot.pins == (PinView("system", tokens=9, blocks=2, computed=2),)
+
+    def test_one_let_go_is_gone_for_the_next_model_too(self, host: EngineHost) -> None:
+        host.pin("system", self.SYSTEM)
+        host.load(LoadRequest("a"))
+        snapshot_when(host, lambda found: bool(found.pins))
+        host.unpin("system")
+        snapshot_when(host, lambda found: not found.pins)
+        host.load(LoadRequest("b"))
+        assert self.cached(host) == [0, 0]
+        assert snapshot_when(host, lambda found: True).pins == ()
+
+    def test_one_let_go_without_a_model_never_holds(self, host: EngineHost) -> None:
+        host.pin("system", self.SYSTEM)
+        host.unpin("system")
+        host.load(LoadRequest("a"))
+        assert self.cached(host) == [0, 0]
+
+    def test_one_that_does_not_fit_says_so(self, host: EngineHost) -> None:
+        host.load(LoadRequest("a"))
+        host.pin("long", (ChatMessage("system", "1 " * 200),))
+        (pin,) = snapshot_when(host, lambda found: bool(found.pins)).pins
+        assert (pin.name, pin.tokens, pin.blocks) == ("long", 200, 0)
+        assert "50 blocks; 48 are what the pool has" in pin.error
+
+
+def test_a_fork_shares_what_its_source_has(host: EngineHost, loader: Loader) -> None:
+    """Ten tokens: two full blocks shared, the third copied, one token computed."""
+    loader.knobs = {"prefix_caching": False, "paused": True}
+    host.load(LoadRequest("a"))
+    prompt = tuple(range(10))
+    first = Submission(prompt_token_ids=prompt)
+    fork = Submission(prompt_token_ids=prompt, fork_of=first.request_id)
+    streams = [host.submit(first), host.submit(fork)]
+    snapshot_when(host, lambda found: found.num_waiting == 2)
+    host.set_knobs({"paused": False}, "me")
+    finishes = [read(stream)[1] for stream in streams]
+    assert [finish.usage.cached_tokens for finish in finishes] == [0, 9]
+    assert [len(plan.copies) for plan in loader.runners["a"].plans[:3]] == [0, 1, 0]
+    assert {finish.reason for finish in finishes} == {FinishReason.LENGTH}
 
 
 class TestKnobs:

@@ -32,7 +32,7 @@ class PrefillFirst(Policy):
         decoding = len(step.running) - len(prompts)
         for request in prompts:
             step.schedule(request)
-        if step.rows or self._interrupts(step, decoding):
+        if self._interrupts(step, decoding):
             while (head := step.next_waiting) and step.admit(head, whole=True):
                 pass
         if step.rows:
@@ -49,7 +49,10 @@ class PrefillFirst(Policy):
         if not decoding or not ratio:
             return True
         if self._interrupted:
-            step.hold("decodes go on: prompts went before them in the last step")
+            if step.rows:
+                step.hold("decodes go on after the prompts that are being computed")
+            else:
+                step.hold("decodes go on: prompts went before them in the last step")
             return False
         wanted = int(decoding * ratio)
         if self._tokens_since >= patience or step.num_waiting >= wanted:

@@ -21,13 +21,12 @@ _AIM = 0.97
 _GRACE = 16
 # Steps over which a request that is behind its pace catches up.
 _REPAY = 8
-# Prompts are paced to end within this share of their TTFT target: the rest is for those to come.
-_PATIENCE = 0.5
+# Prompts are paced to end within this share of their TTFT target.
+_PATIENCE = 0.9
 # Prompt tokens that make a step longer by no more than this share are not worth delaying.
 _FREE = 0.1
 # Late prompts get one token for so many of the others.
 _OVERTAKING = 32
-_K = 1.0
 # Waiting requests that are looked at: of those that may be in time, and of the queue's head.
 _WINDOW, _HEAD = 128, 16
 
@@ -45,11 +44,12 @@ class Slo(Policy):
        count. Nor may a step outlast the deadlines of the prompts that it completes.
     2. The prompts and their order. Of those whose deadline, arrival plus TTFT target, is ahead,
        `engine.scheduling.triage.on_time` takes the most that can be in time, earliest deadline
-       first, at the tokens a second that steps of T leave, or, while slots or blocks are short, at
-       what was served of late. Those that resume after a preemption go before them.
+       first, at the tokens a second that steps of T leave. Those that resume after a preemption go
+       before them.
     3. How many prompt tokens. Step time is convex in its tokens, so an even pace is the cheapest:
-       no more than the largest mean rate up to any deadline asks for ("optimal available", Yao,
-       Demers, Shenker, FOCS'95, section 5), but what is nearly free beside the decodes in any case.
+       the largest mean rate up to any deadline ("optimal available", Yao, Demers, Shenker, FOCS'95,
+       section 5), or that at which prompt tokens came over the last TTFT target, if it is larger;
+       and what is nearly free beside the decodes in any case.
 
     Decodes run in every step. Prompts that are late, or would make others late, go last, in the
     queue's order. They get at least one token for 32 of the others, and when it is the turn of
@@ -69,9 +69,8 @@ class Slo(Policy):
         self._fresh: deque[Request] = deque()
         self._cached: dict[int, int] = {}
         self._owed = 0.0
-        self._served, self._served_at = 0.0, 0.0
-        # Whether slots or blocks, not time, kept a prompt out of the last step.
-        self._crowded = False
+        # Prompt tokens a second that came of late.
+        self._flow = self._flow_at = 0.0
 
     def observe(self, record: StepRecord) -> None:
         flights = self._flights
@@ -87,15 +86,13 @@ class Slo(Policy):
     def compose(self, step: StepComposer) -> None:
         self._fresh.extend(step.arrived)
         aim = _Aim.of(step.knobs, self._begins(step.now))
-        prompts, decodes, work = [], [], Work()
-        for request in step.running:
-            if not request.wants_tokens:
-                continue
-            if request.is_prefill:
-                prompts.append(request)
-            else:
-                decodes.append(request)
-                work = work.decode(request.num_computed_tokens)
+        self._flow *= math.exp((self._flow_at - step.now) / aim.ttft)
+        self._flow += sum(request.num_tokens for request in step.arrived) / aim.ttft
+        self._flow_at = step.now
+        wanting = [request for request in step.running if request.wants_tokens]
+        prompts = [request for request in wanting if request.is_prefill]
+        decodes = [request for request in wanting if not request.is_prefill]
+        work = Work.of_decodes([request.num_computed_tokens for request in decodes])
         timely, late = self._sorted(step, prompts, self._rate(step, work, aim), aim)
         is_due = bool(late) and self._owed >= late[0].tokens
         order = [late[0], *timely, *late[1:]] if is_due else timely + late
@@ -103,23 +100,23 @@ class Slo(Policy):
         step.limit_budget(len(decodes) + self._tokens(step.knobs, work, order, limit, aim))
         for request in decodes:
             step.schedule(request)
-        self._crowded = False
+        is_barred = not step.num_slots
         for job in order:
             if step.budget <= 0:
                 break
             if job.request.state is RequestState.RUNNING:
                 step.schedule(job.request)
-            elif not self._crowded:
-                self._crowded = not step.admit(job.request)
+            elif not is_barred:
+                is_barred = not step.admit(job.request)
         head = step.next_waiting
-        if head is not None and not self._crowded:
+        if head is not None and not is_barred:
             passed = timely and all(job.request is not head for job in timely)
             step.hold(
                 "those that can still meet the TTFT target go first"
                 if passed
                 else f"no time: the step's {step.max_budget} tokens are given"
             )
-        self._account(step, timely, late, aim)
+        self._account(step, timely, late)
 
     def _begins(self, now: float) -> float:
         """When the step is expected to start: at once, or after those in flight."""
@@ -134,36 +131,34 @@ class Slo(Policy):
         if not model.ready:
             return math.inf
         seconds = max(aim.tpot, (1 + _FREE) * model.seconds(work))
-        rate = max(model.fit(work, 0, step.knobs.max_num_batched_tokens, seconds), 1) / seconds
-        # The floor lets it find out that there is room again.
-        return max(min(rate, _K * self._served), 0.05 * rate) if self._crowded else rate
+        count = max(model.fit(work, 0, step.knobs.max_num_batched_tokens, seconds), 1)
+        return count / model.seconds(work.prefill(0, count))
 
     def _sorted(
-        self, step: StepComposer, prompts: Sequence[Request], rate: float, aim: _Aim
+        self, step: StepComposer, prompts: list[Request], rate: float, aim: _Aim
     ) -> tuple[list[Job], list[Job]]:
         """The prompts to compute in time, and late ones, each in their order."""
         resumed, jobs, late = [], [], []
-        others = [*prompts, *step.waiting(_HEAD)]
-        for request in dict.fromkeys([*others, *self._look(step, aim)]):
-            tokens = request.gap - self._cached.get(request.ordinal, 0)
+        others, window = prompts, []
+        if step.num_slots:
+            others, window = [*prompts, *step.waiting(_HEAD)], self._look(step, aim)
+        for request in dict.fromkeys([*others, *window]):
+            tokens = request.gap
+            if request.state is RequestState.WAITING:
+                tokens -= self._cached.get(request.ordinal, 0)
             deadline = request.timings.arrival + aim.ttft
             if request.timings.first_token is not None:
-                resumed.append(Job(aim.begins, request.ordinal, tokens, request))
+                resumed.append(Job(aim.begins + aim.ttft, request.ordinal, tokens, request))
             elif deadline > aim.begins:
                 jobs.append(Job(deadline, request.ordinal, tokens, request))
         timely = resumed + on_time(jobs, aim.begins, rate)
         kept = {job.ordinal for job in timely}
-        # Late ones are paced as if they had come now, or when they would have had to be begun.
-        late = [
-            Job(
-                aim.begins + aim.ttft * (1 - _PATIENCE * r.num_computed_tokens / r.num_tokens),
-                r.ordinal,
-                r.gap,
-                r,
-            )
-            for r in others
-            if r.ordinal not in kept
-        ]
+        for request in others:
+            if request.ordinal not in kept:
+                # Paced as if it had come now, or when it would have had to be begun.
+                done = request.num_computed_tokens / request.num_tokens
+                deadline = aim.begins + aim.ttft * (1 - _PATIENCE * done)
+                late.append(Job(deadline, request.ordinal, request.gap, request))
         return timely, late
 
     def _look(self, step: StepComposer, aim: _Aim) -> list[Request]:
@@ -215,12 +210,14 @@ class Slo(Policy):
             limit = min(limit, max(job.deadline - aim.begins, model.seconds(beside)))
         else:
             given += model.fit(beside, 0, room - given, limit)
-        return min(given, self._pace(work, order, room, aim)) if work.tokens else given
+        if not work.tokens:
+            return max(given, 1)
+        return min(given, self._pace(work, order, room, aim))
 
     def _pace(self, work: Work, order: Sequence[Job], room: int, aim: _Aim) -> int:
-        """Prompt tokens that the deadlines ask of a step, or that are nearly free beside `work`."""
+        """Prompt tokens that an even pace asks of a step, or that are nearly free beside `work`."""
         seconds = self._model.seconds
-        total, rate = 0, 0.0
+        total, rate = 0, self._flow if order else 0.0
         for job in order:
             total += job.tokens
             left = job.deadline - aim.begins - (1 - _PATIENCE) * aim.ttft
@@ -238,22 +235,18 @@ class Slo(Policy):
                 low = middle
         return high
 
-    def _account(
-        self, step: StepComposer, timely: Sequence[Job], late: Sequence[Job], aim: _Aim
-    ) -> None:
+    def _account(self, step: StepComposer, timely: Sequence[Job], late: Sequence[Job]) -> None:
         """Take down what the step was given."""
         rows = step.rows
-        work = Work()
+        work = Work.of_decodes([row.start for row in rows.values() if not row.prefill])
         for row in rows.values():
-            work = work.prefill(row.start, row.count) if row.prefill else work.decode(row.start)
+            if row.prefill:
+                work = work.prefill(row.start, row.count)
         in_time, behind = (
             sum(rows[job.request].count for job in jobs if job.request in rows)
             for jobs in (timely, late)
         )
         self._owed = max(0.0, self._owed + in_time / _OVERTAKING - behind) if late else 0.0
-        self._served *= math.exp((self._served_at - step.now) / aim.ttft)
-        self._served += (in_time + behind) / aim.ttft
-        self._served_at = step.now
         if rows:
             self._flights.append(_Flight(step.now, work, self._model.seconds(work)))
 

@@ -18,7 +18,8 @@ class Static(Policy):
 
     Padding and bubbles are counted in each step's record, not computed. A batch is as large as
     slots and blocks allow. Prompts beyond the step's token budget are computed over several steps.
-    What another policy left running ends first.
+    Equal prefixes are still shared, unless `prefix_caching` is off. What another policy left
+    running ends first.
     """
 
     name = "static"
@@ -37,8 +38,9 @@ class Static(Policy):
             step.schedule(request)
 
     def size(self, step: StepComposer) -> int:
-        """Members of a full batch."""
-        return min(step.knobs.static_batch_size, step.knobs.max_num_seqs)
+        """Members of a full batch: as many as may run, and as may wait for one another."""
+        knobs = step.knobs
+        return min(knobs.static_batch_size, knobs.max_num_seqs, knobs.queue_limit)
 
     def starts(self, step: StepComposer, size: int) -> bool:
         """Whether a batch starts now that nothing runs; if not, the step says what it waits for."""

@@ -35,3 +35,13 @@ def test_a_late_amount_joins_pairs() -> None:
     assert series.width == 2.0
     assert series.sums == [2.0] * (MOST_BUCKETS // 2) + [1.0]
     assert series.middles[0] == pytest.approx(1.0)
+
+
+def test_a_stretch_takes_its_share_of_the_spans_at_its_ends() -> None:
+    series = Series(width=2.0)
+    for time, amount in ((0.0, 10.0), (3.0, 20.0), (5.0, 40.0)):
+        series.add(time, amount)
+    assert series.between(0.0, 6.0) == pytest.approx(70.0)
+    assert series.between(1.0, 5.0) == pytest.approx(5.0 + 20.0 + 20.0)
+    assert series.between(2.5, 3.0) == pytest.approx(5.0)
+    assert series.between(6.0, 9.0) == 0.0

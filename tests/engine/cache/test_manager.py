@@ -430,6 +430,18 @@ class TestEvictionOrder:
         evicted = cache.pool.take_events().blocks(BlockChange.EVICTED)
         assert evicted == (*tables[0][:0:-1], *tables[1][::-1], tables[0][0])
 
+    def test_an_unpinned_prefix_goes_tail_first(self) -> None:
+        cache = make_cache(num_blocks=32)
+        cache.pin("system", range(12))
+        request = make_request(1, range(12))
+        compute(cache, request, 12)
+        table = list(request.block_table)
+        let_go(cache, request)
+        cache.unpin("system")
+        cache.pool.take_events()
+        cache.extend(make_request(2, range(500, 628)), 128)
+        assert cache.pool.take_events().blocks(BlockChange.EVICTED) == tuple(table[::-1])
+
     def test_what_is_free_goes_before_what_is_cached(self) -> None:
         cache = make_cache(num_blocks=4)
         first = make_request(1, range(9))

@@ -209,6 +209,44 @@ def test_the_head_is_what_comes_when_only_prompts_are_charged(
     assert head == [admit(queue) for _ in range(min(count, len(requests)))]
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["push", "pop", "serve", "quit", "reweigh"]), st.integers(0, 5)),
+        max_size=80,
+    )
+)
+def test_the_first_is_the_oldest_of_the_user_served_least(moves: list[tuple[str, int]]) -> None:
+    queue, waiting = make_queue(), []
+    for ordinal, (move, number) in enumerate(moves):
+        if move == "push":
+            waiting.append(ask(ordinal, "abcdef"[number], 1 + number))
+            queue.push(waiting[-1])
+        elif move == "serve":
+            queue.served([ask(ordinal, "abcdef"[number])])
+        elif move == "reweigh":
+            queue = reorder(Knobs(order="fair", user_weights=f"a={1 + number}"), queue)
+        elif move == "quit" and waiting:
+            queue.remove(waiting.pop(number % len(waiting)))
+        elif move == "pop" and waiting:
+            waiting.remove(admit(queue))
+        counters = queue._served
+        by_rank = sorted(waiting, key=lambda r: (counters[r.origin.user], r.ordinal))
+        assert queue.first() is (by_rank[0] if by_rank else None)
+        assert queue.head(1) == by_rank[:1]
+        assert len(queue) == len(waiting)
+
+
+def test_ranks_of_those_who_gave_up_are_forgotten() -> None:
+    queue = make_queue()
+    queue.push(ask(0, "patient"))
+    for i in range(1, 5000):
+        gone = ask(i, f"user{i}")
+        queue.push(gone)
+        queue.remove(gone)
+    assert len(queue._ranks) < 1100
+    assert queue.first() is not None
+
+
 def served(engine: CoreHarness) -> dict[str, float]:
     """What users got, counted from outside: prompts once admitted, tokens once they came out. A
     request's user is the first letter of its name."""

@@ -171,6 +171,18 @@ class TestAPolicyThatRaises:
         assert replaced.changed == {"policy": ("raises", "stall_free")}
         assert not replaced.undoes
 
+    def test_one_that_cannot_be_made_when_a_model_is_loaded(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Raises, "where", "init")
+        engine = CoreHarness(policy="raises")
+        (policy,) = (state for state in engine.snapshot().knobs if state.name == "policy")
+        assert (policy.requested, policy.effective) == ("raises", "stall_free")
+        engine.submit("a", [1, 2, 3], 2)
+        engine.finish()
+        (replaced,) = engine.core.ledger.history
+        assert replaced.who == "raises: ValueError: boom"
+
     @pytest.mark.parametrize("depth", [1, 2])
     def test_with_nothing_planned_the_default_plans_at_once(self, depth: int) -> None:
         """Nobody has to wake the engine."""

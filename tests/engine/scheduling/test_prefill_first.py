@@ -94,6 +94,22 @@ def test_prompts_interrupt_when_enough_wait_or_for_too_long() -> None:
     line.engine.finish()
 
 
+def test_no_prompt_joins_an_interruption_that_takes_several_steps() -> None:
+    """Or prompts longer than a step would follow each other, and no decode between them."""
+    line = Timeline(
+        policy="prefill_first", waiting_served_ratio=0.5, max_num_batched_tokens=8, max_num_seqs=8
+    )
+    line.arrive((2, 5))
+    assert line.step() == "A2"
+    line.arrive((12, 2), (12, 2))
+    assert line.step() == "B8"
+    assert line.why == "no budget: the step's 8 tokens are given"
+    assert line.step() == "B4"
+    assert line.why == "decodes go on after the prompts that are being computed"
+    assert line.steps(4) == ["a b", "C8", "C4", "a c"]
+    line.engine.finish()
+
+
 def test_who_cannot_be_admitted_does_not_hold_up_decodes() -> None:
     """4 blocks of 4: b needs 3 and waits for a's."""
     line = Timeline(policy="prefill_first", num_blocks=4, waiting_served_ratio=0.0)

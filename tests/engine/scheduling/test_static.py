@@ -106,6 +106,20 @@ def test_a_full_batch_is_no_larger_than_the_slots() -> None:
     line.engine.finish()
 
 
+def test_a_full_batch_is_no_larger_than_the_queue() -> None:
+    """Or it would never fill: what comes next is refused."""
+    line = Timeline(policy="static", static_batch_size=3, static_fill="full", queue_limit=2)
+    line.arrive((3, 1))
+    assert line.step() == ""
+    assert line.why == "batch 1/2"
+    states = {state.name: state for state in line.engine.snapshot().knobs}
+    size = states["static_batch_size"]
+    assert (size.requested, size.effective, size.note) == (3, 2, "queue_limit allows no more")
+    line.arrive((3, 1))
+    assert line.step() == "A3 B3"
+    line.engine.finish()
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_one_that_was_preempted_does_not_wait_for_company_again(depth: int) -> None:
     engine = CoreHarness(policy="static", static_batch_size=2, static_fill="full", depth=depth)

@@ -20,9 +20,7 @@ def works(seed: int, count: int, chunk: int = 60) -> Iterator[Work]:
     """Steps of up to 20 decodes, most with a chunk of a prompt."""
     rng = random.Random(seed)
     for _ in range(count):
-        work = Work()
-        for _ in range(rng.randrange(1, 20)):
-            work = work.decode(rng.randrange(300))
+        work = Work.of_decodes([rng.randrange(300) for _ in range(rng.randrange(1, 20))])
         if rng.random() < 0.7:
             work = work.prefill(rng.randrange(200), rng.randrange(1, chunk))
         yield work
@@ -41,7 +39,7 @@ def worst(model: StepTime, seed: int, factor: float = 1.0, chunk: int = 60) -> f
 
 
 def test_work_counts_what_a_plan_asks_for() -> None:
-    work = Work().decode(9).decode(0).prefill(4, 3)
+    work = Work.of_decodes([9, 0]).prefill(4, 3)
     # Three prompt tokens at 4, 5 and 6 see 5, 6 and 7 keys.
     assert work == Work(tokens=5, rows=3, read=11, attended=18)
 
@@ -62,11 +60,9 @@ def test_it_follows_a_roofline_from_reading_weights_to_arithmetic() -> None:
     model = StepTime()
 
     def step() -> tuple[Work, float]:
-        work, rows = Work(), []
-        for seq in range(rng.randrange(1, 64)):
-            start = rng.randrange(64, 1024)
-            work = work.decode(start)
-            rows.append(Row(seq, start, 1, (), True, False))
+        starts = [rng.randrange(64, 1024) for _ in range(rng.randrange(1, 64))]
+        work = Work.of_decodes(starts)
+        rows = [Row(seq, start, 1, (), True, False) for seq, start in enumerate(starts)]
         if rng.random() < 0.5:
             count = rng.randrange(1, 2048)
             work = work.prefill(0, count)
@@ -114,7 +110,7 @@ def test_what_recent_steps_say_nothing_about_is_kept() -> None:
     model = StepTime()
     for work in works(0, 600):
         model.learn(work, linear(work))
-    work = Work().decode(100).decode(50)
+    work = Work.of_decodes([100, 50])
     for _ in range(20_000):
         model.learn(work, linear(work))
     assert worst(model, 1) < 0.05
@@ -142,9 +138,7 @@ def test_it_asks_for_eight_steps_and_ignores_empty_ones() -> None:
 def test_fit_is_the_most_that_ends_in_time(
     start: int, most: int, decodes: int, seconds: float
 ) -> None:
-    model, beside = taught(), Work()
-    for _ in range(decodes):
-        beside = beside.decode(200)
+    model, beside = taught(), Work.of_decodes([200] * decodes)
     count = model.fit(beside, start, most, seconds)
     assert 0 <= count <= most
     if count:
