@@ -30,9 +30,10 @@ from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import envelope
 
-# The constants of the policy were chosen on the first, and on longer chats that are not in LOADS.
+# The constants of the policy were chosen on seeds below 12, with looks at 100 to 102 in between;
+# those reported ran once, after the last change.
 TUNING_SEEDS = (0, 1, 2)
-SEEDS = (100, 101, 102)
+SEEDS = (200, 201, 202)
 REQUESTS = 300
 MOST_TOKENS = 8192
 SLOTS = 256

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.admission import check_place, check_vocabulary, max_output_tokens
 from engine.cache.manager import KVCache
@@ -268,7 +268,10 @@ class EngineCore:
         for name, (tokens, error) in self._pins.items():
             _name, blocks, computed = held.get(name, (name, 0, 0))
             pins.append(PinView(name, tokens, blocks, computed, error or idle))
-        return self._observer.snapshot(self._scheduler, self.ledger, tuple(pins), self._clock())
+        now = self._clock()
+        snapshot = self._observer.snapshot(self._scheduler, self.ledger, tuple(pins), now)
+        stalled = bool(self._requests) and self.idle and self.next_wake is None
+        return replace(snapshot, stalled=stalled)
 
     def check(self) -> None:
         """Verify the cache's books; for tests and soaks.

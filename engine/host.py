@@ -79,6 +79,9 @@ class EngineHost:
 
     def snapshot(self) -> Snapshot | None:
         self._snapshot_wanted = True
+        core = self._core
+        if core is not None and core.idle and core.num_unfinished:
+            self._wake()  # It sleeps, and what waits grows older.
         return self._snapshot
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:

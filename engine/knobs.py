@@ -239,7 +239,10 @@ def _check(name: str, value: object, allowed: KnobRange) -> KnobValue:
             and allowed.low <= value <= allowed.high
         )
     if not fits:
-        raise InvalidConfigError(f"{name} is {_show(value)}; it must be {allowed}", name)
+        kind = ""
+        if not isinstance(default, bool | str) and not isinstance(value, type(default)):
+            kind = "a number " if isinstance(default, float) else "an integer "
+        raise InvalidConfigError(f"{name} is {_show(value)}; it must be {kind}{allowed}", name)
     assert isinstance(value, (bool, int, float, str))
     return float(value) if isinstance(default, float) else value
 

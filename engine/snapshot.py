@@ -216,6 +216,8 @@ class Snapshot:
         num_waiting: all waiting requests, also those beyond the cap.
         sharing: who shares how many blocks, most blocks first; capped.
         pins: prefixes that are never evicted.
+        stalled: whether requests wait and nothing will move them but a knob or another request;
+            `waiting_reason` says why.
     """
 
     time: float
@@ -234,3 +236,4 @@ class Snapshot:
     sharing: tuple[Sharing, ...] = ()
     pins: tuple[PinView, ...] = ()
     goodput: Goodput | None = None
+    stalled: bool = False

@@ -6,6 +6,7 @@ import json
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Protocol
@@ -14,13 +15,15 @@ from app.gateway.control import Answer, Control, read_control
 from app.session import ChatSession
 from app.store import Conversation, Message
 from engine.client import EngineClient
-from engine.errors import ErrorInfo, InvalidRequestError, OverloadedError
+from engine.errors import ErrorInfo, InvalidRequestError, OverloadedError, UnavailableError
 from engine.logprobs import Candidate, OutputToken
 from engine.stream import Timings
 
 SOURCE = "stdin"
 MAX_LINE_BYTES = 16 << 20
 RETRY_SECONDS = 0.1
+# Looked at this often, an engine that stands still at two looks does so until a knob is turned.
+STALL_SECONDS = 1.0
 _CHUNK = 1 << 16
 
 
@@ -65,7 +68,6 @@ class StdioGateway:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
-        self._source = source
         self._sink = sink
         self._complain = complain
         self._system = system
@@ -73,18 +75,24 @@ class StdioGateway:
         self._as_json = as_json
         self._sleep = sleep
         self._control = Control(client, SOURCE, sleep=sleep)
+        self._lines = _lines(source)
+        self._read_ahead: deque[bytes] = deque()
+        self._reader: threading.Thread | None = None
+        self._obeyed = True
 
     def converse(self) -> bool:
         """Take each line as a turn of one conversation; whether all were answered."""
         session = self._session()
         answered = True
-        for number, line in enumerate(_lines(self._source), 1):
+        number = 0
+        while (line := self._next_line()) is not None:
+            number += 1
             answer = self._steer(line)
             if answer is None:
                 answered &= self._answer(number, session, _send(session, line))
             else:
-                answered &= self._tell(answer)
-        return answered
+                self._tell(answer)
+        return answered and self._obeyed
 
     def converse_each(self, window: int) -> bool:
         """Take each line as a conversation of its own, all at once; whether all were answered.
@@ -99,7 +107,7 @@ class StdioGateway:
 
         def read() -> None:
             try:
-                for line in _lines(self._source):
+                for line in self._lines:
                     if (answer := self._steer(line)) is not None:
                         turns.put(answer)
                         continue
@@ -111,7 +119,8 @@ class StdioGateway:
                 turns.put(None)
 
         # A daemon, as it may block on the input for ever.
-        threading.Thread(target=read, name="stdin", daemon=True).start()
+        self._reader = threading.Thread(target=read, name="stdin", daemon=True)
+        self._reader.start()
         answered = True
         number = 0
         while (turn := turns.get()) is not None:
@@ -119,10 +128,10 @@ class StdioGateway:
                 raise turn
             number += 1
             if isinstance(turn, dict):
-                answered &= self._tell(turn)
+                self._tell(turn)
             else:
                 answered &= self._answer(number, *turn)
-        return answered
+        return answered and self._obeyed
 
     def _session(self) -> ChatSession:
         conversation = Conversation(system=self._system, source=SOURCE)
@@ -133,11 +142,15 @@ class StdioGateway:
         message = read_control(line) if self._as_json else None
         return None if message is None else self._control.answer(message)
 
-    def _tell(self, answer: Answer) -> bool:
-        """Write the answer to a control message; whether it was obeyed."""
+    def _next_line(self) -> bytes | None:
+        """The next line of the input; None at its end."""
+        return self._read_ahead.popleft() if self._read_ahead else next(self._lines, None)
+
+    def _tell(self, answer: Answer) -> None:
+        """Write the answer to a control message."""
         # In ASCII, as it may quote what is no Unicode.
         self._write(json.dumps(answer) + "\n")
-        return answer["ok"] is True
+        self._obeyed &= answer["ok"] is True
 
     def _answer(self, number: int, session: ChatSession, refusal: ErrorInfo | None) -> bool:
         """Write the reply to line `number` as it comes; whether there was one."""
@@ -160,8 +173,18 @@ class StdioGateway:
 
     def _stream(self, session: ChatSession, logprobs: list[OutputToken]) -> ErrorInfo | None:
         """Wait for the reply, writing it where it is wanted as text; else keep its `logprobs`."""
+        looks = 0
         while session.is_busy:
-            session.wait()
+            if not session.wait(STALL_SECONDS):
+                # The first look may show what was before, and asks for a newer one.
+                snapshot = self._client.snapshot()
+                stalled = snapshot is not None and snapshot.stalled
+                looks = looks + 1 if stalled else 0
+                if snapshot is not None and looks >= 2 and not self._may_go_on():
+                    _end(session)
+                    message = f"the request can never run: {snapshot.waiting_reason}"
+                    return ErrorInfo(UnavailableError.type, message)
+                continue
             delta = session.poll()
             if delta is None:
                 continue
@@ -170,6 +193,22 @@ class StdioGateway:
             elif delta.text:
                 self._write(delta.text)
         return session.messages[-1].error
+
+    def _may_go_on(self) -> bool:
+        """Whether an engine that stands still may be moved by what the input still brings.
+
+        Of one conversation the next control message is looked for; turns on the way to it wait.
+        """
+        if self._reader is not None:
+            return self._reader.is_alive()
+        if not self._as_json or (line := next(self._lines, None)) is None:
+            return False
+        answer = self._steer(line)
+        if answer is None:
+            self._read_ahead.append(line)
+        else:
+            self._tell(answer)
+        return True
 
     def _write(self, text: str) -> None:
         self._sink.write(text.encode())
@@ -199,6 +238,14 @@ def _send(session: ChatSession, line: bytes) -> ErrorInfo | None:
     except InvalidRequestError as error:
         return error.info()
     return None
+
+
+def _end(session: ChatSession) -> None:
+    """Give a reply up, so that the session can take another turn."""
+    session.stop()
+    while session.is_busy:
+        session.wait()
+        session.poll()
 
 
 def _decode(line: bytes) -> str:

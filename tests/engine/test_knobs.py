@@ -45,7 +45,7 @@ class TestValidation:
             (
                 {"max_num_seqs": 4.0},
                 "max_num_seqs",
-                "max_num_seqs is 4.0; it must be from 1 to 64",
+                "max_num_seqs is 4.0; it must be an integer from 1 to 64",
             ),
             (
                 {"max_num_seqs": True},
@@ -55,7 +55,7 @@ class TestValidation:
             (
                 {"max_num_seqs": "8"},
                 "max_num_seqs",
-                "max_num_seqs is '8'; it must be from 1 to 64",
+                "max_num_seqs is '8'; it must be an integer from 1 to 64",
             ),
             (
                 {"max_num_batched_tokens": 8_388_609},

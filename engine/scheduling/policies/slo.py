@@ -68,6 +68,7 @@ class Slo(Policy):
         # Those that wait and may be in time, by arrival; and what was cached of them at first.
         self._fresh: deque[Request] = deque()
         self._cached: dict[int, int] = {}
+        # Tokens that late prompts are to get before others.
         self._owed = 0.0
         # Prompt tokens a second that came of late.
         self._flow = self._flow_at = 0.0
@@ -246,7 +247,10 @@ class Slo(Policy):
             sum(rows[job.request].count for job in jobs if job.request in rows)
             for jobs in (timely, late)
         )
-        self._owed = max(0.0, self._owed + in_time / _OVERTAKING - behind) if late else 0.0
+        # No more than one of them may need; a step's, while no slot is free and nobody looks.
+        most = max([job.tokens for job in late] or [step.knobs.max_num_batched_tokens])
+        earned = min(in_time / _OVERTAKING, max(0.0, most - self._owed))
+        self._owed = max(0.0, self._owed + earned - behind) if late or step.num_waiting else 0.0
         if rows:
             self._flights.append(_Flight(step.now, work, self._model.seconds(work)))
 

@@ -10,11 +10,13 @@ import pytest
 
 from app.gateway import stdio
 from app.gateway.stdio import StdioGateway
-from engine.client import ChatMessage, Submission
+from engine.client import ChatMessage, LoadRequest, Submission
+from engine.host import EngineHost
 from engine.knobs import Knobs
 from engine.logprobs import Candidate, OutputToken
 from engine.request import FinishReason
 from engine.stream import Delta, Finish, RequestStream, Timings, Usage
+from tests.engine.test_host import Loader
 from tests.support.scripted_engine import ScriptedEngine
 
 REPLIES = {"hi": "Hello you", "one": "1", "uml": "Grüße \N{SNOWMAN}", "poem": "a b\nc d"}
@@ -301,3 +303,45 @@ def test_a_closed_output_ends_it() -> None:
     run.write = write  # type: ignore[method-assign,assignment]
     with pytest.raises(BrokenPipeError):
         run.gateway().converse_each(3)
+
+
+STANDSTILLS = {
+    "one conversation": (b"1 2\n3", {}, ["line 1", "line 2"]),
+    "each its own": (b"1 2\n3", {"each": True}, ["line 1", "line 2"]),
+}
+
+
+@pytest.mark.parametrize("case", STANDSTILLS)
+def test_what_can_never_run_is_told_of(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that the input still brings could move the engine."""
+    monkeypatch.setattr(stdio, "STALL_SECONDS", 0.01)
+    lines, how, names = STANDSTILLS[case]
+    host = EngineHost(Loader())
+    try:
+        host.load(LoadRequest("a", knobs={"paused": True}))
+        run = Run(lines)
+        gateway = StdioGateway(host, run.source, run, run.complaints.append)
+        assert not (gateway.converse_each(10) if how else gateway.converse())
+        reason = "the request can never run: paused"
+        assert run.complaints == [f"{name}: {reason}" for name in names]
+    finally:
+        host.shutdown()
+
+
+def test_the_message_that_resumes_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the turn that waits, and behind another message."""
+    monkeypatch.setattr(stdio, "STALL_SECONDS", 0.01)
+    host = EngineHost(Loader())
+    try:
+        host.load(LoadRequest("a", knobs={"paused": True}))
+        run = Run(b'1 2\n{"show": true}\n{"set": {"paused": false}}\n')
+        gateway = StdioGateway(
+            host, run.source, run, run.complaints.append, sampling={"max_tokens": 2}, as_json=True
+        )
+        assert gateway.converse()
+        shown, resumed, reply = run.objects
+        assert shown["knobs"]["paused"]["effective"]
+        assert not resumed["knobs"]["paused"]["effective"]
+        assert reply["usage"]["completion_tokens"] == 2
+    finally:
+        host.shutdown()

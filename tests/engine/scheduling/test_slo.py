@@ -197,23 +197,23 @@ def test_a_cached_prefix_makes_a_long_prompt_short() -> None:
     assert [row.seq for row in engine.cost.plans[-1].rows][:1] == [3]
 
 
-def test_a_late_prompt_gets_its_share() -> None:
-    """Prompts of 20 tokens come as fast as they can be served, and the one of 300 is given up at
-    once; it is its turn after 32 times its tokens at the latest."""
+@pytest.mark.parametrize("present", [6, 30])
+def test_a_late_prompt_gets_its_share(present: int) -> None:
+    """Prompts of 20 tokens come as fast as they are served, with slots free and with all taken. One
+    of 300 is given up at once; it is its turn after 32 times its tokens and those of the few that
+    are late before it."""
     engine = LinearEngine()
     engine.submit("long", 300, 1, 0.0)
     others = 0
-    for number in range(4000):
-        now = engine.clock()
-        while engine.core.num_unfinished < 8:
-            number += 1
-            engine.submit(f"{now}{number}", 20, 1, now)
-        ended = [output.request_id for output in engine.core.step() if output.end]
-        plan = engine.cost.plans[-1]
-        others += sum(row.count for row in plan.rows if row.seq != 1)
+    while True:
+        while engine.core.num_unfinished < present:
+            engine.submit(f"{engine.core._arrivals}", 20, 2, engine.clock())
+        ended = {output.request_id for output in engine.core.step() if output.end}
         if "long" in ended:
             break
-    assert 300 * 8 < others <= 300 * slo._OVERTAKING + 64
+        rows = engine.cost.plans[-1].rows
+        others += sum(row.count for row in rows if row.seq != 1 and row.prefill)
+    assert 300 * slo._OVERTAKING / 4 < others < 300 * slo._OVERTAKING * 1.25
 
 
 @pytest.mark.parametrize("depth", [1, 2])
