@@ -277,7 +277,7 @@ def _bench(
         int, typer.Option(metavar="N", help="Runs of each setting, interleaved.")
     ] = 1,
     num_warmups: Annotated[
-        int, typer.Option(metavar="N", help="Requests that are not measured.")
+        int, typer.Option(metavar="N", help="Requests under each setting that are not measured.")
     ] = 1,
     load_seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Makes the load repeatable.")
