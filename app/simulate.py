@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.lengths import LengthError, parse_lengths
-from app.bench.plots import Chart, Line, show_charts, write_charts
+from app.bench.plots import Chart, Line, check_charts, show_charts, write_charts
 from app.bench.results import plain
 from app.bench.scripts import Synthetic
 from app.bench.setting import parse_settings
@@ -167,6 +167,8 @@ def _load(options: Options) -> Synthetic:
         raise SettingsError(f"--seed: it is {options.load_seed}; it must be at least 0")
     if options.json_file is not None:
         check_folder("--json", options.json_file)
+    if options.svg is not None:
+        check_charts("--svg", options.svg)
     return Synthetic(
         num_prompts=options.requests,
         input_len=parse_lengths(options.input_len),
@@ -265,6 +267,7 @@ def _table(curves: Sequence[Curve]) -> str:
 
 
 def _row(policy: str, point: Point) -> list[str]:
+    unsure = "?" if point.needs else ""
     latencies = [
         _number(point.figures.get(f"{key}_{name}_ms"))
         for name in ("ttft", "tpot", "e2el")
@@ -272,13 +275,20 @@ def _row(policy: str, point: Point) -> list[str]:
     ]
     return [
         policy,
-        f"{point.rate:g}",
-        f"{point.served:.2f}",
+        _rate(point),
+        f"{point.served:.2f}" + unsure,
         f"{point.output:.0f}",
         *latencies,
         f"{point.goodput:.2f}",
-        f"{point.attained:.0%}",
+        f"{point.attained:.0%}" + unsure,
     ]
+
+
+def _rate(point: Point) -> str:
+    """The rate asked for, and in brackets the one that the random arrivals came at, if it is off by
+    more than 2 %."""
+    off = abs(point.arrived / point.rate - 1) > 0.02
+    return f"{point.rate:g}" + (f" ({point.arrived:.3g})" if off else "")
 
 
 def _number(value: float | None) -> str:
@@ -290,15 +300,48 @@ def _remarks(curves: Sequence[Curve], sweep: Sweep) -> Iterator[str]:
     """The knee and the goodput of each policy, in words."""
     limits = " and ".join(f"{name.upper()} {ms:g} ms" for name, ms in sweep.targets.items())
     yield ""
-    for curve in curves:
+    for curve in filter(lambda curve: curve.points, curves):
         knee, capacity = curve.knee, curve.capacity
-        keeps = f"keeps up to {knee.rate:g}/s (the knee)" if knee else "keeps up with none"
+        if knee is None:
+            keeps = "keeps up with none"
+        elif knee is curve.points[-1]:
+            keeps = f"keeps up with every rate given; its knee lies above {knee.rate:g}/s"
+        else:
+            keeps = f"keeps up to {knee.rate:g}/s (the knee)"
+        if curve.unsure is not None:
+            keeps = f"keeps up to {knee.rate:g}/s at least; " if knee else ""
+            keeps += f"the run at {curve.unsure.rate:g}/s is too short to tell"
         meets = f"up to {capacity.rate:g}/s" if capacity else "at no rate"
+        if capacity is not None and capacity is curve.points[-1]:
+            meets = "at every rate given"
+        if capacity is not None and capacity.needs:
+            meets += ", as far as a run so short can tell"
         yield f"{curve.policy}: {keeps}; {ATTAINMENT:.0%} of requests meet {limits} {meets}"
+    needs = {
+        point.rate: max(
+            other.needs for c in curves for other in c.points if other.rate == point.rate
+        )
+        for curve in curves
+        for point in curve.points
+        if point.needs
+    }
+    if needs:
+        told = ", ".join(f"{rate:g}/s {_round_up(needs[rate]):,}" for rate in sorted(needs))
+        yield (
+            "? the run is too short for its requests: throughputs are of all of it, filling and "
+            f"draining included. Needed are about so many --requests: {told}."
+        )
     yield (
-        f"req/s, tok/s and goodput are those of the second half of the arrivals; a rate is kept up "
-        f"with if {KEPT_UP:.0%} as many requests end then as arrive."
+        "req/s, tok/s and goodput are those from when the batch has filled until the last request "
+        f"begins to come out; a rate is kept up with if {KEPT_UP:.0%} as many requests end as "
+        "arrive."
     )
+
+
+def _round_up(count: int) -> int:
+    """To two digits."""
+    unit = int("1".ljust(len(str(count)) - 1, "0"))
+    return -(-count // unit) * unit
 
 
 def _charts(curves: Sequence[Curve]) -> dict[str, Chart]:
@@ -317,7 +360,12 @@ def _chart(title: str, unit: str, curves: Sequence[Curve], key: str | None) -> C
         return point.output if key is None else point.figures.get(key, math.nan)
 
     def marks(curve: Curve) -> tuple[tuple[float, float, str], ...]:
-        named = {"knee": curve.knee, "goodput": curve.capacity}
+        if not curve.points:
+            return ()
+        # At the last rate it is but the end of the range, and before a run too short unknown.
+        at_end = curve.unsure is not None or curve.knee is curve.points[-1]
+        knee = None if at_end else curve.knee
+        named = {"knee": knee, "goodput": curve.capacity}
         found = {name: point for name, point in named.items() if point is not None}
         if len({id(point) for point in found.values()}) < len(found):
             found = {"knee, goodput": found["knee"]}

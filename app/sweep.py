@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,21 +18,30 @@ from engine.knobs import Knobs
 # Of 1,000 requests with 100 in flight at a time, chance alone makes 3 % more or fewer end.
 KEPT_UP = 0.9
 ATTAINMENT = 0.9
+# Medians of the time from first to last token: what the batch fills in, and the least window.
+FILLING = 3.0
+WINDOW = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """One policy at one rate.
 
-    Throughputs are those of the second half of the arrivals, when the batch has filled and nothing
-    drains yet. Latencies, in `figures`, are those of all requests.
+    Throughputs are those of a window: from when the batch has filled, `FILLING` times the median
+    from first to last token, until the last request begins to come out. Above saturation the queue
+    keeps the batch full until then; nothing drains yet. If the window is shorter than `WINDOW` such
+    medians, they are of the whole run, its filling and draining included, and so too low.
+    Latencies, in `figures`, are those of all requests.
 
     Attributes:
-        rate: requests a second that were offered.
+        rate: requests a second that were asked for.
         served: requests a second that succeeded.
-        kept_up: requests that succeeded over requests that arrived.
+        kept_up: `served` over requests a second that arrived.
         output: tokens a second.
-        attained: share of all requests that met every target.
+        attained: share that met every target, in the end, of the requests that arrived in the
+            window; of all, if none did or the window is too short.
+        arrived: requests a second that arrived; arrivals are random.
+        needs: requests for a window that is long enough; 0 if it is.
     """
 
     rate: float
@@ -39,6 +50,8 @@ class Point:
     output: float
     attained: float
     figures: Figures
+    arrived: float
+    needs: int
 
     @property
     def goodput(self) -> float:
@@ -47,18 +60,35 @@ class Point:
 
     @staticmethod
     def of(rate: float, measured: Measurement, figures: Figures) -> Point:
-        last = max(measured.offered)
-        half = last / 2
-        came = sum(half < moment <= last for moment in measured.offered)
-        ended = sum(half < moment <= last for moment in measured.finished)
-        span = last - half
+        last, count = max(measured.offered), len(measured.offered)
+        arrived = count / last
+        lives = [e2el - ttft for e2el, ttft in zip(measured.e2el, measured.ttft, strict=True)]
+        life = statistics.median(lives or [0.0])
+        begun = zip(measured.arrived, measured.ttft, strict=True)
+        low, high = FILLING * life, max((come + ttft for come, ttft in begun), default=last)
+        needs = 0
+        if high - low < WINDOW * life:
+            # A request more moves the end of the window by the gap of whichever is slower:
+            # arrivals, or completions (Little's law).
+            pace = min(arrived, measured.peak_concurrency / life)
+            needs = count + math.ceil(((FILLING + WINDOW) * life - high) * pace)
+            low, high = 0.0, max(measured.finished)
+        ended = sum(low < moment <= high for moment in measured.finished)
+        met = [
+            ok
+            for come, ok in zip(measured.offered, measured.met, strict=True)
+            if low < come <= high
+        ] or measured.met
+        span = high - low
         return Point(
             rate=rate,
             served=ended / span,
-            kept_up=ended / came,
-            output=measured.output.between(half, last) / span,
-            attained=measured.good / (measured.completed + measured.failed),
+            kept_up=ended / span / arrived,
+            output=measured.output.between(low, high) / span,
+            attained=sum(met) / len(met),
             figures=figures,
+            arrived=arrived,
+            needs=needs,
         )
 
 
@@ -81,6 +111,13 @@ class Curve:
         """The last point before the first at which less than 90 % of the requests meet the targets:
         goodput as DistServe (OSDI'24, section 2) has it."""
         return self._last(lambda point: point.attained >= ATTAINMENT)
+
+    @property
+    def unsure(self) -> Point | None:
+        """The point after the knee, if its run is too short to say that it is not kept up with."""
+        place = 0 if self.knee is None else self.points.index(self.knee) + 1
+        after = self.points[place] if place < len(self.points) else None
+        return after if after is not None and after.needs else None
 
     def _last(self, holds: Callable[[Point], bool]) -> Point | None:
         found = None

@@ -4,10 +4,10 @@
 
 Goodput is the requests that meet both targets over the seconds in which requests come, which are
 the same for all settings; the mean over the seeds. `best` is the fixed setting that is the best for
-that load, chosen after the fact. The whole takes about six minutes on one core.
+that load, chosen after the fact. The whole takes about four minutes on one core.
 
-`max_partial_prefills` is not among the settings: first come, first served, it gives one prompt
-after the other what a step has left, and 0 and 1 gave the same goodput on every load here.
+`max_partial_prefills` is not among the settings: without a chunk cap `stall_free` gives one prompt
+after the other all that a step has left, so that at most one stays partly computed in any case.
 """
 
 from __future__ import annotations

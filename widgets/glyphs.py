@@ -20,19 +20,22 @@ class Mark(StrEnum):
     PREFILL = "prefill"
     QUEUED = "queued"
     PREEMPTED = "preempted"
+    PAUSED = "paused"
     DONE = "done"
     STOPPED = "stopped"
     FAILED = "error"
     IDLE = "idle"
 
 
-def state_mark(view: RequestView) -> Mark:
-    """How a request's state is shown."""
+def state_mark(view: RequestView, paused: bool = False) -> Mark:
+    """How a request's state is shown, while the engine is `paused` or not."""
     match view.state:
         case RequestState.WAITING:
             return Mark.QUEUED
         case RequestState.PREEMPTED:
             return Mark.PREEMPTED
+        case RequestState.RUNNING if paused:
+            return Mark.PAUSED
         case RequestState.RUNNING:
             return Mark.PREFILL if view.prefilling else Mark.DECODE
     match view.finish_reason:
@@ -118,6 +121,7 @@ UNICODE = Glyphs(
         Mark.PREFILL: "◐",
         Mark.QUEUED: "◌",
         Mark.PREEMPTED: "⇄",
+        Mark.PAUSED: "‖",
         Mark.DONE: "✓",
         Mark.STOPPED: "■",
         Mark.FAILED: "✗",
@@ -154,6 +158,7 @@ ASCII = Glyphs(
         Mark.PREFILL: "%",
         Mark.QUEUED: ".",
         Mark.PREEMPTED: "<",
+        Mark.PAUSED: "|",
         Mark.DONE: "+",
         Mark.STOPPED: "=",
         Mark.FAILED: "x",

@@ -34,7 +34,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     A turn is posted and shows at once, so that the next one starts from it, though the engine's
     state comes later and by way of the turns before. It is forgotten when the engine has followed,
-    went elsewhere, or refused.
+    went elsewhere, or refused. A value that was typed and refused can be typed on.
 
     Attributes:
         current: name of the knob that the cursor is on; it stays there when the lines move.
@@ -53,7 +53,6 @@ class KnobPanel(ScrollPanel, can_focus=True):
         Binding("space", "switch", "Toggle", id="knobs.toggle"),
         Binding("enter", "edit", "Edit", id="knobs.edit"),
         Binding("h", "history", "History", id="knobs.history"),
-        Binding("u", "undo", "Undo", id="knobs.undo"),
     ]
 
     class Turned(Message):
@@ -64,9 +63,6 @@ class KnobPanel(ScrollPanel, can_focus=True):
             self.name = name
             self.value = value
 
-    class Undone(Message):
-        """The last change of knobs is to be taken back."""
-
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self.current = ""
@@ -76,6 +72,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self._entries: list[Line] = []
         self._asked: dict[str, list[KnobValue]] = {}
         self._typed: str | None = None
+        self._selected = False  # the number as it was, which the first key typed replaces
+        self._entered = ("", "")  # knob and text of the last value that was typed
         self._refusal = ""
 
     def show(
@@ -97,6 +95,14 @@ class KnobPanel(ScrollPanel, can_focus=True):
     def refuse(self, sentence: str) -> None:
         """Say why the last change was not made, until the next key."""
         self._refusal = sentence
+        self._asked.clear()
+        name, text = self._entered
+        if self._typed is None and self.has_focus and self._chosen and self._chosen.name == name:
+            self._typed, self._selected = text, False
+        self.redraw()
+
+    def forget(self) -> None:
+        """Drop the turns that the engine has not seen."""
         self._asked.clear()
         self.redraw()
 
@@ -140,18 +146,19 @@ class KnobPanel(ScrollPanel, can_focus=True):
             self.action_turn(True)
         else:
             self._typed = setting(self._value(knob))
+            # A list of weights is added to rather than written anew.
+            self._selected = not knob.allowed.form
             self.redraw()
 
     def action_history(self) -> None:
         """Between the knobs and their history."""
-        self.history_shown = not self.history_shown
+        self.show_history(not self.history_shown)
+
+    def show_history(self, shown: bool) -> None:
+        self.history_shown = shown
         self._typed = None
         self.scroll(0)
         self.redraw()
-
-    def action_undo(self) -> None:
-        self._asked.clear()
-        self.post_message(self.Undone())
 
     def on_key(self, event: events.Key) -> None:
         """Any key takes the refusal away; what is typed goes into the knob under the cursor."""
@@ -159,19 +166,21 @@ class KnobPanel(ScrollPanel, can_focus=True):
             self._refusal = ""
             self.redraw()
         knob, typed = self._chosen, self._typed
-        if knob is None:
+        if knob is None or typed is None:
             return
         character = event.character or ""
-        if typed_key(knob, typed, character):
-            self._typed = (typed or "") + character
-        elif typed is None:
-            return
+        kept = "" if self._selected else typed
+        if typed_key(knob, kept, character):
+            self._typed, self._selected = kept + character, False
         elif event.key == "backspace":
-            self._typed = typed[:-1]
+            self._typed, self._selected = typed[:-1], False
         elif event.key == "enter":
             self._typed = None
             if typed or knob.allowed.form:
                 self._ask(knob, parsed(knob, typed))
+                self._entered = knob.name, typed
+        elif event.is_printable:
+            self._refusal = f"{knob.name} is a number; Enter sets it, Esc leaves it as it was"
         else:
             self._typed = None
             if event.key != "escape":
@@ -284,6 +293,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def _ask(self, knob: KnobState, value: KnobValue) -> None:
+        self._entered = "", ""
         if value == self._value(knob):
             return
         self._asked.setdefault(knob.name, [knob.requested]).append(value)
@@ -309,6 +319,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
                 shown = shown[-room:]  # seen where it is typed: at its end
             turns = not knob.allowed.form
             line.add(f"{self.glyphs.less if turns else ' '} ", muted)
+            if current and self._typed is not None and self._selected:
+                strong += Style(reverse=True)
             line.cell(shown, room, strong, "left" if isinstance(value, str) else "right")
             line.add(f" {self.glyphs.more if turns else ' '}", muted)
         line.add(_in_force(knob), palette.warn + over)

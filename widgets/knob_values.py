@@ -28,18 +28,12 @@ def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
     return int(new) if isinstance(value, int) else float(new)
 
 
-def typed_key(knob: KnobState, typed: str | None, character: str) -> bool:
-    """Whether a key adds to what is typed into a knob.
-
-    A digit begins a number. A text is begun with Enter only, for letters are keys of their own.
-
-    Args:
-        typed: so far; None if nothing is being typed.
-    """
+def typed_key(knob: KnobState, typed: str, character: str) -> bool:
+    """Whether a key adds to what is `typed` into a knob so far."""
     if knob.allowed.choices or not character:
         return False
     if knob.allowed.form:
-        return typed is not None and character.isprintable()
+        return character.isprintable()
     return character in "0123456789.-" + ("e" if typed else "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 from rich.style import Style
 
+from engine.knobs import Knobs
 from engine.snapshot import EnginePhase, EngineStatus, Snapshot
 from widgets.figures import compact, count, duration, percent, size_of
 from widgets.glyphs import UNICODE, Glyphs, Mark
@@ -91,6 +92,13 @@ class KpiStrip(LineView):
             ("  tpot ", muted),
             (duration(latency.tpot.p50), strong),
         )
+        knobs = {knob.name: knob for knob in snapshot.knobs}
+        asked, policy = str(knobs["policy"].requested), str(knobs["policy"].effective)
+        changed = any(c.before.policy != c.after.policy for c in snapshot.knob_history)
+        # What is not as it always is stays in view where there is little room.
+        notable = changed or {policy, asked} != {Knobs().policy}
+        if notable:
+            self._write_policy(line, policy, asked, bool(knobs["paused"].effective))
         self._write_part(
             line,
             ("run ", muted),
@@ -109,12 +117,25 @@ class KpiStrip(LineView):
         room = line.room - len(rate) - 3
         spark = self._history.sparkline(self.glyphs.ramp, max(0, min(room, _SPARK_WIDTH)))
         self._write_part(line, (rate, strong), (spark, palette.decode))
-        policy = next((knob.effective for knob in snapshot.knobs if knob.name == "policy"), "")
-        self._write_part(line, ("policy ", muted), (str(policy), strong))
+        if not notable:
+            self._write_part(line, ("policy ", muted), (policy, strong))
         prefill = compact(self._prefill_per_second)
         self._write_part(line, ("prefill ", muted), (f"{prefill} tok/s", text))
         model = snapshot.model
         self._write_part(line, (model.name, strong), (f" {model.dtype} on {model.device}", muted))
+
+    def _write_policy(self, line: Line, policy: str, asked: str, paused: bool) -> None:
+        """The policy in force and the one asked for, as long as there is room."""
+        both = policy if policy == asked else f"{policy}→{asked}"
+        forms = [f"policy {both}", both, f"→{asked}" if policy != asked else policy]
+        if policy != asked and paused:
+            forms.insert(0, f"policy {both} on resume")
+        room = line.room - (3 if len(line.segments) > 1 else 0)
+        text = next((form for form in forms if cell_len(form) <= room), "")
+        if text:
+            label = "policy " if text.startswith("policy ") else ""
+            muted, strong = self.palette.muted, self.palette.strong
+            self._write_part(line, (label, muted), (text.removeprefix(label), strong))
 
     def _write_part(self, line: Line, *pieces: tuple[str, Style]) -> None:
         """Append a part after a divider, or nothing if it does not fit."""

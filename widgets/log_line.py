@@ -74,4 +74,11 @@ def knob_event(change: KnobChange, epoch: float = 0.0) -> LogLine:
     """A knob change; `epoch` as for `engine_events`."""
     undo = "undo: " if change.undoes else ""
     text = f"{undo}{change_text(change)} by {change.who}"
-    return LogLine(epoch + change.time, Level.INFO, "knob", text)
+    level = Level.ERROR if is_fallback(change) else Level.INFO
+    return LogLine(epoch + change.time, level, "knob", text)
+
+
+def is_fallback(change: KnobChange) -> bool:
+    """Whether the engine made it because a policy raised: then `who` is that policy and why."""
+    policy = change.before.policy
+    return policy != change.after.policy and change.who.startswith(f"{policy}: ")

@@ -118,6 +118,7 @@ class Palette:
                 Mark.PREFILL: colored(ORANGE),
                 Mark.QUEUED: colored(YELLOW),
                 Mark.PREEMPTED: colored(PURPLE),
+                Mark.PAUSED: colored(YELLOW),
                 Mark.DONE: colored(GREEN),
                 Mark.STOPPED: muted,
                 Mark.FAILED: bad,

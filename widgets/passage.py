@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.strip import Strip
 
@@ -53,7 +54,8 @@ class Passage:
         """Show `entry` instead. Returns the number of rows below the header that stayed."""
         before, self.entry = self.entry, entry
         self.strips[0] = None
-        if (before.text, before.growing) == (entry.text, entry.growing):
+        same = (before.text, before.growing) == (entry.text, entry.growing)
+        if same and not (self._note_below(before) or self._note_below(entry)):
             return len(self._body)
         return self._set_body()
 
@@ -64,10 +66,11 @@ class Passage:
             self._body = self._document.rows
         else:
             self._body = list(wrap(Content(self.entry.text), self._width))
-        if self.entry.failed:
-            sentence = Content.styled(self.entry.note, ".failed")
-            self._body = [*self._body, *wrap(sentence, self._width)]
         before, self._last_text = self._last_text, self._find_last_text()
+        if self._note_below(self.entry):
+            style = ".failed" if self.entry.failed else ".muted"
+            sentence = Content.styled(self._glyphs.fit(self.entry.note), style)
+            self._body = [*self._body, *wrap(sentence, self._width)]
         stayed = max(min(stayed, before - 1, self._last_text - 1), 0)
         del self.strips[1 + stayed :]
         self.strips += [None] * (self.height - len(self.strips))
@@ -101,6 +104,12 @@ class Passage:
             content = content[:end] + Content.styled(cursor, ".mark") + content[end + 1 :]
         return content, start
 
+    def _note_below(self, entry: Entry) -> bool:
+        """Whether the note has lines of its own: of what failed, and of what waits and why, where
+        the header has no room for it."""
+        header = f"{entry.author}  {entry.clock} · {entry.note}"
+        return entry.failed or (entry.growing and cell_len(header) > self._width)
+
     def _header(self) -> Content:
         entry = self.entry
         author_style = ".user" if entry.role == "user" else ".assistant"
@@ -108,6 +117,8 @@ class Passage:
         if entry.note:
             # What failed has a sentence, and it may be a long one: it stands below the text.
             note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")
+            if not entry.failed and self._note_below(entry):
+                note = note.partition(":")[0]
             said = (self._glyphs.fit(" · "), ".muted"), (self._glyphs.fit(note), style)
             return Content.assemble(header, *said)
         return header

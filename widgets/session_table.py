@@ -20,6 +20,7 @@ from widgets.session_columns import (
     CURSOR_WIDTH,
     FIGURES,
     ID_WIDTH,
+    MIN_TITLE_WIDTH,
     SORTS,
     Figure,
     SessionColumns,
@@ -69,15 +70,23 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._requests: Sequence[RequestView] = ()
         self._rows: list[RequestView] = []
         self._goodput: Goodput | None = None
+        self._paused = False
         self._cursor_id = ""
 
-    def show(self, requests: Sequence[RequestView], goodput: Goodput | None = None) -> None:
+    def show(
+        self,
+        requests: Sequence[RequestView],
+        goodput: Goodput | None = None,
+        *,
+        paused: bool = False,
+    ) -> None:
         """Show these requests; as they come is their order by state.
 
         Args:
             goodput: has the targets that figures are judged by.
+            paused: nothing is planned, so that what runs stands still.
         """
-        self._requests, self._goodput = requests, goodput
+        self._requests, self._goodput, self._paused = requests, goodput, paused
         self._arrange()
         self.redraw()
 
@@ -176,9 +185,12 @@ class SessionTable(ScrollPanel, can_focus=True):
         view = self.current
         if view is None:
             return ""
+        note, title = _note(view), title_of(view)
+        if note:
+            title = shorten(title, MIN_TITLE_WIDTH)  # the note is what is wanted whole
         parts = [
-            f"{view.ordinal} {title_of(view)}",
-            _note(view),
+            f"{view.ordinal} {title}",
+            note,
             f"prompt {count(view.prompt_tokens)}, {count(view.cached_tokens)} cached",
             f"output {count(view.output_tokens)}/{count(view.max_output_tokens)}",
             _blocks(view),
@@ -216,7 +228,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     def _arrange(self) -> None:
         """Filter and sort, leaving the cursor on its request."""
         words = self.filter.casefold().split()
-        rows = [v for v in self._requests if all(word in _haystack(v) for word in words)]
+        rows = [v for v in self._requests if all(w in _haystack(v, self._paused) for w in words)]
         if self.sort == BY_STATE:
             if self.descending:
                 rows.reverse()
@@ -248,7 +260,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     def _row(self, view: RequestView, width: int, current: bool) -> Line:
         palette, columns = self.palette, self._columns
         over = palette.cursor if current and self.has_focus else Style.null()
-        mark = state_mark(view)
+        mark = state_mark(view, self._paused)
         ended = mark in (Mark.DONE, Mark.STOPPED, Mark.FAILED)
         gap = palette.text + over
         muted = gap if over else palette.muted
@@ -302,8 +314,9 @@ def _blocks(view: RequestView) -> str:
     return ", ".join(parts)
 
 
-def _haystack(view: RequestView) -> str:
+def _haystack(view: RequestView, paused: bool) -> str:
     """What the filter looks through."""
     origin = view.origin
-    words = (title_of(view), view.request_id, origin.source, origin.user, state_mark(view))
+    mark = state_mark(view, paused)
+    words = (title_of(view), view.request_id, origin.source, origin.user, mark)
     return f"{view.ordinal} {' '.join(words)}".casefold()

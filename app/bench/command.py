@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def run(settings: Settings, options: Options) -> int:
         with _testbed(settings, options, progress) as testbed:
             plan = Plan(
                 load=load or options.recorded(testbed.encode),
-                settings=_with_knobs(compared, testbed),
+                settings=_with_knobs(compared, testbed, options),
                 concurrency=options.max_concurrency,
                 targets=targets,
                 seed=options.load_seed,
@@ -108,14 +109,27 @@ def _compared(options: Options) -> list[Setting]:
     try:
         return parse_settings(options.compare, options.knob)
     except InvalidConfigError as error:
-        raise SettingsError(error.message) from None
+        raise _wrong_knob(error, options) from None
 
 
-def _with_knobs(compared: list[Setting], testbed: Testbed) -> list[tuple[Setting, Knobs]]:
+def _with_knobs(
+    compared: list[Setting], testbed: Testbed, options: Options
+) -> list[tuple[Setting, Knobs]]:
     try:
         return [(setting, testbed.with_knobs(setting.changes)) for setting in compared]
     except InvalidConfigError as error:
-        raise SettingsError(error.message) from None
+        raise _wrong_knob(error, options) from None
+
+
+def _wrong_knob(error: InvalidConfigError, options: Options) -> SettingsError:
+    """The error, with the flag that the knob was stated by."""
+    stated = [
+        part.partition("=")[0].strip() for text in options.compare for part in text.split(",")
+    ]
+    common = [text.partition("=")[0].strip() for text in options.knob]
+    both = error.param in stated and error.param in common
+    flag = "--compare, --knob" if both else "--compare" if error.param in stated else "--knob"
+    return SettingsError(f"{flag}: {error.message}")
 
 
 def _check_lengths(plan: Plan, testbed: Testbed) -> None:
@@ -157,7 +171,13 @@ def _measure(
 def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: Options) -> None:
     """Tables and charts to standard output, and the files that were asked for."""
     grouped = results.by_setting(plan, runs)
-    show(to_text([(label, medians(its)) for label, its in grouped]))
+    show(
+        to_text(
+            [(label, medians(its)) for label, its in grouped],
+            _about(plan, testbed, options),
+            named=bool(options.compare),
+        )
+    )
     for line in _remarks(plan, testbed, runs):
         show(line)
     drawn = results.charts(plan, runs)
@@ -167,6 +187,24 @@ def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: Options) -> 
         write_charts(drawn, options.svg)
     if options.json_file is not None:
         write_json(results.to_json(plan, testbed, runs), options.json_file)
+
+
+def _about(plan: Plan, testbed: Testbed, options: Options) -> str:
+    """Model, device and load, a line each."""
+    load = plan.load
+    if isinstance(load, Synthetic):
+        what = f"{load.input_len} tokens in, {load.output_len} out"
+        what += f", {load.turns} turns" if load.turns > 1 else ""
+    else:
+        what = f"of {options.dataset_path}"
+    if load.request_rate is not None:
+        together = load.request_rate == math.inf
+        what += ", all at once" if together else f", {load.request_rate:g} requests/s"
+    what += f", at most {plan.concurrency} at once" if plan.concurrency else ""
+    return (
+        f"Model:   {testbed.about['name']} on {testbed.config.device}\n"
+        f"Load:    {load.num_requests} requests, {what}; seed {plan.seed}"
+    )
 
 
 def _remarks(plan: Plan, testbed: Testbed, runs: list[Run]) -> Iterator[str]:

@@ -22,7 +22,7 @@ TARGETS = ("ttft", "tpot", "e2el")
 
 
 class Measurement:
-    """An `engine.load.Watcher`. Memory grows with requests (48 bytes each), not with tokens.
+    """An `engine.load.Watcher`. Memory grows with requests (49 bytes each), not with tokens.
 
     Attributes:
         offered: arrivals of all requests that ended, failed ones too, in seconds after the start.
@@ -30,8 +30,11 @@ class Measurement:
             start.
         tpot: of those with more than one output token.
         itl: all gaps between tokens of one request, pooled.
-        good: requests that met every target; one without a TPOT is judged by the others.
-        output: tokens over time; `peak_output` is the most in one second.
+        met: of each of `offered`, whether it succeeded and met every target; one without a TPOT is
+            judged by the others.
+        good: how many of them did.
+        output: tokens over time; `peak_output` is the most in one second, of
+            those that `int` of the time tells apart, as vLLM counts it.
         errors: how often which.
 
     Args:
@@ -50,11 +53,11 @@ class Measurement:
         on_record: Callable[[StepRecord], None] | None = None,
         on_ended: Callable[[], None] | None = None,
     ) -> None:
-        self.offered = array("d")
+        self.offered, self.met = array("d"), array("b")
         self.arrived, self.finished = array("d"), array("d")
         self.ttft, self.e2el, self.tpot = array("d"), array("d"), array("d")
         self.itl = Histogram()
-        self.good = self.failed = 0
+        self.failed = 0
         self.input_tokens = self.output_tokens = 0
         self.output = Series()
         self.peak_output = 0
@@ -87,6 +90,7 @@ class Measurement:
         self.offered.append(outcome.task.arrival)
         if outcome.reason in (FinishReason.ERROR, FinishReason.ABORT):
             self.failed += 1
+            self.met.append(False)
             message = outcome.error.message if outcome.error else outcome.reason.value
             if message in self.errors or len(self.errors) < MOST_ERRORS:
                 self.errors[message] += 1
@@ -106,6 +110,10 @@ class Measurement:
     @property
     def completed(self) -> int:
         return len(self.finished)
+
+    @property
+    def good(self) -> int:
+        return sum(self.met)
 
     @property
     def peak_concurrency(self) -> int:
@@ -131,7 +139,9 @@ class Measurement:
         self.input_tokens += outcome.usage.prompt_tokens
         self.output_tokens += outcome.usage.completion_tokens
         reached = {"ttft": timings.ttft, "tpot": timings.tpot, "e2el": timings.e2e}
-        self.good += all((reached[name] or 0.0) <= limit for name, limit in self._targets.items())
+        self.met.append(
+            all((reached[name] or 0.0) <= limit for name, limit in self._targets.items())
+        )
 
     def _end_step(self) -> None:
         """Book the tokens that came at `_now`."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from app.bench.lengths import LengthError, Lengths, parse_lengths
 from app.bench.measurement import TARGETS
+from app.bench.plots import check_charts
 from app.bench.scripts import Recorded, Synthetic
 from app.bench.workload import Encode, WorkloadError, read_workload
 from app.console import check_folder
@@ -134,6 +135,8 @@ class Options:
             path = getattr(self, name)
             if path is not None:
                 check_folder(_flag(name), path)
+        if self.svg is not None:
+            check_charts("--svg", self.svg)
         for name in ("request_rate", "burstiness"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -9,10 +9,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from app.console import writing
 from app.process import show
+from app.settings import SettingsError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 # plotext and matplotlib are imported when something is drawn: matplotlib takes 0.3 s.
 
@@ -22,6 +28,10 @@ _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#
 _MARKS = ("•", "x", "+", "o", "*", "#", "%", "@")
 _SVG_MARKS = ("o", "x", "+", "s", "*", "D", "^", "v")
 _DASHES = ("-", "--", "-.", ":")
+# Where a text may stand beside its point: which side, and how many times 8 points up.
+_OFFSETS = tuple(
+    (across, up) for up in (1, -1, 2.5, -2.5, 4, -4, 5.5, -5.5) for across in (1, -1, 0)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,8 @@ class Chart:
 
     Attributes:
         points: whether the lines' own points are shown; else the lines only.
+        steps: whether a line keeps its height until its next point, as an empirical distribution
+            does; else points are joined straight.
     """
 
     title: str
@@ -53,6 +65,7 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     points: bool = False
+    steps: bool = False
 
 
 def cumulative(samples: Sequence[float], most: int = 500) -> tuple[list[float], list[float]]:
@@ -85,7 +98,7 @@ def to_terminal(chart: Chart, *, width: int = 80, height: int = 20, colour: bool
     for number, line in enumerate(lines):
         style = {"marker": _MARKS[number % len(_MARKS)], "color": _rgb(number)}
         if len(line.x) > 1:
-            plotext.plot(line.x, line.y, **style)
+            plotext.plot(*(_stairs(line) if chart.steps else (line.x, line.y)), **style)
         else:
             plotext.scatter(line.x, line.y, **style)
     for line in lines:
@@ -100,7 +113,12 @@ def to_terminal(chart: Chart, *, width: int = 80, height: int = 20, colour: bool
             getattr(plotext, f"{axis}scale")("log")
             getattr(plotext, f"{axis}ticks")(ticks, [f"{tick:g}" for tick in ticks])
         elif axis == "y" and values:
-            plotext.ylim(min(0, *values), max(values) or 1)
+            low, high = min(0, *values), max(values) or 1
+            plotext.ylim(low, high)
+        if not log and values:
+            bounds = (low, high) if axis == "y" else (min(values), max(values))
+            ticks = _linear_ticks(*bounds)
+            getattr(plotext, f"{axis}ticks")(ticks, [f"{tick:,.6g}" for tick in ticks])
     text = plotext.build()
     plotext.clear_figure()
     keys = [
@@ -129,6 +147,7 @@ def to_svg(chart: Chart, path: Path) -> None:
     with rc_context({"svg.hashsalt": "batchdeck", "svg.fonttype": "none"}):
         figure = Figure(figsize=(7.0, 4.2), layout="constrained")
         axes = figure.add_subplot()
+        labels: list[tuple[float, float, str]] = []
         axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
         lines = [_drawable(chart, line) for line in chart.lines]
         for number, line in enumerate(lines):
@@ -138,13 +157,14 @@ def to_svg(chart: Chart, path: Path) -> None:
                 line.y,
                 label=line.label,
                 color=colour,
+                drawstyle="steps-post" if chart.steps else "default",
                 linestyle=_DASHES[number % len(_DASHES)],
                 marker=_SVG_MARKS[number % len(_SVG_MARKS)] if chart.points else "",
                 markersize=5,
             )
             for x, y, text in line.marked:
                 axes.plot(x, y, marker="o", markersize=11, fillstyle="none", color=colour)
-                axes.annotate(text, (x, y), xytext=(8, 8), textcoords="offset points")
+                labels.append((x, y, text))
         for axis, log in (("x", chart.log_x), ("y", chart.log_y)):
             values = [value for line in lines for value in getattr(line, axis)]
             if log and values:
@@ -156,7 +176,8 @@ def to_svg(chart: Chart, path: Path) -> None:
                 axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
         axes.grid(True, alpha=0.3)
         if len(chart.lines) > 1:
-            axes.legend()
+            figure.legend(loc="outside lower center", ncols=min(3, len(chart.lines)))
+        _annotate(figure, axes, labels)
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
@@ -166,6 +187,19 @@ def show_charts(charts: Iterable[Chart]) -> None:
     width = min(shutil.get_terminal_size().columns, 120)
     for chart in charts:
         show("\n" + to_terminal(chart, width=width, height=18, colour=colour))
+
+
+def check_charts(flag: str, folder: Path) -> None:
+    """Before anything is measured.
+
+    Raises:
+        SettingsError: charts could not be written to the folder, nor could it be made.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise SettingsError(f"{flag}: {there} is no folder; it must be one, or not be there yet")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SettingsError(f"{flag}: {there} must be writable, but is not")
 
 
 def write_charts(charts: Mapping[str, Chart], folder: Path) -> None:
@@ -190,6 +224,42 @@ def _drawable(chart: Chart, line: Line) -> Line:
     points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if fits(x, y)]
     marked = tuple(point for point in line.marked if fits(*point[:2]))
     return Line(line.label, [x for x, _ in points], [y for _, y in points], marked)
+
+
+def _annotate(figure: Figure, axes: Axes, labels: Sequence[tuple[float, float, str]]) -> None:
+    """Write texts beside their points, inside of the axes and none over another."""
+    figure.draw_without_rendering()  # the layout is known from then on
+    frame = axes.get_window_extent()
+    taken: list[Bbox] = []
+    for x, y, text in labels:
+        label = axes.annotate(text, (x, y), xytext=(0, 0), textcoords="offset points")
+        for across, up in _OFFSETS:
+            label.set(ha={-1: "right", 0: "center", 1: "left"}[across])
+            label.set(va="bottom" if up > 0 else "top")
+            label.xyann = (8 * across, 8 * up)
+            box = label.get_window_extent()
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1
+            inside = inside and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(box)
+
+
+def _stairs(line: Line) -> tuple[list[float], list[float]]:
+    """The points of a line that keeps its height until its next point."""
+    x = [line.x[0], *(value for value in line.x[1:] for _ in range(2))]
+    y = [*(value for value in line.y[:-1] for _ in range(2)), line.y[-1]]
+    return x, y
+
+
+def _linear_ticks(low: float, high: float) -> list[float]:
+    """Up to six multiples of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / 5))
+    step = next(head * power for head in (1, 2, 5, 10) if head * power * 5 >= high - low)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 12) for number in range(first, last + 1)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

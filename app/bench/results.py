@@ -90,12 +90,14 @@ def charts(plan: Plan, runs: Sequence[Run]) -> dict[str, Chart]:
             "seconds",
             "share of requests",
             tuple(Line(label, *cumulative(run.ttft)) for label, run in first),
+            steps=True,
         ),
         "e2el": Chart(
             "End-to-end latency",
             "seconds",
             "share of requests",
             tuple(Line(label, *cumulative(run.e2el)) for label, run in first),
+            steps=True,
         ),
     }
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from engine.errors import InvalidRequestError
+
 Encode = Callable[[str], list[int]]
 
 
@@ -112,12 +114,14 @@ def read_workload(path: Path, encode: Encode | None = None) -> list[Ask]:
     - `{`: JSON lines with `prompt_tokens` and `output_tokens`, and, if wanted, `arrival` (seconds),
       `max_tokens`, `user` and `priority`;
     - `[`: ShareGPT's JSON. The first message of each conversation is the prompt and the second
-      gives the length of the output; all arrive at once; those without a second are left out;
+      gives the length of the output; all arrive at once; those without a second, or with a
+      blank one, are left out;
     - else CSV with the columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens` of the Azure LLM
       inference traces.
 
     Args:
-        encode: token ids of a prompt; ShareGPT's has no other lengths.
+        encode: token ids of a message as a prompt, which may refuse a blank one; ShareGPT's has
+            no other lengths.
 
     Raises:
         WorkloadError: unreadable, or wrong in some line.
@@ -128,6 +132,8 @@ def read_workload(path: Path, encode: Encode | None = None) -> list[Ask]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise WorkloadError(f"{path}: {reason}") from None
     begins = text.lstrip()[:1]
+    if not begins:
+        raise WorkloadError(f"{path}: it is empty; at least one request is needed")
     if begins == "{":
         asks = _read_lines(path, text)
     elif begins == "[":
@@ -175,16 +181,21 @@ def _read_sharegpt(path: Path, text: str, encode: Encode | None) -> Iterator[Ask
         entries = json.loads(text)
     except ValueError as error:
         raise WorkloadError(f"{path}: {error}") from None
-    frame = len(encode(""))  # what a chat template puts around a message
     for number, entry in enumerate(entries, 1):
         try:
             messages = _Conversation.model_validate(entry).conversations
         except ValidationError as error:
             raise _wrong(f"{path}, conversation {number}", error) from None
-        if len(messages) >= 2 and messages[0].value and messages[1].value:
-            prompt = tuple(encode(messages[0].value))
-            count = max(len(encode(messages[1].value)) - frame, 1)
-            yield Ask(0.0, len(prompt), count, count, prompt)
+        if len(messages) < 2 or not messages[0].value.strip() or not messages[1].value.strip():
+            continue
+        asked, answer = messages[0].value, messages[1].value
+        try:
+            prompt = tuple(encode(asked))
+            # What a chat template puts around a message is in both, and so counts for nothing.
+            count = max(len(encode(asked + answer)) - len(prompt), 1)
+        except InvalidRequestError as error:
+            raise WorkloadError(f"{path}, conversation {number}: {error.message}") from None
+        yield Ask(0.0, len(prompt), count, count, prompt)
 
 
 def _wrong(place: str, error: ValueError) -> WorkloadError:

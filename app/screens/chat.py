@@ -52,7 +52,7 @@ class ChatPane(Vertical):
                 self._shown.draft = self.prompt.text
             self._shown = session
             self.prompt.load(session.draft, session.history)
-        entries = self._entries.of(session, views, self._engine.status)
+        entries = self._entries.of(session, views, self._engine.status, self._engine.paused)
         self.transcript.show(session.key, entries, greeting(self._engine.status))
         snapshot = self._engine.snapshot
         limit = snapshot.model.max_model_len if snapshot else None
@@ -64,8 +64,11 @@ class ChatPane(Vertical):
         self.update_bar()
 
     def update_bar(self) -> None:
-        views = self._engine.views
-        tabs = [Tab(s.key, s.title, mark_of(s, views), s.unread) for s in self._sessions.sessions]
+        views, paused = self._engine.views, self._engine.paused
+        tabs = [
+            Tab(s.key, s.title, mark_of(s, views, paused), s.unread)
+            for s in self._sessions.sessions
+        ]
         self.bar.show(tabs, self._sessions.current.key)
 
     def sent(self) -> None:
@@ -84,13 +87,13 @@ class ChatPane(Vertical):
         self._entries.forget(session)
 
 
-def mark_of(session: OpenSession, views: Mapping[str, RequestView]) -> Mark:
+def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool) -> Mark:
     """The state of a session: of its reply in the making, else whether the last one failed."""
     messages = session.chat.messages
     if session.chat.is_busy:
         view = views.get(messages[-1].request_id or "")
         # Until the next snapshot an ended request may still be listed, and a new one not yet.
-        return state_mark(view) if view and view.finish_reason is None else Mark.QUEUED
+        return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
     failed = bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
     return Mark.FAILED if failed else Mark.IDLE
 

@@ -30,8 +30,23 @@ def commands(deck: Deck) -> Iterator[SystemCommand]:
     meanings = policy_meanings()
     for name in map(str, policies.allowed.choices if policies else ()):
         does = meanings.get(name, "A batching policy")
-        yield SystemCommand(f"Policy: {name}", does, partial(deck.set_policy, name))
+        yield SystemCommand(f"Policy: {name}", does, partial(deck.set_knob, "policy", name))
+    yield from _knob_commands(deck)
     yield SystemCommand("Chat or engine", "Change what is on view", deck.action_mode)
     yield SystemCommand("Zoom panel", "One panel on the whole screen", deck.action_zoom)
     for number, (name, _) in enumerate(deck.panels.numbered, 1):
         yield SystemCommand(f"Panel: {name}", "Go to it", partial(deck.action_panel, number))
+
+
+def _knob_commands(deck: Deck) -> Iterator[SystemCommand]:
+    if deck.engine.snapshot is None:
+        return
+    yield SystemCommand("Undo the last knob change", "Whoever made it", deck.action_undo)
+    yield SystemCommand("History of knobs", "Who changed what", deck.action_knob_history)
+    for name, start, end, does in (
+        ("paused", "Pause", "Resume", "All stand still, or go on"),
+        ("draining", "Drain", "Stop draining", "Admit nothing new, or admit again"),
+    ):
+        knob = deck.engine.knob(name)
+        word = end if knob and knob.requested else start
+        yield SystemCommand(word, does, partial(deck.switch_knob, name))

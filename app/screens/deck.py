@@ -9,12 +9,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import Footer
 
 from app.database import StoreError
 from app.screens.chat import ChatPane
 from app.screens.dialogs import AskText, Confirm, PickConversation
 from app.screens.export import as_markdown, file_name
+from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
 from app.screens.sessions import SessionList
@@ -64,6 +64,7 @@ class Deck(Steering):
         ),
         Binding("escape", "leave", "Chat", tooltip="Back to the prompt", id="view.leave"),
         Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
+        Binding("u", "undo", "Undo", tooltip="Undo the last knob change", id="knobs.undo"),
         # An action of this screen and no message to it: keys that follow find it done.
         Binding("enter", "send", "Send", show=False, id="prompt.send"),
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
@@ -113,7 +114,7 @@ class Deck(Steering):
             *(panels.latency, panels.knobs, panels.devices, panels.log),
             id="body",
         )
-        yield Footer(show_command_palette=True)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         self._show_panel(0)
@@ -346,14 +347,20 @@ class Deck(Steering):
         elif self.focused is not None:
             self.maximize(self.focused)
 
+    def action_knob_history(self) -> None:
+        """Go to the knobs, with their history on view."""
+        names = [name for name, _ in self.panels.numbered]
+        self.action_panel(names.index("Knobs") + 1)
+        self.panels.knobs.show_history(True)
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         area = self.chat.prompt.area
         if action == "send":
             return area.has_focus
-        if action == "leave":
-            return self.has_class("-engine")
-        if action == "stop":
-            return not self.has_class("-engine")
+        if action in ("leave", "stop"):
+            # Esc comes back from the engine first, also where the chat is beside it.
+            in_chat = not self.has_class("-engine") and self.chat.has_focus_within
+            return in_chat == (action == "stop")
         if action in ("page", "follow"):
             return self._reads_transcript(action, area)
         if action == "stop_request":

@@ -90,6 +90,12 @@ class EngineWatch:
         knobs = self.snapshot.knobs if self.snapshot else ()
         return next((knob for knob in knobs if knob.name == name), None)
 
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is planned."""
+        knob = self.knob("paused")
+        return knob is not None and bool(knob.effective)
+
     def new_knob_changes(self) -> list[KnobChange]:
         """The changes since the last call."""
         history = list(self.snapshot.knob_history) if self.snapshot else []

@@ -21,7 +21,11 @@ class Entries:
         self._kept: dict[str, dict[str, Entry]] = {}  # of each conversation, by message
 
     def of(
-        self, session: OpenSession, views: Mapping[str, RequestView], status: EngineStatus
+        self,
+        session: OpenSession,
+        views: Mapping[str, RequestView],
+        status: EngineStatus,
+        paused: bool,
     ) -> list[Entry]:
         """The branch on view.
 
@@ -36,7 +40,7 @@ class Entries:
             if entry is None:
                 growing = session.chat.is_busy and message is messages[-1]
                 view = views.get(message.request_id or "")
-                note = progress(view, status) if growing else outcome(message)
+                note = progress(view, status, paused) if growing else outcome(message)
                 entry = _entry(message, note, growing)
                 if not growing:
                     kept[message.id] = entry
@@ -48,8 +52,8 @@ class Entries:
         self._kept.pop(session.key, None)
 
 
-def progress(view: RequestView | None, status: EngineStatus) -> str:
-    """How a reply stands that is being made."""
+def progress(view: RequestView | None, status: EngineStatus, paused: bool = False) -> str:
+    """How a reply stands that is being made, while the engine is `paused` or not."""
     if view is None:
         match status.phase:
             case EnginePhase.LOADING:
@@ -59,11 +63,13 @@ def progress(view: RequestView | None, status: EngineStatus) -> str:
             case EnginePhase.DRAINING:
                 return "queued: the model is being switched"
         return "queued"
-    match state_mark(view):
+    match state_mark(view, paused):
         case Mark.QUEUED:
             return f"queued: {view.wait_reason}" if view.wait_reason else "queued"
         case Mark.PREEMPTED:
             return f"preempted, it will be recomputed: {view.wait_reason}"
+        case Mark.PAUSED:
+            return f"paused · {count(view.output_tokens)} tok"
         case Mark.PREFILL:
             done = f"{count(view.computed_tokens)}/{count(view.prompt_tokens)}"
             return f"reading the prompt · {done} tok"

@@ -68,7 +68,7 @@ class Panels:
         snapshot = engine.snapshot
         if snapshot is not None:
             effect = engine.comparison.effect(snapshot.time, engine.records)
-            self.table.show(_newest(snapshot.requests), snapshot.goodput)
+            self.table.show(_newest(snapshot.requests), snapshot.goodput, paused=engine.paused)
             self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
             self.latency.show(snapshot.latency, snapshot.totals, snapshot.goodput)
 

@@ -17,7 +17,8 @@ from app.screens.loop_lag import LoopLag
 from app.screens.panels import Panels
 from app.screens.sessions import SessionList
 from engine.snapshot import EnginePhase, EngineStatus
-from widgets.log_line import LogLine, engine_events, knob_event
+from widgets.figures import change_text
+from widgets.log_line import LogLine, engine_events, is_fallback, knob_event
 
 
 class Pump:
@@ -108,7 +109,12 @@ class Pump:
             self._status = engine.status
         lines: list[LogLine] = self._log.take()
         lines += [line for record in records for line in engine_events(record, engine.epoch)]
-        lines += [knob_event(change, engine.epoch) for change in engine.new_knob_changes()]
+        changes = engine.new_knob_changes()
+        lines += [knob_event(change, engine.epoch) for change in changes]
+        for change in changes:
+            if is_fallback(change):
+                sentence = f"{change_text(change)}, for it failed: {change.who}"
+                self._screen.notify(sentence, severity="error", timeout=30)
         if lines:
             self._panels.log.add(sorted(lines, key=lambda line: line.time))
         self._panels.show_steps(engine, records)

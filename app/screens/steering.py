@@ -12,6 +12,7 @@ from app.screens.policies import policy_meanings
 from app.screens.sessions import SessionList
 from engine.client import ChatMessage, EngineClient
 from engine.errors import EngineError
+from engine.knobs import KnobValue
 from widgets.glyphs import Glyphs
 from widgets.knob_panel import KnobPanel
 
@@ -52,13 +53,13 @@ class Steering(Screen[None]):
 
         def take(name: str | None) -> None:
             if name is not None:
-                self.set_policy(name)
+                self.set_knob("policy", name)
 
         self.app.push_screen(PickPolicy(choices, str(knob.requested)), take)
 
-    def set_policy(self, name: str) -> None:
+    def set_knob(self, name: str, value: KnobValue) -> None:
         try:
-            self._client.set_knobs({"policy": name}, who=WHO)
+            self._client.set_knobs({name: value}, who=WHO)
         except EngineError as error:
             self.notify(error.message, severity="error")
 
@@ -75,9 +76,15 @@ class Steering(Screen[None]):
         self._client.unpin(PIN)
         self.notify("The system prompt may be evicted again.")
 
-    @on(KnobPanel.Undone)
-    def undo_knobs(self) -> None:
+    def action_undo(self) -> None:
+        """Take back the last change of knobs, whichever panel is on view."""
+        self.panels.knobs.forget()
         try:
             self._client.undo_knobs(who=WHO)
         except EngineError as error:
-            self.panels.knobs.refuse(error.message)
+            self.notify(error.message, severity="error")
+
+    def switch_knob(self, name: str) -> None:
+        """Turn a switch the other way."""
+        if knob := self.engine.knob(name):
+            self.set_knob(name, not knob.requested)

@@ -49,8 +49,8 @@ def run(seed: int) -> dict[str, Chart]:
         for rate in RATES
     }
     table(
-        "End-to-end latency in seconds; kept up: requests that ended over those that arrived, in "
-        "the second half of the arrivals",
+        "End-to-end latency in seconds; kept up: requests a second that ended over those that "
+        "arrived, once the batch has filled and until the last one begins to come out",
         ["rate", "policy", "p50", "p90", "p99", "TTFT p50", "output tok/s", "kept up"],
         [_latencies(rate, result) for rate in SHOWN for result in results[rate].values()],
         texts=2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from engine.scheduling.orders import ORDERS
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.policy import Policy
 from engine.scheduling.queue import WaitingQueue
+from engine.simulation.devices import DEVICES
+from engine.simulation.shapes import SHAPES
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
 
@@ -26,6 +29,30 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding
 def test_each_setting_has_its_row(name: str) -> None:
     shown = f"[{name}]" if name in TABLES else name
     assert f"\n| `{shown}` |" in GUIDE
+
+
+SIMULATOR = GUIDE.split("### The simulator")[1].split("\n### ")[0]
+
+
+def test_it_lists_the_devices_and_the_shapes() -> None:
+    text = " ".join(SIMULATOR.split())
+    for begin, names in (("`--device` is one of ", DEVICES), ("weights: one of ", SHAPES)):
+        listed = text.split(begin)[1].split("`. ")[0].split("`. -")[0] + "`"
+        assert re.findall(r"`([^`]+)`", listed) == list(names)
+
+
+@pytest.mark.parametrize("command", ["bench", "simulate", "models", "doctor", "demo"])
+def test_each_command_has_its_row(command: str) -> None:
+    assert f"\n| `tui {command}` |" in GUIDE
+
+
+def test_each_flag_of_the_simulator_is_in_it() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    options = [o for p in group.commands["simulate"].params for o in p.opts if o[:2] == "--"]
+    assert len(options) > 10
+    common = ("--log-level", "--config")  # of every command
+    assert [o for o in options if o not in common and f"`{o}" not in SIMULATOR] == []
 
 
 def test_each_flag_is_in_it() -> None:

@@ -50,7 +50,7 @@ def sweep(rates: list[float], count: int = 400) -> Curve:
 
 
 def point(rate: float, kept_up: float, attained: float) -> Point:
-    return Point(rate, rate * kept_up, kept_up, 0.0, attained, {})
+    return Point(rate, rate * kept_up, kept_up, 0.0, attained, {}, rate, 0)
 
 
 def test_a_sweep_finds_where_the_engine_stops_keeping_up() -> None:
@@ -65,6 +65,53 @@ def test_a_sweep_finds_where_the_engine_stops_keeping_up() -> None:
         assert over.goodput == over.served * over.attained
     assert curve.knee is half
     assert curve.capacity is half
+
+
+def test_throughput_above_saturation_does_not_fall_with_the_rate() -> None:
+    curve = sweep([2.0, 8.0, 64.0, 1024.0])
+    assert [point.needs for point in curve.points] == [0] * 4
+    assert [point.served for point in curve.points] == pytest.approx([1.0] * 4, rel=0.03)
+    assert curve.points[-1].kept_up < 0.01
+
+
+def test_a_run_too_short_is_marked_with_the_requests_that_it_needs() -> None:
+    (short,) = sweep([1024.0], 30).points
+    assert short.needs > 30
+    assert 0.5 < short.served < 1.0  # of all of it, with what drains
+    (enough,) = sweep([1024.0], short.needs).points
+    assert enough.needs == 0
+    assert enough.served == pytest.approx(1.0, rel=0.05)
+
+
+def test_what_the_table_says_of_a_short_run_and_of_the_end_of_the_range(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(replace(SMALL, rate="0.5,1"))
+    text = capsys.readouterr().out
+    assert "keeps up with every rate given; its knee lies above 1/s" in text
+    assert "(the knee)" not in text
+    assert "at every rate given" in text
+    assert "?" not in text
+    run(replace(SMALL, rate="1,4096"))
+    text = capsys.readouterr().out
+    assert "keeps up to 1/s at least; the run at 4096/s is too short to tell" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("stall_free  4096"))
+    assert row.split()[3 if "(" in row else 2].endswith("?")
+    assert row.endswith("100%?")
+    assert "at every rate given, as far as a run so short can tell" in text
+    assert "--requests: 4096/s " in text
+
+
+def test_the_rate_that_requests_came_at_is_shown_where_it_is_another(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "sweep.json"
+    run(replace(SMALL, rate="0.5", json_file=file))
+    arrived = json.loads(file.read_text())["policies"][0]["points"][0]["arrived"]
+    assert abs(arrived / 0.5 - 1) > 0.02
+    assert f"0.5 ({arrived:.3g})" in capsys.readouterr().out
+    run(replace(SMALL, rate="0.5", burstiness=math.inf))
+    assert "0.5 (" not in capsys.readouterr().out
 
 
 def test_the_knee_is_before_the_first_rate_that_is_not_kept_up_with() -> None:
@@ -103,14 +150,15 @@ def test_other_rates_are_refused(text: str) -> None:
 
 
 def test_it_prints_a_table_the_knee_and_charts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(replace(SMALL, policy="stall_free,prefill_first")) == ExitCode.OK
+    options = replace(SMALL, policy="stall_free,prefill_first", requests=300)
+    assert run(replace(options, knob=["max_num_seqs=4"])) == ExitCode.OK
     output = capsys.readouterr().out
     rows = [
         line.split()[:2] for line in output.splitlines() if line.startswith(("stall", "prefill"))
     ]
     assert rows[:6] == [[p, r] for p in ("stall_free", "prefill_first") for r in ("8", "64", "512")]
     assert "llama-8b on h100" in output
-    assert "stall_free: keeps up to " in output
+    assert "stall_free: keeps up to 8/s (the knee)" in output
     assert "meet TTFT 1000 ms and TPOT 100 ms" in output
     for title in ("Output throughput", "Time to first token, p99", "Time per output token, p99"):
         assert title in output
@@ -237,3 +285,9 @@ def test_an_infinite_burstiness_is_written_as_a_text(own_process: Path) -> None:
 def test_a_folder_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--json: there is no folder .*nowhere"):
         run(replace(SMALL, json_file=tmp_path / "nowhere" / "sweep.json"))
+
+
+def test_charts_that_could_not_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(SettingsError, match=r"--svg: .*taken is no folder"):
+        run(replace(SMALL, svg=tmp_path / "taken" / "charts"))

@@ -57,6 +57,8 @@ def test_nothing_is_told_by_colour_alone(glyphs: Glyphs) -> None:
 )
 def test_marks_of_states(changes: dict[str, object], mark: Mark) -> None:
     assert state_mark(view(1, **changes)) is mark
+    runs = mark in (Mark.DECODE, Mark.PREFILL)
+    assert state_mark(view(1, **changes), paused=True) is (Mark.PAUSED if runs else mark)
 
 
 def test_letters_go_round() -> None:

@@ -56,16 +56,15 @@ def test_a_text_is_not_turned_and_stays_text() -> None:
     assert parsed(weights, "12") == "12"
 
 
-def test_letters_are_typed_into_a_text_that_was_begun_only() -> None:
+def test_what_may_be_typed_into_a_knob() -> None:
     weights, number, choice = state("user_weights"), state("ageing"), state("policy")
-    assert not typed_key(weights, None, "a")
     assert typed_key(weights, "", "a")
     assert not typed_key(weights, "", "\r")
-    assert typed_key(number, None, "1")
-    assert not typed_key(number, None, "e")
+    assert typed_key(number, "", "1")
+    assert not typed_key(number, "", "e")
     assert typed_key(number, "1", "e")
     assert not typed_key(number, "1", "")
-    assert not typed_key(choice, None, "1")
+    assert not typed_key(choice, "", "1")
 
 
 def test_a_knob_is_ignored_if_it_acts_elsewhere_only() -> None:

@@ -31,7 +31,7 @@ async def test_what_matters_most_comes_first(width: int, text: str) -> None:
     strip = KpiStrip()
     async with hosted(strip, width, 1):
         for rate in (0.0, 1.0, 25.0, 47.0):
-            strip.show(snapshot(), READY, rate, 6100.0)
+            strip.show(snapshot(knob_history=()), READY, rate, 6100.0)
         assert rows(strip) == [text]
 
 
@@ -91,3 +91,40 @@ async def test_while_another_model_loads_the_old_figures_are_gone() -> None:
     async with hosted(strip, 80, 1):
         strip.show(snapshot(), LOADING, 47.0, 0.0)
         assert rows(strip)[0].startswith(" ◐ loading Qwen3-0.6B ")
+
+
+@pytest.mark.parametrize(
+    ("width", "paused", "text"),
+    [
+        (120, True, " │ policy static→stall_free on resume │ run 6 wait 3 pre 3 │"),
+        (80, True, " │ policy static→stall_free on resume"),
+        (70, True, " │ policy static→stall_free"),
+        (54, True, " │ →stall_free"),
+        (80, False, " │ policy static→stall_free │ run 6 wait 3 pre 3"),
+    ],
+)
+async def test_a_policy_to_come_stands_beside_the_one_in_force(
+    width: int, paused: bool, text: str
+) -> None:
+    turned = [
+        replace(k, effective="static", note="takes effect with the next step")
+        if k.name == "policy"
+        else k
+        for k in knobs(paused=paused)
+    ]
+    strip = KpiStrip()
+    async with hosted(strip, width, 1):
+        strip.show(snapshot(knobs=tuple(turned), knob_history=()), READY, 0.0, 0.0)
+        start = " ■ paused │" if paused else ""
+        row = rows(strip)[0]
+        assert row.startswith(f"{start}{LATENCY}{text}")
+        assert row.count("policy") == text.count("policy")
+
+
+async def test_a_policy_that_was_changed_is_seen_in_a_narrow_strip() -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 80, 1):
+        for shown in (snapshot(), snapshot(knobs=knobs(policy="static"), knob_history=())):
+            strip.show(shown, READY, 0.0, 0.0)
+            policy = shown.knobs[0].effective
+            assert rows(strip)[0].startswith(f"{LATENCY} │ policy {policy}{COUNTS}")

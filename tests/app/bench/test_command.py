@@ -159,6 +159,10 @@ def test_ctrl_c_shows_what_was_measured_and_that_it_is_partial(
     assert result.exit_code == ExitCode.INTERRUPTED
     assert "PARTIAL: interrupted; figures are of the requests that had ended." in result.stdout
     assert "orca" not in result.stdout
+    assert "\n" + "policy=stall_free".rjust(57) + "\n" in result.stdout
+    assert (
+        "\nModel:   llama-8b on h100\nLoad:    30 requests, 128 tokens in, 20 out" in result.stdout
+    )
     assert value(result.stdout, "Successful requests") == ["8"]  # two rounds of 4, 20 steps each
     saved = json.loads(file.read_text())
     assert saved["partial"] is True
@@ -179,9 +183,11 @@ WRONG = {
     "--goodput foo:1": "--goodput: 'foo:1' is no target; it must be NAME:MS with a name of ttft,",
     "--goodput ttft:200 tpot:x": "--goodput: 'tpot:x' is no target",
     "ttft:200": "ttft:200: it stands behind no option",
-    "--compare policy=nope": "policy is 'nope'; it must be one of 'stall_free'",
-    "--knob max_num_seqs=9999": "max_num_seqs is 9999; it must be from 1 to 256",
-    "--knob bogus=1": "bogus is no knob; allowed are policy,",
+    "--svg here": "--svg: ",
+    "--compare policy=nope": "--compare: policy is 'nope'; it must be one of 'stall_free'",
+    "--compare policy=orca,max_num_seqs=9999": "--compare: max_num_seqs is 9999; it must be",
+    "--knob max_num_seqs=9999": "--knob: max_num_seqs is 9999; it must be from 1 to 256",
+    "--knob bogus=1": "--knob: bogus is no knob; allowed are policy,",
     "--request-rate 0": "--request-rate: it is 0.0; it must be above 0, inf is allowed",
     "--burstiness nan": "--burstiness: it is nan; it must be above 0",
     "--num-prompts 0": "--num-prompts: it is 0; it must be at least 1",
@@ -198,6 +204,8 @@ WRONG = {
 
 @pytest.mark.parametrize(("line", "message"), WRONG.items())
 def test_a_wrong_option_is_told_in_a_sentence(line: str, message: str, own_process: Path) -> None:
+    (own_process / "here").touch()
+    line = line.replace("here", str(own_process / "here")) if line == "--svg here" else line
     result = bench(*SIMULATED, *line.split())
     assert result.exit_code == ExitCode.USAGE
     assert message in result.stderr

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,64 @@ def test_few_points_are_no_trouble(line: Line, tmp_path: Path) -> None:
         chart = Chart("Few", "x", "y", (line,), log_x=log, log_y=log)
         assert "Few" in to_terminal(chart, width=40, height=10, colour=False)
         to_svg(chart, tmp_path / "few.svg")
+
+
+def test_labels_of_svg_stay_in_the_frame_and_apart_and_the_legend_outside(tmp_path: Path) -> None:
+    lines = tuple(Line(f"p{i}", [1, 8], [1, 9], ((8, 9, f"knee, goodput {i}"),)) for i in range(3))
+    to_svg(Chart("C", "x", "y", lines, points=True), tmp_path / "c.svg")
+    root = ET.parse(tmp_path / "c.svg").getroot()
+    (frame,) = (node for node in root.iter() if node.get("id") == "patch_2")
+    edges = [float(n) for n in re.findall(r"[\d.]+", frame[0].get("d", ""))]
+    left, right, top, bottom = min(edges[::2]), max(edges[::2]), min(edges[1::2]), max(edges[1::2])
+    texts = {"".join(n.itertext()).strip(): n for n in root.iter() if n.tag.endswith("text")}
+
+    def place(text: str) -> tuple[float, float]:
+        node = texts[text]
+        where = node.get("transform") or ""
+        found = re.search(r"translate\(([\d.]+)[ ,]+([\d.]+)\)", where)
+        x, y = (found[1], found[2]) if found else (node.get("x"), node.get("y"))
+        assert x is not None
+        assert y is not None
+        return float(x), float(y)
+
+    heights = []
+    for line in lines:
+        x, y = place(line.marked[0][2])
+        assert left < x <= right
+        assert top < y < bottom
+        heights.append(y)
+        assert place(line.label)[1] > bottom
+    assert min(b - a for a, b in pairwise(sorted(heights))) > 10
+
+
+def test_a_distribution_is_drawn_as_steps(tmp_path: Path) -> None:
+    line = Line("a", [1.0, 2.0], [0.5, 1.0])
+    to_svg(Chart("C", "x", "y", (line,), steps=True), tmp_path / "c.svg")
+    to_svg(Chart("C", "x", "y", (line,)), tmp_path / "d.svg")
+
+    def points(name: str) -> int:
+        nodes = [n for n in ET.parse(tmp_path / name).getroot().iter() if "clip-path" in n.attrib]
+        return max(
+            n.get("d", "").count("L")
+            for n in nodes
+            if "1f77b4" in n.get("style", "") or "0072b2" in n.get("style", "")
+        )
+
+    assert (points("c.svg"), points("d.svg")) == (2, 1)
+
+
+def test_a_distribution_in_the_terminal_has_no_slope() -> None:
+    chart = Chart("C", "x", "y", (Line("a", [1.0, 9.0], [0.0, 1.0]),), steps=True)
+    rows = to_terminal(chart, width=40, height=16, colour=False).splitlines()
+    assert sum(row.count("•") > 10 for row in rows) == 1
+    assert sum(row.count("•") == 1 for row in rows) >= 10
+
+
+def test_a_linear_axis_has_rounded_figures() -> None:
+    chart = Chart("C", "x", "y", (Line("a", [0.0371, 7.313], [3.0, 913.7]),))
+    text = to_terminal(chart, width=60, height=16, colour=False)
+    assert text.splitlines()[-2].split() == ["2", "4", "6"]
+    assert "800┤" in text
 
 
 def test_svg_is_the_same_for_the_same_chart_and_keeps_its_text(tmp_path: Path) -> None:

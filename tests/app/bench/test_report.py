@@ -74,6 +74,13 @@ def test_goodput_counts_requests_that_met_every_target(
     assert measured.good == good
 
 
+def test_the_peak_is_never_below_the_mean_where_the_last_second_is_partly_filled() -> None:
+    measured, seconds = measure({}, (task("a", 0.0, 4, 3),))
+    measured.output_tokens = 6  # as if each step had made two
+    found = figures(measured, seconds, goodput=False)
+    assert found["max_output_tokens_per_s"] == found["output_throughput"] == 2.0
+
+
 def test_a_refused_request_is_failed_and_counts_for_nothing_else() -> None:
     measured, seconds = measure({"ttft": 1e9}, (*TASKS, task("d", 11.5, 127, 2)))
     found = figures(measured, seconds, goodput=True)
@@ -160,6 +167,14 @@ def test_settings_stand_side_by_side_with_their_ratio_to_the_first() -> None:
     ends = {line.index("static") + len("static") for line in lines[1:2]}
     ends |= {line.index(" 1.50x") - 1 for line in lines if "1.50x" in line}
     assert len({len(line) for line in lines if line.startswith(("-", "="))}) == 1
+
+
+def test_one_setting_of_several_keeps_its_name_and_all_say_what_was_measured() -> None:
+    lines = to_text(
+        [("orca", {"completed": 4.0})], "Model: m on d\nLoad: l", named=True
+    ).splitlines()
+    assert lines[1:3] == ["Model: m on d", "Load: l"]
+    assert lines[3].strip() == "orca"
 
 
 def test_throughput_and_batch_over_time() -> None:

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from app.bench.testbed import of_model
 from app.bench.workload import Ask, WorkloadError, read_workload
+from app.serving import load_model
+from app.settings import load_settings
+from engine.errors import InvalidRequestError
 
 
 def write(folder: Path, text: str, name: str = "load") -> Path:
@@ -54,15 +58,40 @@ def test_sharegpt_gives_prompts_and_the_lengths_of_replies(tmp_path: Path) -> No
         },
         {"id": "b", "conversations": [{"from": "human", "value": "abc"}]},
         {"id": "c", "conversations": []},
+        {"id": "d", "conversations": [{"value": " \n"}, {"value": "de"}]},
+        {"id": "e", "conversations": [{"value": "abc"}, {"value": " "}]},
     ]
     path = write(tmp_path, json.dumps(entries))
 
     def encode(text: str) -> list[int]:
+        if not text.strip():
+            raise InvalidRequestError("prompt is empty", "prompt")
         return [1, *map(ord, text), 2]
 
     assert read_workload(path, encode) == [Ask(0.0, 5, 2, 2, (1, 97, 98, 99, 2))]
     with pytest.raises(WorkloadError, match="there is no tokenizer here to count their tokens"):
         read_workload(path)
+
+
+def test_a_sharegpt_file_is_read_by_the_codec_of_a_model(tmp_path: Path) -> None:
+    entries = [{"conversations": [{"value": "Say it."}, {"value": "It was said."}]}]
+    path = write(tmp_path, json.dumps(entries))
+    bad = write(
+        tmp_path, json.dumps([{"conversations": [{"value": "\ud800"}, {"value": "b"}]}]), "bad"
+    )
+    loaded = load_model(
+        load_settings({"model": "builtin", "num_blocks": 64}).load_request(),
+        lambda *_: None,
+    )
+    try:
+        testbed = of_model(loaded)
+        (ask,) = read_workload(path, testbed.encode)
+        with pytest.raises(WorkloadError, match=r"bad, conversation 1: .* surrogate"):
+            read_workload(bad, testbed.encode)
+    finally:
+        loaded.close()
+    assert ask.prompt_tokens == len(ask.prompt) > 0
+    assert 0 < ask.output_tokens <= len("It was said.")
 
 
 LINE = '{"prompt_tokens": 1, "output_tokens": 1}\n'
@@ -95,7 +124,8 @@ WRONG = {
     + "2023-11-16 18:17:03.9799600,-12,3\n": "load, line 2: ContextTokens is '-12'; it should",
     '[{"id": 1}]': "load, conversation 1: conversations is missing; it must be stated",
     "[1": "load: ",
-    "": "load, line 1: the columns are none; they must have TIMESTAMP",
+    "": "load: it is empty; at least one request is needed",
+    " \n": "load: it is empty; at least one request is needed",
     AZURE: "load: it has no request; at least one is needed",
 }
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual import events
 from textual.widgets import Input, OptionList
+from textual.widgets._footer import FooterKey
 
 from app.screens.dialogs import PickConversation, PickPolicy
 from app.screens.help import HelpScreen
@@ -372,7 +374,7 @@ async def test_a_knob_is_turned_undone_and_refused(tmp_path: Path) -> None:
         await stage.press("u")
         await stage.turn()
         assert _knob(stage, "max_num_seqs") == 32
-        await stage.press("down", *"7", "enter")
+        await stage.press("down", "enter", *"7", "enter")
         await stage.turn()
         assert _knob(stage, "max_num_batched_tokens") == 512
         screen = await stage.screen()
@@ -467,9 +469,6 @@ async def test_modes_and_panels_of_a_small_terminal(tmp_path: Path) -> None:
         assert not deck.chat.display
         assert isinstance(stage.app.focused, SessionTable)
         for number, (_, panel) in enumerate(deck.panels.numbered, 1):
-            # A number that is being typed takes the digits, so the knobs are left first.
-            if deck.panels.knobs.has_focus:
-                await stage.press("tab")
             await stage.press(str(number))
             shown = [panel for _, panel in deck.panels.numbered if panel.display]
             assert shown == [panel]
@@ -589,7 +588,7 @@ def _knob(stage: Stage, name: str) -> object:
 
 async def test_tab_goes_through_the_panels_of_a_small_terminal(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
-        await stage.press("f2", "6", "down", "1")  # a digit that is typed into a number
+        await stage.press("f2", "6", "down", "down", "enter", "1")  # typed into a number
         panels = stage.deck.panels
         assert stage.deck.focused is panels.knobs
         for key, panel in (("tab", panels.log), ("tab", panels.table), ("shift+tab", panels.log)):
@@ -624,3 +623,110 @@ async def test_the_table_has_one_row_a_conversation(tmp_path: Path) -> None:
         assert len(snapshot.requests) == 2
         stage.deck.pump.turn(everything=True)
         assert "Sessions 1 " in await stage.screen()
+
+
+@pytest.mark.parametrize("panel", ["2", "3", "4", "6", "7"])
+async def test_escape_beside_the_chat_goes_to_the_prompt_before_it_stops_a_reply(
+    tmp_path: Path, panel: str
+) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(2)
+        await stage.press("f2", panel)
+        screen = await stage.screen()
+        assert "esc Chat" in screen
+        assert "esc Stop" not in screen
+        await stage.press("escape")
+        assert stage.deck.chat.prompt.area.has_focus
+        await stage.turn(1)
+        assert stage.sessions.current.chat.is_busy
+        assert "esc Stop" in await stage.screen()
+        await stage.press("escape")
+        await stage.turn(1)
+        assert not stage.sessions.current.chat.is_busy
+
+
+@pytest.mark.parametrize("panel", ["1", "2", "4", "6", "7"])
+async def test_undo_wherever_the_policy_is_chosen(tmp_path: Path, panel: str) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        stage.engine.set_knobs({"max_num_seqs": 4}, "somebody")
+        await stage.press("f2", panel, "u")
+        assert _knob(stage, "max_num_seqs") == 32
+
+
+async def test_the_palette_steers(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+
+        async def choose(title: str) -> None:
+            found = {c.title: c for c in stage.app.get_system_commands(stage.deck)}
+            found[title].callback()
+            await stage.turn()
+
+        for start, end, name in (
+            ("Pause", "Resume", "paused"),
+            ("Drain", "Stop draining", "draining"),
+        ):
+            await choose(start)
+            assert _knob(stage, name) is True
+            await choose(end)
+            assert _knob(stage, name) is False
+        await choose("Undo the last knob change")
+        assert _knob(stage, "draining") is True
+        await choose("History of knobs")
+        assert stage.deck.panels.knobs.history_shown
+        assert stage.deck.panels.knobs.has_focus
+        assert "undo: draining" in await stage.screen()
+
+
+async def test_what_stands_still_is_paused(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(3)
+        assert "● decode" in await stage.screen()
+        stage.engine.set_knobs({"paused": True}, "local")
+        await stage.turn()
+        screen = await stage.screen()
+        assert "‖ paused" in screen
+        assert "decode" not in screen.partition("Batch")[0]
+        assert "paused · 3 tok" in stage.transcript
+        assert "streaming" not in stage.transcript
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_keys_below_fit(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        await stage.press("f2")
+        for panel in "1234567":
+            await stage.press(panel)
+            await stage.screen()
+            keys = stage.deck.query(FooterKey)
+            assert all(key.region.right <= size[0] for key in keys)
+            bar = next(key for key in keys if key.description == "Chat")
+            assert bar.region.width
+            assert not any(a.region.overlaps(b.region) for a in keys for b in keys if a is not b)
+
+
+async def test_a_policy_that_failed_is_told(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        stage.engine.set_knobs({"policy": "static"}, "local")
+        await stage.turn()
+        assert stage.toasts == []
+        stage.engine.set_knobs({"policy": "stall_free"}, "static: ValueError: no")
+        await stage.turn()
+        assert stage.toasts == ["policy static→stall_free, for it failed: static: ValueError: no"]
+        await stage.turn()
+        assert len(stage.toasts) == 1
+
+
+async def test_why_a_chat_waits_is_said_in_full(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(60, 24)) as stage:
+        stage.engine.set_knobs({"draining": True}, "local")
+        await stage.send("one")
+        await stage.turn(1)
+        view = next(iter(stage.deck.engine.views.values()))
+        reason = "batch 1/8, until the batch before, whose longest reply is not done, has ended"
+        waits = replace(view, wait_reason=reason)
+        stage.deck.engine.views[view.request_id] = waits
+        stage.deck.chat.update()
+        text = " ".join((await stage.screen()).split())
+        assert f"queued: {reason}" in text.replace("▍", "").replace("  ", " ")

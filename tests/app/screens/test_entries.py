@@ -43,6 +43,7 @@ def reply(reason: FinishReason | None, **more: object) -> Message:
 def test_what_a_reply_in_the_making_says(view: RequestView) -> None:
     assert progress(view, READY) == "streaming · 2 tok"
     prefilling = dataclasses.replace(view, prefilling=True, computed_tokens=128, prompt_tokens=1512)
+    assert progress(view, READY, paused=True) == "paused · 2 tok"
     assert progress(prefilling, READY) == "reading the prompt · 128/1,512 tok"
     waiting = dataclasses.replace(view, state=RequestState.WAITING, wait_reason="no block is free")
     assert progress(waiting, READY) == "queued: no block is free"

@@ -60,7 +60,8 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in ("log_panel", "knob_history"):
         monkeypatch.setattr(f"widgets.{module}.time_of_day", lambda seconds: "14:02:11")
     meanings = {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}
-    monkeypatch.setattr("app.screens.deck.policy_meanings", lambda: meanings)
+    for module in ("commands", "steering"):
+        monkeypatch.setattr(f"app.screens.{module}.policy_meanings", lambda: meanings)
     monkeypatch.setattr(Devices, "read", lambda self, **_: READINGS)
     monkeypatch.delenv("NO_COLOR", raising=False)
     with patch.object(Pump, "_come_again", Pump.turn):
