@@ -221,7 +221,7 @@ async def test_typing_shows_what_is_typed() -> None:
         panel.show(knobs())
         panel.current = "ageing"
         await press(app, "enter")
-        assert "◂      60_ ▸" in rows(panel)[5].replace("60.0_", "  60_")
+        assert "60.0_ ▸" in rows(panel)[5]
         await press(app, "1", "2")
         assert "◂      12_ ▸" in rows(panel)[5]
         await press(app, "x")
