@@ -213,7 +213,7 @@ class BlockPool:
             cached=self.num_cached,
             used=self.num_used,
             shared=self.num_shared,
-            reserved=self._num_reserved,
+            reserved=self.num_reserved,
             pinned=self._num_pinned_idle,
         )
 
