@@ -5,15 +5,17 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 APPLICATION_ID = 0x62646B31  # "bdk1", so that another program's database is told from ours
-SCHEMA_VERSION = 1
 BUSY_SECONDS = 5.0
 
-_SCHEMA = """
+# Each brings a file of the version before it, from 0 on, to its own. No semicolon but at the end of
+# a statement.
+_MIGRATIONS = (
+    """
 CREATE TABLE conversation (
     id TEXT PRIMARY KEY,
     title TEXT NOT NULL,
@@ -64,11 +66,31 @@ CREATE TABLE request (
 ) STRICT;
 CREATE INDEX request_by_conversation ON request (conversation_id);
 CREATE INDEX request_unfinished ON request (lease) WHERE ended_at IS NULL;
-"""
+""",
+    """
+ALTER TABLE request ADD COLUMN digest TEXT NOT NULL DEFAULT '';
+ALTER TABLE request ADD COLUMN reply_to TEXT NOT NULL DEFAULT '';
+ALTER TABLE request ADD COLUMN ending TEXT;
+ALTER TABLE request ADD COLUMN told_at REAL;
+CREATE INDEX request_untold ON request (source, request_id)
+    WHERE ended_at IS NOT NULL AND told_at IS NULL;
+CREATE INDEX request_told ON request (source, ended_at) WHERE told_at IS NOT NULL;
+""",
+)
+SCHEMA_VERSION = len(_MIGRATIONS)
+
+# How a transaction begins, is committed and is taken back: the outermost one, and one within. A
+# name means the innermost savepoint that has it.
+_OUTER = ("BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",))
+_INNER = ("SAVEPOINT inner", "RELEASE inner", ("ROLLBACK TO inner", "RELEASE inner"))
 
 
 class StoreError(Exception):
     """The store cannot be opened, read or written; the message says which file and why."""
+
+
+class DeletedError(StoreError):
+    """Another program deleted what this belongs to; trying again does not help."""
 
 
 class Database:
@@ -82,6 +104,7 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         self._depth = 0
+        self._committed: list[Callable[[], object]] = []
         with self._translated():
             self._db = sqlite3.connect(
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -99,27 +122,48 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All writes within, or none. May be nested."""
+        """All writes within, or none.
+
+        May be nested: an inner one that raises is taken back alone, and the outer one may go on.
+        """
         with self._lock, self._translated():
-            if self._depth:
-                yield
-                return
-            self._db.execute("BEGIN IMMEDIATE")
+            self._check_whole()
+            begin, commit, roll_back = _INNER if self._depth else _OUTER
+            num_calls = len(self._committed)
+            self._db.execute(begin)
             self._depth += 1
             try:
                 yield
-                self._db.execute("COMMIT")
+                self._check_whole()
+                self._db.execute(commit)
             except BaseException:
-                # A full disk has rolled back already.
+                del self._committed[num_calls:]
+                # An error of the disk may have taken all back already.
                 if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                    for statement in roll_back:
+                        self._db.execute(statement)
                 raise
             finally:
                 self._depth -= 1
+            if not self._depth:
+                committed, self._committed = self._committed, []
+                for call in committed:
+                    call()
 
-    def write(self, statement: str, values: tuple[object, ...] | Mapping[str, object]) -> None:
+    def on_commit(self, call: Callable[[], object]) -> None:
+        """Within a transaction: have something called once the outermost one is committed."""
+        self._committed.append(call)
+
+    def write(self, statement: str, values: tuple[object, ...] | Mapping[str, object]) -> int:
+        """Returns how many rows it changed."""
+        with self._lock, self._translated():
+            self._check_whole()
+            return self._db.execute(statement, values).rowcount
+
+    def write_all(self, statement: str, values: Iterable[tuple[object, ...]]) -> None:
+        """The same statement for each of these, all or none."""
         with self.transaction():
-            self._db.execute(statement, values)
+            self._db.executemany(statement, values)
 
     def read(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._lock, self._translated():
@@ -133,8 +177,8 @@ class Database:
             self._write_ahead()
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA foreign_keys = ON")
-        if version == 0:
-            self._create()
+        if version < SCHEMA_VERSION:
+            self._upgrade()
 
     def _write_ahead(self) -> None:
         # SQLite does not wait for its lock here, whatever the time-out: where eight opened a new
@@ -165,16 +209,20 @@ class Database:
             )
         return int(version)
 
-    def _create(self) -> None:
+    def _upgrade(self) -> None:
         with self.transaction():
             # Another process may have been first.
-            if self._version():
-                return
-            # One by one: executescript would commit the transaction.
-            for statement in _SCHEMA.split(";")[:-1]:
-                self._db.execute(statement)
+            for migration in _MIGRATIONS[self._version() :]:
+                # One by one: executescript would commit the transaction.
+                for statement in migration.split(";")[:-1]:
+                    self._db.execute(statement)
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _check_whole(self) -> None:
+        """Else what follows in the transaction would be written without what came before."""
+        if self._depth and not self._db.in_transaction:
+            raise StoreError(f"{self.path}: an error before has taken back the whole transaction")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -182,6 +230,7 @@ class Database:
             yield
         except sqlite3.Error as error:
             text = str(error)
+            kind = StoreError
             if "locked" in text:
                 why = f"another program has had it locked for {BUSY_SECONDS:g} seconds"
             elif "readonly" in text or "unable to open" in text:
@@ -189,9 +238,10 @@ class Database:
             elif "full" in text:
                 why = f"there is no room for it ({text})"
             elif "FOREIGN KEY" in text:
+                kind = DeletedError
                 why = "another program deleted the conversation that this belongs to"
             elif "not a database" in text or "malformed" in text:
                 why = f"it is damaged ({text}); move it away to start anew"
             else:
                 why = text
-            raise StoreError(f"{self.path}: {why}") from error
+            raise kind(f"{self.path}: {why}") from error

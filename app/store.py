@@ -7,7 +7,7 @@ import sqlite3
 import struct
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from app.database import Database, StoreError
-from app.lease import Lease, is_held
+from app.journal import Journal, dump_error, load_error
+from app.lease import Lease
 from engine.errors import ErrorInfo
 from engine.request import FinishReason
 from engine.stream import Context, Timings, Usage
-
-RESTARTED = ErrorInfo("restarted", "the program ended before this reply was complete; ask again")
 
 _SAVE_CONVERSATION = """
 INSERT INTO conversation
@@ -42,14 +41,29 @@ ON CONFLICT (id) DO UPDATE SET
     timings = :timings
 """
 
-# A message and those before it, nearest first, as far as they have a context.
-_CONTEXTS = """
+# A message and those before it, the newest first.
+_UP = """
 WITH RECURSIVE up (id, parent_id, distance) AS (
     SELECT id, parent_id, 0 FROM message WHERE id = ?
     UNION ALL
     SELECT message.id, message.parent_id, up.distance + 1
     FROM up JOIN message ON message.id = up.parent_id
 )
+"""
+
+# By their names, as `*` would read the contexts, too, which are the larger part.
+_COLUMNS = (
+    "message.id, conversation_id, message.parent_id, role, content, created, model, request_id,"
+    " finish_reason, error, usage, timings"
+)
+
+_BRANCH = f"""
+{_UP}
+SELECT {_COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY distance DESC
+"""
+
+_CONTEXTS = f"""
+{_UP}
 SELECT message.id, context, context_start, context_messages, model_key
 FROM up JOIN message ON message.id = up.id
 WHERE context IS NOT NULL ORDER BY distance
@@ -112,47 +126,29 @@ class Message:
     timings: Timings | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalEntry:
-    """One request as it was accepted, and how it ended.
-
-    Attributes:
-        attempt: counts from 1 where the same request is run again.
-        body: what was asked, as the source states it.
-        accepted_at, ended_at: seconds since the epoch.
-    """
-
-    request_id: str
-    attempt: int = 1
-    user: str = "local"
-    conversation_id: str | None = None
-    source: str = "screen"
-    body: str = ""
-    accepted_at: float = field(default_factory=time.time)
-    ended_at: float | None = None
-    reason: FinishReason | None = None
-    error: ErrorInfo | None = None
-
-
 class Store:
     """One SQLite file, for screen and gateways, on any thread, beside other processes.
 
     What a process that died left unfinished is ended as `RESTARTED` when the store is opened.
+
+    Attributes:
+        journal: of the requests.
 
     Raises:
         StoreError: from every method too.
     """
 
     def __init__(self, path: Path) -> None:
-        self._leases = path.with_name(f"{path.name}-leases")
+        leases = path.with_name(f"{path.name}-leases")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lease = Lease(self._leases)
+            self._lease = Lease(leases)
         except OSError as error:
             raise StoreError(f"{path}: it cannot be opened ({error.strerror or error})") from None
         try:
             self._db = Database(path)
-            self._end_orphans()
+            self.journal = Journal(self._db, leases, self._lease)
+            self.journal.end_orphans()
         except StoreError:
             self._lease.release()
             raise
@@ -162,8 +158,15 @@ class Store:
         self._lease.release()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All writes within, or none. May be nested."""
+        """All writes within, or none.
+
+        May be nested: an inner one that raises is taken back alone, and the outer one may go on.
+        """
         return self._db.transaction()
+
+    def on_commit(self, call: Callable[[], object]) -> None:
+        """Within a transaction: have something called once the outermost one is committed."""
+        self._db.on_commit(call)
 
     def conversations(self, *, open_only: bool = False) -> list[Conversation]:
         """Conversations in the order of their creation."""
@@ -208,9 +211,14 @@ class Store:
     def messages(self, conversation_id: str) -> list[Message]:
         """All messages of all branches, in the order in which they were added."""
         rows = self._db.read(
-            "SELECT * FROM message WHERE conversation_id = ? ORDER BY number", conversation_id
+            f"SELECT {_COLUMNS} FROM message WHERE conversation_id = ? ORDER BY number",
+            conversation_id,
         )
         return [_message(row) for row in rows]
+
+    def branch(self, leaf: str) -> list[Message]:
+        """A message and those before it, oldest first; none where it is not there."""
+        return [_message(row) for row in self._db.read(_BRANCH, leaf)]
 
     def save_message(self, message: Message) -> None:
         """Add it, or replace what can change of it."""
@@ -224,7 +232,7 @@ class Store:
             "model": message.model,
             "request_id": message.request_id,
             "finish_reason": message.finish_reason,
-            "error": _dump(message.error),
+            "error": dump_error(message.error),
             "usage": _dump(message.usage),
             "timings": _dump(message.timings),
         }
@@ -251,76 +259,17 @@ class Store:
                 (_pack(ids), start, context.num_messages, context.model_key, message_id),
             )
 
-    def context(self, message_id: str) -> Context | None:
-        """The token ids that were kept with this very message."""
+    def context(self, message_id: str) -> tuple[str, Context] | None:
+        """The token ids kept with this message, or else with the nearest before it, and its id."""
         rows = self._db.read(_CONTEXTS, message_id)
-        if not rows or rows[0]["id"] != message_id:
+        if not rows:
             return None
-        return Context(rows[0]["model_key"], _token_ids(rows), rows[0]["context_messages"])
-
-    def begin_request(self, entry: JournalEntry) -> None:
-        """Journal a request before it goes to the engine.
-
-        Raises:
-            StoreError: also when this attempt is in the journal already.
-        """
-        self._db.write(
-            "INSERT INTO request (request_id, attempt, user, conversation_id, source, body, lease,"
-            " accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                entry.request_id,
-                entry.attempt,
-                entry.user,
-                entry.conversation_id,
-                entry.source,
-                entry.body,
-                self._lease.name,
-                entry.accepted_at,
-            ),
-        )
-
-    def end_request(
-        self,
-        request_id: str,
-        reason: FinishReason,
-        error: ErrorInfo | None = None,
-        attempt: int = 1,
-    ) -> None:
-        """Journal the end of a request; the first end stays."""
-        self._db.write(
-            "UPDATE request SET ended_at = ?, reason = ?, error = ?"
-            " WHERE request_id = ? AND attempt = ? AND ended_at IS NULL",
-            (time.time(), reason, _dump(error), request_id, attempt),
-        )
-
-    def request(self, request_id: str, attempt: int = 1) -> JournalEntry | None:
-        rows = self._db.read(
-            "SELECT * FROM request WHERE request_id = ? AND attempt = ?", request_id, attempt
-        )
-        return _entry(rows[0]) if rows else None
-
-    def _end_orphans(self) -> None:
-        leases = self._db.read("SELECT DISTINCT lease FROM request WHERE ended_at IS NULL")
-        dead = [row["lease"] for row in leases if not is_held(self._leases, row["lease"])]
-        if not dead:
-            return
-        reason, error = FinishReason.ERROR, _dump(RESTARTED)
-        with self.transaction():
-            for lease in dead:
-                self._db.write(
-                    "UPDATE message SET finish_reason = ?, error = ? WHERE finish_reason IS NULL"
-                    " AND request_id IN"
-                    " (SELECT request_id FROM request WHERE lease = ? AND ended_at IS NULL)",
-                    (reason, error, lease),
-                )
-                self._db.write(
-                    "UPDATE request SET ended_at = ?, reason = ?, error = ?"
-                    " WHERE lease = ? AND ended_at IS NULL",
-                    (time.time(), reason, error, lease),
-                )
+        newest = rows[0]
+        context = Context(newest["model_key"], _token_ids(rows), newest["context_messages"])
+        return newest["id"], context
 
 
-def _dump(value: ErrorInfo | Usage | Timings | None) -> str | None:
+def _dump(value: Usage | Timings | None) -> str | None:
     return None if value is None else json.dumps(asdict(value))
 
 
@@ -363,24 +312,10 @@ def _conversation(row: sqlite3.Row) -> Conversation:
 def _message(row: sqlite3.Row) -> Message:
     names = Message.__slots__
     values: dict[str, Any] = {name: row[name] for name in names}
-    values["finish_reason"] = _reason(row)
-    values["error"] = _error(row)
+    reason = values["finish_reason"]
+    values["finish_reason"] = FinishReason(reason) if reason else None
+    values["error"] = load_error(values["error"])
     for name, kind in (("usage", Usage), ("timings", Timings)):
         if values[name] is not None:
             values[name] = kind(**json.loads(values[name]))
     return Message(**values)
-
-
-def _entry(row: sqlite3.Row) -> JournalEntry:
-    values: dict[str, Any] = {name: row[name] for name in JournalEntry.__slots__}
-    values["reason"] = FinishReason(values["reason"]) if values["reason"] else None
-    values["error"] = _error(row)
-    return JournalEntry(**values)
-
-
-def _reason(row: sqlite3.Row) -> FinishReason | None:
-    return FinishReason(row["finish_reason"]) if row["finish_reason"] else None
-
-
-def _error(row: sqlite3.Row) -> ErrorInfo | None:
-    return ErrorInfo(**json.loads(row["error"])) if row["error"] else None

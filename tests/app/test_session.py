@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from app.journal import RESTARTED
 from app.session import ChatSession
-from app.store import RESTARTED, Conversation, Message, Store
+from app.store import Conversation, Message, Store
 from engine.client import ChatMessage
 from engine.errors import InvalidRequestError
 from engine.request import FinishReason
@@ -240,7 +241,7 @@ def test_a_conversation_goes_on_after_a_restart(engine: ScriptedEngine, store: S
     assert extends_context(engine, 2)
     again.edit(again.messages[2].id, "other")
     assert engine.submissions[-1].context == engine.submissions[1].context
-    entry = store.request(engine.submissions[0].request_id)
+    entry = store.journal.entry(engine.submissions[0].request_id)
     assert entry is not None
     assert (entry.reason, entry.source) == (FinishReason.STOP, "screen")
     assert entry.conversation_id == again.conversation.id
@@ -304,3 +305,5 @@ def test_the_chat_goes_on_without_its_store_and_is_written_later(
     assert session.unsaved == ""
     assert reopened(engine, store).messages == session.messages
     assert extends_context(engine, 1)
+    entries = [store.journal.entry(submission.request_id) for submission in engine.submissions]
+    assert [entry and entry.reason for entry in entries] == [FinishReason.STOP] * 3

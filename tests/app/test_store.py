@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app import database
 from app.database import SCHEMA_VERSION, StoreError
-from app.store import RESTARTED, Conversation, JournalEntry, Message, Store
+from app.journal import RESTARTED, JournalEntry
+from app.store import Conversation, Message, Store
 from engine.errors import ErrorInfo
 from engine.request import FinishReason
 from engine.stream import Context, Timings, Usage
@@ -83,12 +84,12 @@ def test_deleting_a_conversation_keeps_the_journal_and_the_others(path: Path) ->
     assert conversation is not None
     conversation.leaf = gone[1].id
     store.save_conversation(conversation)
-    store.begin_request(JournalEntry(request_id="r", conversation_id=conversation.id))
+    store.journal.begin(JournalEntry(request_id="r", conversation_id=conversation.id))
     store.delete_conversation(conversation.id)
     assert [c.id for c in store.conversations()] == [kept[0].conversation_id]
     assert store.messages(conversation.id) == []
     assert store.messages(kept[0].conversation_id) == kept
-    entry = store.request("r")
+    entry = store.journal.entry("r")
     assert entry is not None
     assert entry.conversation_id is None
     store.close()
@@ -120,26 +121,6 @@ def test_a_message_needs_its_conversation(path: Path) -> None:
     store.close()
 
 
-def test_the_journal_keeps_the_first_end_of_each_attempt(path: Path) -> None:
-    store = Store(path)
-    store.begin_request(JournalEntry(request_id="r", user="u", source="mqtt", body="{}"))
-    store.begin_request(JournalEntry(request_id="r", attempt=2))
-    with pytest.raises(StoreError, match="UNIQUE"):
-        store.begin_request(JournalEntry(request_id="r"))
-    store.end_request("r", FinishReason.STOP)
-    store.end_request("r", FinishReason.ERROR, RESTARTED)
-    first, second = store.request("r"), store.request("r", attempt=2)
-    assert first is not None
-    assert second is not None
-    assert (first.user, first.source, first.body) == ("u", "mqtt", "{}")
-    assert (first.reason, first.error, second.reason) == (FinishReason.STOP, None, None)
-    assert first.ended_at is not None
-    assert first.ended_at >= first.accepted_at
-    assert second.ended_at is None
-    assert store.request("other") is None
-    store.close()
-
-
 _ids = st.lists(st.integers(0, 2**31 - 1), max_size=30)
 
 
@@ -149,16 +130,16 @@ def test_contexts_come_back_exactly(
 ) -> None:
     """Whether a turn extends the one before, was rendered anew, or came from another model."""
     store = Store(tmp_path_factory.mktemp("contexts") / "store.db")
-    kept: dict[str, Context | None] = {}
+    kept: dict[str, tuple[str, Context] | None] = {}
+    newest: tuple[str, Context] | None = None
     ids: tuple[int, ...] = ()
     for message, (extends, new, other_model) in zip(chain(store, len(turns)), turns, strict=True):
-        if not new:
-            kept[message.id] = None
-            continue
-        ids = (*ids, *new) if extends else (*ids[: len(ids) // 2], *new)
-        context = Context("b" if other_model else "a", ids, len(kept) + 1)
-        store.save_context(message.id, context)
-        kept[message.id] = context
+        if new:
+            ids = (*ids, *new) if extends else (*ids[: len(ids) // 2], *new)
+            context = Context("b" if other_model else "a", ids, len(kept) + 1)
+            store.save_context(message.id, context)
+            newest = message.id, context
+        kept[message.id] = newest
     assert {name: store.context(name) for name in kept} == kept
     store.close()
 
@@ -184,19 +165,23 @@ def test_branches_have_their_own_contexts(path: Path) -> None:
     store.save_context(root.id, Context("k", (1, 2), 1))
     store.save_context(first.id, Context("k", (1, 2, 3, 4), 2))
     store.save_context(second.id, Context("k", (1, 2, 9), 2))
-    assert store.context(first.id) == Context("k", (1, 2, 3, 4), 2)
-    assert store.context(second.id) == Context("k", (1, 2, 9), 2)
+    assert store.context(first.id) == (first.id, Context("k", (1, 2, 3, 4), 2))
+    assert store.context(second.id) == (second.id, Context("k", (1, 2, 9), 2))
+    assert store.branch(second.id) == [root, second]
+    assert store.branch("unknown") == []
+    assert store.context("unknown") is None
     store.close()
 
 
 _DIES = """
 import os, signal, sys
 from pathlib import Path
-from app.store import Conversation, JournalEntry, Message, Store
+from app.journal import JournalEntry
+from app.store import Conversation, Message, Store
 store = Store(Path(sys.argv[1]))
 conversation = Conversation(id="dead")
 store.save_conversation(conversation)
-store.begin_request(JournalEntry(request_id="orphan", conversation_id="dead"))
+store.journal.begin(JournalEntry(request_id="orphan", conversation_id="dead"))
 store.save_message(Message(id="m", conversation_id="dead", parent_id=None, role="assistant",
                            content="a part of", request_id="orphan"))
 print("written", flush=True)
@@ -207,27 +192,27 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_what_a_dead_process_left_is_ended_and_a_live_ones_is_not(path: Path) -> None:
     mine = Store(path)
-    mine.begin_request(JournalEntry(request_id="mine"))
+    mine.journal.begin(JournalEntry(request_id="mine"))
     command = [sys.executable, "-c", _DIES, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == b"written\n"
         while_alive = Store(path)
-        entry = while_alive.request("orphan")
+        entry = while_alive.journal.entry("orphan")
         assert entry is not None
         assert entry.ended_at is None
         while_alive.close()
         process.stdin.close()
         assert process.wait() == -signal.SIGKILL
     after = Store(path)
-    entry = after.request("orphan")
+    entry = after.journal.entry("orphan")
     assert entry is not None
     assert (entry.reason, entry.error) == (FinishReason.ERROR, RESTARTED)
     (message,) = after.messages("dead")
     assert message.content == "a part of"
     assert (message.finish_reason, message.error) == (FinishReason.ERROR, RESTARTED)
-    alive = after.request("mine")
+    alive = after.journal.entry("mine")
     assert alive is not None
     assert alive.ended_at is None
     after.close()
@@ -264,7 +249,7 @@ def test_a_newer_schema_is_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"written by a newer batchdeck \(schema 2, this one"):
+    with pytest.raises(StoreError, match=rf"newer batchdeck \(schema {SCHEMA_VERSION + 1}, this"):
         Store(path)
     assert path.read_bytes() == before
 
