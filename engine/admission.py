@@ -12,12 +12,11 @@ MAX_DEADLINE = 365 * 24 * 3600
 MAX_PRIORITY = 1_000_000
 
 
-def check_place(priority: int, deadline: float | None) -> None:
-    """Check what decides a request's place in the queue, and how long it may stand there.
+def check_priority(priority: int) -> None:
+    """Check what decides a request's place in the queue.
 
     Raises:
-        InvalidRequestError: a priority that is no integer within bounds, a deadline that is no time
-            to come.
+        InvalidRequestError: no integer within bounds.
     """
     integer = isinstance(priority, int) and not isinstance(priority, bool)
     if not integer or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
@@ -26,6 +25,14 @@ def check_place(priority: int, deadline: float | None) -> None:
             f"{MAX_PRIORITY}",
             "priority",
         )
+
+
+def check_deadline(deadline: float | None) -> None:
+    """Check by when a request must have left the queue, in seconds after its arrival.
+
+    Raises:
+        InvalidRequestError: no time to come, or one too far off.
+    """
     if deadline is None:
         return
     number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)

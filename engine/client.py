@@ -98,6 +98,15 @@ class EngineClient(Protocol):
         """End a request at the next step boundary; unknown and ended ones are ignored."""
         ...
 
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Change a request's priority at the next step boundary; unknown and ended ones are
+        ignored. One that runs keeps its slot, and has the new value when it waits again.
+
+        Raises:
+            InvalidRequestError: no integer within bounds; nothing was changed.
+        """
+        ...
+
     def status(self) -> EngineStatus: ...
 
     def snapshot(self) -> Snapshot | None:

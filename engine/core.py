@@ -7,9 +7,14 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from engine.admission import check_place, check_vocabulary, max_output_tokens
+from engine.admission import (
+    check_deadline,
+    check_priority,
+    check_vocabulary,
+    max_output_tokens,
+)
 from engine.cache.manager import KVCache
 from engine.config import EngineConfig
 from engine.deadlines import Deadlines
@@ -20,10 +25,12 @@ from engine.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from engine.flight import Flight
 from engine.knobs import Knobs
 from engine.ledger import KnobLedger
 from engine.observer import Observer
 from engine.output import End, StopFound, TokenOutput
+from engine.pins import Pins
 from engine.plan import PhaseTimes, Row, Runner, StepResult
 from engine.request import (
     FinishReason,
@@ -36,25 +43,11 @@ from engine.request import (
 from engine.scheduling.policies import DEFAULT, policy_names
 from engine.scheduling.scheduler import Planned, Scheduler
 from engine.shape import ModelShape
-from engine.snapshot import ModelCard, PinView, Snapshot
+from engine.snapshot import ModelCard, Snapshot
 from engine.stream import Timings, Usage
 from engine.telemetry import Ring, StepRecord
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """A planned step, with what its record needs from before it ran."""
-
-    planned: Planned
-    start: float
-    plan_time: float
-    knobs: Knobs
-    running: int
-    waiting: int
-    waiting_reason: str
-    handle: object = None
 
 
 class EngineCore:
@@ -67,6 +60,9 @@ class EngineCore:
         key: names model and dtype for the prefix cache.
         eos_token_ids: the model's end-of-sequence tokens.
         clock: monotonic seconds.
+
+    Attributes:
+        pins: prefixes that are never evicted.
     """
 
     def __init__(
@@ -87,15 +83,16 @@ class EngineCore:
         self._shape = shape
         self._eos = eos_token_ids
         self._clock = clock
-        self._scheduler = Scheduler(KVCache(config, key), knobs)
+        cache = KVCache(config, key)
+        self.pins = Pins(cache)
+        self._scheduler = Scheduler(cache, knobs)
         self._observer = Observer(card, config)
         self._requests: dict[str, Request] = {}
         self._arrivals = 0
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[Flight] = deque()
         self._outputs: list[TokenOutput] = []
         self._ended_in_step: list[str] = []
         self._deadlines = Deadlines()
-        self._pins: dict[str, tuple[int, str]] = {}
         self._idle = True
 
     @property
@@ -154,7 +151,8 @@ class EngineCore:
         self._idle = False
         try:
             self._check_admission(request_id)
-            check_place(priority, deadline)
+            check_priority(priority)
+            check_deadline(deadline)
             check_vocabulary(token_ids, self._shape.vocab_size)
             biased = [token_id for token_id, _ in sampling.logit_bias]
             check_vocabulary(biased, self._shape.vocab_size, "logit_bias")
@@ -196,6 +194,18 @@ class EngineCore:
             self._end(request, FinishReason.ABORT)
             self._idle = False
 
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Change a request's priority; unknown and ended ones are ignored.
+
+        Args:
+            priority: within the bounds of `engine.admission.check_priority`, which the caller sees
+                to.
+        """
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._scheduler.set_priority(request, priority)
+            self._idle = False  # Another may be the head of the queue now, and fit.
+
     def abort_all(self) -> None:
         """End every request with reason `abort`."""
         for request_id in list(self._requests):
@@ -208,27 +218,6 @@ class EngineCore:
             del request.output_token_ids[found.num_output_tokens :]
             self._end(request, FinishReason.STOP)
             self._idle = False
-
-    def pin(self, name: str, token_ids: Sequence[int]) -> None:
-        """Never evict a prefix, once it is computed, until `unpin`; snapshots say if it fits."""
-        size = self.config.block_size
-        error = f"it is shorter than one block, {size} tokens" if len(token_ids) < size else ""
-        try:
-            self._scheduler.cache.pin(name, token_ids)
-        except InvalidRequestError as refusal:
-            error = refusal.message
-            log.warning("the prefix %s is not pinned: %s", name, error)
-        before = self._pins.get(name, (len(token_ids), ""))[0]
-        self._pins[name] = (before if error else len(token_ids), error)
-
-    def refuse_pin(self, name: str, reason: str) -> None:
-        """Show that a prefix could not even be made tokens."""
-        self._pins[name] = (0, reason)
-
-    def unpin(self, name: str) -> None:
-        """Let a pinned prefix be evicted again; an unknown name is ignored."""
-        self._scheduler.cache.unpin(name)
-        self._pins.pop(name, None)
 
     def change_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
         """Change knobs from the next step on; any thread may call this.
@@ -262,14 +251,8 @@ class EngineCore:
         return outputs
 
     def snapshot(self) -> Snapshot:
-        held = {pin[0]: pin for pin in self._scheduler.cache.pins()}
-        idle = "" if self.ledger.knobs.prefix_caching else "prefix_caching is off"
-        pins = []
-        for name, (tokens, error) in self._pins.items():
-            _name, blocks, computed = held.get(name, (name, 0, 0))
-            pins.append(PinView(name, tokens, blocks, computed, error or idle))
-        now = self._clock()
-        snapshot = self._observer.snapshot(self._scheduler, self.ledger, tuple(pins), now)
+        pins = self.pins.views(prefix_caching=self.ledger.knobs.prefix_caching)
+        snapshot = self._observer.snapshot(self._scheduler, self.ledger, pins, self._clock())
         stalled = bool(self._requests) and self.idle and self.next_wake is None
         return replace(snapshot, stalled=stalled)
 
@@ -323,7 +306,7 @@ class EngineCore:
         for request in planned.admitted:
             if request.timings.first_scheduled is None:
                 self._observer.scheduled(request, now)
-        flight = _InFlight(
+        flight = Flight(
             planned,
             start,
             now - start,
@@ -417,7 +400,7 @@ class EngineCore:
         )
         self._outputs.append((last or TokenOutput(request.request_id, ()))._replace(end=end))
 
-    def _step_failed(self, failed: _InFlight, error: Exception) -> None:
+    def _step_failed(self, failed: Flight, error: Exception) -> None:
         """A step raised. Prompts are the likely cause (they are what makes one step larger than the
         last): they end with the error, and decodes are recomputed. Without prompts all end, so that
         every failure ends at least one request and a broken device cannot loop.
@@ -449,49 +432,24 @@ class EngineCore:
 
     def _record(
         self,
-        flight: _InFlight,
+        flight: Flight,
         rows: Sequence[Row],
         times: PhaseTimes,
         num_outputs: int,
-        end: float,
+        result_at: float,
         error: str = "",
     ) -> None:
         """Leave the step's record; `rows` are those that were computed."""
-        planned, pool = flight.planned, self._scheduler.cache.pool
-        prefill = [row.count for row in rows if row.prefill]
         finished, self._ended_in_step = tuple(self._ended_in_step), []
-        now = self._clock()
-        record = StepRecord(
-            step=planned.plan.step,
-            start=flight.start,
-            end=now,
-            plan=flight.plan_time,
-            commit=now - end,
-            times=times,
-            prefill_tokens=sum(prefill),
-            decode_tokens=sum(row.count for row in rows) - sum(prefill),
-            padding_tokens=sum(row.count for row in planned.plan.padding if row.prefill),
-            bubble_tokens=sum(row.count for row in planned.plan.padding if not row.prefill),
-            prefill_rows=len(prefill),
-            decode_rows=len(rows) - len(prefill),
-            output_tokens=num_outputs,
-            budget=planned.budget,
-            policy=flight.knobs.policy,
-            cost=self._shape.cost(rows),
-            running=flight.running,
-            waiting=flight.waiting,
-            waiting_reason=flight.waiting_reason,
-            preempted=tuple(request.request_id for request in planned.preempted),
-            admitted=tuple(request.request_id for request in planned.admitted),
+        record = flight.record(
+            rows,
+            times,
+            self._shape.cost(rows),
+            self._scheduler.cache.pool,
+            num_outputs=num_outputs,
             finished=finished,
-            prefix_queried_tokens=planned.prefix_queried_tokens,
-            prefix_hit_tokens=planned.prefix_hit_tokens,
-            blocks=pool.take_events(),
-            free_blocks=pool.num_free,
-            cached_blocks=pool.num_cached,
-            used_blocks=pool.num_used,
-            given_slots=planned.given_slots,
-            unused_slots=planned.unused_slots,
+            result_at=result_at,
+            now=self._clock(),
             error=error,
         )
         self._observer.stepped(record)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from engine.admission import check_priority
 from engine.client import ChatMessage, LoadRequest, Submission
 from engine.core import EngineCore
 from engine.errors import EngineError, UnavailableError
@@ -73,6 +74,10 @@ class EngineHost:
 
     def abort(self, request_id: str) -> None:
         self._text.abort(request_id)
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        check_priority(priority)
+        self._text.set_priority(request_id, priority)
 
     def status(self) -> EngineStatus:
         return self._status

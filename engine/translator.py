@@ -6,7 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -36,9 +36,9 @@ class _Pending:
 class Translator:
     """Keeps tokenization, detokenization and stop strings off the step's critical path.
 
-    Submissions, aborts and wishes for another model pass through here in the order they came, so
-    that each submission reaches the model it was made for: those after such a wish wait here for
-    the model, encoded by nobody yet.
+    Submissions, aborts, changes of priority and wishes for another model pass through here in the
+    order they came, so that each submission reaches the model it was made for, and nothing about it
+    overtakes it: those after such a wish wait here for the model, encoded by nobody yet.
 
     Args:
         clock: monotonic seconds.
@@ -70,6 +70,10 @@ class Translator:
 
     def abort(self, request_id: str) -> None:
         self._post(partial(self._abort, request_id))
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Change the priority of a request, wherever it waits."""
+        self._post(partial(self._set_priority, request_id, priority))
 
     def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
         """Have the model keep what chats that begin like this have in common."""
@@ -186,6 +190,14 @@ class Translator:
         else:
             self._forward(lambda core: core.abort(request_id))
 
+    def _set_priority(self, request_id: str, priority: int) -> None:
+        pending = self._pending.get(request_id)
+        if pending is not None:
+            submission = replace(pending.submission, priority=priority)
+            self._pending[request_id] = replace(pending, submission=submission)
+        else:
+            self._forward(lambda core: core.set_priority(request_id, priority))
+
     def _pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
         self._pins[name] = messages
         if self._model is not None and not self._holding:
@@ -199,13 +211,13 @@ class Translator:
         except Exception as error:
             log.warning("the prefix %s cannot be pinned: %s", name, error)
             reason = f"it cannot be read: {error}"
-            self._forward(lambda core: core.refuse_pin(name, reason))
+            self._forward(lambda core: core.pins.refuse(name, reason))
             return
-        self._forward(lambda core: core.pin(name, token_ids))
+        self._forward(lambda core: core.pins.pin(name, token_ids))
 
     def _unpin(self, name: str) -> None:
         if self._pins.pop(name, None) is not None:
-            self._forward(lambda core: core.unpin(name))
+            self._forward(lambda core: core.pins.unpin(name))
 
     def _process(self, outputs: list[TokenOutput]) -> None:
         assert self._processor is not None

@@ -48,6 +48,10 @@ class WaitingQueue(ABC):
     def remove(self, request: Request) -> None:
         """Take out a request that waits."""
 
+    def set_priority(self, request: Request, priority: int) -> None:
+        """Change the priority of a request that waits; most orders do not look at it."""
+        request.priority = priority
+
     @abstractmethod
     def first(self) -> Request | None:
         """The one that is next."""
@@ -64,7 +68,7 @@ class WaitingQueue(ABC):
 
 
 class SortedQueue(WaitingQueue):
-    """A queue whose order two requests never change while both wait.
+    """A queue whose order two requests never change by themselves while both wait.
 
     A sorted list whose head is an index: taking the first costs nothing, and an arrival goes to the
     end. In the middle, one of 1,000,000 (all that `queue_limit` allows) takes 0.5 ms, one of 1,000
@@ -138,6 +142,11 @@ class Priority(SortedQueue):
 
     name = "priority"
     uses = frozenset({"ageing"})
+
+    def set_priority(self, request: Request, priority: int) -> None:
+        self.remove(request)
+        request.priority = priority
+        self.push(request)
 
     def key(self, request: Request) -> Key:
         if self._knobs.ageing:

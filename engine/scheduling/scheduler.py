@@ -93,6 +93,15 @@ class Scheduler:
         if len(self._arrived) > 2 * len(self.waiting) + 1000:  # Paused, and most have left.
             self._arrived = [r for r in self._arrived if r.state is RequestState.WAITING]
 
+    def set_priority(self, request: Request, priority: int) -> None:
+        """Change the priority of a request that has not ended. One that runs keeps its slot: for
+        it, the new value counts when a victim is chosen and when it waits again.
+        """
+        if request.state is RequestState.RUNNING:
+            request.priority = priority
+        else:
+            self.waiting.set_priority(request, priority)
+
     def plan(self, knobs: Knobs, now: float) -> Planned | None:
         """Compose the next step; None when there is nothing to compute now.
 

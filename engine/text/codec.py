@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 
 from engine.client import ChatMessage
 from engine.errors import InvalidRequestError
 from engine.stream import Context
 from engine.text.detokenizer import Detokenizer
+from engine.text.guard import ContentGuard
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
 ROLES = ("system", "user", "assistant")
@@ -37,6 +39,7 @@ class ChatCodec:
         self.model_key = model_key
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary(tokenizer)
+        self._guard = ContentGuard(tokenizer, self._vocabulary, self._find_turns())
         self._anchor = self._find_anchor()
 
     def detokenizer(self) -> Detokenizer:
@@ -52,7 +55,8 @@ class ChatCodec:
 
         The model's chat template renders it; without one it is a line `role: content` for each
         message, then `assistant:`. If the template refuses a system message, its text goes before
-        that of the first user message.
+        that of the first user message. Text that spells a special token does not become it
+        (`ContentGuard` says what is kept from what).
 
         Args:
             messages: the whole chat; the last one is the user's.
@@ -61,14 +65,14 @@ class ChatCodec:
 
         Raises:
             InvalidRequestError: an empty chat or prompt, an unknown role, content that is no valid
-                text, or a chat that the template refuses.
+                text, or a chat that the template refuses or would forge a special token from.
         """
         _check(messages)
         if context is not None and context.model_key == self.model_key and context.token_ids:
-            tail = self._render_tail(messages, context.num_messages)
+            tail = self._guard.encode(messages, partial(self._encode_tail, context=context))
             if tail is not None:
-                return [*context.token_ids, *self._encode_tail(tail, context.token_ids[-1])]
-        return self._encode_whole(self._render(messages))
+                return [*context.token_ids, *tail]
+        return self._guard.encode(messages, self._encode_whole)
 
     def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Token ids that all chats that begin with `messages` begin with.
@@ -127,7 +131,8 @@ class ChatCodec:
             return None
         return text.partition(SENTINEL)[2] if text.count(SENTINEL) == 1 else None
 
-    def _encode_whole(self, text: str) -> list[int]:
+    def _encode_whole(self, messages: Sequence[ChatMessage]) -> list[int]:
+        text = self._render(messages)
         if self._tokenizer.chat_template is not None:
             return self._tokenizer.encode(text, add_special_tokens=False)
         # No template writes the token that begins a sequence; the tokenizer does, if it has one.
@@ -136,13 +141,31 @@ class ChatCodec:
             token_ids.pop()  # one that ends a sequence: the reply is still to come
         return token_ids
 
-    def _encode_tail(self, tail: str, last_id: int) -> list[int]:
+    def _encode_tail(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
+        """What follows the ids of the context, or None if that cannot be told."""
+        tail = self._render_tail(messages, context.num_messages)
+        if tail is None:
+            return None
+        last_id = context.token_ids[-1]
         if last_id in self._vocabulary.special:
             token_ids = self._tokenizer.encode(tail.lstrip(), add_special_tokens=False)
             if token_ids[:1] == [last_id]:  # the reply ended with its end marker
                 return token_ids[1:]
         token_ids = self._tokenizer.encode(self._anchor + tail, add_special_tokens=False)
         return token_ids[1:] if self._anchor else token_ids
+
+    def _find_turns(self) -> str:
+        """What the chat template writes before messages that are no replies; "" if it does not
+        show. Before a reply it may write more than marks the turn: the beginning of its reasoning.
+        """
+        roles = ("system", "user", "assistant", "user")
+        if self._tokenizer.chat_template is None:
+            return ""
+        try:
+            parts = self._render([ChatMessage(role, SENTINEL) for role in roles]).split(SENTINEL)
+        except InvalidRequestError:
+            return ""
+        return f"{parts[0]}{parts[1]}{parts[3]}" if len(parts) == len(roles) + 1 else ""
 
     def _find_anchor(self) -> str:
         """A special token to encode a tail behind, or "" if there is none.

@@ -54,7 +54,8 @@ class Vocabulary:
 
     Attributes:
         size: one above the largest token id.
-        special: text of each special token, by id; never shown in a reply.
+        added: text of each added token, by id: found in any text before it is split.
+        special: those of them that the tokenizer calls special; never shown in a reply.
         bytes: value of each byte token (`<0x00>` to `<0xFF>`), by id; empty unless the tokenizer
             falls back to bytes for characters that it does not know.
     """
@@ -65,12 +66,13 @@ class Vocabulary:
         ids = tokenizer.get_vocab()
         self.size = max(ids.values(), default=-1) + 1
         added = tokenizer.added_tokens_decoder.items()
+        self.added: dict[int, str] = {token_id: token.content for token_id, token in added}
         self.special: dict[int, str] = {
             token_id: token.content for token_id, token in added if token.special
         }
         self.bytes = self._byte_tokens(ids)
         self._is_byte_level = _SPACE in ids and self.decode([ids[_SPACE]]) == " "
-        self._utf8 = {token_id: token.content.encode() for token_id, token in added}
+        self._utf8 = {token_id: text.encode() for token_id, text in self.added.items()}
         self._utf8 |= {token_id: bytes((byte,)) for token_id, byte in self.bytes.items()}
 
     def decode(self, token_ids: list[int]) -> str:

@@ -58,6 +58,80 @@ class TestIdle:
         assert steps <= 8
 
 
+class TestPriorities:
+    """Changed while the request lives; what it is for is in tests of queue and composer."""
+
+    def test_one_that_waits_moves(self) -> None:
+        engine = CoreHarness(max_num_seqs=1)
+        for name in "abc":
+            engine.submit(name, PROMPT, 1)
+        engine.core.set_priority("c", 1)
+        engine.core.set_priority("a", -1)
+        engine.finish()
+        assert [name for record in engine.records for name in record.admitted] == ["c", "b", "a"]
+
+    def test_one_that_runs_keeps_its_slot_and_is_the_next_victim(self) -> None:
+        """Three blocks each at most, five in all: one of the two has to give way, and waits behind
+        what is worth more than it is now.
+        """
+        engine = CoreHarness(num_blocks=5, max_model_len=12)
+        engine.submit("a", PROMPT, 4)
+        engine.submit("b", PROMPT[::-1], 4)
+        engine.step()
+        engine.core.set_priority("a", -5)
+        engine.submit("c", PROMPT[1:5], 4)
+        assert len(engine.core._scheduler.running) == 2
+        engine.finish()
+        assert [name for record in engine.records for name in record.preempted] == ["a"]
+        order = [name for record in engine.records for name in record.admitted]
+        assert order == ["a", "b", "c", "a"]
+
+    @pytest.mark.parametrize("order", ORDER_NAMES)
+    def test_a_preempted_one_moves(self, order: str) -> None:
+        engine = CoreHarness(num_blocks=5, max_model_len=12, order=order)
+        engine.submit("a", PROMPT, 4)
+        engine.submit("b", PROMPT[::-1], 4)
+        engine.step()
+        while not head(engine):
+            engine.step()
+        engine.submit("c", PROMPT[1:5], 4)
+        assert head(engine) == ["b", "c"]
+        engine.core.set_priority("b", -1)
+        engine.core.check()
+        assert head(engine) == (["c", "b"] if order == "priority" else ["b", "c"])
+        engine.finish()
+
+    def test_an_idle_core_takes_another_head(self) -> None:
+        """Paused, nothing is admitted, but the next snapshot says who is next."""
+        engine = CoreHarness(paused=True)
+        for name in "ab":
+            engine.submit(name, PROMPT, 2)
+        engine.run()
+        engine.core.set_priority("b", 7)
+        assert not engine.core.idle
+        engine.run()
+        views = [
+            (view.request_id, view.priority, view.wait_reason)
+            for view in engine.snapshot().requests
+        ]
+        assert views == [("b", 7, "paused"), ("a", 0, "behind 1: paused")]
+        engine.core.change_knobs({"paused": False}, "test")
+        engine.finish()
+
+    def test_unknown_and_ended_ones(self) -> None:
+        engine = CoreHarness()
+        engine.submit("a", PROMPT, 1)
+        engine.finish()
+        for name in ("a", "nobody"):
+            engine.core.set_priority(name, 3)
+        assert engine.core.idle
+        assert [view.priority for view in engine.snapshot().requests] == [0]
+
+
+def head(engine: CoreHarness) -> list[str]:
+    return [request.request_id for request in engine.core._scheduler.waiting.head(9)]
+
+
 class TestDeadlines:
     def test_one_that_waits_too_long_ends(self) -> None:
         engine = CoreHarness(max_num_seqs=1)

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from engine.errors import InvalidConfigError
 from engine.knobs import FILL_NAMES, VICTIM_NAMES
 from engine.request import FinishReason, Origin
-from engine.scheduling.orders import ORDERS
+from engine.scheduling.orders import ORDERS, reorder
 from engine.scheduling.policies import POLICIES
 from tests.support.harness import CoreHarness
 
@@ -149,6 +149,15 @@ class Traffic:
         self.engine.core.abort(recent[pick % len(recent)])
         self.engine.core.check()
 
+    def set_priority(self, pick: int, priority: int) -> None:
+        """Of one that waits, runs or has ended; those that wait stand as if it had always been."""
+        recent = [*self.names[-8:], "nobody"]
+        core, queue = self.engine.core, self.engine.core._scheduler.waiting
+        core.set_priority(recent[pick % len(recent)], priority)
+        anew = reorder(core._scheduler._ordered_by, queue)
+        assert queue.head(1000) == anew.head(1000)
+        core.check()
+
     def spoil(self, kind: str, ahead: int) -> None:
         """A step soon fails, or the logits of a sequence, here or to come, are not finite."""
         self.may_fail = True
@@ -162,7 +171,7 @@ class Traffic:
 
     def pin(self, tree: int, length: int) -> None:
         """One of the prefixes that many share; more than the pool can spare is refused."""
-        self.engine.core.pin(f"tree{tree}", TREES[tree][:length])
+        self.engine.core.pins.pin(f"tree{tree}", TREES[tree][:length])
         self.engine.core.check()
 
     def finish(self) -> None:
@@ -236,6 +245,10 @@ class CoreMachine(RuleBasedStateMachine):
     def abort(self, pick: int) -> None:
         self.traffic.abort(pick)
 
+    @rule(pick=st.integers(0, 8), priority=st.integers(-2, 2))
+    def set_priority(self, pick: int, priority: int) -> None:
+        self.traffic.set_priority(pick, priority)
+
     @precondition(lambda self: self.traffic.speaking())
     @rule(pick=st.integers(0, 1000), back=st.integers(0, 3))
     def stop(self, pick: int, back: int) -> None:
@@ -253,7 +266,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(tree=st.integers(0, 2), length=st.integers(0, 30), again=st.booleans())
     def pin(self, tree: int, length: int, again: bool) -> None:
-        self.traffic.engine.core.unpin(f"tree{tree}")
+        self.traffic.engine.core.pins.unpin(f"tree{tree}")
         if again:
             self.traffic.pin(tree, length)
 

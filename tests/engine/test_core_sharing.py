@@ -198,7 +198,7 @@ class TestFork:
 class TestPins:
     def test_a_system_prompt_is_never_evicted(self) -> None:
         engine = CoreHarness(num_blocks=16, max_model_len=32)
-        engine.core.pin("system", PROMPT)
+        engine.core.pins.pin("system", PROMPT)
         for i in range(30):
             if i % 10 == 0:
                 engine.submit(f"chat{i}", [*PROMPT, i], 3)
@@ -217,7 +217,7 @@ class TestPins:
             2,
             "",
         )
-        engine.core.unpin("system")
+        engine.core.pins.unpin("system")
         assert engine.snapshot().pins == ()
         assert engine.snapshot().blocks.pinned == 0
         for i in range(6):
@@ -229,7 +229,7 @@ class TestPins:
 
     def test_one_that_leaves_no_room_says_so(self) -> None:
         engine = CoreHarness(num_blocks=10, max_model_len=32)
-        engine.core.pin("system", list(range(12)))
+        engine.core.pins.pin("system", list(range(12)))
         (pin,) = engine.snapshot().pins
         refusal = (
             "pinned prefixes would take 3 blocks; 2 are what the pool has beyond one sequence of "
@@ -239,7 +239,7 @@ class TestPins:
 
     def test_the_longest_sequence_fits_beside_all_that_may_be_pinned(self) -> None:
         engine = CoreHarness(num_blocks=10, max_model_len=32)
-        engine.core.pin("system", PROMPT)
+        engine.core.pins.pin("system", PROMPT)
         engine.submit("a", PROMPT, 1)
         engine.finish()
         assert engine.pool.num_available == 8
@@ -262,9 +262,9 @@ def test_a_fork_with_another_prompt_does_not_wait_for_its_source() -> None:
 
 def test_a_pin_that_keeps_nothing_says_why() -> None:
     engine = CoreHarness()
-    engine.core.pin("short", [1, 2, 3])
-    engine.core.pin("good", PROMPT)
-    engine.core.refuse_pin("unread", "it cannot be read: no template")
+    engine.core.pins.pin("short", [1, 2, 3])
+    engine.core.pins.pin("good", PROMPT)
+    engine.core.pins.refuse("unread", "it cannot be read: no template")
     errors = {pin.name: pin.error for pin in engine.snapshot().pins}
     assert errors == {
         "short": "it is shorter than one block, 4 tokens",

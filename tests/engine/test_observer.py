@@ -343,8 +343,8 @@ class TestSnapshot:
     def test_pins(self) -> None:
         """One that fits shows how much of it is computed; one that does not, why."""
         engine = slow_engine(num_blocks=34, max_model_len=128)  # 2 blocks to spare
-        engine.core.pin("system", range(9))
-        engine.core.pin("large", range(200, 212))
+        engine.core.pins.pin("system", range(9))
+        engine.core.pins.pin("large", range(200, 212))
         engine.submit("a", range(9), 1)
         engine.finish()
         snapshot = engine.snapshot()
@@ -353,7 +353,7 @@ class TestSnapshot:
         assert (large.name, large.tokens, large.blocks, large.computed) == ("large", 12, 0, 0)
         assert "5 blocks" in large.error
         assert (snapshot.blocks.pinned, snapshot.blocks.cached) == (2, 2)
-        engine.core.unpin("system")
+        engine.core.pins.unpin("system")
         assert (engine.snapshot().blocks.pinned, engine.snapshot().blocks.cached) == (0, 2)
 
     def test_goodput_counts_those_that_met_both_targets(self) -> None:

@@ -6,8 +6,9 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from engine.admission import check_priority
 from engine.cache.pool import BlockPool
 from engine.client import ChatMessage, LoadRequest, Submission
 from engine.config import EngineConfig
@@ -187,6 +188,7 @@ class ScriptedEngine:
             else:
                 self._counts["requests"] += 1
                 self._waiting.append(sequence)
+                self._sort_waiting()
         self._wake()
         return stream
 
@@ -196,6 +198,14 @@ class ScriptedEngine:
                 if sequence.submission.request_id == request_id:
                     self._end(sequence, FinishReason.ABORT)
         self._wake()
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        check_priority(priority)
+        with self._lock:
+            for sequence in (*self._running, *self._waiting):
+                if sequence.submission.request_id == request_id:
+                    sequence.submission = replace(sequence.submission, priority=priority)
+            self._sort_waiting()
 
     def status(self) -> EngineStatus:
         return self._status
@@ -287,11 +297,12 @@ class ScriptedEngine:
             pass
 
     def preempt(self, request_id: str) -> None:
-        """Take a running request's blocks; it goes back to the head of the queue."""
+        """Take a running request's blocks; it goes back to the head of those of its priority."""
         with self._lock:
             sequence = self._find(request_id)
             self._running.remove(sequence)
             self._waiting.insert(0, sequence)
+            self._sort_waiting()
             self._release(sequence)
             sequence.state = RequestState.PREEMPTED
             sequence.preemptions += 1
@@ -322,6 +333,10 @@ class ScriptedEngine:
         self._samples = {
             name: Samples() for name in ("ttft", "tpot", "itl", "queue", "e2e", "good")
         }
+
+    def _sort_waiting(self) -> None:
+        """Larger priorities first; the sort is stable, so equals keep their places."""
+        self._waiting.sort(key=lambda sequence: -sequence.submission.priority)
 
     def _check_loaded(self) -> None:
         if self._loading is not None or not self.loads:

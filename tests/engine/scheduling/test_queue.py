@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.knobs import Knobs
-from engine.request import Request, RequestTimings
+from engine.request import Origin, Request, RequestTimings
+from engine.scheduling import orders
 from engine.scheduling.queue import Fcfs, Priority, Shortest, SortedQueue
 from tests.support.harness import CoreHarness, make_request
 
@@ -162,6 +163,56 @@ def test_against_a_sorted_list(
         assert queue.head(2) == waiting[:2]
         assert queue.first() is (waiting[0] if waiting else None)
         assert len(queue) == len(waiting)
+
+
+@given(
+    order=st.sampled_from(tuple(orders.ORDERS)),
+    ageing=st.sampled_from((0.0, 5.0)),
+    draining=st.booleans(),
+    requests=st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.integers(-2, 2), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ),
+    served=st.integers(0, 5),
+    changes=st.lists(st.tuples(st.integers(0, 29), st.integers(-3, 3)), max_size=20),
+)
+def test_after_changes_of_priority_the_order_is_that_of_a_queue_built_anew(
+    order: str,
+    ageing: float,
+    draining: bool,
+    requests: list[tuple[str, int, int, bool]],
+    served: int,
+    changes: list[tuple[int, int]],
+) -> None:
+    """Preempted ones among them; and what users were served is not forgotten by it."""
+    knobs = Knobs(order=order, ageing=ageing, draining=draining)
+    queue = orders.ORDERS[order](knobs)
+    waiting: list[Request] = []
+    for i, (user, prompt, priority, preempted) in enumerate(requests):
+        fields = {"priority": priority, "num_preemptions": int(preempted)}
+        waiting.append(arrived(i, float(i), prompt, origin=Origin(user=user), **fields))
+        queue.push(waiting[-1])
+    for _ in range(min(served, len(waiting) - 1)):
+        first = queue.first()
+        assert first is not None
+        queue.remove(first)
+        queue.admitted(first)
+        waiting.remove(first)
+    for which, priority in changes:
+        request = waiting[which % len(waiting)]
+        before = queue.head(100)
+        queue.set_priority(request, priority)
+        assert request.priority == priority
+        if order != "priority":
+            assert queue.head(100) == before
+    assert queue.head(100) == orders.reorder(knobs, queue).head(100)
+    assert sorted(queue, key=waiting.index) == waiting
+    for request in queue.head(100):
+        assert queue.first() is request
+        if order == "fair":
+            break  # Who is next there depends on what is served meanwhile.
+        queue.remove(request)
 
 
 def _rank(order: type[SortedQueue], ageing: float, request: Request) -> tuple[float, ...]:
