@@ -96,18 +96,23 @@ class DeletedError(StoreError):
 class Database:
     """A connection that any thread may use, beside other processes.
 
+    Args:
+        busy_seconds: how long to wait for what another connection has locked; None is
+            `BUSY_SECONDS`.
+
     Raises:
         StoreError: from every method too.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_seconds: float | None = None) -> None:
         self.path = path
+        self._busy_seconds = BUSY_SECONDS if busy_seconds is None else busy_seconds
         self._lock = threading.RLock()
         self._depth = 0
         self._committed: list[Callable[[], object]] = []
         with self._translated():
             self._db = sqlite3.connect(
-                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
             )
         self._db.row_factory = sqlite3.Row
         try:
@@ -183,7 +188,7 @@ class Database:
     def _write_ahead(self) -> None:
         # SQLite does not wait for its lock here, whatever the time-out: where eight opened a new
         # file at once, 7 of 7,200 failed.
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + self._busy_seconds
         while True:
             try:
                 self._db.execute("PRAGMA journal_mode = WAL")
@@ -232,7 +237,7 @@ class Database:
             text = str(error)
             kind = StoreError
             if "locked" in text:
-                why = f"another program has had it locked for {BUSY_SECONDS:g} seconds"
+                why = f"another program has had it locked for {self._busy_seconds:g} seconds"
             elif "readonly" in text or "unable to open" in text:
                 why = f"it cannot be written ({text})"
             elif "full" in text:

@@ -12,9 +12,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from platformdirs import user_config_path, user_data_path, user_log_path
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+)
 
+from app.gateway.mqtt.address import redact, split_password
+from app.gateway.mqtt.settings import MqttSettings, Quota
 from app.knobs import find_policy, parse_knob
+from app.paths import Location
 from engine.client import ChatMessage, LoadRequest
 from engine.config import DTYPES, EngineConfig
 from engine.errors import InvalidConfigError, InvalidRequestError
@@ -57,12 +68,7 @@ def _dtype(value: object) -> object:
     return value
 
 
-def _path(value: object) -> object:
-    return Path(value).expanduser() if isinstance(value, str) else value
-
-
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
-Location = Annotated[Path, BeforeValidator(_path)]
 
 
 class Settings(BaseModel):
@@ -81,6 +87,7 @@ class Settings(BaseModel):
         theme: the interface's theme; None is its default.
         ascii: draw with ASCII only.
         keys: key bindings by the id of what they do.
+        mqtt: the broker, if there is one, and what its users may take.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,6 +113,7 @@ class Settings(BaseModel):
     theme: str | None = None
     ascii: bool = False
     keys: dict[str, str] = {}
+    mqtt: MqttSettings = Field(default_factory=MqttSettings)
 
     @property
     def store_file(self) -> Path:
@@ -138,12 +146,15 @@ class Settings(BaseModel):
 
 
 NAMES = tuple(Settings.model_fields)
-TABLES = ("sampling", "knobs", "keys")
+TABLES = ("sampling", "knobs", "keys", "mqtt")
+# Of the table [mqtt], those that one text can state; the flag and the variable of `url` are --mqtt
+# and TUI_MQTT.
+MQTT_NAMES = tuple(n for n in MqttSettings.model_fields if n not in ("url", "quota", "users"))
 _ENVIRONMENT = {
     f"{PREFIX}{name.upper()}": name
     for name in (*NAMES, *SAMPLING_NAMES, "policy")
-    if name not in TABLES
-}
+    if name == "mqtt" or name not in TABLES
+} | {f"{PREFIX}MQTT_{name.upper()}": name for name in MQTT_NAMES}
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
 # No narrower than any envelope: that is known, and the knobs are checked against it, when a model
@@ -154,7 +165,14 @@ _WIDEST = EngineConfig(
 _FITTING = Knobs(max_num_seqs=1, max_num_batched_tokens=_WIDEST.max_num_batched_tokens)
 
 # (table or "", name) -> (value, where it was stated)
-_Stated = dict[tuple[str, str], tuple[object, str]]
+_Key = tuple[str, str]
+_Stated = dict[_Key, tuple[object, str]]
+
+_URL, _PASSWORD, _PASSWORD_FILE = ("mqtt", "url"), ("mqtt", "password"), ("mqtt", "password_file")
+_EITHER: tuple[tuple[_Key, _Key], ...] = (
+    (("", "kv_memory"), ("", "num_blocks")),
+    (_PASSWORD, _PASSWORD_FILE),
+)
 
 
 def config_file(stated: Path | None = None, env: Mapping[str, str] = os.environ) -> Path:
@@ -179,8 +197,8 @@ def load_settings(
     """Settings by flag, else environment, else configuration file, else default.
 
     Args:
-        flags: values by setting or sampling parameter, or of `policy`; of `knobs` a list of
-            `name=value`. None is not stated.
+        flags: values by setting, by sampling parameter, by one of `MQTT_NAMES`, or of `policy`; of
+            `knobs` a list of `name=value`, of `mqtt` the URL. None is not stated.
         config: the file named on the command line; it must then exist.
 
     Raises:
@@ -213,7 +231,7 @@ def _from_file(path: Path, must_exist: bool) -> _Stated:
             stated |= {(name, inner): (v, str(path)) for inner, v in value.items()}
         else:
             stated["", name] = (value, str(path))
-    return stated
+    return _hide_password(stated)
 
 
 def _from_environment(env: Mapping[str, str]) -> _Stated:
@@ -224,7 +242,7 @@ def _from_environment(env: Mapping[str, str]) -> _Stated:
             key = _key(name)
             value = _literal(env[variable]) if key[0] == "sampling" else env[variable]
             stated[key] = (value, variable)
-    return stated
+    return _hide_password(stated)
 
 
 def _from_flags(flags: Mapping[str, object]) -> _Stated:
@@ -241,13 +259,31 @@ def _from_flags(flags: Mapping[str, object]) -> _Stated:
         except InvalidConfigError as error:
             raise SettingsError(f"--knob: {error.message}") from None
         stated["knobs", name] = (value, "--knob")
-    return stated
+    return _hide_password(stated)
 
 
-def _key(name: str) -> tuple[str, str]:
+def _key(name: str) -> _Key:
     if name == "policy":
         return ("knobs", name)
+    if name == "mqtt":
+        return ("mqtt", "url")
+    if name in MQTT_NAMES:
+        return ("mqtt", name)
     return ("sampling" if name in SAMPLING_NAMES else "", name)
+
+
+def _hide_password(layer: _Stated) -> _Stated:
+    """Take the broker's password out of its URL, and put it where nothing prints it."""
+    stated, source = layer.get(_URL, (None, ""))
+    if isinstance(stated, str):
+        url, password = split_password(stated)
+        layer[_URL] = (url, source)
+        if password is not None:
+            layer[_PASSWORD] = (password, source)
+    stated, source = layer.get(_PASSWORD, (None, ""))
+    if isinstance(stated, str):
+        layer[_PASSWORD] = (SecretStr(stated), source)
+    return layer
 
 
 def _literal(text: str) -> object:
@@ -259,20 +295,29 @@ def _literal(text: str) -> object:
 
 
 def _override(stated: _Stated, layer: _Stated) -> None:
-    for one, other in (("kv_memory", "num_blocks"), ("num_blocks", "kv_memory")):
-        # Two ways to say one thing: what is stated closer replaces the other way too.
-        if ("", one) in layer and ("", other) not in layer:
-            stated.pop(("", other), None)
+    for pair in _EITHER:
+        for one, other in (pair, pair[::-1]):
+            # Two ways to say one thing: what is stated closer replaces the other way too.
+            if one in layer and other not in layer:
+                stated.pop(other, None)
+    if _URL in layer and _URL in stated:
+        # A password is for the broker that it was stated with.
+        for name in (_PASSWORD, _PASSWORD_FILE):
+            if name in stated and stated[name][1] == stated[_URL][1]:
+                del stated[name]
     stated |= layer
 
 
 def _validate(stated: _Stated) -> Settings:
-    if ("", "kv_memory") in stated and ("", "num_blocks") in stated:
-        source = stated["", "num_blocks"][1]
-        raise SettingsError(f"{source}: num_blocks and kv_memory exclude each other; state one")
+    for one, other in _EITHER:
+        if one in stated and other in stated:
+            source, names = stated[other][1], f"{other[1]} and {one[1]}"
+            raise SettingsError(f"{source}: {names} exclude each other; state one")
     tree: dict[str, Any] = {}
     for (table, name), (value, _) in stated.items():
-        (tree.setdefault(table, {}) if table else tree)[name] = value
+        place = tree.setdefault(table, {}) if table else tree
+        if isinstance(place, dict):
+            place[name] = value
     if isinstance(tree.get("sampling"), dict):
         _check_sampling(tree["sampling"], stated)
     if isinstance(tree.get("knobs"), dict):
@@ -306,11 +351,29 @@ def _check_knobs(knobs: dict[str, Any], stated: _Stated) -> None:
 
 def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
     """What pydantic found wrong, with where it was stated."""
-    place = [str(part) for part in detail["loc"]]
+    place = [str(part) for part in detail["loc"] if part != "[key]"]
+    reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+    if place == ["mqtt"] and ("", "mqtt") not in stated:
+        # Of several settings at once: the sentence names them, and begins with the one at fault.
+        key = ("mqtt", reason.partition(" ")[0])
+        source = next(stated[k][1] for k in (key, _URL, *stated) if k in stated and k[0] == "mqtt")
+        return f"{source}: {reason}"
     key = (place[0], place[1]) if place[0] in TABLES and len(place) > 1 else ("", place[0])
     value, source = stated[key]
-    name = ".".join(part for part in key if part)
+    for part in place[2 if key[0] else 1 :]:
+        value = value[part] if isinstance(value, Mapping) and part in value else value
+    name = ".".join(place)
     if detail["type"] == "extra_forbidden":
-        return f"{source}: {name} is no setting; allowed are {', '.join(NAMES)}"
-    reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-    return f"{source}: {name} is {value!r}; {reason}"
+        return f"{source}: {name} is no setting; allowed are {', '.join(_siblings(place))}"
+    if key == _PASSWORD:
+        return f"{source}: {name} is not shown; {reason}"
+    if detail["loc"][-1] == "[key]":
+        value = place[-1]
+    shown = redact(repr(value)) if place[0] == "mqtt" else repr(value)
+    return f"{source}: {name} is {shown}; {reason}"
+
+
+def _siblings(place: Sequence[str]) -> tuple[str, ...]:
+    if place[0] != "mqtt":
+        return NAMES
+    return tuple((MqttSettings if len(place) == 2 else Quota).model_fields)

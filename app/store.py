@@ -131,6 +131,9 @@ class Store:
 
     What a process that died left unfinished is ended as `RESTARTED` when the store is opened.
 
+    Args:
+        busy_seconds: as `Database` has it.
+
     Attributes:
         journal: of the requests.
 
@@ -138,7 +141,7 @@ class Store:
         StoreError: from every method too.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_seconds: float | None = None) -> None:
         leases = path.with_name(f"{path.name}-leases")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,7 +149,7 @@ class Store:
         except OSError as error:
             raise StoreError(f"{path}: it cannot be opened ({error.strerror or error})") from None
         try:
-            self._db = Database(path)
+            self._db = Database(path, busy_seconds)
             self.journal = Journal(self._db, leases, self._lease)
             self.journal.end_orphans()
         except StoreError:

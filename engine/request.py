@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import deque
 from collections.abc import Mapping
@@ -128,12 +127,8 @@ class SamplingParams:
     def _check_number(self, name: str, low: float, high: float, *, above: bool = False) -> None:
         value = getattr(self, name)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if (
-            not number
-            or not math.isfinite(value)
-            or not low <= value <= high
-            or (above and value == low)
-        ):
+        # NaN fails the comparison, and an integer that no float can hold does not raise in it.
+        if not number or not low <= value <= high or (above and value == low):
             bound = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
             raise InvalidRequestError(f"{name} is {value!r}; it must be a number {bound}", name)
 

@@ -118,9 +118,9 @@ class Control:
         raises. The engine takes a change up between two steps, which is waited for.
         """
         try:
-            return _state(self._obey(_parse(message)))
+            return knob_state(self._obey(_parse(message)))
         except EngineError as error:
-            return _refusal(error.info())
+            return refusal(error.info())
 
     def _obey(self, message: ControlMessage) -> Snapshot:
         who = message.who or self._name
@@ -169,12 +169,14 @@ def _fault(detail: ErrorDetails) -> tuple[str, str | None]:
     return f"{name} is {shown}; {_PARTS[name]}", name
 
 
-def _refusal(error: ErrorInfo) -> Answer:
+def refusal(error: ErrorInfo) -> Answer:
+    """That nothing was done, and why."""
     info = {"type": error.type, "message": error.message, "param": error.param}
     return {"ok": False, "error": info}
 
 
-def _state(snapshot: Snapshot) -> Answer:
+def knob_state(snapshot: Snapshot) -> Answer:
+    """How the knobs stand, and who changed what."""
     return {
         "ok": True,
         "knobs": {state.name: _knob(state) for state in snapshot.knobs},

@@ -18,6 +18,7 @@ class TestSamplingParams:
             ("temperature", -0.1, "a number from 0 to 100"),
             ("temperature", math.nan, "a number from 0 to 100"),
             ("temperature", math.inf, "a number from 0 to 100"),
+            ("temperature", 10**400, "a number from 0 to 100"),
             ("temperature", "hot", "a number from 0 to 100"),
             ("temperature", True, "a number from 0 to 100"),
             ("temperature", None, "a number from 0 to 100"),

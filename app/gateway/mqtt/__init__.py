@@ -1,0 +1,1 @@
+"""Chat over MQTT: requests in from a broker, replies out to it, in the same batch as the screen."""

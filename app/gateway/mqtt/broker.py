@@ -1,0 +1,166 @@
+"""EmbeddedBroker: amqtt on the loopback, for trying things out without installing a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from amqtt.broker import Broker
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+START_SECONDS = 10.0
+STOP_SECONDS = 5.0
+
+
+class BrokerError(Exception):
+    """The embedded broker cannot be started; the message says why."""
+
+
+class EmbeddedBroker:
+    """A broker inside this process, on a thread of its own, for clients on this machine.
+
+    It speaks MQTT 3.1.1, asks for no password, and keeps nothing when it stops. A context that
+    starts it and stops it.
+
+    Args:
+        port: 0 is any that is free.
+        websocket_port: listens for websockets too; 0 is any that is free.
+    """
+
+    def __init__(self, port: int = 1883, websocket_port: int | None = None) -> None:
+        self._ports = {"default": port}
+        if websocket_port is not None:
+            self._ports["ws"] = websocket_port
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._started = threading.Event()
+        self._failure: BrokerError | None = None
+
+    @property
+    def url(self) -> str:
+        """Such as mqtt://127.0.0.1:1883; with the port that is used once started."""
+        return f"mqtt://{HOST}:{self._ports['default']}"
+
+    @property
+    def websocket_url(self) -> str:
+        """Likewise, for websockets."""
+        return f"ws://{HOST}:{self._ports['ws']}"
+
+    def start(self) -> str:
+        """Start it; returns the URL.
+
+        Raises:
+            BrokerError: amqtt is not installed, or the port is taken.
+        """
+        try:
+            import amqtt.broker  # noqa: F401
+        except ImportError:
+            raise BrokerError(
+                "the embedded broker needs amqtt, which is not installed:"
+                " pip install 'batchdeck[broker]'"
+            ) from None
+        for port in self._ports.values():
+            _check_free(port)
+        self._thread = threading.Thread(target=self._run, name="mqtt-broker", daemon=True)
+        self._thread.start()
+        if not self._started.wait(START_SECONDS):
+            self._failure = BrokerError(
+                f"the embedded broker has not started in {START_SECONDS:g} s"
+            )
+        if self._failure is not None:
+            raise self._failure
+        return self.url
+
+    def stop(self) -> None:
+        """Stop it, if it was started; takes `STOP_SECONDS` at most."""
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        except RuntimeError:
+            log.debug("the embedded broker had ended")
+        self._thread.join(STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:
+            self._failure = BrokerError(f"the embedded broker failed: {error}")
+            if self._started.is_set():
+                log.error("%s", self._failure)
+            self._started.set()
+
+    async def _serve(self) -> None:
+        from amqtt.broker import Broker
+
+        self._loop = asyncio.get_running_loop()
+        # amqtt leaves it to the loop to report a client that went at a bad moment.
+        self._loop.set_exception_handler(_note)
+        self._stop = asyncio.Event()
+        # It warns of each client that tries MQTT 5 first, as most do.
+        logging.getLogger("amqtt").setLevel(logging.ERROR)
+        broker = Broker(self._config())
+        await broker.start()
+        for name in self._ports:
+            self._ports[name] = _port_of(broker, name)
+        self._started.set()
+        try:
+            await self._stop.wait()
+        finally:
+            try:
+                async with asyncio.timeout(STOP_SECONDS / 2):
+                    await broker.shutdown()
+            except TimeoutError:
+                log.debug("the embedded broker did not end its connections")
+
+    def _config(self) -> dict[str, Any]:
+        kinds = {"default": "tcp", "ws": "ws"}
+        return {
+            "listeners": {
+                name: {"type": kinds[name], "bind": f"{HOST}:{port}"}
+                for name, port in self._ports.items()
+            },
+            "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {}},
+        }
+
+
+def _check_free(port: int) -> None:
+    """amqtt listens with SO_REUSEADDR and logs a traceback where it cannot."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            why = (
+                "is taken, perhaps by another broker; use that by --mqtt, or state another port as"
+                f" --mqtt mqtt://{HOST}:PORT"
+                if error.errno == errno.EADDRINUSE
+                else f"cannot be listened on: {error.strerror}"
+            )
+            raise BrokerError(f"port {port} of {HOST} {why}") from None
+
+
+def _port_of(broker: Broker, listener: str) -> int:
+    """amqtt does not tell which port it got."""
+    server = broker._servers[listener].instance
+    port: int = next(iter(server.sockets)).getsockname()[1]
+    return port
+
+
+def _note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    log.debug("embedded broker: %s", context.get("exception") or context["message"])

@@ -1,0 +1,332 @@
+"""AskClient: one question to a pool over MQTT, until it has its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+from app.gateway.mqtt.address import BrokerAddress
+from app.gateway.mqtt.cards import NodeCard
+from app.gateway.mqtt.link import Inbound, Link, LinkPhase, LinkState, Outgoing
+from app.gateway.mqtt.replies import Accepted, DeltaReply, ErrorReply, Final, Reply, parse_reply
+from app.gateway.mqtt.requests import ChatRequest
+from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.topics import EVERY, Caller, Topics
+
+log = logging.getLogger(__name__)
+
+# Retained cards come with the subscription; this long is for a broker far away.
+CARD_SECONDS = 2.0
+ACCEPT_SECONDS = 5.0
+MAX_SENDS = 4
+CANCEL_SECONDS = 3.0
+MAX_BACK_OFF = 10.0
+# A busy session, a full queue, a restart pass by themselves; a broken engine (500) does not.
+PASSING = (409, 429, 503)
+CANCELLED = 499
+
+Heard = Callable[[Accepted | DeltaReply], None]
+
+
+class AskError(Exception):
+    """There is no answer; the message says why.
+
+    Attributes:
+        reply: the server's, where it is the server that says so.
+    """
+
+    def __init__(self, message: str, reply: ErrorReply | None = None) -> None:
+        super().__init__(message)
+        self.reply = reply
+
+
+@dataclass(slots=True)
+class _Asking:
+    """How far a request has come.
+
+    Attributes:
+        node: that serves it.
+        attempt: what comes of those before it is void.
+        sends: how often the broker took it since it was last heard of.
+        refusals: in a row.
+        is_known: whether the server has accepted it once.
+        begun: when it began under its id, s on the loop's clock.
+        send_at: when it is sent next; None while the server is at it.
+    """
+
+    caller: Caller
+    node: str
+    begun: float
+    send_at: float | None
+    attempt: int = 1
+    sends: int = 0
+    refusals: int = 0
+    is_known: bool = False
+
+
+class AskClient:
+    """A connection to a broker, under an identifier of its own, for one request at a time.
+
+    Args:
+        address: its user is the one who asks, else whoever is logged in.
+        notice: gets a sentence on each thing that delays the answer.
+
+    Raises:
+        AskError: the user has no name, or one that cannot stand in a topic.
+    """
+
+    def __init__(
+        self, settings: MqttSettings, address: BrokerAddress, notice: Callable[[str], None]
+    ) -> None:
+        self._address = address
+        try:
+            user = address.username or getpass.getuser()
+            self._me = Caller(settings.pool, user, f"ask-{uuid.uuid4().hex[:12]}", EVERY)
+        except ValueError as error:
+            raise AskError(str(error)) from None
+        except (KeyError, OSError):  # a container, say, whose user has no name
+            raise AskError(f"nobody knows who asks; write {address.scheme}://USER@HOST") from None
+        self._notice = notice
+        self._cards: dict[str, NodeCard] = {}
+        self._events: asyncio.Queue[Reply | NodeCard | LinkState] = asyncio.Queue()
+        self._link = Link(
+            address,
+            client_id=self._me.client,
+            subscriptions=(
+                (Topics(settings.pool, settings.node).all_status, 1),
+                (f"{self._me.branch}+", 1),
+            ),
+            # So that a client that was killed does not go on taking the batch's time.
+            will=Outgoing(self._me.cancel_topic, b""),
+            birth=tuple,
+            receive=self._receive,
+            changed=self._events.put_nowait,
+            keepalive=settings.keepalive,
+            protocol=settings.protocol,
+            keeps_session=False,
+        )
+        self._running: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.create_task(self._link.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._running is not None
+        await self._link.close()
+        await self._running
+
+    async def connected(self, timeout: float) -> LinkState:
+        """Wait for the first connection; returns how it is.
+
+        Raises:
+            AskError: it failed, or did not come within `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while (state := self._link.state).phase is not LinkPhase.ONLINE:
+                    if state.phase in (LinkPhase.OFFLINE, LinkPhase.TAKEN_OVER):
+                        raise AskError(f"cannot connect to {self._address}: {state.detail}")
+                    await self._events.get()
+        except TimeoutError:
+            raise AskError(f"{self._address} does not answer within {timeout:g} s") from None
+        return state
+
+    async def ask(self, request: ChatRequest, timeout: float, heard: Heard) -> Final:
+        """Send a request, and again where that helps, until it has ended.
+
+        Where it ends otherwise, by an error, a cancelled task or a `heard` that raises, the request
+        is cancelled.
+
+        Args:
+            timeout: seconds in all.
+            heard: gets what comes before the end. What it got is void once it gets something of
+                another request id or attempt.
+
+        Raises:
+            AskError: there is no answer.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        await self.connected(timeout)
+        try:
+            async with asyncio.timeout_at(deadline):
+                node = await self._find_node(len(request.encode()))
+                try:
+                    return await self._converse(request, node, deadline, heard)
+                except BaseException:
+                    await self._cancel()
+                    raise
+        except TimeoutError:
+            raise AskError(f"no reply within {timeout:g} s{self._absence()}") from None
+
+    async def _find_node(self, size: int) -> str:
+        """The node that serves, waited for; it must take a request of so many bytes."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CARD_SECONDS):
+                while not self._serving():
+                    await self._next(None)
+        card = self._serving()
+        if card is None:
+            unseen = "" if self._cards else f", or {self._me.user!r} may not see who does"
+            raise AskError(
+                f"nobody serves the pool {self._me.pool!r} on {self._address}"
+                f"{unseen}{self._absence()}"
+            )
+        if size > (most := card.limits.max_request_bytes):
+            raise AskError(f"the request has {size:,} bytes; {card.node} takes at most {most:,}")
+        return card.node
+
+    async def _converse(
+        self, request: ChatRequest, node: str, deadline: float, heard: Heard
+    ) -> Final:
+        while not self._events.empty():
+            await self._next(None)  # cards that came before the request are no news to it
+        loop = asyncio.get_running_loop()
+        asking = _Asking(self._new_caller(), node, begun=loop.time(), send_at=loop.time())
+        while True:
+            if asking.send_at is not None and asking.send_at <= loop.time():
+                await self._send(asking, request)
+            match await self._next(asking.send_at):
+                case LinkState(phase=LinkPhase.ONLINE) if self._is_back(asking):
+                    asking.send_at = loop.time()  # the broker may have dropped the reply
+                case LinkState(phase=LinkPhase.OFFLINE, detail=detail):
+                    self._notice(
+                        f"the connection to {self._address} is lost: {detail}; trying again"
+                    )
+                case NodeCard() as card:
+                    self._follow(card, asking)
+                case Accepted() | DeltaReply() as reply if self._counts(reply, asking):
+                    asking.attempt, asking.is_known = reply.attempt, True
+                    asking.sends = asking.refusals = 0
+                    asking.send_at = None
+                    heard(reply)
+                case Final() as reply if self._counts(reply, asking):
+                    return reply
+                case ErrorReply() as reply if self._counts(reply, asking):
+                    self._refused(reply, asking, deadline)
+
+    async def _send(self, asking: _Asking, request: ChatRequest) -> None:
+        if asking.sends == MAX_SENDS and not asking.is_known:
+            raise AskError(f"no answer to a request sent {MAX_SENDS} times{self._absence()}")
+        asking.send_at = asyncio.get_running_loop().time() + ACCEPT_SECONDS
+        denied = self._link.denied
+        stamped = request.model_copy(update={"sent_at": time.time()})
+        if await self._link.deliver(Outgoing(asking.caller.request_topic, stamped.encode())):
+            asking.sends += 1
+        elif self._link.denied > denied:
+            raise AskError(
+                f"{self._address} does not allow requests on {asking.caller.request_topic}"
+            )
+
+    def _follow(self, card: NodeCard, asking: _Asking) -> None:
+        """See to it that the request is with the node that serves."""
+        serving = self._serving()
+        if serving is None:
+            if card.node == asking.node:
+                self._notice(f"{card.node} is {card.state}")
+        elif self._cards[asking.node].state == "online":
+            if card.node == asking.node:
+                asking.send_at = asyncio.get_running_loop().time()  # it may have lost it
+        else:
+            # They know nothing of each other: under one id their attempts look the same.
+            self._notice(f"{serving.node} has taken over; asking anew")
+            asking.node = serving.node
+            self._begin_anew(asking)
+
+    def _begin_anew(self, asking: _Asking) -> None:
+        now = asyncio.get_running_loop().time()
+        asking.caller, asking.begun, asking.send_at = self._new_caller(), now, now
+        asking.attempt = 1
+
+    def _refused(self, reply: ErrorReply, asking: _Asking, deadline: float) -> None:
+        """See to it that the request is sent again, if that may help.
+
+        Raises:
+            AskError: it does not.
+        """
+        now, error = asyncio.get_running_loop().time(), reply.error
+        if error.code == CANCELLED and self._is_back(asking):
+            self._notice("the request was cancelled as the connection was lost; asking anew")
+            self._begin_anew(asking)
+            return
+        if reply.retry_after_ms is not None:
+            delay = reply.retry_after_ms / 1e3
+        else:
+            delay = min(MAX_BACK_OFF, 2.0**asking.refusals)
+        delay *= random.uniform(1.0, 1.25)  # those who were refused together come back apart
+        if not error.retryable or error.code not in PASSING or now + delay > deadline:
+            raise AskError(error.message, reply)
+        self._notice(f"{error.message}; asking again in {delay:.1f} s")
+        asking.refusals += 1
+        asking.sends = 0
+        asking.send_at = now + delay
+        if reply.attempt is not None:
+            asking.attempt = reply.attempt + 1
+
+    async def _cancel(self) -> None:
+        """Tell the server that nobody waits any more, and wait until the broker has that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self._link.deliver(Outgoing(self._me.cancel_topic, b""))
+
+    async def _next(self, until: float | None) -> Reply | NodeCard | LinkState | None:
+        """The next event; None if none came until then.
+
+        Raises:
+            AskError: the connection has ended for good.
+        """
+        try:
+            async with asyncio.timeout_at(until):
+                event = await self._events.get()
+        except TimeoutError:
+            return None
+        gone = (LinkPhase.TAKEN_OVER, LinkPhase.STOPPED)
+        if isinstance(event, LinkState) and event.phase in gone:
+            raise AskError(f"the connection to {self._address} has ended: {event.detail}")
+        return event
+
+    def _receive(self, message: Inbound) -> None:
+        message.ack()
+        try:
+            if message.topic.startswith(self._me.branch):
+                self._events.put_nowait(parse_reply(message.payload))
+            else:
+                card = NodeCard.model_validate_json(message.payload)
+                self._cards[card.node] = card
+                self._events.put_nowait(card)
+        except ValueError:
+            log.warning("what came on %s is no message of version 1", ascii(message.topic))
+
+    def _new_caller(self) -> Caller:
+        return replace(self._me, request_id=uuid.uuid4().hex)
+
+    def _serving(self) -> NodeCard | None:
+        return next((card for card in self._cards.values() if card.state == "online"), None)
+
+    def _is_back(self, asking: _Asking) -> bool:
+        """Whether the connection went and came back meanwhile: the broker published the will."""
+        state = self._link.state
+        return state.phase is LinkPhase.ONLINE and state.since > asking.begun
+
+    def _absence(self) -> str:
+        """What is known to be away, as the end of a sentence."""
+        state = self._link.state
+        if state.phase is not LinkPhase.ONLINE:
+            return f"; the connection to {self._address} is lost: {state.detail}"
+        away = [f"{c.node} is {c.state}" for c in self._cards.values() if c.state != "online"]
+        return f"; {', '.join(away)}" if away else ""
+
+    @staticmethod
+    def _counts(reply: Reply, asking: _Asking) -> bool:
+        """Whether a reply is to this request and not to an attempt that is void."""
+        return reply.request_id == asking.caller.request_id and (
+            reply.attempt is None or reply.attempt >= asking.attempt
+        )

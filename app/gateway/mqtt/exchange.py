@@ -1,0 +1,258 @@
+"""Exchange: one accepted request, from its journal entry to its ending."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.link import Outgoing
+from app.gateway.mqtt.protocol import (
+    Accepted,
+    ChatRequest,
+    Choice,
+    DeltaReply,
+    DeltaText,
+    ErrorReply,
+    Final,
+    ReplyTimings,
+    ReplyUsage,
+)
+from app.gateway.mqtt.topics import Caller
+from app.gateway.mqtt.view import Transcript
+from app.history import History
+from app.store import Conversation, Message
+from engine.client import ChatMessage, Submission
+from engine.request import FinishReason, Origin
+from engine.stream import Context, Finish, RequestStream
+
+SOURCE = "mqtt"
+
+# What changes last has the largest: one count for all exchanges.
+_versions = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyTo:
+    """Where the replies to a request go.
+
+    Attributes:
+        correlation: CorrelationData of MQTT 5, which goes with each of them.
+    """
+
+    topic: str
+    correlation: bytes | None = None
+
+    def dump(self) -> str:
+        """As the journal keeps it."""
+        data = self.correlation
+        return json.dumps([self.topic, None if data is None else base64.b64encode(data).decode()])
+
+    @staticmethod
+    def load(text: str) -> ReplyTo:
+        topic, data = json.loads(text)
+        return ReplyTo(topic, None if data is None else base64.b64decode(data))
+
+    def message(self, payload: bytes, qos: int = 1) -> Outgoing:
+        return Outgoing(self.topic, payload, qos, correlation=self.correlation)
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A request that runs, and what its owner has been told of it.
+
+    Attributes:
+        attempt: counts from 1 where the same request is run again.
+        history: of the session; in memory where it is one shot.
+        messages, context: what the model is told.
+        sent: when its owner says that it was published, else when it came; monotonic seconds.
+        seq: of the next delta.
+        unsent: text that its owner has not been told.
+        sent_at: when the last delta went out; None before the first.
+        refusal: what its owner is told in place of the engine's reason for an abort.
+        finish: how it ended, once it has.
+        version: grows with every change.
+    """
+
+    caller: Caller
+    request: ChatRequest
+    digest: str
+    reply_to: ReplyTo
+    attempt: int
+    priority: int
+    history: History
+    reply: Message
+    messages: tuple[ChatMessage, ...]
+    context: Context | None
+    sent: float
+    stream: RequestStream | None = None
+    seq: int = 0
+    unsent: list[str] = field(default_factory=list)
+    sent_at: float | None = None
+    started: bool = False
+    refusal: Fault | None = None
+    finish: Finish | None = None
+    version: int = field(default_factory=lambda: next(_versions))
+
+    @property
+    def key(self) -> str:
+        return self.caller.key
+
+    @property
+    def engine_id(self) -> str:
+        """The engine's name for this attempt."""
+        return self.key if self.attempt == 1 else f"{self.key}#{self.attempt}"
+
+    @property
+    def conversation(self) -> Conversation:
+        return self.history.conversation
+
+    @property
+    def is_session(self) -> bool:
+        """Whether the conversation is kept."""
+        return self.request.session_id is not None
+
+    def submission(self, sampling: Mapping[str, object], deadline_ms: int) -> Submission:
+        """What the engine is asked.
+
+        Args:
+            sampling, deadline_ms: for what the request leaves open.
+        """
+        return Submission(
+            messages=self.messages,
+            context=self.context,
+            sampling={**sampling, **self.request.sampling()},
+            request_id=self.engine_id,
+            origin=Origin(
+                user=self.caller.user,
+                conversation=self.conversation.id if self.is_session else "",
+                source=SOURCE,
+                title=self.conversation.title,
+            ),
+            priority=self.priority,
+            deadline=(self.request.deadline_ms or deadline_ms) / 1000.0,
+            attempt=self.attempt,
+        )
+
+    def take(self) -> bool:
+        """Take in what the engine has given since the last call; whether there was anything."""
+        delta = self.stream.drain() if self.stream is not None else None
+        if delta is None:
+            return False
+        self.started |= delta.num_tokens > 0
+        if delta.text:
+            self.reply.content += delta.text
+            self.unsent.append(delta.text)
+        self.finish = delta.finish
+        self.version = next(_versions)
+        return True
+
+    def accepted(self, depth: int) -> Outgoing:
+        reply = Accepted(
+            request_id=self.caller.request_id,
+            attempt=self.attempt,
+            queue_depth=depth,
+            priority=self.priority,
+            model=self.reply.model,
+        )
+        return self.reply_to.message(reply.encode())
+
+    def delta(self, now: float) -> Outgoing:
+        """What has not been told, as one delta."""
+        text = "".join(self.unsent)
+        self.unsent.clear()
+        reply = DeltaReply(
+            request_id=self.caller.request_id,
+            attempt=self.attempt,
+            seq=self.seq,
+            choices=[Choice(delta=DeltaText(content=text))],
+        )
+        self.seq += 1
+        self.sent_at = now
+        return self.reply_to.message(reply.encode(), self.request.delta_qos)
+
+    def ending(self) -> bytes:
+        """The one message that ends this attempt."""
+        finish, fault = self.finish, self.fault
+        assert finish is not None
+        if fault is not None:
+            return error_reply(self.caller, fault, self.attempt, self.seq - 1).encode()
+        usage, timings = finish.usage, finish.timings
+        final = Final(
+            request_id=self.caller.request_id,
+            attempt=self.attempt,
+            last_seq=self.seq - 1,
+            text=self.reply.content,
+            finish_reason="length" if finish.reason is FinishReason.LENGTH else "stop",
+            model=self.reply.model,
+            usage=ReplyUsage(
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                total_tokens=usage.prompt_tokens + usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+            ),
+            timings=ReplyTimings(
+                queue_ms=milliseconds(timings.queue),
+                ttft_ms=milliseconds(timings.ttft),
+                tpot_ms=milliseconds(timings.tpot),
+                e2e_ms=milliseconds(timings.e2e),
+            ),
+        )
+        return final.encode()
+
+    @property
+    def fault(self) -> Fault | None:
+        """What went wrong, if anything did."""
+        finish = self.finish
+        if finish is None or finish.reason in (FinishReason.STOP, FinishReason.LENGTH):
+            return None
+        if finish.error is not None:
+            return Fault.of(finish.error)
+        return self.refusal or Fault(499, "the operator of the server stopped this request")
+
+    def transcript(self) -> Transcript:
+        """From any thread."""
+        running = self.engine_id if self.finish is None else None
+        messages = self.history.messages
+        if not self.is_session:
+            messages = (*self._told(), *messages)
+        return Transcript(self.conversation, messages, running, self.version)
+
+    def _told(self) -> Iterator[Message]:
+        """What a request that is one shot has before its last message."""
+        for place, turn in enumerate(self.request.messages[:-1]):
+            yield Message(
+                id=f"{self.key}/{place}",
+                conversation_id=self.conversation.id,
+                parent_id=None,
+                role=turn.role,
+                content=turn.content,
+                created=self.reply.created,
+            )
+
+
+def error_reply(
+    caller: Caller, fault: Fault, attempt: int | None = None, last_seq: int | None = None
+) -> ErrorReply:
+    """
+    Args:
+        attempt: None where none was made.
+        last_seq: None where that is not known.
+    """
+    return ErrorReply(
+        request_id=caller.request_id,
+        attempt=attempt,
+        error=fault.body(),
+        retry_after_ms=fault.retry_after_ms,
+        queue_depth=fault.queue_depth,
+        last_seq=last_seq,
+    )
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """To a microsecond; None of what there is none of."""
+    return None if seconds is None or math.isnan(seconds) else round(seconds * 1000.0, 3)

@@ -1,0 +1,246 @@
+"""Exchanges: the requests that run, carried from the engine's streams to their owners."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from app.database import DeletedError, StoreError
+from app.gateway.mqtt.delivery import Delivery
+from app.gateway.mqtt.exchange import Exchange
+from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.link import Link
+from app.gateway.mqtt.quotas import Quotas
+from app.gateway.mqtt.tally import Tally
+from app.gateway.mqtt.view import Transcript
+from app.store import Store
+from engine.client import EngineClient
+
+log = logging.getLogger(__name__)
+
+ENDED_KEPT = 64
+RETRY_SECONDS = 1.0
+# Until a link that had no room is looked at again.
+HELD_SECONDS = 0.02
+
+
+class Exchanges:
+    """All on the gateway's loop, but for `wake` and `transcript`.
+
+    The engine wakes the loop at most once a step. A reply's first text goes out at once, what
+    follows it every `interval` seconds, or when the link has room again: so that a publish, which
+    costs 0.1 ms and more of this core, is paid for each interval and not for each token.
+
+    An ending is journalled before it is told, all that came in one step in one transaction. Where
+    the store cannot be written it is kept and tried again: told first, it could be followed by
+    another after a crash.
+
+    Args:
+        interval: seconds between two deltas of a reply.
+        sampling, deadline_ms: for what requests leave open.
+        clock: monotonic seconds.
+
+    Attributes:
+        num_waiting: of the open ones, those without a first token. Counted, since each request asks
+            for it: to look took a quarter of a burst of 1,000.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: EngineClient,
+        store: Store,
+        link: Link,
+        delivery: Delivery,
+        quotas: Quotas,
+        tally: Tally,
+        interval: float,
+        sampling: Mapping[str, object],
+        deadline_ms: int,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._link = link
+        self._delivery = delivery
+        self._quotas = quotas
+        self._tally = tally
+        self._interval = interval
+        self._sampling = sampling
+        self._deadline_ms = deadline_ms
+        self._clock = clock
+        self._loop = loop
+        self.num_waiting = 0
+        self._open: dict[str, Exchange] = {}
+        self._unsaved: list[Exchange] = []
+        self._kept: OrderedDict[str, Exchange] = OrderedDict()
+        self._newest: dict[str, Exchange] = {}
+        self._woken = False
+        self._flush_due = False
+        self._retry_due = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[Exchange]:
+        return iter(tuple(self._open.values()))
+
+    def get(self, key: str) -> Exchange | None:
+        """The attempt of a request that has not ended, by `Caller.key`."""
+        return self._open.get(key)
+
+    def is_busy(self, conversation_id: str) -> bool:
+        """Whether a reply of this conversation is being made here."""
+        exchange = self._newest.get(conversation_id)
+        return exchange is not None and exchange.key in self._open
+
+    def reserve(self, exchange: Exchange) -> None:
+        """Take a request in, before it is journalled; `start` or `withdraw` follows."""
+        self._open[exchange.key] = exchange
+        self._newest[exchange.conversation.id] = exchange
+        self._quotas.opened(exchange.caller.user)
+        self.num_waiting += 1
+
+    def withdraw(self, exchange: Exchange) -> None:
+        """It could not be journalled."""
+        del self._newest[exchange.conversation.id]
+        self._close(exchange)
+
+    def start(self, exchange: Exchange) -> None:
+        """Give a journalled request to the engine."""
+        self._tally.accepted += 1
+        self._keep(exchange)
+        submission = exchange.submission(self._sampling, self._deadline_ms)
+        exchange.stream = self._client.submit(submission, self.wake)
+
+    def cancel(self, exchanges: Iterable[Exchange], fault: Fault) -> None:
+        """End these at the next step; `fault` is what their owners are told."""
+        for exchange in exchanges:
+            exchange.refusal = exchange.refusal or fault
+            self._client.abort(exchange.engine_id)
+
+    def wake(self) -> None:
+        """There is news; from any thread."""
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self.poll)
+            except RuntimeError:
+                log.debug("the loop has closed before the engine ended")
+
+    def poll(self) -> None:
+        """Take in what the engine has given."""
+        self._woken = False
+        now = self._clock()
+        ended: list[Exchange] = []
+        for exchange in self:
+            was_started = exchange.started
+            if exchange.finish is not None or not exchange.take():
+                continue
+            if exchange.started and not was_started:
+                self.num_waiting -= 1
+                self._tally.first_token(now - exchange.sent)
+            if exchange.finish is not None:
+                ended.append(exchange)
+            elif exchange.unsent:
+                self._tell(exchange, now)
+        if ended:
+            self._end(ended)
+
+    def transcript(self, engine_id: str) -> Transcript | None:
+        """The chat of an attempt that runs or has ended lately, as it stands now; any thread."""
+        exchange = self._kept.get(engine_id)
+        if exchange is None:
+            return None
+        return self._newest.get(exchange.conversation.id, exchange).transcript()
+
+    def _tell(self, exchange: Exchange, now: float) -> None:
+        """Send a delta, now if it is time."""
+        if not exchange.request.stream:
+            exchange.unsent.clear()
+            return
+        due = exchange.sent_at is None or now - exchange.sent_at >= self._interval
+        if due and not self._link.congested:
+            message = exchange.delta(now)
+            self._link.send(message)
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_later(max(self._interval, HELD_SECONDS), self._flush)
+
+    def _flush(self) -> None:
+        """Send what no further news has sent."""
+        self._flush_due = False
+        now = self._clock()
+        for exchange in self:
+            if exchange.unsent and exchange.finish is None:
+                self._tell(exchange, now)
+
+    def _end(self, ended: list[Exchange]) -> None:
+        """Journal endings, then have them told."""
+        self._unsaved += ended
+        for exchange in ended:
+            exchange.history.finish(exchange.reply, exchange.finish)
+            if exchange.unsent and exchange.request.stream and not self._link.congested:
+                self._link.send(exchange.delta(self._clock()))
+        self._save()
+
+    def _save(self) -> None:
+        ended, self._unsaved = self._unsaved, []
+        endings = [(exchange, exchange.ending()) for exchange in ended]
+        try:
+            with self._store.transaction():
+                for exchange, ending in endings:
+                    self._journal(exchange, ending)
+        except StoreError as error:
+            log.error("%d endings wait for the journal: %s", len(ended), error)
+            self._unsaved = ended
+            if not self._retry_due:
+                self._retry_due = True
+                self._loop.call_later(RETRY_SECONDS, self._retry)
+            return
+        for exchange, ending in endings:
+            self._close(exchange)
+            self._tally.ended()
+            self._delivery.add(exchange.key, exchange.attempt, exchange.reply_to.message(ending))
+
+    def _close(self, exchange: Exchange) -> None:
+        del self._open[exchange.key]
+        self._quotas.ended(exchange.caller.user)
+        self.num_waiting -= not exchange.started
+
+    def _retry(self) -> None:
+        self._retry_due = False
+        if self._unsaved:
+            self._save()
+
+    def _journal(self, exchange: Exchange, ending: bytes) -> None:
+        finish = exchange.finish
+        assert finish is not None
+        # Whoever deletes the conversation on the screen does not delete the ending.
+        with suppress(DeletedError):
+            exchange.history.save()
+        is_first = self._store.journal.end(
+            exchange.key,
+            finish.reason,
+            finish.error,
+            attempt=exchange.attempt,
+            ending=ending.decode(),
+        )
+        if not is_first:
+            log.error("%s had an ending in the journal already", exchange.engine_id)
+
+    def _keep(self, exchange: Exchange) -> None:
+        """Have it at hand for whoever watches, with the last ones that ended."""
+        self._kept[exchange.engine_id] = exchange
+        for engine_id in tuple(self._kept):
+            if len(self._kept) <= len(self._open) + ENDED_KEPT:
+                break
+            old = self._kept[engine_id]
+            if old.key not in self._open:
+                del self._kept[engine_id]
+                if self._newest.get(old.conversation.id) is old:
+                    del self._newest[old.conversation.id]

@@ -1,0 +1,89 @@
+"""Fault: why a request is refused or failed, as the protocol tells it."""
+
+from __future__ import annotations
+
+from app.gateway.mqtt.replies import ErrorBody
+from engine.errors import ErrorInfo
+
+MAX_MESSAGE = 500
+
+# By code; OpenAI's words where it has one.
+TYPES = {
+    400: "invalid_request_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "deadline_error",
+    409: "conflict_error",
+    413: "too_large_error",
+    429: "overloaded_error",
+    499: "cancelled_error",
+    500: "engine_error",
+    503: "unavailable_error",
+}
+RETRYABLE = frozenset({429, 500, 503})
+
+_CODES = {
+    "invalid_request_error": 400,
+    "deadline_error": 408,
+    "overloaded_error": 429,
+    "unavailable_error": 503,
+    "model_error": 503,
+    "restarted": 503,
+}
+# What the engine calls otherwise than the request does.
+_PARAMS = {"prompt": "messages", "deadline": "deadline_ms"}
+
+
+class Fault(Exception):  # noqa: N818 - a word of the protocol
+    """Ends a request with an error.
+
+    Args:
+        code: one of `TYPES`, which gives the type.
+        message: one sentence; the middle of one above `MAX_MESSAGE` characters is left out.
+        param: the field of the request at fault, as a dotted path.
+        reason: in few words, the same for all faults of a kind, for counting them; not stated, the
+            type says it.
+        retryable: whether the same request may succeed later; not stated, the code says it.
+        retry_after_ms: when that may be.
+        queue_depth: how many waited, where it was refused for that.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        param: str | None = None,
+        *,
+        reason: str = "",
+        retryable: bool | None = None,
+        retry_after_ms: int | None = None,
+        queue_depth: int | None = None,
+    ) -> None:
+        if len(message) > MAX_MESSAGE:
+            # The beginning names field and value, the end what is allowed.
+            half = MAX_MESSAGE // 2 - 1
+            message = f"{message[:half]}…{message[-half:]}"
+        super().__init__(message)
+        self.code = code
+        self.type = TYPES[code]
+        self.message = message
+        self.param = param
+        self.reason = reason or self.type.removesuffix("_error").replace("_", " ")
+        self.retryable = code in RETRYABLE if retryable is None else retryable
+        self.retry_after_ms = retry_after_ms
+        self.queue_depth = queue_depth
+
+    @classmethod
+    def of(cls, info: ErrorInfo) -> Fault:
+        """What the engine or the journal said; a type that is not known is the engine's fault."""
+        param = None if info.param is None else _PARAMS.get(info.param, info.param)
+        return cls(_CODES.get(info.type, 500), info.message, param)
+
+    def body(self) -> ErrorBody:
+        return ErrorBody(
+            type=self.type,
+            code=self.code,
+            message=self.message,
+            param=self.param,
+            retryable=self.retryable,
+        )

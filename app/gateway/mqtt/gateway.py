@@ -1,0 +1,372 @@
+"""MqttGateway: chat requests from a broker into the engine's batch, and the replies back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from app.database import StoreError
+from app.gateway.mqtt.address import BrokerAddress
+from app.gateway.mqtt.delivery import Delivery
+from app.gateway.mqtt.exchange import SOURCE, ReplyTo
+from app.gateway.mqtt.exchanges import Exchanges
+from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.intake import Intake, ending_of
+from app.gateway.mqtt.knobs import KnobsTopic
+from app.gateway.mqtt.link import Inbound, Link, LinkPhase, LinkState
+from app.gateway.mqtt.node import Node, percentiles
+from app.gateway.mqtt.protocol import MqttMetrics
+from app.gateway.mqtt.quotas import Quotas
+from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.tally import Tally
+from app.gateway.mqtt.topics import Caller, Topics
+from app.gateway.mqtt.view import GatewayView, Transcript, UserView
+from app.store import Store
+from engine.client import EngineClient
+
+log = logging.getLogger(__name__)
+
+# Messages taken in at once, and journalled in one transaction.
+BATCH = 64
+VIEW_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+# For the cards of other nodes to come, after a connect.
+SETTLE_SECONDS = 0.25
+# For endings to be stored and told once nothing runs any more.
+FAREWELL_SECONDS = 5.0
+JOURNAL_SECONDS = 24 * 3600.0
+TIDY_SECONDS = 3600.0
+USERS_SHOWN = 20
+# Waiting for the store's lock holds the loop up; what could not be written is tried again.
+BUSY_SECONDS = 1.0
+
+ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
+
+
+class MqttGateway:
+    """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
+
+    Its store is a connection of its own for the same reason.
+
+    Args:
+        address: of the broker.
+        sampling: for what a request leaves open, over the model's defaults.
+        system: system prompt of chats that state none.
+
+    Raises:
+        StoreError: the store cannot be opened.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        settings: MqttSettings,
+        address: BrokerAddress,
+        store_file: Path,
+        *,
+        sampling: Mapping[str, object] | None = None,
+        system: str = "",
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._address = address
+        self._store = Store(store_file, busy_seconds=BUSY_SECONDS)
+        self._loop = asyncio.new_event_loop()
+        self._inbox: deque[Inbound] = deque()
+        self._closing = asyncio.Event()
+        self._resumed = asyncio.Event()
+        self._crash = ""
+        self._drain_seconds = settings.drain_seconds
+        self._ended = threading.Event()
+
+        topics = self._topics = Topics(settings.pool, settings.node)
+        self._tally = Tally(time.monotonic)
+        self._node = Node(settings, topics, self._figures)
+        self._knobs = KnobsTopic(client, topics)
+        self._link = Link(
+            address,
+            client_id=_client_id(settings),
+            # Cards first: they say whether the requests are this node's to answer.
+            # With QoS 0 no card waits for requests to be acknowledged.
+            subscriptions=(
+                (topics.all_status, 0),
+                *((topic, 1) for topic in (topics.cancels, topics.requests, topics.knobs_set)),
+            ),
+            will=self._node.farewell,
+            birth=lambda: (self._node.join(),),
+            receive=self._receive,
+            changed=self._changed,
+            keepalive=settings.keepalive,
+            protocol=settings.protocol,
+        )
+        self._quotas = Quotas(settings.quota, settings.users, self._tally.pace, time.monotonic)
+        self._delivery = Delivery(self._store, self._link)
+        self._exchanges = Exchanges(
+            client=client,
+            store=self._store,
+            link=self._link,
+            delivery=self._delivery,
+            quotas=self._quotas,
+            tally=self._tally,
+            interval=settings.delta_ms / 1000.0,
+            sampling=dict(sampling or {}),
+            deadline_ms=settings.deadline_ms,
+            loop=self._loop,
+            clock=time.monotonic,
+        )
+        self._intake = Intake(
+            client=client,
+            settings=settings,
+            topics=topics,
+            store=self._store,
+            link=self._link,
+            exchanges=self._exchanges,
+            quotas=self._quotas,
+            tally=self._tally,
+            node=self._node,
+            system=system,
+            clock=time.monotonic,
+        )
+        self._view = self._look()
+        self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
+
+    def start(self) -> None:
+        """Connect and serve, on a thread of its own."""
+        self._thread.start()
+
+    def stop(self, drain_seconds: float | None = None) -> None:
+        """Take nothing new, let what runs end, tell the rest, and go. Blocks; after `start` only.
+
+        Args:
+            drain_seconds: how long requests may still run; None is as the settings have it. A
+                second call may shorten it.
+        """
+        self._call(self._close, drain_seconds)
+        # Not by joining first: where a signal raises in that, Python 3.11 takes the thread for
+        # ended.
+        self._ended.wait()
+        self._thread.join()
+
+    def wait_ended(self, timeout: float | None = None) -> bool:
+        """Whether it has ended, of itself or by `stop`; blocks until then or for `timeout` s."""
+        return self._ended.wait(timeout)
+
+    @property
+    def failure(self) -> str:
+        """Why it has given up, until `reconnect` if that can help; empty if it has not."""
+        state = self._link.state
+        return self._crash or (state.detail if state.phase is LinkPhase.TAKEN_OVER else "")
+
+    def view(self) -> GatewayView:
+        return self._view
+
+    def transcript(self, request_id: str) -> Transcript | None:
+        return self._exchanges.transcript(request_id)
+
+    def reconnect(self) -> None:
+        self._call(self._reconnect)
+
+    # On the loop.
+
+    def _run(self) -> None:
+        with ExitStack() as at_the_end:
+            # Whatever happens, also to the others: who stops the gateway waits for this.
+            at_the_end.callback(self._ended.set)
+            at_the_end.callback(self._store.close)
+            at_the_end.callback(self._loop.close)
+            try:
+                self._loop.run_until_complete(self._serve())
+            except Exception as error:
+                log.exception("the MQTT gateway failed")
+                cause = error
+                while isinstance(cause, ExceptionGroup):
+                    cause = cause.exceptions[0]
+                self._crash = f"{type(cause).__name__}: {cause}"
+            # Nobody is left to read these.
+            for exchange in self._exchanges:
+                self._client.abort(exchange.engine_id)
+            self._view = self._look()
+
+    async def _serve(self) -> None:
+        self._tell_untold()
+        async with asyncio.TaskGroup() as tasks:
+            serving = [tasks.create_task(c()) for c in (self._keep_linked, self._tick, self._tidy)]
+            await self._closing.wait()
+            await self._drain()
+            await self._link.close()
+            for task in serving:
+                task.cancel()
+        self._delivery.close()
+
+    async def _keep_linked(self) -> None:
+        """Connected, but for when another server has taken our place: then when told to."""
+        while True:
+            self._resumed.clear()
+            await self._link.run()
+            await self._resumed.wait()
+
+    async def _drain(self) -> None:
+        """Let requests end, then end them, and see that their owners and all others know."""
+        self._node.closing = True
+        self._node.announce(self._link)
+        deadline = time.monotonic()
+        while len(self._exchanges) and time.monotonic() < deadline + self._drain_seconds:
+            await asyncio.sleep(0.02)
+        self._exchanges.cancel(self._exchanges, ENDING)
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                while len(self._exchanges):
+                    await asyncio.sleep(0.01)
+                if self._link.state.phase is LinkPhase.ONLINE:
+                    await self._delivery.drained()
+        except TimeoutError:
+            log.warning(
+                "%d requests and %d endings are left to be told after the next start",
+                len(self._exchanges),
+                len(self._delivery),
+            )
+        # A clean goodbye keeps the will back. With QoS 0 nothing that the broker does not confirm
+        # stands before it.
+        self._link.send(replace(self._node.farewell, qos=0))
+
+    def _reconnect(self) -> None:
+        if self._link.state.phase is LinkPhase.TAKEN_OVER:
+            self._resumed.set()
+        else:
+            self._link.reconnect()
+
+    def _close(self, drain_seconds: float | None) -> None:
+        if drain_seconds is not None:
+            self._drain_seconds = drain_seconds
+        self._closing.set()
+
+    async def _tick(self) -> None:
+        """Refresh the view, and what the broker is told of this node."""
+        look_at = 0.0
+        while True:
+            if (now := time.monotonic()) >= look_at:
+                look_at = now + LOOK_SECONDS
+                snapshot = self._client.snapshot()
+                self._node.look(snapshot, self._link)
+                self._knobs.look(snapshot, self._link)
+            self._view = self._look()
+            await asyncio.sleep(VIEW_SECONDS)
+
+    async def _tidy(self) -> None:
+        """Forget what nobody will ask for again."""
+        while True:
+            before = time.time() - JOURNAL_SECONDS
+            try:
+                self._store.journal.forget(SOURCE, before)
+            except StoreError as error:
+                log.error("%s", error)
+            await asyncio.sleep(TIDY_SECONDS)
+
+    def _tell_untold(self) -> None:
+        """Endings that the process before this one did not get told, and those of its requests that
+        it did not live to end."""
+        for entry in self._store.journal.untold(SOURCE, f"{self._topics.pool}/"):
+            caller = Caller.of(entry.request_id)
+            ending = ending_of(caller, entry)
+            assert ending is not None
+            message = ReplyTo.load(entry.reply_to).message(ending)
+            self._delivery.add(entry.request_id, entry.attempt, message)
+
+    def _changed(self, state: LinkState) -> None:
+        match state.phase:
+            case LinkPhase.CONNECTING:
+                self._node.leave()
+            case LinkPhase.ONLINE:
+                log.info("connected to %s", self._address)
+                self._knobs.forget()
+                self._delivery.resume()
+            case LinkPhase.OFFLINE:
+                log.warning("%s: %s", self._address, state.detail)
+            case LinkPhase.TAKEN_OVER:
+                log.error("%s: %s", self._address, state.detail)
+        self._view = self._look()
+
+    def _receive(self, message: Inbound) -> None:
+        if message.topic == self._topics.knobs_set:
+            self._knobs.obey(message, self._link)
+            return
+        if self._topics.is_status(message.topic):
+            self._node.hear(message.topic, message.payload, self._link)
+            message.ack()
+            return
+        if not self._inbox:
+            # What the broker has kept comes before the cards, and may be another node's to answer.
+            is_kept = self._link.state.phase is not LinkPhase.ONLINE
+            self._loop.call_later(SETTLE_SECONDS if is_kept else 0.0, self._take_in)
+        self._inbox.append(message)
+
+    def _take_in(self) -> None:
+        batch = [self._inbox.popleft() for _ in range(min(BATCH, len(self._inbox)))]
+        if self._inbox:
+            self._loop.call_soon(self._take_in)
+        self._intake.take(batch)
+
+    def _figures(self) -> MqttMetrics:
+        return MqttMetrics(
+            running=len(self._exchanges),
+            waiting=self._exchanges.num_waiting,
+            accepted=self._tally.accepted,
+            finished=self._tally.finished,
+            rejected=sum(rejection.count for rejection in self._tally.rejected),
+            first_token_ms=percentiles(self._tally.first_tokens),
+        )
+
+    def _look(self) -> GatewayView:
+        link, tally, state = self._link, self._tally, self._link.state
+        return GatewayView(
+            time=time.monotonic(),
+            address=str(self._address),
+            pool=self._topics.pool,
+            node=self._topics.node,
+            phase=state.phase,
+            detail=state.detail or self._node.detail,
+            since=state.since,
+            protocol=state.protocol,
+            running=len(self._exchanges),
+            waiting=self._exchanges.num_waiting,
+            undelivered=len(self._delivery),
+            received=link.received,
+            published=link.published,
+            accepted=tally.accepted,
+            finished=tally.finished,
+            rejected=tally.rejected,
+            first_token=tally.first_tokens,
+            bad=tally.bad_messages,
+            users=self._users(),
+        )
+
+    def _users(self) -> tuple[UserView, ...]:
+        running = Counter(exchange.caller.user for exchange in self._exchanges)
+        waiting = Counter(e.caller.user for e in self._exchanges if not e.started)
+        rejected = self._tally.rejected_by_user
+        busiest = sorted({*running, *rejected}, key=lambda user: (-running[user], user))
+        return tuple(
+            UserView(user, running[user], waiting[user], rejected.get(user, 0))
+            for user in busiest[:USERS_SHOWN]
+        )
+
+    def _call(self, call: Callable[..., object], *args: object) -> None:
+        """Call something on the loop, unless that has ended."""
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            log.debug("the gateway has ended")
+
+
+def _client_id(settings: MqttSettings) -> str:
+    """One for each node of each pool; a level may hold whatever could stand between the two."""
+    place = f"{settings.pool}/{settings.node}"
+    return f"batchdeck-{settings.node}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"

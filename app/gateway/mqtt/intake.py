@@ -1,0 +1,356 @@
+"""Intake: decides what becomes of each message that comes from a client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from app.database import StoreError
+from app.gateway.mqtt.exchange import SOURCE, Exchange, ReplyTo, error_reply
+from app.gateway.mqtt.exchanges import Exchanges
+from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.link import Inbound, Link, Outgoing
+from app.gateway.mqtt.node import Node
+from app.gateway.mqtt.protocol import ChatRequest, ErrorReply, parse_reply, parse_request
+from app.gateway.mqtt.quotas import Quotas
+from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.tally import Tally
+from app.gateway.mqtt.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Caller, Topics
+from app.history import History
+from app.journal import JournalEntry
+from app.store import Conversation, Store
+from engine.client import ChatMessage, EngineClient
+from engine.errors import ErrorInfo, InvalidRequestError
+from engine.snapshot import EnginePhase
+
+log = logging.getLogger(__name__)
+
+CANCELLED = Fault(499, "its owner cancelled this request", reason="cancelled")
+RETRY_SECONDS = 1.0
+# The longest time that a client's clock is believed to be behind ours.
+_MAX_TRANSIT = 3600.0
+
+
+class Intake:
+    """Every message is answered or logged, and acknowledged once that is certain.
+
+    What came together is journalled in one transaction, then acknowledged, then given to the
+    engine: a crash before the acknowledgement has the broker send it again, a crash after it finds
+    it in the journal.
+
+    Args:
+        system: system prompt of sessions that state none.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: EngineClient,
+        settings: MqttSettings,
+        topics: Topics,
+        store: Store,
+        link: Link,
+        exchanges: Exchanges,
+        quotas: Quotas,
+        tally: Tally,
+        node: Node,
+        system: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._topics = topics
+        self._store = store
+        self._link = link
+        self._exchanges = exchanges
+        self._quotas = quotas
+        self._tally = tally
+        self._node = node
+        self._system = system
+        self._clock = clock
+        self._answers: set[asyncio.Task[None]] = set()
+
+    def take(self, messages: Sequence[Inbound]) -> None:
+        """Serve messages from clients, in their order."""
+        admitted: list[tuple[Inbound, Exchange]] = []
+        for message in messages:
+            caller = self._topics.parse(message.topic)
+            if caller is None or message.retained:
+                reason = "it is retained" if message.retained else "its topic names no request"
+                self._tally.bad(message.topic, message.payload, 400, reason)
+                log.warning("dropped a message on %s: %s", ascii(message.topic), reason)
+                message.ack()
+                continue
+            if caller.is_cancel or self._exchanges.get(caller.key) is not None:
+                # It may be about one that came with it.
+                self._admit(admitted)
+                admitted = []
+            if caller.is_cancel:
+                self._cancel(caller)
+                message.ack()
+            elif self._node.elder:  # which answers it
+                message.ack()
+            elif (exchange := self._request(message, caller)) is not None:
+                admitted.append((message, exchange))
+        self._admit(admitted)
+
+    def _cancel(self, caller: Caller) -> None:
+        """End one request of this client, or all of them; what has ended has been told."""
+        if caller.request_id == EVERY:
+            whole = [e for e in self._exchanges if e.caller.branch == caller.branch]
+        else:
+            one = self._exchanges.get(caller.key)
+            whole = [one] if one is not None else []
+        self._exchanges.cancel(whole, CANCELLED)
+
+    def _request(self, message: Inbound, caller: Caller) -> Exchange | None:
+        """The exchange that a request begins; None where it is answered without one."""
+        reply_to = ReplyTo(caller.reply_topic, message.correlation)
+        try:
+            self._check_size(message)
+            reply_to = self._reply_to(message, caller)
+            request = parse_request(message.payload, caller)
+            digest = request.digest()
+            if self._repeat(caller, digest, reply_to):
+                message.ack()
+                return None
+            attempt = self._attempt(caller, digest)
+            if isinstance(attempt, bytes):
+                self._answer(message, reply_to.message(attempt))
+                return None
+            self._check_room(caller, request)
+            exchange = self._open(caller, request, digest, reply_to, attempt)
+        except Fault as fault:
+            self._refuse(message, caller, reply_to, fault)
+            return None
+        except InvalidRequestError as error:
+            self._refuse(message, caller, reply_to, Fault.of(error.info()))
+            return None
+        except StoreError as error:
+            log.error("a request could not be looked up: %s", error)
+            self._refuse(message, caller, reply_to, _no_journal())
+            return None
+        except Exception:
+            # A mistake of ours must not take those along that came with it.
+            log.exception("the request %s could not be handled", ascii(caller.key))
+            mistake = Fault(500, "the server could not handle this request", reason="our mistake")
+            self._refuse(message, caller, reply_to, mistake)
+            return None
+        self._exchanges.reserve(exchange)
+        return exchange
+
+    def _admit(self, admitted: Sequence[tuple[Inbound, Exchange]]) -> None:
+        """Journal, acknowledge, submit."""
+        if not admitted:
+            return
+        try:
+            with self._store.transaction():
+                for _message, exchange in admitted:
+                    self._journal(exchange)
+        except StoreError as error:
+            log.error("%d requests could not be journalled: %s", len(admitted), error)
+            for message, exchange in admitted:
+                self._exchanges.withdraw(exchange)
+                self._refuse(message, exchange.caller, exchange.reply_to, _no_journal())
+            return
+        for message, exchange in admitted:
+            message.ack()
+            if exchange.request.accepted:
+                self._link.send(exchange.accepted(self._exchanges.num_waiting))
+            self._exchanges.start(exchange)
+
+    def _journal(self, exchange: Exchange) -> None:
+        exchange.history.save()
+        self._store.journal.begin(
+            JournalEntry(
+                request_id=exchange.key,
+                attempt=exchange.attempt,
+                user=exchange.caller.user,
+                conversation_id=exchange.conversation.id if exchange.is_session else None,
+                source=SOURCE,
+                digest=exchange.digest,
+                reply_to=exchange.reply_to.dump(),
+            )
+        )
+
+    def _refuse(self, message: Inbound, caller: Caller, reply_to: ReplyTo, fault: Fault) -> None:
+        """Tell that there will be no attempt."""
+        self._tally.refused(fault, caller.user)
+        if fault.code in (400, 413):
+            self._tally.bad(message.topic, message.payload, fault.code, fault.message)
+        self._answer(message, reply_to.message(error_reply(caller, fault).encode()))
+
+    def _answer(self, message: Inbound, answer: Outgoing) -> None:
+        """Acknowledge a message once the broker has the answer: else it would not come again.
+
+        Nothing else keeps the answer, and those on their way go with the connection.
+        """
+        task = asyncio.get_running_loop().create_task(self._tell(message, answer))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _tell(self, message: Inbound, answer: Outgoing) -> None:
+        # What the broker refuses is not tried again; what there was no room for is.
+        while not await self._link.deliver(answer) and self._link.congested:
+            await asyncio.sleep(RETRY_SECONDS)
+        message.ack()
+
+    def _check_size(self, message: Inbound) -> None:
+        size, most = len(message.payload), self._settings.max_request_bytes
+        if size > most:
+            text = f"the request has {size} bytes; at most {most} are allowed"
+            raise Fault(413, text, reason="too large")
+
+    def _reply_to(self, message: Inbound, caller: Caller) -> ReplyTo:
+        topic = message.response_topic
+        if topic is None:
+            return ReplyTo(caller.reply_topic, message.correlation)
+        if not caller.owns(topic):
+            text = f"ResponseTopic is {topic!r}; it must be below {caller.branch}, by no more than"
+            text += f" {MAX_OWN_LEVELS} levels of {LEVEL}"
+            raise Fault(403, text, "ResponseTopic", reason="response topic")
+        return ReplyTo(topic, message.correlation)
+
+    def _repeat(self, caller: Caller, digest: str, reply_to: ReplyTo) -> bool:
+        """Whether this very request runs already, which its owner is told again."""
+        running = self._exchanges.get(caller.key)
+        if running is None:
+            return False
+        if running.digest != digest:
+            raise _conflict(caller)
+        # Whoever asks again may listen elsewhere by now.
+        running.reply_to = reply_to
+        if running.request.accepted:
+            self._link.send(running.accepted(self._exchanges.num_waiting))
+        return True
+
+    def _attempt(self, caller: Caller, digest: str) -> int | bytes:
+        """The number of the attempt to make, or the ending of the last, to be told again."""
+        last = self._store.journal.last(caller.key)
+        if last is None:
+            return 1
+        if last.digest != digest:
+            raise _conflict(caller)
+        ending = ending_of(caller, last)
+        if ending is None:  # Another process, which is alive, has accepted it.
+            raise Fault(503, "another server is answering this request", reason="served elsewhere")
+        reply = parse_reply(ending)
+        if isinstance(reply, ErrorReply) and reply.error.retryable:
+            return last.attempt + 1
+        return ending
+
+    def _check_room(self, caller: Caller, request: ChatRequest) -> None:
+        """Whether a new request may come in now."""
+        status = self._client.status()
+        if self._node.draining:
+            raise Fault(503, "the server is draining; it takes no new requests", reason="draining")
+        if status.phase in (EnginePhase.FAILED, EnginePhase.STOPPED, EnginePhase.EMPTY):
+            text = f"no model is loaded{f': {status.detail}' if status.detail else ''}"
+            raise Fault(503, text, reason="no model")
+        if request.model is not None and status.phase is not EnginePhase.READY:
+            # What comes now is for the next one, whose name is told once it is there.
+            text = f"model is {request.model!r}, and the server is changing models"
+            raise Fault(503, text, "model", reason="changing models")
+        if request.model is not None and request.model != status.model:
+            text = f"model is {request.model!r}; {status.model!r} is the one that is served here"
+            raise Fault(404, text, "model", reason="another model")
+        depth, most = self._exchanges.num_waiting, self._node.queue_limit
+        if depth >= most:
+            text = f"the queue is full, {depth} requests wait and at most {most} may"
+            raise self._quotas.overloaded(text, "queue full", depth=depth)
+        running, most = len(self._exchanges), self._settings.max_requests
+        if running >= most:
+            text = f"{running} requests are unfinished and at most {most} may be"
+            raise self._quotas.overloaded(text, "server full", depth=depth)
+        self._quotas.check(caller.user)
+
+    def _open(
+        self, caller: Caller, request: ChatRequest, digest: str, reply_to: ReplyTo, attempt: int
+    ) -> Exchange:
+        if request.session_id is None:
+            conversation = Conversation(id=caller.key, user=caller.user, source=SOURCE)
+            history = History(conversation)  # in memory
+        else:
+            history = self._session(caller, request, request.session_id)
+        # What failed is asked again, and not once more.
+        question = history.asked(caller.key) or history.add(request.messages[-1].content)
+        messages, context = history.prompt(question)
+        if request.session_id is None:
+            messages = self._one_shot(request)
+        model = self._client.status().model
+        reply = history.reply(question, model=model, request_id=caller.key)
+        now = self._clock()
+        transit = 0.0 if request.sent_at is None else time.time() - request.sent_at
+        return Exchange(
+            caller=caller,
+            request=request,
+            digest=digest,
+            reply_to=reply_to,
+            attempt=attempt,
+            priority=self._quotas.priority(caller.user, request.priority),
+            history=history,
+            reply=reply,
+            messages=messages,
+            context=context,
+            sent=now - transit if 0.0 <= transit <= _MAX_TRANSIT else now,
+        )
+
+    def _one_shot(self, request: ChatRequest) -> tuple[ChatMessage, ...]:
+        """The chat that a request states, with our system prompt if it has none."""
+        messages = tuple(ChatMessage(turn.role, turn.content) for turn in request.messages)
+        if messages[0].role == "system" or not self._system:
+            return messages
+        return (ChatMessage("system", self._system), *messages)
+
+    def _session(self, caller: Caller, request: ChatRequest, session_id: str) -> History:
+        """The conversation that a request goes on with, or begins."""
+        conversation_id = f"{SOURCE}/{caller.pool}/{caller.user}/{session_id}"
+        if self._exchanges.is_busy(conversation_id):
+            raise _busy(session_id)
+        told = request.messages[0].role == "system"
+        conversation = self._store.conversation(conversation_id)
+        if conversation is None:
+            conversation = Conversation(
+                id=conversation_id,
+                system=request.messages[0].content if told else self._system,
+                user=caller.user,
+                source=SOURCE,
+                is_open=False,
+            )
+        elif told and request.messages[0].content != conversation.system:
+            text = f"session {session_id!r} has a system message already; only its first request"
+            raise Fault(400, f"{text} may have one", "messages.0", reason="bad request")
+        history = History(conversation, self._store)
+        if history.is_busy:
+            raise _busy(session_id)
+        return history
+
+
+def ending_of(caller: Caller, entry: JournalEntry) -> bytes | None:
+    """What the owner of a journalled attempt is told at its end; None if it has not ended."""
+    if entry.ending is not None:
+        return entry.ending.encode()
+    if entry.ended_at is None:
+        return None
+    # The process that ran it did not live to say so.
+    error = entry.error or ErrorInfo("engine_error", "the journal does not say how this ended")
+    return error_reply(caller, Fault.of(error), entry.attempt).encode()
+
+
+def _busy(session_id: str) -> Fault:
+    text = f"session {session_id!r} has a request that has not ended; one at a time is allowed"
+    return Fault(
+        409, text, "session_id", reason="session busy", retryable=True, retry_after_ms=1000
+    )
+
+
+def _conflict(caller: Caller) -> Fault:
+    text = f"request_id {caller.request_id!r} was used for another request; it must be a new one"
+    return Fault(409, text, "request_id", reason="id conflict")
+
+
+def _no_journal() -> Fault:
+    return Fault(500, "the request could not be journalled; try again later", reason="no journal")

@@ -1,0 +1,72 @@
+"""KnobsTopic: the live knobs over the broker: how they stand, and messages that turn them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from app.gateway.control import Answer, Control, knob_state, refusal
+from app.gateway.mqtt.link import Inbound, Link, Outgoing
+from app.gateway.mqtt.topics import Topics
+from engine.client import EngineClient
+from engine.errors import ErrorInfo, InvalidRequestError
+from engine.snapshot import Snapshot
+
+
+class KnobsTopic:
+    """Who may turn knobs is the broker's to say: its access list guards the topic."""
+
+    def __init__(self, client: EngineClient, topics: Topics) -> None:
+        self._topics = topics
+        self._control = Control(client, "mqtt")
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._shown: tuple[object, object] | None = None
+
+    def look(self, snapshot: Snapshot | None, link: Link) -> None:
+        """Publish how the knobs stand, if that is not how they stood."""
+        if snapshot is None:
+            return
+        state = (snapshot.knobs, snapshot.knob_history)
+        if state != self._shown and link.send(self._message(snapshot)):
+            self._shown = state
+
+    def forget(self) -> None:
+        """A broker was connected to that may know nothing."""
+        self._shown = None
+
+    def obey(self, message: Inbound, link: Link) -> None:
+        """Do what a message asks, one after the other, and tell the outcome."""
+        task = asyncio.get_running_loop().create_task(self._obey(message, link))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _obey(self, message: Inbound, link: Link) -> None:
+        async with self._turn:
+            answer = await self._answer(message)
+            message.ack()
+            payload = _dump(answer)
+            link.send(Outgoing(self._topics.knobs_result, payload, correlation=message.correlation))
+
+    async def _answer(self, message: Inbound) -> Answer:
+        if message.retained:
+            # It would turn the knobs again at every start.
+            return _refuse("the message is retained; it must not be")
+        try:
+            order = json.loads(message.payload)
+        except (ValueError, RecursionError):
+            return _refuse("the message cannot be read as JSON; it must be an object")
+        # It waits until the engine has taken the change up.
+        return await asyncio.to_thread(self._control.answer, order)
+
+    def _message(self, snapshot: Snapshot) -> Outgoing:
+        return Outgoing(self._topics.knobs, _dump(knob_state(snapshot)), retain=True)
+
+
+def _refuse(message: str) -> Answer:
+    return refusal(ErrorInfo(InvalidRequestError.type, message))
+
+
+def _dump(answer: Answer) -> bytes:
+    # In ASCII, as it may quote what is no Unicode.
+    return json.dumps({"v": 1, **answer}).encode()

@@ -1,0 +1,293 @@
+"""Link: a connection to a broker that is made again for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.gateway.mqtt.address import BrokerAddress
+from app.gateway.mqtt.connection import Connection, Inbound, Outgoing
+from app.gateway.mqtt.link_errors import Cause, LinkError, taken_over
+from app.gateway.mqtt.negotiation import AUTO, connect
+from app.gateway.mqtt.twins import TwinWatch
+
+__all__ = ["Inbound", "Link", "LinkPhase", "LinkState", "Outgoing"]
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 30.0
+# A connection that lasted this long was one: the next pause is a short one again.
+LASTING_SECONDS = 30.0
+GOODBYE_SECONDS = 2.0
+
+# Messages that a broker which keeps up does not leave waiting: at 64 streams of 10 deltas/s, more
+# than a second's.
+CONGESTED_MESSAGES = 1000
+# Past it nothing more is taken, or a frozen broker would cost memory until it is noticed.
+MAX_MESSAGES = 20_000
+# Without MQTT 5 a broker does not say that another took our place.
+SUSPICIOUS_LOSSES = 3
+_TOPICS_KEPT = 1000
+
+
+class LinkPhase(StrEnum):
+    CONNECTING = "connecting"
+    ONLINE = "online"
+    OFFLINE = "offline"
+    """It will try again."""
+    TAKEN_OVER = "taken_over"
+    """Another program connected under our client identifier; it is not fought over."""
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """How the connection is.
+
+    Attributes:
+        detail: why it is not online, in plain words; while it is, empty.
+        since: when the phase began, monotonic s.
+        protocol: "5" or "3.1.1"; empty while not online.
+    """
+
+    phase: LinkPhase
+    detail: str
+    since: float
+    protocol: str = ""
+
+
+class Link:
+    """A connection to a broker that is made again for ever. All calls are the event loop's.
+
+    Nothing is kept for later while there is no connection: what was not acknowledged by then is the
+    owner's to send again.
+
+    Args:
+        client_id: the same each time, so that the broker keeps our session, and what comes in the
+            meantime, for an hour.
+        keeps_session: whether it is to; not for an identifier that is used once.
+        subscriptions: topic filters with their QoS.
+        will: what the broker publishes if we go without a word.
+        birth: what to publish after each connect and subscribe.
+        receive: gets each message and has it acknowledged (`Inbound.ack`) once it is safe. It may
+            come before `changed` says online; what it sends is sent.
+        changed: told of each new state.
+        keepalive: s; a broker that is silent is given up within twice that.
+        protocol: auto (5, else 3.1.1), 5 or 3.1.1.
+
+    Attributes:
+        received: messages that came.
+        published: messages given to a connection.
+        denied: of those, the ones that the broker refused; only MQTT 5 tells, and for QoS 1.
+        reconnects: connections after the first.
+    """
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        *,
+        client_id: str,
+        subscriptions: Sequence[tuple[str, int]],
+        will: Outgoing | None,
+        birth: Callable[[], Sequence[Outgoing]],
+        receive: Callable[[Inbound], None],
+        changed: Callable[[LinkState], None],
+        keepalive: int = 15,
+        protocol: str = AUTO,
+        keeps_session: bool = True,
+    ) -> None:
+        self.received = 0
+        self.published = 0
+        self.denied = 0
+        self.reconnects = 0
+        self._address = address
+        self._client_id = client_id
+        self._subscriptions = tuple(subscriptions)
+        self._will = will
+        self._birth = birth
+        self._owner_receives = receive
+        self._changed = changed
+        self._keepalive = keepalive
+        self._protocol = protocol
+        self._keeps_session = keeps_session
+        self._state = LinkState(LinkPhase.STOPPED, "", time.monotonic())
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._is_closed = False
+        self._connected_before = False
+        self._twins = TwinWatch(will)
+        self._denied_branches: set[str] = set()
+
+    @property
+    def state(self) -> LinkState:
+        return self._state
+
+    @property
+    def congested(self) -> bool:
+        """Whether more waits than a broker that keeps up leaves waiting: hold deltas back."""
+        return self._connection is not None and self._connection.waiting >= CONGESTED_MESSAGES
+
+    async def run(self) -> None:
+        """Keep connected until closed or taken over. May be called again after that."""
+        if self._task is not None or self._is_closed:
+            raise RuntimeError("this link runs already, or was closed")
+        self._task = asyncio.create_task(self._keep_connected())
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if not self._is_closed or (current is not None and current.cancelling()):
+                raise
+        finally:
+            self._task = None
+            if self._state.phase is not LinkPhase.TAKEN_OVER:
+                self._change(LinkPhase.STOPPED, "")
+
+    def reconnect(self) -> None:
+        """Try again now, if it waits to."""
+        self._hurry.set()
+
+    def send(self, message: Outgoing) -> bool:
+        """Publish without waiting; False where there is no connection or far too much waits."""
+        return self._publish(message, None)
+
+    async def deliver(self, message: Outgoing) -> bool:
+        """Publish with QoS 1 and wait for the broker to have it.
+
+        Returns:
+            False where it refused, or where the connection went first: then it may have it.
+        """
+        if message.qos != 1:
+            raise ValueError(f"only QoS 1 is acknowledged, not {message.qos}")
+        confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        return await confirmed if self._publish(message, confirmed) else False
+
+    async def close(self) -> None:
+        """Say goodbye, so that the will is not published, and end `run`.
+
+        What waits to be written goes first; after `GOODBYE_SECONDS` it is left.
+        """
+        self._is_closed = True
+        if self._connection is not None:
+            await self._connection.say_goodbye(GOODBYE_SECONDS)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _publish(self, message: Outgoing, confirmed: asyncio.Future[bool] | None) -> bool:
+        connection = self._connection
+        if connection is None or self._is_closed or connection.waiting >= MAX_MESSAGES:
+            return False
+        if not connection.publish_now(message, confirmed):
+            return False
+        self._twins.publishes(message)
+        self.published += 1
+        return True
+
+    async def _keep_connected(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        brief = 0
+        detail = ""
+        self._twins.begin()
+        while True:
+            self._change(LinkPhase.CONNECTING, detail)
+            began = time.monotonic()
+            error = await self._live_once()
+            if self._is_closed:
+                return
+            is_lasting = time.monotonic() - began >= LASTING_SECONDS
+            if error.was_connected:
+                self._twins.lost(is_lasting)
+            if error.cause is Cause.TAKEN_OVER:
+                self._change(LinkPhase.TAKEN_OVER, str(error))
+                return
+            if is_lasting:
+                pause, brief = FIRST_PAUSE_SECONDS, 0
+            brief += error.was_connected
+            detail = str(error)
+            if brief >= SUSPICIOUS_LOSSES:
+                detail += (
+                    f", {brief} times shortly after it had let us in: maybe another program uses"
+                    f" the client identifier {self._client_id!r}"
+                )
+            self._change(LinkPhase.OFFLINE, detail)
+            await self._wait(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+    async def _wait(self, seconds: float) -> None:
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
+
+    async def _live_once(self) -> LinkError:
+        """Connect, and serve until the connection is gone; says why it is."""
+        try:
+            return await self._serve()
+        except LinkError as error:
+            return error
+        finally:
+            if self._connection is not None:
+                self._connection.shut()
+                self._connection = None
+
+    async def _serve(self) -> LinkError:
+        connection = await connect(self._new_connection, self._address, self._protocol)
+        if self._connected_before:
+            self.reconnects += 1
+        self._connected_before = True
+        await connection.subscribe_all(self._subscriptions, self._twins.topic)
+        if await self._twins.found():
+            await connection.say_goodbye(GOODBYE_SECONDS)
+            raise taken_over()
+        for message in self._birth():
+            self.send(message)
+        self._change(LinkPhase.ONLINE, "", connection.protocol)
+        return await connection.lost
+
+    def _new_connection(self, protocol: str) -> Connection:
+        if self._connection is not None:
+            self._connection.shut()
+        # Known before it is up: what comes with the broker's welcome may be answered.
+        self._connection = Connection(
+            self._address,
+            client_id=self._client_id,
+            protocol=protocol,
+            keepalive=self._keepalive,
+            will=self._will,
+            receive=self._receive,
+            denied=self._deny,
+            keeps_session=self._keeps_session,
+        )
+        return self._connection
+
+    def _receive(self, message: Inbound) -> None:
+        if self._twins.receives(message):
+            return
+        self.received += 1
+        try:
+            self._owner_receives(message)
+        except Exception:
+            # It was not acknowledged: the broker has it for the next connection.
+            log.exception("a message on %r could not be handled", message.topic)
+
+    def _deny(self, topic: str, reason: str) -> None:
+        self.denied += 1
+        branch = topic.rpartition("/")[0]
+        if branch not in self._denied_branches and len(self._denied_branches) < _TOPICS_KEPT:
+            self._denied_branches.add(branch)
+            log.warning("the broker refuses what we publish below %r: %s", branch, reason)
+
+    def _change(self, phase: LinkPhase, detail: str, protocol: str = "") -> None:
+        if (phase, detail) != (self._state.phase, self._state.detail):
+            self._state = LinkState(phase, detail, time.monotonic(), protocol)
+            self._changed(self._state)

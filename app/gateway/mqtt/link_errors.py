@@ -1,0 +1,138 @@
+"""Link errors: why there is no connection to a broker, for the person who is to mend it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from enum import Enum
+
+# MQTT 5, 2.4; what 3.1.1 says is translated to it.
+UNSUPPORTED_PROTOCOL = 0x84
+KEEPALIVE_TIMEOUT = 0x8D
+TAKEN_OVER = 0x8E
+_REFUSALS = {
+    UNSUPPORTED_PROTOCOL: "it does not speak this version of MQTT",
+    0x85: "it does not accept the client identifier",
+    0x86: "the user or the password is wrong",
+    0x87: "the user or the password is wrong, or the user may not connect",
+    0x88: "it is not available now",
+    0x89: "it is busy",
+    0x8A: "it has banned us",
+}
+
+# OpenSSL's X509_V_ERR_*.
+_CERTIFICATES = {
+    "is not valid yet": (9, 11),
+    "has expired": (10, 12),
+    "is for another host than the address has": (62, 64),
+    "is signed by nobody we know; set ca_file to the certificate of who signed it": (
+        *(2, 18, 19, 20, 21),
+    ),
+}
+_ALERTS = {
+    "WRONG_VERSION_NUMBER": "it does not speak TLS there; is mqtt:// or ws:// meant?",
+    "CERTIFICATE_REQUIRED": "it asks for a client certificate; set cert_file and key_file",
+    # TLS 1.2 has no word of its own for that.
+    "HANDSHAKE_FAILURE": "it refuses our TLS, or asks for a client certificate (cert_file)",
+    "UNKNOWN_CA": "it does not know who signed our client certificate",
+    "CERTIFICATE_EXPIRED": "our client certificate has expired",
+    "BAD_CERTIFICATE": "it refuses our client certificate",
+}
+
+
+class Cause(Enum):
+    """What of an error decides what is done about it."""
+
+    OTHER = "other"
+    UNANSWERED = "unanswered"
+    """The connection was closed before the broker said anything."""
+    PROTOCOL = "protocol"
+    """It does not speak this version of MQTT."""
+    TAKEN_OVER = "taken_over"
+    """Another client has our identifier now."""
+
+
+class LinkError(Exception):
+    """A connection that did not come about, or is gone; the message says why.
+
+    Attributes:
+        was_connected: whether it had come about.
+    """
+
+    def __init__(
+        self, detail: str, cause: Cause = Cause.OTHER, *, was_connected: bool = False
+    ) -> None:
+        super().__init__(detail)
+        self.cause = cause
+        self.was_connected = was_connected
+
+
+def refused(code: int, name: str) -> LinkError:
+    """The broker answered CONNECT with a reason code of MQTT 5, of this name."""
+    reason = _REFUSALS.get(code, name.lower())
+    cause = Cause.PROTOCOL if code == UNSUPPORTED_PROTOCOL else Cause.OTHER
+    return LinkError(f"the broker refuses the connection: {reason}", cause)
+
+
+def dismissed(code: int, name: str) -> LinkError:
+    """The broker ended a connection with a reason code of MQTT 5, of this name."""
+    if code == TAKEN_OVER:
+        return taken_over()
+    return LinkError(f"the broker ended the connection: {name.lower()}", was_connected=True)
+
+
+def taken_over() -> LinkError:
+    return LinkError(
+        "another program connected to the broker under the same client identifier; two servers with"
+        " one pool and node, perhaps",
+        Cause.TAKEN_OVER,
+        was_connected=True,
+    )
+
+
+def unreachable(error: OSError) -> LinkError:
+    """The socket could not be opened."""
+    if isinstance(error, ssl.SSLError):
+        return LinkError(_tls(error))
+    if isinstance(error, socket.gaierror):
+        return LinkError(f"the host is not known: {error.strerror}")
+    if isinstance(error, ConnectionRefusedError):
+        return LinkError("no broker listens there")
+    if isinstance(error, ConnectionResetError):
+        return LinkError("the broker, or what listens there, broke off the connection")
+    if isinstance(error, TimeoutError):
+        return LinkError("the broker does not answer")
+    return LinkError(f"the broker cannot be reached: {error.strerror or error}")
+
+
+def broken(
+    error: BaseException | None, *, was_connected: bool, shows_certificate: bool = True
+) -> LinkError:
+    """The connection broke.
+
+    Args:
+        error: what the socket said; None where the broker just closed it.
+        shows_certificate: whether we have shown one, or TLS has no part in it.
+    """
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return LinkError(_tls(error), was_connected=was_connected)
+    if was_connected:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it was closed"
+        return LinkError(f"the connection to the broker broke: {why.lower()}", was_connected=True)
+    # By TLS 1.3 it is asked for after the handshake; the answer to our silence may be overtaken by
+    # the end of the connection.
+    hint = "" if shows_certificate else "; it may ask for a client certificate (cert_file)"
+    return LinkError(f"the broker closed the connection without a word{hint}", Cause.UNANSWERED)
+
+
+def _tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        for words, codes in _CERTIFICATES.items():
+            if error.verify_code in codes:
+                return f"the broker's certificate {words}"
+        return f"the broker's certificate is not accepted: {error.verify_message}"
+    reason = error.reason or str(error)
+    for alert, words in _ALERTS.items():
+        if alert in reason:
+            return f"the broker cannot be reached by TLS: {words}"
+    return f"the broker cannot be reached by TLS: {reason.replace('_', ' ').lower()}"

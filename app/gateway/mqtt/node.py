@@ -1,0 +1,220 @@
+"""Node: this server as the broker shows it: its card and its figures."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Literal
+
+from app.gateway.mqtt.exchange import milliseconds
+from app.gateway.mqtt.link import Link, Outgoing
+from app.gateway.mqtt.protocol import (
+    Limits,
+    Metrics,
+    ModelInfo,
+    MqttMetrics,
+    NodeCard,
+    Percentiles,
+)
+from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.topics import Topics
+from app.versions import version
+from engine.knobs import Knobs
+from engine.snapshot import Snapshot
+from engine.telemetry import Distribution
+
+log = logging.getLogger(__name__)
+
+
+class Node:
+    """Publishes the card when it changes, and the figures each time it is told to look.
+
+    One node answers a pool: the one that has been connected longest. Others stand by, for all of
+    them get each request, and two answers to one would be two endings.
+
+    Args:
+        figures: of the gateway, for the metrics.
+        clock: seconds since the epoch.
+
+    Attributes:
+        boot_id: another one at each start.
+        queue_limit: the engine's, as of the last look.
+        closing: whether the server is about to end.
+        elder: the node that serves the pool while this one stands by; empty if this one does.
+    """
+
+    def __init__(
+        self,
+        settings: MqttSettings,
+        topics: Topics,
+        figures: Callable[[], MqttMetrics],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._figures = figures
+        self._clock = clock
+        self._version = version("batchdeck")
+        self.boot_id = uuid.uuid4().hex
+        self.queue_limit = Knobs().queue_limit
+        self.closing = False
+        self.elder = ""
+        self._others: dict[str, NodeCard] = {}
+        self._engine_drains = False
+        self._model: ModelInfo | None = None
+        self._since = clock()
+        self._card = self._describe()
+        self._output: tuple[float, int] | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is taken."""
+        return self.closing or self._engine_drains
+
+    @property
+    def detail(self) -> str:
+        """What a person should know; empty if all is as it should be."""
+        return f"{self.elder} serves the pool; this node stands by" if self.elder else ""
+
+    @property
+    def card(self) -> Outgoing:
+        """What this node is."""
+        return self._publish(self._card)
+
+    @property
+    def farewell(self) -> Outgoing:
+        """That this node is gone: its last word, and its last will."""
+        return self._publish(self._card.model_copy(update={"state": "offline"}))
+
+    def join(self) -> Outgoing:
+        """Be the youngest of the pool, at each connect: another may have answered meanwhile, and
+        what the broker has kept for this node is not its to answer any more."""
+        self._since = self._clock()
+        self._elect()
+        self._card = self._describe()
+        return self.card
+
+    def leave(self) -> None:
+        """The connection is gone: who is there will be told at the next one."""
+        self._others.clear()
+
+    def hear(self, topic: str, payload: bytes, link: Link) -> None:
+        """Another node of the pool says what it is, or the broker that it is gone."""
+        if topic == self._topics.status:
+            return
+        try:
+            card = NodeCard.model_validate_json(payload) if payload else None
+        except ValueError:
+            return
+        # None: an operator has removed what a node left behind that could not say goodbye.
+        if card is None or card.state == "offline":
+            self._others.pop(topic, None)
+        else:
+            self._others[topic] = card
+        if self._elect():
+            self.announce(link)
+
+    def look(self, snapshot: Snapshot | None, link: Link) -> None:
+        """Take the engine's state in, and publish what there is to tell."""
+        if snapshot is not None:
+            knobs = {state.name: state.effective for state in snapshot.knobs}
+            self._engine_drains = bool(knobs["draining"])
+            self.queue_limit = int(knobs["queue_limit"])
+            model = snapshot.model
+            self._model = ModelInfo(
+                name=model.name,
+                max_model_len=model.max_model_len,
+                dtype=model.dtype,
+                device=model.device,
+            )
+        else:
+            self._model = None
+            self._engine_drains = False
+        self.announce(link)
+        link.send(Outgoing(self._topics.metrics, self._metrics(snapshot).encode(), qos=0))
+
+    def announce(self, link: Link) -> None:
+        """Publish the card if it says anything new."""
+        card = self._describe()
+        if card != self._card:
+            self._card = card
+            link.send(self.card)
+
+    def _elect(self) -> bool:
+        """Find who serves the pool; whether that is another one than before."""
+        mine = (self._since, self.boot_id)
+        elders = [
+            (card.since, card.boot_id, topic)
+            for topic, card in self._others.items()
+            if (card.since, card.boot_id) < mine
+        ]
+        elder = self._topics.node_of(min(elders)[2]) if elders else ""
+        if elder == self.elder:
+            return False
+        self.elder = elder
+        log.warning("%s", self.detail or "this node serves the pool now")
+        return True
+
+    def _describe(self) -> NodeCard:
+        settings = self._settings
+        return NodeCard(
+            node=self._topics.node,
+            pool=self._topics.pool,
+            boot_id=self.boot_id,
+            state=self._state(),
+            model=self._model,
+            limits=Limits(
+                max_request_bytes=settings.max_request_bytes,
+                max_requests=settings.max_requests,
+                user_requests=settings.quota.requests,
+                user_per_minute=settings.quota.per_minute,
+            ),
+            version=self._version,
+            since=self._since,
+        )
+
+    def _state(self) -> Literal["online", "standby", "draining"]:
+        if self.elder:
+            return "standby"
+        return "draining" if self.draining else "online"
+
+    def _publish(self, card: NodeCard) -> Outgoing:
+        return Outgoing(self._topics.status, card.encode(), retain=True)
+
+    def _metrics(self, snapshot: Snapshot | None) -> Metrics:
+        latency = snapshot.latency if snapshot else None
+        return Metrics(
+            node=self._topics.node,
+            boot_id=self.boot_id,
+            time=self._clock(),
+            running=snapshot.num_running if snapshot else None,
+            waiting=snapshot.num_waiting if snapshot else None,
+            kv_used=snapshot.blocks.used if snapshot else None,
+            kv_total=snapshot.blocks.num_blocks if snapshot else None,
+            tokens_per_second=self._rate(snapshot),
+            ttft_ms=percentiles(latency.ttft if latency else None),
+            tpot_ms=percentiles(latency.tpot if latency else None),
+            mqtt=self._figures(),
+        )
+
+    def _rate(self, snapshot: Snapshot | None) -> float | None:
+        """Output tokens a second since the look before."""
+        before = self._output
+        self._output = None
+        if snapshot is None:
+            return None
+        now, tokens = snapshot.time, snapshot.totals.output_tokens
+        self._output = now, tokens
+        # An idle engine's snapshot does not age, and another model counts anew.
+        if before is None or now <= before[0] or tokens < before[1]:
+            return 0.0 if before is not None and now == before[0] else None
+        return round((tokens - before[1]) / (now - before[0]), 3)
+
+
+def percentiles(of: Distribution | None) -> Percentiles:
+    """In milliseconds, of seconds."""
+    if of is None:
+        return Percentiles(p50=None, p99=None)
+    return Percentiles(p50=milliseconds(of.p50), p99=milliseconds(of.p99))

@@ -1,0 +1,70 @@
+"""Protocol: every message by its name, and their JSON Schema.
+
+`python -m app.gateway.mqtt.protocol` prints the schema.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from app.gateway.control import ControlMessage
+from app.gateway.mqtt.cards import Limits, Metrics, ModelInfo, MqttMetrics, NodeCard, Percentiles
+from app.gateway.mqtt.replies import (
+    Accepted,
+    Choice,
+    DeltaReply,
+    DeltaText,
+    ErrorBody,
+    ErrorReply,
+    Final,
+    Reply,
+    ReplyTimings,
+    ReplyUsage,
+    parse_reply,
+)
+from app.gateway.mqtt.requests import ChatRequest, ChatTurn, parse_request
+
+__all__ = [
+    "Accepted",
+    "ChatRequest",
+    "ChatTurn",
+    "Choice",
+    "DeltaReply",
+    "DeltaText",
+    "ErrorBody",
+    "ErrorReply",
+    "Final",
+    "Limits",
+    "Metrics",
+    "ModelInfo",
+    "MqttMetrics",
+    "NodeCard",
+    "Percentiles",
+    "Reply",
+    "ReplyTimings",
+    "ReplyUsage",
+    "json_schema",
+    "parse_reply",
+    "parse_request",
+]
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of all messages, by their names in `$defs`."""
+    taken = ((model, "validation") for model in (ChatRequest, ControlMessage))
+    sent = (
+        (model, "serialization")
+        for model in (Accepted, DeltaReply, Final, ErrorReply, NodeCard, Metrics)
+    )
+    _, schema = models_json_schema(
+        [*taken, *sent],  # type: ignore[list-item]
+        title="batchdeck over MQTT, version 1",
+    )
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=2))

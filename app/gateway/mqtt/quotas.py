@@ -1,0 +1,120 @@
+"""Quotas: how much of the server one user may take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.settings import Quota
+
+# What is not known yet how long it takes: a guess that keeps clients from asking in a loop.
+DEFAULT_RETRY_SECONDS = 1.0
+MIN_RETRY_SECONDS = 0.25
+MAX_RETRY_SECONDS = 60.0
+_USERS_KEPT = 1000
+
+
+@dataclass(slots=True)
+class _User:
+    """What a user has open, and the tokens of their bucket as of `filled_at`."""
+
+    open: int = 0
+    bucket: float = 0.0
+    filled_at: float = 0.0
+
+
+class Quotas:
+    """Counts each user's unfinished requests, and a token bucket of requests a minute.
+
+    Args:
+        default: for users without one of their own in `users`.
+        pace: seconds until the next request is likely to end, if that can be told.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        default: Quota,
+        users: Mapping[str, Quota],
+        pace: Callable[[], float | None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._default = default
+        self._quotas = users
+        self._pace = pace
+        self._clock = clock
+        self._users: dict[str, _User] = {}
+        self._most_users = _USERS_KEPT
+
+    def of(self, user: str) -> Quota:
+        return self._quotas.get(user, self._default)
+
+    def priority(self, user: str, wanted: int) -> int:
+        """The priority that a user's request gets: as wanted, but no more than they may have."""
+        return min(wanted, self.of(user).max_priority)
+
+    def check(self, user: str) -> None:
+        """
+        Raises:
+            Fault: 429; the user has as many unfinished requests as they may, or sent as many in
+                the last minute.
+        """
+        quota, state = self.of(user), self._state(user)
+        if state.open >= quota.requests:
+            message = f"user {user!r} has {state.open} unfinished requests; at most"
+            message += f" {quota.requests} are allowed"
+            raise self.overloaded(message, "user over quota")
+        if quota.per_minute and state.bucket < 1.0:
+            message = f"user {user!r} may send {quota.per_minute} requests a minute and sent more"
+            wait = (1.0 - state.bucket) * 60.0 / quota.per_minute
+            raise self.overloaded(message, "user over rate", wait)
+
+    def overloaded(
+        self, message: str, reason: str, wait: float | None = None, depth: int | None = None
+    ) -> Fault:
+        """A 429 that says when to ask again: after `wait` seconds, or when one is likely to end."""
+        wait = wait if wait is not None else self._pace() or DEFAULT_RETRY_SECONDS
+        seconds = min(max(wait, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
+        return Fault(
+            429,
+            message,
+            reason=reason,
+            retry_after_ms=math.ceil(seconds * 1000),
+            queue_depth=depth,
+        )
+
+    def opened(self, user: str) -> None:
+        """A request of this user was accepted."""
+        state = self._state(user)
+        state.open += 1
+        if self.of(user).per_minute:
+            state.bucket -= 1.0
+
+    def ended(self, user: str) -> None:
+        """A request of this user has ended."""
+        self._users[user].open -= 1
+
+    def _state(self, user: str) -> _User:
+        now, quota = self._clock(), self.of(user)
+        most = float(quota.per_minute)
+        state = self._users.get(user)
+        if state is None:
+            self._prune()
+            state = self._users[user] = _User(bucket=most, filled_at=now)
+        state.bucket = min(most, state.bucket + (now - state.filled_at) * most / 60.0)
+        state.filled_at = now
+        return state
+
+    def _prune(self) -> None:
+        """Forget users who have nothing open and a full bucket: anybody may name a user."""
+        if len(self._users) > self._most_users:
+            kept = {user: self._state(user) for user in tuple(self._users)}
+            self._users = {
+                user: state
+                for user, state in kept.items()
+                if state.open or state.bucket < self.of(user).per_minute
+            }
+            # Looked at again once there are twice as many, or each newcomer would look at them all.
+            self._most_users = max(_USERS_KEPT, 2 * len(self._users))

@@ -1,0 +1,259 @@
+"""ChatRequest: what a client asks, checked before anything else sees it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import reprlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.topics import EVERY, LEVEL, MAX_LEVEL, Caller, check_level
+from engine.admission import MAX_PRIORITY
+from engine.errors import EngineError, InvalidRequestError
+from engine.request import MAX_STOPS, SamplingParams
+
+MAX_MESSAGES = 1_000
+MAX_DEADLINE_MS = 86_400_000
+
+SAMPLING = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "min_tokens",
+    "stop",
+)
+
+# What a field must be; the rest are sampling parameters, of which the engine says it.
+ALLOWED = {
+    "v": "1",
+    "request_id": f"that of the topic: {LEVEL}",
+    "session_id": LEVEL,
+    "model": "text",
+    "messages": f"a list of 1 to {MAX_MESSAGES} messages",
+    "messages.*": "an object with role and content",
+    "messages.*.role": "one of system, user, assistant",
+    "messages.*.content": "text",
+    "logit_bias": "a map of token ids to numbers from -100 to 100",
+    "logit_bias.*": "a number from -100 to 100",
+    "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty",
+    "stream": "true or false",
+    "accepted": "true or false",
+    "delta_qos": "0 or 1",
+    "deadline_ms": f"an integer from 1 to {MAX_DEADLINE_MS}",
+    "priority": f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}",
+    "sent_at": "a number of seconds since the epoch",
+}
+_DEPTHS = {"messages": 3, "logit_bias": 2}
+_MAX_NAME = 64
+
+
+def _integer(value: object) -> object:
+    # A literal takes true for 1.
+    if type(value) is not int:
+        raise ValueError
+    return value
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ChatTurn(_Wire):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+# Of a long list that is wrong throughout, one fault is enough: 125,000 cost 0.2 s.
+_Turns = Annotated[
+    tuple[ChatTurn, ...], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+]
+_Stops = Annotated[tuple[str, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
+_LEVEL_SCHEMA = WithJsonSchema(
+    {"type": "string", "minLength": 1, "maxLength": MAX_LEVEL, "pattern": "^[^ /+#]+$"}
+)
+
+
+class ChatRequest(_Wire):
+    """A chat to be gone on with.
+
+    Attributes:
+        request_id: that of the topic, if stated.
+        session_id: a conversation that the server keeps for the user.
+        model: the one that must be loaded.
+        messages: the whole chat, ending with the user's message; with `session_id` what is new: a
+            message of the user and, where the session begins, one of the system before it.
+        stream: whether deltas are wanted.
+        accepted: whether it is to be told that the request was accepted.
+        delta_qos: quality of service of the deltas.
+        deadline_ms: how long it may wait for the batch.
+        priority: larger goes first, as far as the user's quota goes.
+        sent_at: when it was published, in seconds since the epoch by the client's clock; for
+            measuring only.
+
+    The others are as in `engine.request.SamplingParams`; None is the model's default.
+    """
+
+    v: Annotated[Literal[1], BeforeValidator(_integer)] = 1
+    request_id: (
+        Annotated[str, AfterValidator(partial(check_level, "request_id")), _LEVEL_SCHEMA] | None
+    ) = None
+    session_id: (
+        Annotated[str, AfterValidator(partial(check_level, "session_id")), _LEVEL_SCHEMA] | None
+    ) = None
+    model: str | None = None
+    messages: _Turns
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    min_tokens: int | None = None
+    stop: str | _Stops | None = None
+    stream: bool = True
+    accepted: bool = True
+    delta_qos: Annotated[Literal[0, 1], BeforeValidator(_integer)] = 0
+    deadline_ms: Annotated[int, Field(ge=1, le=MAX_DEADLINE_MS)] | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    sent_at: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> ChatRequest:
+        """
+        Raises:
+            InvalidRequestError: fields that do not go together, or a value that sampling refuses.
+        """
+        roles = [turn.role for turn in self.messages]
+        if self.session_id is not None and roles not in (["user"], ["system", "user"]):
+            raise InvalidRequestError(
+                f"messages has the roles {_roles(roles)}; with session_id it must be what is new: "
+                "one user message, before it a system message if the session begins",
+                "messages",
+            )
+        if roles[-1] != "user":
+            raise InvalidRequestError(
+                f"messages.{len(roles) - 1}.role is {roles[-1]!r}; the last message must be the "
+                "user's",
+                f"messages.{len(roles) - 1}.role",
+            )
+        SamplingParams().override(self.sampling())
+        return self
+
+    def sampling(self) -> dict[str, object]:
+        """What was stated, by the names of `engine.request.SamplingParams`."""
+        stated = {name: getattr(self, name) for name in SAMPLING}
+        if isinstance(self.stop, str):
+            stated["stop"] = (self.stop,)
+        return {name: value for name, value in stated.items() if value is not None}
+
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal digits of all but `sent_at`: equal for a request sent again."""
+        fields = self.model_dump(exclude={"sent_at"})
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+    def encode(self) -> bytes:
+        """Compact JSON in UTF-8, without what is None."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
+    """
+    Args:
+        caller: of the topic that it came on.
+
+    Raises:
+        Fault: 400, with one sentence on the first thing that is wrong.
+    """
+    if caller.request_id == EVERY:
+        raise Fault(400, f"request_id is {EVERY!r}; that is for cancels only", "request_id")
+    try:
+        request = ChatRequest.model_validate_json(payload)
+    except ValidationError as error:
+        raise _fault(error.errors(include_url=False)[0]) from None
+    except EngineError as error:
+        raise Fault.of(error.info()) from None
+    if request.request_id not in (None, caller.request_id):
+        raise Fault(
+            400,
+            f"request_id is {request.request_id!r}; it must be that of the topic, "
+            f"{caller.request_id!r}",
+            "request_id",
+        )
+    return request
+
+
+def _fault(detail: ErrorDetails) -> Fault:
+    """A sentence on what pydantic found."""
+    place, value = detail["loc"], detail["input"]
+    if detail["type"] == "json_invalid":
+        return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
+    if not place:
+        return Fault(400, f"the request is {_show(value)}; it must be an object with messages")
+    # What follows the name of a field of several types is the type that was tried.
+    place = place[: _DEPTHS.get(str(place[0]), 1)]
+    path = ".".join(_name(str(part)) for part in place)
+    if detail["type"] == "extra_forbidden":
+        model, noun = (ChatRequest, "request") if len(place) == 1 else (ChatTurn, "message")
+        names = ", ".join(model.model_fields)
+        return Fault(400, f"{path} is no field of a {noun}; allowed are {names}", path)
+    allowed = ALLOWED.get(".".join("*" if n == 1 else str(p) for n, p in enumerate(place)))
+    if allowed is None:
+        return _sampling_fault(path, value)
+    if detail["type"] == "missing":
+        return Fault(400, f"{path} is missing; it must be {allowed}", path)
+    if detail["type"] in ("too_long", "too_short"):
+        return Fault(400, f"{path} has {len(value)} entries; it must be {allowed}", path)
+    return Fault(400, f"{path} is {_show(value)}; it must be {allowed}", path)
+
+
+def _sampling_fault(name: str, value: object) -> Fault:
+    """What is wrong with a value that is of no type of a sampling parameter."""
+    try:
+        SamplingParams().override({name: value})
+    except InvalidRequestError as error:
+        return Fault.of(error.info())
+    return Fault(400, f"{name} is {_show(value)}; it must be a finite number", name)
+
+
+def _name(part: str) -> str:
+    return part if part.isprintable() and len(part) <= _MAX_NAME else reprlib.repr(part)
+
+
+def _show(value: object) -> str:
+    """A value in few characters, as JSON has it where it is one word."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return reprlib.repr(value)
+
+
+def _roles(roles: Sequence[str]) -> str:
+    """The first few of them."""
+    return ", ".join(roles[:4]) + (", …" if len(roles) > 4 else "")

@@ -1,0 +1,178 @@
+"""Settings of the MQTT gateway: the broker, this node, and what its users may take."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SecretStr,
+    model_validator,
+)
+
+from app.gateway.mqtt.address import AddressError, BrokerAddress, split_password
+from app.gateway.mqtt.topics import LEVEL, MAX_LEVEL, check_level
+from app.paths import Location
+
+# Where the embedded broker listens unless a URL says so.
+EMBEDDED_URL = "mqtt://127.0.0.1:1883"
+
+
+def _level(value: str) -> str:
+    try:
+        return check_level("it", value)
+    except ValueError:
+        raise ValueError(f"it must be {LEVEL}") from None
+
+
+def _own_level() -> str:
+    """This machine's name, as a level of a topic."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())
+    return name[:MAX_LEVEL] or "node"
+
+
+Level = Annotated[str, AfterValidator(_level)]
+
+
+class Quota(BaseModel):
+    """What one user may take.
+
+    Attributes:
+        requests: unfinished at once.
+        per_minute: requests begun in a minute; 0 is no limit.
+        max_priority: the highest that a request gets, whatever it asks for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: PositiveInt = 16
+    per_minute: NonNegativeInt = 0
+    max_priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
+
+
+class MqttSettings(BaseModel):
+    """What the gateway and `tui ask` are told.
+
+    Attributes:
+        url: the broker; a password in it becomes `password`. None is no gateway. With
+            `embedded_broker`, where that listens.
+        password: of the user in `url`.
+        password_file: a file whose first line is the password.
+        ca_file: certificates that the broker's must be signed by; None is those of the system.
+        cert_file: our certificate, where the broker asks for one.
+        key_file: its key; None is in `cert_file`.
+        pool: of the nodes that serve the same; a level of each topic.
+        node: this one.
+        protocol: auto is 5, else 3.1.1.
+        keepalive: s; a silent broker is given up within twice that.
+        delta_ms: what comes within it goes out as one delta.
+        deadline_ms: until when a request that states none must have ended.
+        max_request_bytes: larger requests are refused.
+        max_requests: unfinished, of all users.
+        drain_seconds: how long requests may go on when the program is to end.
+        embedded_broker: run amqtt on the loopback.
+        quota: of each user.
+        users: of these, instead.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str | None = None
+    password: SecretStr | None = None
+    password_file: Location | None = None
+    ca_file: Location | None = None
+    cert_file: Location | None = None
+    key_file: Location | None = None
+    pool: Level = "default"
+    node: Level = Field(default_factory=_own_level)
+    protocol: Literal["auto", "5", "3.1.1"] = "auto"
+    keepalive: int = Field(default=15, ge=2, le=3600)
+    delta_ms: int = Field(default=100, ge=0, le=10_000)
+    deadline_ms: int = Field(default=600_000, ge=1, le=86_400_000)
+    # Ends below the largest packet that the link asks brokers for, 1 MiB with topic and properties.
+    max_request_bytes: int = Field(default=262_144, ge=1024, le=1_000_000)
+    max_requests: PositiveInt = 1000
+    drain_seconds: float = Field(default=10.0, ge=0.0, le=3600.0, allow_inf_nan=False)
+    embedded_broker: bool = False
+    quota: Quota = Quota()
+    users: dict[Level, Quota] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("url"), str):
+            url, password = split_password(data["url"])
+            if password is not None:
+                return data | {"url": url, "password": password}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.url is None and not self.embedded_broker:
+            return self
+        address = self._address(None)
+        if self.password is not None and self.password_file is not None:
+            raise ValueError("password and password_file exclude each other; state one")
+        has_secret = self.password is not None or self.password_file is not None
+        if has_secret and address.username is None:
+            raise ValueError(
+                f"a password is set, but url is {str(address)!r}, without a user; write"
+                f" {address.scheme}://USER@HOST"
+            )
+        if self.embedded_broker:
+            if address.scheme != "mqtt" or not address.is_loopback or has_secret:
+                raise ValueError(
+                    f"url is {str(address)!r}, where the embedded broker cannot listen; it must be"
+                    " mqtt://127.0.0.1 with a port as needed and no password, or left out"
+                )
+            if self.protocol == "5":
+                raise ValueError("protocol is '5', and the embedded broker speaks 3.1.1")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a broker to serve on."""
+        return self.url is not None or self.embedded_broker
+
+    def address(self) -> BrokerAddress:
+        """The broker's address, with the password.
+
+        Raises:
+            AddressError: there is none, or `password_file` cannot be read.
+        """
+        return self._address(self._secret())
+
+    def _address(self, password: str | None) -> BrokerAddress:
+        url = self.url or (EMBEDDED_URL if self.embedded_broker else None)
+        if url is None:
+            raise AddressError("no broker is set: state --mqtt URL, TUI_MQTT, or url under [mqtt]")
+        return BrokerAddress.parse(
+            url,
+            password=password,
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+        )
+
+    def _secret(self) -> str | None:
+        if self.password is not None:
+            return self.password.get_secret_value()
+        if self.password_file is None:
+            return None
+        try:
+            lines = self.password_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise AddressError(f"password_file is {str(self.password_file)!r}; {why}") from None
+        if not lines or not lines[0]:
+            raise AddressError(
+                f"password_file is {str(self.password_file)!r}; its first line is empty"
+            )
+        return lines[0]

@@ -1,0 +1,79 @@
+"""Tally: what the gateway counts, for the panel and for the metrics."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.view import BadMessage, Rejection
+from engine.telemetry import Distribution, Samples
+
+WINDOW = 60.0
+BAD_KEPT = 20
+EXCERPT_BYTES = 200
+_USERS_KEPT = 1000
+
+
+class Tally:
+    """
+    Args:
+        clock: monotonic seconds.
+
+    Attributes:
+        accepted, finished: requests since the start.
+        rejected_by_user: how many of each user's were refused; of the last users only.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rejected: Counter[tuple[int, str]] = Counter()
+        self._bad: deque[BadMessage] = deque(maxlen=BAD_KEPT)
+        self._first_tokens = Samples()
+        self._ends: deque[float] = deque(maxlen=64)
+        self.accepted = 0
+        self.finished = 0
+        self.rejected_by_user: dict[str, int] = {}
+
+    def ended(self) -> None:
+        self.finished += 1
+        self._ends.append(self._clock())
+
+    def first_token(self, seconds: float) -> None:
+        """From publish to first token."""
+        self._first_tokens.add(self._clock(), seconds)
+
+    def refused(self, fault: Fault, user: str) -> None:
+        self._rejected[fault.code, fault.reason] += 1
+        count = self.rejected_by_user.pop(user, 0) + 1
+        self.rejected_by_user[user] = count
+        if len(self.rejected_by_user) > _USERS_KEPT:
+            del self.rejected_by_user[next(iter(self.rejected_by_user))]
+
+    def bad(self, topic: str, payload: bytes, code: int, reason: str) -> None:
+        """A message that was no request at all, or none that can be read."""
+        excerpt = payload[:EXCERPT_BYTES].decode("utf-8", "replace")
+        self._bad.appendleft(BadMessage(time.time(), topic, code, reason, excerpt))
+
+    def pace(self) -> float | None:
+        """Seconds between the last endings, on average; None where there are too few to tell."""
+        now = self._clock()
+        recent = [end for end in self._ends if end > now - WINDOW]
+        return (now - recent[0]) / len(recent) if len(recent) > 1 else None
+
+    @property
+    def rejected(self) -> tuple[Rejection, ...]:
+        """The most frequent first."""
+        return tuple(
+            Rejection(code, reason, count) for (code, reason), count in self._rejected.most_common()
+        )
+
+    @property
+    def bad_messages(self) -> tuple[BadMessage, ...]:
+        return tuple(self._bad)
+
+    @property
+    def first_tokens(self) -> Distribution:
+        """Publish to first token of the last minute, in seconds."""
+        return self._first_tokens.over(self._clock() - WINDOW)

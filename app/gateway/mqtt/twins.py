@@ -1,0 +1,78 @@
+"""TwinWatch: notices another program under our client identifier where the broker does not tell.
+
+MQTT 5 has a reason code for it, which Mosquitto 2.0.11 does not send; 3.1.1 has nothing. But the
+wills of both programs, and what both say of themselves, are kept at one topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from app.gateway.mqtt.connection import Inbound, Outgoing
+
+# For what the broker has kept to come after the subscription, once there is a suspicion.
+WAIT_SECONDS = 0.5
+# Once may be what a broker read from its disk when it was restarted.
+ENOUGH = 2
+_OWN_KEPT = 32
+
+
+class TwinWatch:
+    """Looks, at each connection after the first, at what is kept at the will's topic: if it is not
+    ours, somebody was connected in our place.
+
+    The older of the two finds out first, and yields, since the younger one disturbed it last.
+
+    Attributes:
+        topic: to subscribe to with QoS 0, so that nothing of it is kept in the session, which
+            twins share. None if there is no will, or it is not to be kept.
+    """
+
+    def __init__(self, will: Outgoing | None) -> None:
+        self.topic = will.topic if will is not None and will.retain else None
+        self._own = deque([will.payload] if will is not None else [], maxlen=_OWN_KEPT)
+        self._seen = asyncio.Event()
+        self.begin()
+
+    def begin(self) -> None:
+        """We were started, or told to come back: whoever yields, it is not us at once."""
+        self._is_first = True
+        self._times_seen = 0
+        self._seen.clear()
+
+    def publishes(self, message: Outgoing) -> None:
+        """We publish a message."""
+        if message.topic == self.topic:
+            self._own.append(message.payload)
+
+    def receives(self, message: Inbound) -> bool:
+        """A message came; whether it is for us."""
+        if message.topic != self.topic or message.acknowledge is not None:
+            return False
+        if message.retained and message.payload and not self._seen.is_set():
+            self._seen.set()
+            is_foreign = message.payload not in self._own
+            self._times_seen = self._times_seen + 1 if is_foreign and not self._is_first else 0
+        return True
+
+    async def found(self) -> bool:
+        """Whether there is a twin. To be asked after subscribing, before anything is published."""
+        if self._times_seen == ENOUGH - 1 and not self._seen.is_set():
+            try:
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await self._seen.wait()
+            except TimeoutError:
+                self._times_seen = 0
+        return self._times_seen >= ENOUGH
+
+    def lost(self, lasting: bool) -> None:
+        """The connection has gone.
+
+        Args:
+            lasting: whether it stood long enough for a twin to have come back meanwhile.
+        """
+        self._is_first = False
+        self._seen.clear()
+        if lasting:
+            self._times_seen = 0

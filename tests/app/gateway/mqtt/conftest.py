@@ -1,0 +1,31 @@
+"""Brokers. Mosquitto starts in 6 ms, so that each test has its own, with nothing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.gateway.mqtt.broker import EmbeddedBroker
+from tests.support.brokers import ExampleMosquitto, Mosquitto
+
+
+@pytest.fixture
+def broker() -> Iterator[Mosquitto]:
+    """Lets everybody do everything."""
+    with Mosquitto() as mosquitto:
+        yield mosquitto
+
+
+@pytest.fixture(scope="session")
+def amqtt() -> Iterator[EmbeddedBroker]:
+    """Speaks 3.1.1, also by websocket."""
+    with EmbeddedBroker(0, websocket_port=0) as embedded:
+        yield embedded
+
+
+@pytest.fixture(scope="session")
+def example() -> Iterator[ExampleMosquitto]:
+    """The configuration in examples/mosquitto."""
+    with ExampleMosquitto() as mosquitto:
+        yield mosquitto

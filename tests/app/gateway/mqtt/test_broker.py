@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from app.gateway.mqtt.broker import STOP_SECONDS, BrokerError, EmbeddedBroker
+from tests.support.brokers import free_port
+
+
+def test_it_listens_on_the_loopback_until_it_stops() -> None:
+    port = free_port()
+    threads = set(threading.enumerate())
+    broker = EmbeddedBroker(port)
+    assert broker.start() == broker.url == f"mqtt://127.0.0.1:{port}"
+    try:
+        with socket.create_connection(("127.0.0.1", port)):
+            began = time.monotonic()
+            broker.stop()
+        assert time.monotonic() - began < STOP_SECONDS
+    finally:
+        broker.stop()
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert set(threading.enumerate()) <= threads
+    with EmbeddedBroker(port) as again:
+        assert again.url == broker.url
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BrokerError) as caught:
+            EmbeddedBroker(port).start()
+    assert str(caught.value).startswith(f"port {port} of 127.0.0.1 is taken, perhaps by another")
+
+
+def test_amqtt_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "amqtt.broker", None)
+    with pytest.raises(BrokerError, match=r"pip install 'batchdeck\[broker\]'"):
+        EmbeddedBroker(0).start()
+
+
+def test_a_broker_that_was_not_started_may_be_stopped() -> None:
+    EmbeddedBroker(0).stop()

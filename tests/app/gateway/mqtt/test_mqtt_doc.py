@@ -1,0 +1,333 @@
+"""docs/mqtt.md says what the protocol is, and its examples run as they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import BaseModel
+
+from app.gateway.control import ControlMessage
+from app.gateway.mqtt import protocol
+from app.gateway.mqtt.faults import RETRYABLE, TYPES
+from app.gateway.mqtt.requests import ALLOWED
+from app.gateway.mqtt.settings import MqttSettings, Quota
+from app.gateway.mqtt.topics import LEVEL, PREFIX, Caller, Topics
+from tests.support.brokers import EXAMPLE, Mosquitto
+from tests.support.mqtt_peer import peer
+from tests.support.mqtt_serving import TIMEOUT, Serving, serving
+
+DOCS = Path(__file__).parents[4] / "docs"
+DOC = (DOCS / "mqtt.md").read_text(encoding="utf-8")
+SCHEMA_TEXT = (DOCS / "mqtt.schema.json").read_text(encoding="utf-8")
+SCHEMA = json.loads(SCHEMA_TEXT)
+
+MESSAGES = re.findall(r"```json (\w+)\n(.*?)```", DOC, re.DOTALL)
+EXAMPLES = dict(re.findall(r"```(?:sh|python)\n# example: (\S+)\n(.*?)```", DOC, re.DOTALL))
+MODELS: dict[str, type[BaseModel]] = {"ControlMessage": ControlMessage} | {
+    name: getattr(protocol, name)
+    for name in (
+        "ChatRequest",
+        "Accepted",
+        "DeltaReply",
+        "Final",
+        "ErrorReply",
+        "NodeCard",
+        "Metrics",
+    )
+}
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Cells of the rows of the table with this head."""
+    table = DOC.split(f"\n{heading}\n")[1].split("\n\n")[0]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[1:]]
+
+
+def test_the_schema_is_what_the_command_prints() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "app.gateway.mqtt.protocol"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (printed.stdout, printed.stderr) == (SCHEMA_TEXT, "")
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert MODELS.keys() <= SCHEMA["$defs"].keys()
+
+
+def fits(name: str, message: object) -> bool:
+    part = {"$ref": f"#/$defs/{name}", "$defs": SCHEMA["$defs"]}
+    return bool(jsonschema.Draft202012Validator(part).is_valid(message))
+
+
+@pytest.mark.parametrize(("name", "text"), MESSAGES, ids=[name for name, _ in MESSAGES])
+def test_a_message_shown_is_one(name: str, text: str) -> None:
+    message = MODELS[name].model_validate_json(text)
+    told = json.loads(message.model_dump_json())
+    shown = json.loads(text)
+    assert fits(name, shown)
+    # Of what the server sends all is shown; of requests what one may state.
+    asked = name in ("ChatRequest", "ControlMessage")
+    assert {key: told[key] for key in shown} == shown if asked else told == shown
+
+
+def test_every_kind_of_message_is_shown() -> None:
+    assert {name for name, _ in MESSAGES} == MODELS.keys()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": []},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "user", "content": "x"}], "temprature": 1},
+        {"messages": [{"role": "user", "content": "x"}], "session_id": "a/b"},
+        {"messages": [{"role": "user", "content": "x"}], "stop": [1]},
+        {"messages": [{"role": "user", "content": "x"}], "delta_qos": 2},
+        {},
+    ],
+)
+def test_the_schema_refuses_what_the_server_refuses(fields: dict[str, Any]) -> None:
+    assert not fits("ChatRequest", fields)
+    with pytest.raises(ValueError, match="validation error"):
+        protocol.ChatRequest.model_validate_json(json.dumps(fields))
+
+
+FIELDS = {row[0].strip("`"): row[1:] for row in rows("| field | allowed | default | meaning |")}
+
+
+def test_each_field_has_its_row() -> None:
+    assert list(FIELDS) == list(protocol.ChatRequest.model_fields)
+
+
+OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_row_of_a_field_says_what_is_so(name: str) -> None:
+    allowed, default, _ = FIELDS[name]
+    field = protocol.ChatRequest.model_fields[name]
+    if field.is_required():
+        assert default == "required"
+    else:
+        value = field.default
+        assert default == ("none" if value is None else f"`{json.dumps(value)}`")
+    if name in ALLOWED:
+        assert allowed == ALLOWED[name]
+    else:  # a sampling parameter, which the other guide has, too
+        assert re.search(rf"\n\| `{name}` \| [^|]*\| {re.escape(allowed)} \| ", OPERATING)
+
+
+def test_the_defaults_of_the_server_are_told() -> None:
+    settings = MqttSettings()
+    unset = f"none is as the server is set, {settings.deadline_ms} unless changed"
+    assert FIELDS["deadline_ms"][2].endswith(unset)
+    text = " ".join(DOC.split())
+    for part in (
+        f"within {settings.delta_ms} ms (the setting `delta_ms`)",
+        f"`max_request_bytes`, {settings.max_request_bytes:,} unless changed",
+        f"A user may have {Quota().requests} unfinished requests",
+        f"a priority of at most `max_priority`, {Quota().max_priority}.",
+        f"at most `max_requests`, {settings.max_requests:,}.",
+        f"`{settings.pool}` unless set",
+        f"What stands in braces is {LEVEL}.",
+    ):
+        assert part in text
+
+
+def test_each_error_has_its_row() -> None:
+    table = rows("| code | type | retryable | when |")
+    assert [(int(code), kind.strip("`")) for code, kind, _, _ in table] == list(TYPES.items())
+    assert {int(row[0]) for row in table if row[2] == "yes"} == RETRYABLE
+    assert all(row[2] in ("yes", "no") for row in table)
+
+
+def test_each_topic_has_its_row() -> None:
+    caller = Caller("{pool}", "{user}", "{client}", "{request_id}")
+    topics = Topics("{pool}", "{node}")
+    assert [row[0].strip("`") for row in rows("| topic | QoS, retained | from | what |")] == [
+        caller.request_topic,
+        caller.reply_topic,
+        caller.cancel_topic,
+        topics.status,
+        topics.metrics,
+        topics.knobs,
+        topics.knobs_set,
+        topics.knobs_result,
+    ]
+
+
+def test_the_access_list_is_that_of_the_example() -> None:
+    shown = re.findall(rf"^pattern \w+ {PREFIX}/.*", DOC, re.MULTILINE)
+    assert len(shown) == 4
+    assert re.findall(r"^pattern .*", (EXAMPLE / "acl").read_text(), re.MULTILINE) == shown
+
+
+def test_each_state_of_a_node_has_its_row() -> None:
+    states = SCHEMA["$defs"]["NodeCard"]["properties"]["state"]["enum"]
+    assert [row[0].strip("`") for row in rows("| state | meaning |")] == states
+
+
+# The examples, against a broker and a server.
+
+
+class Watch:
+    """A command that runs on; what it prints."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._limit = threading.Timer(TIMEOUT, self._process.kill)
+        self._limit.start()
+
+    def line(self, part: str) -> str:
+        """The next line with this in it."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if part in line:
+                return line
+        raise AssertionError(f"it ended before a line with {part!r}")
+
+    def close(self) -> None:
+        self._limit.cancel()
+        self._process.terminate()
+        self._process.communicate()
+
+
+class Shell:
+    """Runs examples as they stand, but for the port of the broker."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def command(self, name: str) -> list[str]:
+        script = EXAMPLES[name]
+        assert " -h localhost " in script
+        script = script.replace(" -h localhost ", f" -h localhost -p {self._port} ")
+        return ["bash", "-euc", script]
+
+    def run(self, name: str) -> list[dict[str, Any]]:
+        """What it prints, a JSON object a line."""
+        done = subprocess.run(
+            self.command(name), capture_output=True, text=True, check=False, timeout=TIMEOUT
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def served(broker: Mosquitto, tmp_path: Path) -> Iterator[Serving]:
+    with serving(broker.port, tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def shell(broker: Mosquitto) -> Shell:
+    return Shell(broker.port)
+
+
+def test_every_example_is_run() -> None:
+    """Here; a new one wants a test."""
+    names = "ask ask-311 session watch publish cancel knobs client.py"
+    assert list(EXAMPLES) == names.split()
+
+
+@pytest.mark.parametrize("name", ["ask", "ask-311"])
+def test_ask(served: Serving, shell: Shell, name: str) -> None:
+    with served.running():
+        [final] = shell.run(name)
+    assert (final["type"], final["attempt"]) == ("final", 1)
+    assert final["text"] == "You said: Why is the sky blue?"
+    [submission] = served.engine.submissions
+    assert submission.origin.user == "alice"
+
+
+def test_session(served: Serving, shell: Shell) -> None:
+    with served.running():
+        first, second = shell.run("session")
+    assert (first["type"], second["type"]) == ("final", "final")
+    _, submission = served.engine.submissions
+    assert [message.content for message in submission.messages] == [
+        "Be brief.",
+        "My name is Anna.",
+        "You said: My name is Anna.",
+        "What is my name?",
+    ]
+
+
+def test_watch_publish_and_cancel(served: Serving, shell: Shell) -> None:
+    watch = Watch(["bash", "-euc", f"exec {shell.command('watch')[2].strip()}"])
+    try:
+        assert '"state":"online"' in watch.line("llm/v1/default/node/box/status")
+        assert shell.run("publish") == []
+        assert '"type":"accepted"' in watch.line("llm/v1/default/rep/alice/shell/q3 ")
+        served.accepted(1)
+        for _ in range(3):
+            served.engine.advance()
+        assert '"type":"delta"' in watch.line("llm/v1/default/rep/alice/shell/q3 ")
+        assert shell.run("cancel") == []
+        served.until(lambda: not served.gateway.view().running)
+        assert '"code":499' in watch.line('"type":"error"')
+    finally:
+        watch.close()
+    served.check_idle()
+
+
+def test_knobs(served: Serving, shell: Shell) -> None:
+    with served.running():
+        [answer] = shell.run("knobs")
+    assert (answer["v"], answer["ok"]) == (1, True)
+    assert answer["knobs"]["order"]["requested"] == "fair"
+    assert answer["history"][-1]["who"] == "anna"
+
+
+def test_the_client_prints_the_reply_as_it_comes(
+    served: Serving, broker: Mosquitto, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def ask() -> dict[str, Any]:
+        async with asyncio.timeout(TIMEOUT):
+            return await client()("Hello there", port=broker.port)
+
+    with served.running():
+        final = asyncio.run(ask())
+    assert final["text"] == "You said: Hello there"
+    assert capsys.readouterr().out == "You said: Hello there\n"
+
+
+def test_the_client_asks_again_where_it_is_told_to(broker: Mosquitto, tmp_path: Path) -> None:
+    with (
+        serving(broker.port, tmp_path, quota=Quota(requests=1)) as served,
+        peer(broker.port) as other,
+    ):
+        other.ask("1")  # as the same user
+        served.accepted(1)
+
+        async def ask() -> dict[str, Any]:
+            async with asyncio.timeout(TIMEOUT):
+                task = asyncio.create_task(client()("Hello there", port=broker.port))
+                while not served.gateway.view().rejected:
+                    await asyncio.sleep(0.005)
+                with served.running():
+                    return await task
+
+        assert asyncio.run(ask())["text"] == "You said: Hello there"
+        assert [r.code for r in served.gateway.view().rejected] == [429]
+
+
+def client() -> Any:
+    """`ask` of the program."""
+    namespace: dict[str, Any] = {"__name__": "example"}
+    exec(compile(EXAMPLES["client.py"], "client.py", "exec"), namespace)
+    return namespace["ask"]
