@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 # with rich for the help text 0.3 s, settings 0.15 s, textual 0.3 s, torch seconds.
 import typer
 
+from app import argv
 from app.exits import ExitCode
 from app.versions import version
 
@@ -57,6 +58,82 @@ KnobTexts = Annotated[
     typer.Option("--knob", metavar="NAME=VALUE", help="Where a knob starts; repeatable."),
 ]
 
+# Of an engine, and what it starts with.
+DataType = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16."),
+]
+KvMemory = Annotated[
+    str | None,
+    typer.Option("--kv-memory", metavar="SIZE", help="Memory of the KV cache, such as 2GiB."),
+]
+NumBlocks = Annotated[
+    int | None, typer.Option("--num-blocks", metavar="N", help="Its blocks of 16 tokens, instead.")
+]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option("--max-model-len", metavar="N", help="Most tokens of a conversation."),
+]
+MaxNumSeqs = Annotated[
+    int | None, typer.Option("--max-num-seqs", metavar="N", help="Most sequences in the batch.")
+]
+MaxNumBatchedTokens = Annotated[
+    int | None, typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens in a step.")
+]
+System = Annotated[
+    str | None,
+    typer.Option("--system", metavar="TEXT", help="System prompt of new conversations."),
+]
+PinSystem = Annotated[bool | None, typer.Option("--pin-system", help="Never evict its blocks.")]
+
+# Of a reply.
+MaxTokens = Annotated[
+    int | None, typer.Option("--max-tokens", metavar="N", help="Most tokens of a reply.")
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option("--temperature", metavar="X", help="0 always takes the most likely token."),
+]
+TopP = Annotated[
+    float | None, typer.Option("--top-p", metavar="X", help="Nucleus of this probability.")
+]
+TopK = Annotated[
+    int | None,
+    typer.Option("--top-k", metavar="N", help="Only the N most likely tokens; 0 is all."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Makes sampling repeatable.")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="TEXT", help="Ends a reply; may be given several times."),
+]
+
+# Of a broker.
+Mqtt = Annotated[
+    str | None,
+    typer.Option("--mqtt", metavar="URL", help="Broker: mqtt, mqtts, ws or wss://USER@HOST:PORT."),
+]
+Pool = Annotated[
+    str | None, typer.Option("--pool", metavar="NAME", help="Pool of servers on the broker.")
+]
+Node = Annotated[
+    str | None, typer.Option("--node", metavar="NAME", help="This server's name in the pool.")
+]
+CaFile = Annotated[
+    Path | None, typer.Option("--ca-file", metavar="FILE", help="Who signs the broker's TLS.")
+]
+CertFile = Annotated[
+    Path | None, typer.Option("--cert-file", metavar="FILE", help="Our client certificate.")
+]
+KeyFile = Annotated[Path | None, typer.Option("--key-file", metavar="FILE", help="And its key.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option("--password-file", metavar="FILE", help="Its first line is the password."),
+]
+Embedded = Annotated[
+    bool | None,
+    typer.Option("--embedded-broker", help="Run a broker on the loopback, for trying it out."),
+]
+
 
 @app.callback(invoke_without_command=True, epilog="See docs/operating.md for all settings.")
 def _tui(
@@ -64,52 +141,24 @@ def _tui(
     model: Model = None,
     models: Models = None,
     device: Device = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="auto, float32, bfloat16 or float16."),
-    ] = None,
-    kv_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of the KV cache, such as 2GiB.")
-    ] = None,
-    num_blocks: Annotated[
-        int | None, typer.Option(metavar="N", help="Its blocks of 16 tokens, instead.")
-    ] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(metavar="N", help="Most tokens of a conversation.")
-    ] = None,
-    max_num_seqs: Annotated[
-        int | None, typer.Option(metavar="N", help="Most sequences in the batch.")
-    ] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Most tokens in a step.")
-    ] = None,
+    dtype: DataType = None,
+    kv_memory: KvMemory = None,
+    num_blocks: NumBlocks = None,
+    max_model_len: MaxModelLen = None,
+    max_num_seqs: MaxNumSeqs = None,
+    max_num_batched_tokens: MaxNumBatchedTokens = None,
     policy: Policy = None,
     knobs: KnobTexts = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="System prompt of new conversations.")
-    ] = None,
-    pin_system: Annotated[
-        bool | None, typer.Option("--pin-system", help="Never evict its blocks.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Most tokens of a reply.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(metavar="X", help="0 always takes the most likely token.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(metavar="X", help="Nucleus of this probability.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the N most likely tokens; 0 is all.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Makes sampling repeatable.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="Ends a reply; may be given several times."),
-    ] = None,
+    system: System = None,
+    pin_system: PinSystem = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    mqtt: Mqtt = None,
+    embedded_broker: Embedded = None,
     each: Annotated[
         bool, typer.Option("--each", help="Plain program: a line is a conversation, all at once.")
     ] = False,
@@ -136,7 +185,7 @@ def _tui(
     settings = _settings(context)
     from app import plain, process
 
-    if plain.is_terminal(sys.stdin) and plain.is_terminal(sys.stdout):
+    if process.is_terminal(sys.stdin) and process.is_terminal(sys.stdout):
         if each or as_json:
             raise typer.BadParameter(
                 "it is for the plain program, where standard input or output is no terminal",
@@ -144,6 +193,11 @@ def _tui(
             )
         code = process.run(settings, lambda: _interface(settings), stderr=False)
     else:
+        if mqtt is not None or embedded_broker:
+            raise typer.BadParameter(
+                "it is for the interface; without a terminal there is `tui serve`",
+                param_hint="--mqtt" if mqtt is not None else "--embedded-broker",
+            )
         code = process.run(
             settings, lambda: plain.run(settings, each=each, as_json=as_json), stderr=True
         )
@@ -173,6 +227,7 @@ def _doctor(
     model: Model = None,
     models: Models = None,
     device: Device = None,
+    mqtt: Mqtt = None,
     config: Config = None,
 ) -> None:
     """Show versions, device, memory and files, and what is missing."""
@@ -198,6 +253,96 @@ def _demo(
     from app import demo, process
 
     raise typer.Exit(process.run(settings, lambda: demo.run(settings), stderr=True))
+
+
+@app.command("serve")
+def _serve(
+    context: typer.Context,
+    mqtt: Mqtt = None,
+    embedded_broker: Embedded = None,
+    pool: Pool = None,
+    node: Node = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    model: Model = None,
+    models: Models = None,
+    device: Device = None,
+    dtype: DataType = None,
+    kv_memory: KvMemory = None,
+    num_blocks: NumBlocks = None,
+    max_model_len: MaxModelLen = None,
+    max_num_seqs: MaxNumSeqs = None,
+    max_num_batched_tokens: MaxNumBatchedTokens = None,
+    policy: Policy = None,
+    knobs: KnobTexts = None,
+    system: System = None,
+    pin_system: PinSystem = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    log_level: LogLevel = None,
+    config: Config = None,
+) -> None:
+    """Serve chats over MQTT, without a screen; SIGTERM lets what runs end."""
+    settings = _settings(context)
+    from app import process, serve
+
+    # What goes on is for whoever reads the service's log.
+    settings = settings.model_copy(update={"log_level": settings.log_level or "info"})
+    raise typer.Exit(process.run(settings, lambda: serve.run(settings), stderr=True))
+
+
+@app.command("ask")
+def _ask(
+    context: typer.Context,
+    question: Annotated[
+        str | None, typer.Argument(metavar="QUESTION", help="Else, and for -, standard input.")
+    ] = None,
+    mqtt: Mqtt = None,
+    pool: Pool = None,
+    password_file: PasswordFile = None,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Conversation that the server keeps for you.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System prompt; of a session, at its start.")
+    ] = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    priority: Annotated[
+        int,
+        typer.Option(min=-1_000_000, max=1_000_000, metavar="N", help="Larger goes first."),
+    ] = 0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400, metavar="S", help="Most seconds to wait in all.")
+    ] = 300.0,
+    no_stream: Annotated[
+        bool, typer.Option("--no-stream", help="Write the reply when it is whole.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write the server's last message: final or error.")
+    ] = False,
+    log_level: LogLevel = None,
+    config: Config = None,
+) -> None:
+    """Ask a server over MQTT, and write its reply as it comes."""
+    settings = _settings(context)
+    from app import ask, process
+
+    options = ask.Options.of(context.params)
+    raise typer.Exit(process.run(settings, lambda: ask.run(settings, options), stderr=False))
 
 
 @app.command("bench")
@@ -370,24 +515,27 @@ def _simulate(
 
 def _interface(settings: Settings) -> int:
     from app import tui
+    from app.serve import mqtt_gateway
     from app.serving import load_model
     from app.store import Store
     from engine.host import EngineHost
 
     store = Store(settings.store_file)
+    client = EngineHost(load_model)
     try:
-        return tui.run(EngineHost(load_model), store, settings, settings.load_request())
+        with mqtt_gateway(settings, client) as gateway:
+            return tui.run(client, store, settings, settings.load_request(), gateway)
     finally:
         store.close()
 
 
 def _flags(context: typer.Context) -> dict[str, object]:
     """The settings on the command line; None, or no value at all, is not stated."""
-    from app.settings import NAMES, SAMPLING_NAMES
+    from app.settings import MQTT_NAMES, NAMES, SAMPLING_NAMES
 
     # Where no knobs are taken, a policy is something to compare.
     own = ("policy",) if "knobs" in context.params else ()
-    names = {*NAMES, *SAMPLING_NAMES, *own}
+    names = {*NAMES, *SAMPLING_NAMES, *MQTT_NAMES, *own}
     return {
         name: None if value in ([], ()) else value
         for name, value in context.params.items()
@@ -424,4 +572,5 @@ def _refuse_options(context: typer.Context) -> None:
 
 
 def main() -> None:
+    argv.hide_password()
     app(prog_name="tui")

@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.plain import is_terminal
-from app.process import StreamError
+from app.process import StreamError, is_terminal
 from app.settings import SettingsError
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from app.columns import align
 from app.exits import ExitCode
-from app.plain import error_terminal
-from app.process import show
+from app.process import error_terminal, show
 from app.serving import serving
 from app.session import ChatSession
 from app.settings import Settings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import platform
 import shutil
@@ -12,6 +14,10 @@ from pathlib import Path
 
 from app.columns import align
 from app.exits import ExitCode
+from app.gateway.mqtt.address import AddressError, BrokerAddress
+from app.gateway.mqtt.client import AskClient, AskError
+from app.gateway.mqtt.link import LinkState
+from app.gateway.mqtt.settings import MqttSettings
 from app.machine import cpu_features, gpu_memory, host_memory, most_free_memory, num_cores
 from app.models import examine
 from app.process import show
@@ -21,6 +27,9 @@ from engine.errors import EngineError
 from engine.model.memory import show_bytes
 from engine.model.registry import Availability, Registry
 
+log = logging.getLogger(__name__)
+
+BROKER_SECONDS = 5.0
 CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 INSTALL = {"torch": CPU_TORCH, "batchdeck": "make setup"}
 
@@ -65,6 +74,7 @@ def run(settings: Settings, config: Path | None, trouble: SettingsError | None) 
         "Machine": list(_machine()),
         "Model": [*_torch(settings), _model(settings)],
         "Terminal": list(_terminal()),
+        **({"MQTT": list(_mqtt(settings.mqtt))} if settings.mqtt.is_on else {}),
         "Files": list(_files(settings, config, trouble)),
     }
     show(to_text(report))
@@ -189,6 +199,30 @@ def _colours(kind: str) -> str:
     if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         return f"16 million ({kind})"
     return f"256 ({kind})" if "256" in kind else f"8 or 16 ({kind or 'TERM is not set'})"
+
+
+def _mqtt(settings: MqttSettings) -> Iterator[Finding]:
+    if settings.embedded_broker:
+        yield Finding("broker", "embedded, started with the server")
+        return
+    try:
+        address = settings.address()
+    except AddressError as error:
+        yield Finding("broker", str(settings.url), str(error))
+        return
+    ca = str(settings.ca_file or "the system's certificates")
+    yield Finding("encryption", f"TLS, checked by {ca}" if address.is_tls else "none")
+    try:
+        state = asyncio.run(_connect(settings, address))
+    except AskError as error:
+        yield Finding("broker", str(address), str(error))
+    else:
+        yield Finding("broker", f"{address}, answers by MQTT {state.protocol}")
+
+
+async def _connect(settings: MqttSettings, address: BrokerAddress) -> LinkState:
+    async with AskClient(settings, address, log.info) as client:
+        return await client.connected(BROKER_SECONDS)
 
 
 def _files(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import TextIO
 
 from app.exits import ExitCode
 from app.gateway.stdio import Source, StdioGateway
-from app.process import StreamError, complain
+from app.process import StreamError, complain, error_terminal
 from app.serving import serving
 from app.settings import Settings
 from engine.knobs import Knobs
@@ -46,16 +45,6 @@ def run(settings: Settings, *, each: bool, as_json: bool) -> int:
         except OSError as error:
             raise StreamError(f"standard input or output failed: {error.strerror}") from error
     return ExitCode.OK if answered else ExitCode.FAILED
-
-
-def error_terminal() -> TextIO | None:
-    """Standard error, if a person is looking at it."""
-    return sys.stderr if is_terminal(sys.stderr) else None
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    """Python has None for a stream that was closed when it started."""
-    return stream is not None and stream.isatty()
 
 
 def _input() -> Source:

@@ -9,12 +9,14 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import TextIO
 
 import typer
 
 from app.crash import CrashReporter
 from app.database import StoreError
 from app.exits import ExitCode
+from app.gateway.mqtt.address import AddressError
 from app.logs import set_up
 from app.serving import ModelLoadError
 from app.settings import Settings, SettingsError, unknown_variables
@@ -28,13 +30,24 @@ class StreamError(Exception):
 
 _CODES: dict[type[Exception], ExitCode] = {
     SettingsError: ExitCode.USAGE,
+    AddressError: ExitCode.USAGE,
     ModelLoadError: ExitCode.NO_MODEL,
     StoreError: ExitCode.NO_FILE,
     StreamError: ExitCode.NO_FILE,
 }
 
 
-def show(text: str) -> None:
+def is_terminal(stream: TextIO | None) -> bool:
+    """Python has None for a stream that was closed when it started."""
+    return stream is not None and stream.isatty()
+
+
+def error_terminal() -> TextIO | None:
+    """Standard error, if a person is looking at it."""
+    return sys.stderr if is_terminal(sys.stderr) else None
+
+
+def show(text: str, end: str = "\n") -> None:
     """Print at once, for whoever reads along in a pipe.
 
     Raises:
@@ -42,7 +55,7 @@ def show(text: str) -> None:
         BrokenPipeError: nobody reads it any more.
     """
     try:
-        print(text, flush=True)
+        print(text, end=end, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -79,7 +92,7 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool) -> int:
         except BrokenPipeError:
             _discard_output()
             return ExitCode.CLOSED_PIPE
-        except (SettingsError, ModelLoadError, StoreError, StreamError) as error:
+        except tuple(_CODES) as error:
             complain(str(error))
             if isinstance(error, StreamError):
                 _discard_output()

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-PACKAGES = ("batchdeck", "torch", "transformers", "safetensors", "textual", "pydantic", "typer")
+PACKAGES = (
+    "batchdeck",
+    "torch",
+    "transformers",
+    "safetensors",
+    "textual",
+    "pydantic",
+    "typer",
+    "aiomqtt",
+)
 
 
 def version(package: str) -> str:

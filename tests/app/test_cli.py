@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app import cli, demo, plain, serving
+from app import cli, demo, plain, serve, serving
 from app.exits import ExitCode
 from app.settings import Settings
 from engine.client import LoadRequest
@@ -23,6 +23,7 @@ HEAVY = (
     "rich",
     "pydantic",
     "asyncio",
+    "aiomqtt",
     "engine",
     "app.settings",
 )
@@ -45,7 +46,7 @@ def test_help_and_version_load_nothing_of_weight(flag: str) -> None:
     assert ran.stdout.startswith("batchdeck " if flag == "--version" else "Usage: tui ")
 
 
-@pytest.mark.parametrize("command", ["models", "doctor", "demo"])
+@pytest.mark.parametrize("command", ["models", "doctor", "demo", "serve", "ask"])
 def test_each_command_has_help(command: str) -> None:
     result = tui(command, "--help")
     assert result.exit_code == 0
@@ -119,6 +120,34 @@ def test_a_flag_that_is_not_given_leaves_the_rest_as_it_is(
         assert seen[-1].knobs == {"policy": "dynamic", "batch_window_ms": 5.0}
 
 
+def test_flags_reach_the_server(own_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        seen.append(settings)
+        return ExitCode.OK
+
+    monkeypatch.setattr(serve, "run", run)
+    flags = (
+        "--mqtt mqtts://gpu:geheim@host --pool lab --node box --ca-file ca --cert-file c"
+        " --key-file k --model m --system S --max-tokens 5 --policy orca --num-blocks 7"
+    )
+    assert tui("serve", *flags.split()).exit_code == ExitCode.OK
+    (settings,) = seen
+    mqtt = settings.mqtt
+    assert (mqtt.url, mqtt.pool, mqtt.node) == ("mqtts://gpu@host", "lab", "box")
+    assert (mqtt.ca_file, mqtt.cert_file, mqtt.key_file) == (Path("ca"), Path("c"), Path("k"))
+    assert mqtt.address().password == "geheim"
+    assert (settings.model, settings.system, settings.num_blocks) == ("m", "S", 7)
+    assert (settings.sampling, settings.knobs) == ({"max_tokens": 5}, {"policy": "orca"})
+    assert settings.log_level == "info"
+
+    flags = "--embedded-broker --log-level error"
+    assert tui("serve", *flags.split()).exit_code == ExitCode.OK
+    assert seen[-1].mqtt.embedded_broker
+    assert seen[-1].log_level == "error"
+
+
 WRONG = {
     "--nope": "No such option: --nope",
     "nope": "No such command 'nope'",
@@ -143,6 +172,13 @@ WRONG = {
     "--json models": "--json: it stands before models; options of models come after it",
     "--seed 1 demo": "--seed: it stands before demo",
     "--temperature 0 demo": "--temperature: it stands before demo",
+    "--mqtt mqtt://host": "--mqtt: it is for the interface; without a terminal",
+    "--embedded-broker": "--embedded-broker: it is for the interface",
+    "--mqtt mqtt://host serve": "--mqtt: it stands before serve",
+    "serve": "no broker is set: state --mqtt URL",
+    "serve --mqtt host": "--mqtt: the broker's address 'host' is not mqtt://HOST",
+    "serve --mqtt mqtt://host --pool a/b": "--pool: mqtt.pool is 'a/b'; ",
+    "ask --mqtt mqtt://host --timeout 0 hi": "--timeout",
     "models --models nothere.toml": "nothere.toml: No such file or directory",
 }
 

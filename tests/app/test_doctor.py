@@ -10,6 +10,7 @@ from app import doctor
 from app.exits import ExitCode
 from app.settings import PREFIX, Settings
 from app.versions import PACKAGES, version
+from tests.support.brokers import Mosquitto
 
 Examine = Callable[..., tuple[int, str]]
 
@@ -107,3 +108,24 @@ def test_a_store_that_cannot_be_written(examine: Examine, tmp_path: Path) -> Non
     assert code == ExitCode.FAILED
     assert "store: " in text.partition("\nMissing\n")[2]
     assert "cannot be written; set data_dir to another place" in text
+
+
+def test_a_broker_is_examined_where_one_is_stated(examine: Examine) -> None:
+    assert "MQTT" not in examine()[1]
+    with Mosquitto() as mosquitto:
+        url = f"mqtt://alice:geheim@127.0.0.1:{mosquitto.port}"
+        code, text = examine(mqtt=url)
+        assert code == ExitCode.OK
+        assert "\nMQTT\n  encryption  none\n" in text
+        assert f"mqtt://alice@127.0.0.1:{mosquitto.port}, answers by MQTT 5\n" in text
+    code, text = examine(mqtt=url)
+    assert code == ExitCode.FAILED
+    told = f"cannot connect to mqtt://alice@127.0.0.1:{mosquitto.port}: no broker listens there"
+    assert f"\nMissing\n  broker: {told}" in text
+    assert "geheim" not in text
+
+
+def test_a_password_file_that_cannot_be_read(examine: Examine, tmp_path: Path) -> None:
+    code, text = examine(mqtt="mqtt://a@127.0.0.1", password_file=str(tmp_path / "nothere"))
+    assert code == ExitCode.FAILED
+    assert "\n  broker: password_file is " in text

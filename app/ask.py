@@ -1,0 +1,222 @@
+"""ask: one question to a server over MQTT, its answer on standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from app.exits import ExitCode
+from app.gateway.mqtt.client import AskClient, AskError
+from app.gateway.mqtt.replies import Accepted, DeltaReply, Final
+from app.gateway.mqtt.requests import ChatRequest, ChatTurn
+from app.gateway.mqtt.topics import check_level
+from app.process import StreamError, complain, is_terminal, show
+from app.settings import Settings, SettingsError
+
+# What comes from afar must not move the cursor, nor do what else a terminal obeys.
+_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), " ")
+
+SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked, and how.
+
+    Attributes:
+        question: None or "-" is what standard input holds.
+        system: None leaves it to the server.
+        session: a conversation that the server keeps for the user.
+        timeout: seconds in all.
+        sampling: what is stated; the rest is as the server has it.
+    """
+
+    question: str | None
+    system: str | None
+    session: str | None
+    priority: int
+    timeout: float
+    no_stream: bool
+    as_json: bool
+    sampling: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """From the parameters of the command line."""
+        sampling = {name: params[name] for name in SAMPLING if params[name] is not None}
+        stop = tuple(sampling.pop("stop", ()))
+        return cls(
+            sampling={**sampling, "stop": stop} if stop else sampling,
+            **{name: params[name] for name in cls.__slots__ if name != "sampling"},
+        )
+
+    def request(self, question: str) -> ChatRequest:
+        """
+        Raises:
+            SettingsError: the session's name cannot stand as one, or a text is not UTF-8.
+        """
+        try:
+            if self.session is not None:
+                check_level("--session", self.session)
+            turns = [ChatTurn(role="user", content=question)]
+            if self.system is not None:
+                turns.insert(0, ChatTurn(role="system", content=self.system))
+            for text in (question, self.system or "", *self.sampling.get("stop", ())):
+                text.encode()  # what the shell passed may be anything
+            return ChatRequest(
+                messages=tuple(turns),
+                session_id=self.session,
+                priority=self.priority,
+                stream=not (self.no_stream or self.as_json),
+                # Past it nobody waits: then it need not be computed.
+                deadline_ms=round(self.timeout * 1e3),
+                **self.sampling,
+            )
+        except UnicodeError:
+            raise SettingsError("QUESTION, --system and --stop must be UTF-8") from None
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+
+
+class ReplyWriter:
+    """Writes a reply as it comes; what it wrote is always the beginning of an attempt's text.
+
+    Deltas come without a guarantee: after a gap it waits for the whole text.
+
+    Args:
+        write: gets text.
+        notice: gets sentences for a person.
+    """
+
+    def __init__(self, write: Callable[[str], None], notice: Callable[[str], None]) -> None:
+        self._write = write
+        self._notice = notice
+        self._of: tuple[str, int] | None = None
+        self._next = 0
+        self._written = ""
+
+    def hear(self, reply: Accepted | DeltaReply) -> None:
+        self._begin(reply.request_id, reply.attempt)
+        if isinstance(reply, DeltaReply) and reply.seq == self._next:
+            self._next += 1
+            self._put(reply.text)
+
+    def end(self, final: Final) -> None:
+        self._begin(final.request_id, final.attempt)
+        if not final.text.startswith(self._written):
+            self.break_off()
+        self._put(final.text[len(self._written) :])
+        self._write("\n")
+
+    def break_off(self) -> None:
+        """What comes next, from wherever, begins a line."""
+        if self._written:
+            self._write("\n")
+        self._written = ""
+
+    def _begin(self, request_id: str, attempt: int) -> None:
+        if self._of == (request_id, attempt):
+            return
+        if self._written:
+            self.break_off()
+            self._notice("the server began anew; what stands above is void")
+        self._of = (request_id, attempt)
+        self._next = 0
+
+    def _put(self, text: str) -> None:
+        self._written += text
+        if text:
+            self._write(text)
+
+
+def run(settings: Settings, options: Options) -> int:
+    """Ask, and write the answer as it comes; returns the exit code.
+
+    Raises:
+        SettingsError: there is no question, or something in it or in the options is wrong.
+        AddressError: no broker is stated, or its password cannot be read.
+        StreamError: the input or output failed.
+        BrokenPipeError: nobody reads the output any more.
+    """
+    request = options.request(_question(options.question))
+    writer = ReplyWriter(_write, complain)
+    try:
+        final = asyncio.run(_ask(settings, options, request, writer))
+    except AskError as error:
+        writer.break_off()
+        if options.as_json and error.reply is not None:
+            show(error.reply.encode().decode())
+        else:
+            _complain(str(error))
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        writer.break_off()
+        raise
+    except asyncio.CancelledError:  # by the handler of SIGTERM
+        writer.break_off()
+        return ExitCode.TERMINATED
+    if options.as_json:
+        show(final.encode().decode())
+        return ExitCode.OK
+    writer.end(final)
+    if is_terminal(sys.stderr):
+        complain(_costs(final))
+    return ExitCode.OK
+
+
+async def _ask(
+    settings: Settings, options: Options, request: ChatRequest, writer: ReplyWriter
+) -> Final:
+    task = asyncio.current_task()
+    assert task is not None
+    if sys.platform != "win32":
+        # As Ctrl-C has it: the server is told before we go.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with AskClient(settings.mqtt, settings.mqtt.address(), _complain) as client:
+        heard = writer.hear if request.stream else lambda _: None
+        return await client.ask(request, options.timeout, heard)
+
+
+def _write(text: str) -> None:
+    show(text.translate(_CONTROLS) if is_terminal(sys.stdout) else text, end="")
+
+
+def _complain(message: str) -> None:
+    complain(message.translate(_CONTROLS))
+
+
+def _question(stated: str | None) -> str:
+    """
+    Raises:
+        SettingsError: there is none.
+        StreamError: standard input cannot be read, or is not UTF-8.
+    """
+    if stated is None and is_terminal(sys.stdin):
+        raise SettingsError("QUESTION is missing; it must be stated, or - to type it here")
+    try:
+        if stated is None or stated == "-":
+            stated = sys.stdin.buffer.read().decode() if sys.stdin is not None else ""
+    except OSError as error:
+        raise StreamError(f"standard input cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StreamError(f"standard input is not UTF-8: {error}") from None
+    if not stated.strip():
+        raise SettingsError("QUESTION is empty; it must have some text")
+    return stated
+
+
+def _costs(final: Final) -> str:
+    usage, timings = final.usage, final.timings
+    parts = [
+        f"{usage.prompt_tokens:,} tokens of prompt, {usage.cached_tokens:,} of them cached",
+        f"{usage.completion_tokens:,} of reply",
+    ]
+    if timings.ttft_ms is not None:
+        parts.append(f"the first after {timings.ttft_ms:,.0f} ms")
+    if timings.tpot_ms is not None:
+        parts.append(f"then {timings.tpot_ms:.1f} ms each")
+    return ", ".join(parts)
