@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import App, SystemCommand
@@ -33,6 +33,9 @@ from engine.errors import EngineError
 from widgets.glyphs import ASCII, UNICODE
 from widgets.transcript import Transcript
 
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
+
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 3.0
@@ -41,7 +44,7 @@ THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 
 
 class Tui(App[int]):
-    """One `Deck` over an engine.
+    """One `Deck` over an engine and, if there is one, an MQTT gateway.
 
     Attributes:
         crash: what ended the application, if it was not the user.
@@ -55,7 +58,12 @@ class Tui(App[int]):
     ]
 
     def __init__(
-        self, client: EngineClient, store: Store, settings: Settings, load: LoadRequest
+        self,
+        client: EngineClient,
+        store: Store,
+        settings: Settings,
+        load: LoadRequest,
+        gateway: Gateway | None = None,
     ) -> None:
         super().__init__()
         theme = THEMES.get(settings.theme or "dark", settings.theme or "")
@@ -70,9 +78,10 @@ class Tui(App[int]):
         self._pinned = settings.pinned
         self._quitting = False
         self._sessions = SessionList(
-            client, store, system=settings.system, sampling=settings.sampling
+            client, store, system=settings.system, sampling=settings.sampling, gateway=gateway
         )
-        self.deck = Deck(client, self._sessions, ASCII if settings.ascii else UNICODE)
+        glyphs = ASCII if settings.ascii else UNICODE
+        self.deck = Deck(client, self._sessions, glyphs, gateway)
         self.set_class(settings.ascii, "-ascii")
         names = key_names(self, self.deck)
         for name in settings.keys:
@@ -147,6 +156,7 @@ class Tui(App[int]):
         markup: bool = False,
     ) -> None:
         """Say something in passing. Titles and file names have brackets: nothing is markup."""
+        message = "\n".join(map(UNICODE.fit, message.split("\n")))
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
     def switch_model(self, model: str) -> None:
@@ -169,7 +179,7 @@ class Tui(App[int]):
         self._sessions.stop_all()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STOP_SECONDS
-        while self._sessions.num_busy and loop.time() < deadline:
+        while self._sessions.num_own_busy and loop.time() < deadline:
             self._sessions.poll()
             await asyncio.sleep(0.02)
         self._sessions.close_all()
@@ -221,10 +231,17 @@ class Tui(App[int]):
         self._exit_renderables.clear()
 
 
-def run(client: EngineClient, store: Store, settings: Settings, load: LoadRequest) -> int:
+def run(
+    client: EngineClient,
+    store: Store,
+    settings: Settings,
+    load: LoadRequest,
+    gateway: Gateway | None = None,
+) -> int:
     """Run the interface until the user leaves; returns the exit code.
 
     The screen is painted first; then the engine is told to load, and at the end to shut down.
+    A gateway is shown; it is the caller's to start and to close.
 
     Raises:
         SettingsError: the theme is unknown, or the name of a key.
@@ -232,7 +249,7 @@ def run(client: EngineClient, store: Store, settings: Settings, load: LoadReques
     """
     read_alt_keys()
     try:
-        app = Tui(client, store, settings, load)
+        app = Tui(client, store, settings, load, gateway)
     except BaseException:
         client.shutdown()
         raise

@@ -7,6 +7,7 @@ from rich.style import Style
 
 from engine.knobs import Knobs
 from engine.snapshot import EnginePhase, EngineStatus, Snapshot
+from widgets.broker_state import BrokerState
 from widgets.figures import compact, count, duration, percent, size_of
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.history import History
@@ -30,6 +31,7 @@ class KpiStrip(LineView):
         self._status = EngineStatus(EnginePhase.EMPTY)
         self._tokens_per_second = 0.0
         self._prefill_per_second = 0.0
+        self._broker: BrokerState | None = None
         self._history = History()
 
     def show(
@@ -38,14 +40,16 @@ class KpiStrip(LineView):
         status: EngineStatus,
         tokens_per_second: float,
         prefill_per_second: float,
+        broker: BrokerState | None = None,
     ) -> None:
         """Show the engine; each call is one more point of the throughput's course.
 
         Args:
             tokens_per_second: output tokens of all sessions together.
             prefill_per_second: prompt tokens computed.
+            broker: said first unless all is well; None where there is none.
         """
-        self._snapshot, self._status = snapshot, status
+        self._snapshot, self._status, self._broker = snapshot, status, broker
         self._tokens_per_second = tokens_per_second
         self._prefill_per_second = prefill_per_second
         self._history.add(tokens_per_second)
@@ -54,9 +58,15 @@ class KpiStrip(LineView):
     def draw(self, width: int, height: int) -> list[Line]:
         status, palette = self._status, self.palette
         line = self.line(width).add(" ", palette.text)
+        broker = self._broker
+        if broker is not None and broker is not BrokerState.ONLINE:
+            sign = f"{self.glyphs.marks[broker.mark]} MQTT {broker}"
+            self._write_part(line, (sign, palette.marks[broker.mark]))
         if self._snapshot is not None and status.phase in (EnginePhase.READY, EnginePhase.DRAINING):
             self._write_running(line, self._snapshot)
-        elif status.phase is EnginePhase.LOADING:
+            return [line]
+        self._write_part(line, ("", palette.text))  # the divider, where something stands before it
+        if status.phase is EnginePhase.LOADING:
             self._write_loading(line)
         else:
             failed = status.phase is EnginePhase.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -12,6 +13,12 @@ from widgets.typeset import Document, Row, Typesetter, wrap
 
 INDENT = 2
 BLANK = Row()
+
+# What a terminal would obey, and the marks that turn the direction of what stands around them.
+# Joiners and the like stay: Persian words and emoji sequences are spelt with them.
+_HARMFUL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +67,12 @@ class Passage:
         return self._set_body()
 
     def _set_body(self) -> int:
-        stayed = 0
+        stayed, text = 0, _HARMFUL.sub("", self.entry.text)
         if self._document is not None:
-            stayed = self._document.grow(self.entry.text, complete=not self.entry.growing)
+            stayed = self._document.grow(text, complete=not self.entry.growing)
             self._body = self._document.rows
         else:
-            self._body = list(wrap(Content(self.entry.text), self._width))
+            self._body = list(wrap(Content(text), self._width))
         before, self._last_text = self._last_text, self._find_last_text()
         if self._note_below(self.entry):
             style = ".failed" if self.entry.failed else ".muted"
@@ -113,7 +120,8 @@ class Passage:
     def _header(self) -> Content:
         entry = self.entry
         author_style = ".user" if entry.role == "user" else ".assistant"
-        header = Content.assemble((entry.author, author_style), (f"  {entry.clock}", ".muted"))
+        author = self._glyphs.fit(entry.author)
+        header = Content.assemble((author, author_style), (f"  {entry.clock}", ".muted"))
         if entry.note:
             # What failed has a sentence, and it may be a long one: it stands below the text.
             note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")

@@ -144,6 +144,7 @@ class Prompt(Widget, can_focus=False):
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._glyphs = glyphs
+        self._hint = self._refusal = ""
         self.area = PromptArea()
 
     def compose(self) -> ComposeResult:
@@ -158,7 +159,13 @@ class Prompt(Widget, can_focus=False):
         """Name the keys while the prompt is empty."""
         history = "↑" if self._glyphs.unicode else "up"
         keys = f"({send} send · {newline} newline · {history} history)"
-        self.area.placeholder = self._glyphs.fit(f"Ask…  {keys}")
+        self._hint = self._glyphs.fit(f"Ask…  {keys}")
+        self.area.placeholder = self._refusal or self._hint
+
+    def refuse(self, refusal: str) -> None:
+        """Say why nothing can be said, while the prompt is empty; nothing where something can."""
+        self._refusal = self._glyphs.fit(refusal)
+        self.area.placeholder = self._refusal or self._hint
 
     def take(self) -> str:
         """What is written, for sending, which empties the prompt; empty if it is only blanks."""

@@ -54,8 +54,9 @@ SORTS = (BY_STATE, "ID", "title", "src", *_BY_NAME)
 
 
 def title_of(view: RequestView) -> str:
-    """What a person calls the request."""
-    return view.origin.title or view.request_id
+    """What a person calls the request, with who asked where that is not the screen's user."""
+    origin, title = view.origin, view.origin.title or view.request_id
+    return title if origin.source == "screen" else f"@{origin.user} {title}"
 
 
 def sort_key(view: RequestView, column: str) -> tuple[bool, float | str]:

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from engine.snapshot import Goodput, RequestView
-from widgets.figures import count
+from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs, Mark, letter, state_mark
 from widgets.line import Line, shorten
 from widgets.scroll_panel import ScrollPanel
@@ -191,11 +191,11 @@ class SessionTable(ScrollPanel, can_focus=True):
         parts = [
             f"{view.ordinal} {title}",
             note,
+            f"priority {count(view.priority)}" if view.priority else "",
             f"prompt {count(view.prompt_tokens)}, {count(view.cached_tokens)} cached",
             f"output {count(view.output_tokens)}/{count(view.max_output_tokens)}",
             _blocks(view),
             f"preempted {view.preemptions}×" if view.preemptions else "",
-            f"priority {view.priority}" if view.priority else "",
         ]
         return " · ".join(part for part in parts if part)
 
@@ -269,7 +269,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         line.cell(self.glyphs.cursor if current else "", CURSOR_WIDTH, palette.strong + over)
         line.add(letter(view.ordinal), palette.owner(view.ordinal) + over)
         line.cell(str(view.ordinal), ID_WIDTH - 2, muted, "right").add(" ", gap)
-        line.cell(title_of(view), columns.title, text).add(" ", gap)
+        line.cell(self._priority(view) + title_of(view), columns.title, text).add(" ", gap)
         if columns.source:
             line.cell(view.origin.source, columns.source, muted).add(" ", gap)
         again = f" {self.glyphs.marks[Mark.PREEMPTED]}{view.preemptions}"
@@ -291,6 +291,13 @@ class SessionTable(ScrollPanel, can_focus=True):
             style = palette.bad if mark is Mark.FAILED else palette.text
             line.add(" ", gap).cell(note, max(line.room, 0), style + over)
         return line.pad(gap)
+
+    def _priority(self, view: RequestView) -> str:
+        """What stands before the title of a request that goes before others, or after them."""
+        if not view.priority:
+            return ""
+        arrow = self.glyphs.up if view.priority > 0 else self.glyphs.down
+        return f"{arrow}{compact(abs(view.priority))} "
 
     def _judge(self, value: float | None, figure: Figure, fine: Style) -> Style:
         """The style of a figure: `fine` unless it is above its target."""

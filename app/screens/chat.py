@@ -52,6 +52,7 @@ class ChatPane(Vertical):
                 self._shown.draft = self.prompt.text
             self._shown = session
             self.prompt.load(session.draft, session.history)
+            self.prompt.refuse(session.refusal)
         entries = self._entries.of(session, views, self._engine.status, self._engine.paused)
         self.transcript.show(session.key, entries, greeting(self._engine.status))
         snapshot = self._engine.snapshot
@@ -91,7 +92,7 @@ def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool
     """The state of a session: of its reply in the making, else whether the last one failed."""
     messages = session.chat.messages
     if session.chat.is_busy:
-        view = views.get(messages[-1].request_id or "")
+        view = views.get(session.request_id)
         # Until the next snapshot an ended request may still be listed, and a new one not yet.
         return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
     failed = bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
@@ -100,6 +101,8 @@ def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool
 
 def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
     """Tokens of the conversation so far, as the engine last counted them."""
+    if view := views.get(session.request_id):
+        return view.prompt_tokens + view.output_tokens
     for message in reversed(session.chat.messages):
         if view := views.get(message.request_id or ""):
             return view.prompt_tokens + view.output_tokens

@@ -32,6 +32,8 @@ def commands(deck: Deck) -> Iterator[SystemCommand]:
         does = meanings.get(name, "A batching policy")
         yield SystemCommand(f"Policy: {name}", does, partial(deck.set_knob, "policy", name))
     yield from _knob_commands(deck)
+    if deck.mqtt.gateway is not None:
+        yield SystemCommand("Reconnect MQTT", "Connect to the broker now", deck.action_reconnect)
     yield SystemCommand("Chat or engine", "Change what is on view", deck.action_mode)
     yield SystemCommand("Zoom panel", "One panel on the whole screen", deck.action_zoom)
     for number, (name, _) in enumerate(deck.panels.numbered, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,8 +17,9 @@ from app.screens.export import as_markdown, file_name
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from app.screens.sessions import SessionList
+from app.screens.sessions import OpenSession, SessionList
 from app.screens.steering import Steering
+from app.screens.watched import SOURCE, WatchedChat
 from engine.client import EngineClient
 from engine.errors import InvalidRequestError
 from widgets.glyphs import Glyphs
@@ -26,14 +27,18 @@ from widgets.prompt import PromptArea
 from widgets.session_bar import SessionBar
 from widgets.session_table import SessionTable
 
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
+
 
 class Deck(Steering):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
     calls of the session list; what is done to the engine is `Steering`'s. `deck.tcss` says what is
     shown where.
 
-    Its classes: `-engine` while the engine and not the chat is on view where both do not fit, and
-    one of each breakpoint.
+    Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
+    `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
+    is one of those that low screens leave out; and one of each breakpoint.
     """
 
     AUTO_FOCUS = "PromptArea"
@@ -85,22 +90,36 @@ class Deck(Steering):
         Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
         *(
             Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
-            for n in range(1, 8)
+            for n in range(1, 9)
         ),
         # The digits belong to a number that is being typed.
         Binding("tab", "panel_step(1)", "Next panel", show=False, id="panel.next"),
         Binding("shift+tab", "panel_step(-1)", "Previous panel", show=False, id="panel.previous"),
         Binding("x", "stop_request", "Stop", tooltip="Stop the request", id="table.stop"),
+        Binding(
+            "plus",
+            "prioritize(1)",
+            "Priority",
+            tooltip="Raise the request's priority",
+            id="table.raise",
+        ),
+        Binding("minus", "prioritize(-1)", "Lower the priority", show=False, id="table.lower"),
         Binding("z", "zoom", "Zoom panel", show=False, id="view.zoom"),
         Binding("e", "edit_last", "Edit last message", show=False, id="chat.edit"),
     ]
 
-    def __init__(self, client: EngineClient, sessions: SessionList, glyphs: Glyphs) -> None:
-        super().__init__(client, sessions, glyphs)
+    def __init__(
+        self,
+        client: EngineClient,
+        sessions: SessionList,
+        glyphs: Glyphs,
+        gateway: Gateway | None = None,
+    ) -> None:
+        super().__init__(client, sessions, glyphs, gateway)
         names = [name for name, _ in self.panels.numbered]
         self.panel_bar = PanelBar(names, glyphs, id="panels")
         self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
-        self.pump = Pump(self, sessions, self.engine, self.chat, self.panels)
+        self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels)
         self._panel = 0
         self._editing: str | None = None
 
@@ -111,7 +130,7 @@ class Deck(Steering):
         # In the order in which the grids of deck.tcss are filled.
         yield Container(
             *(panels.table, panels.batch, self.chat, panels.kv),
-            *(panels.latency, panels.knobs, panels.devices, panels.log),
+            *(panels.latency, panels.knobs, panels.devices, panels.mqtt, panels.log),
             id="body",
         )
         yield KeyBar()
@@ -173,6 +192,9 @@ class Deck(Steering):
     def action_edit_last(self) -> None:
         """Take the last message back into the prompt; sending it makes another branch."""
         session = self.sessions.current
+        if session.refusal:
+            self.notify(session.refusal, severity="warning")
+            return
         messages = [m for m in session.chat.messages if m.role == "user"]
         if not messages:
             self.notify("There is no message yet to edit.", severity="warning")
@@ -220,7 +242,9 @@ class Deck(Steering):
             self.sessions.close(session)
         except StoreError as error:
             self.notify(str(error), severity="error")
-        if session.chat.messages:
+        if not session.is_own:
+            self.notify(f"“{session.title}” goes on; it is watched no more.")
+        elif session.chat.messages:
             self.notify(f"Closed “{session.title}”; F3 finds it again.")
         self.chat.forget(session)
         self._switched()
@@ -228,6 +252,8 @@ class Deck(Steering):
     def action_delete(self) -> None:
         """Forget the conversation on view for good, if that is meant."""
         session = self.sessions.current
+        if self._is_held_elsewhere(session):
+            return
 
         def delete(sure: bool | None) -> None:
             if sure:
@@ -242,6 +268,8 @@ class Deck(Steering):
 
     def action_rename(self) -> None:
         session = self.sessions.current
+        if self._is_held_elsewhere(session):
+            return
 
         def rename(title: str | None) -> None:
             if title:
@@ -272,8 +300,10 @@ class Deck(Steering):
         """Write the conversation on view to a Markdown file in the working directory."""
         session = self.sessions.current
         path = Path.cwd() / file_name(session.title)
+        user = "You" if session.is_own else session.chat.conversation.user
         try:
-            path.write_text(as_markdown(session.title, session.chat.messages), encoding="utf-8")
+            text = as_markdown(session.title, session.chat.messages, user)
+            path.write_text(text, encoding="utf-8")
         except OSError as error:
             self.notify(f"{path}: {error.strerror}", severity="error")
         else:
@@ -297,9 +327,10 @@ class Deck(Steering):
     @on(SessionTable.Selected)
     def go_to_request(self, event: SessionTable.Selected) -> None:
         view = self.engine.views.get(event.request_id)
-        conversation = view.origin.conversation if view else ""
-        if conversation:
-            self.open(conversation)
+        if view and view.origin.source == SOURCE and self.sessions.watch(view.request_id):
+            self._switched()
+        elif view and view.origin.conversation:
+            self.open(view.origin.conversation)
             self.action_leave()
         else:
             self.notify("This request belongs to no conversation on the screen.")
@@ -363,7 +394,7 @@ class Deck(Steering):
             return in_chat == (action == "stop")
         if action in ("page", "follow"):
             return self._reads_transcript(action, area)
-        if action == "stop_request":
+        if action in ("stop_request", "prioritize"):
             return self.panels.table.has_focus
         return True
 
@@ -381,6 +412,10 @@ class Deck(Steering):
     def _show_panel(self, place: int) -> None:
         self._panel = place
         self.panel_bar.show(place)
+        shown = self.panels.numbered[place][1]
+        panels = self.panels
+        self.set_class(self.mqtt.gateway is not None or shown is panels.mqtt, "-mqtt")
+        self.set_class(shown in (panels.devices, panels.mqtt, panels.log), "-spare")
         for index, (_, panel) in enumerate(self.panels.numbered):
             panel.set_class(index == place, "-shown")
 
@@ -400,6 +435,13 @@ class Deck(Steering):
         """The key that is bound to an action now, as it is shown."""
         bindings = (active.binding for active in self.active_bindings.values())
         return next((self.app.get_key_display(b) for b in bindings if b.action == action), "")
+
+    def _is_held_elsewhere(self, session: OpenSession) -> bool:
+        """Whether somebody else may go on with a chat; if so, the user is told."""
+        if isinstance(session.chat, WatchedChat) and session.chat.is_live:
+            self.notify(session.refusal, severity="warning")
+            return True
+        return False
 
     def _warn_unsaved(self) -> None:
         if unsaved := self.sessions.current.chat.unsaved:

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from app.screens.sessions import UNTITLED
+from app.screens.sessions import title_of
 from app.store import Conversation
 
 _SHOWN = 200
@@ -103,7 +103,7 @@ class PickPolicy(ModalScreen[str | None]):
 
 
 class PickConversation(ModalScreen[str | None]):
-    """Asks for one of the conversations, found by any words of its title."""
+    """Asks for one of the conversations, found by any words of its title and who holds it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),
@@ -146,7 +146,7 @@ class PickConversation(ModalScreen[str | None]):
     def _list(self, wanted: str) -> None:
         words = wanted.casefold().split()
         found = [
-            c for c in self._conversations if all(word in c.title.casefold() for word in words)
+            c for c in self._conversations if all(word in title_of(c).casefold() for word in words)
         ]
         options = self.query_one(OptionList)
         options.clear_options()
@@ -156,6 +156,4 @@ class PickConversation(ModalScreen[str | None]):
     def _line(self, conversation: Conversation) -> Content:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(conversation.updated))
         state = "open" if conversation.id in self._open_keys else "    "
-        return Content.assemble(
-            (f"{day}  {state}  ", "$text-muted"), conversation.title or UNTITLED
-        )
+        return Content.assemble((f"{day}  {state}  ", "$text-muted"), title_of(conversation))

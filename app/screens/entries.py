@@ -34,15 +34,17 @@ class Entries:
         """
         entries = []
         kept = self._kept.setdefault(session.key, {})
-        messages = session.chat.messages
+        author = "you" if session.is_own else session.chat.conversation.user
+        request_id, messages = session.request_id, session.chat.messages
         for message in messages:
             entry = kept.get(message.id)
             if entry is None:
-                growing = session.chat.is_busy and message is messages[-1]
-                view = views.get(message.request_id or "")
+                growing = bool(request_id) and message is messages[-1]
+                view = views.get(request_id) if growing else None
                 note = progress(view, status, paused) if growing else outcome(message)
-                entry = _entry(message, note, growing)
-                if not growing:
+                entry = _entry(message, author, note, growing)
+                # A watched reply may have an end before it is known here.
+                if message.role != "assistant" or message.finish_reason is not None:
                     kept[message.id] = entry
             entries.append(entry)
         return entries
@@ -96,12 +98,14 @@ def outcome(message: Message) -> str:
     return " · ".join(parts)
 
 
-def _entry(message: Message, note: str, growing: bool) -> Entry:
-    is_user = message.role == "user"
+def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
+    """Args:
+    author: who the messages of the user are by.
+    """
     return Entry(
         key=message.id,
         role=message.role,
-        author="you" if is_user else message.model or "model",
+        author={"user": author, "system": "system"}.get(message.role, message.model or "model"),
         clock=time.strftime("%H:%M", time.localtime(message.created)),
         text=message.content,
         note=note,

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from app.store import Message
 
 
-def as_markdown(title: str, messages: Iterable[Message]) -> str:
+def as_markdown(title: str, messages: Iterable[Message], user: str = "You") -> str:
     """The branch on view; the replies keep the Markdown that the model wrote."""
     parts = [f"# {title}\n"]
     for message in messages:
-        who = "You" if message.role == "user" else message.model or "Model"
+        who = user if message.role == "user" else message.model or "Model"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(message.created))
         parts.append(f"## {who}, {when}\n\n{message.content}\n")
     return "\n".join(parts)

@@ -54,6 +54,7 @@ def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
         ("KV map", deck.panels.kv),
         ("Knobs", deck.panels.knobs),
         ("Log", deck.panels.log),
+        ("MQTT", deck.panels.mqtt),
     )
 
 

@@ -10,6 +10,7 @@ from widgets.log_line import Level, LogLine
 
 CAPACITY = 500
 _NAMES = ("app", "engine")
+_MQTT = "app.gateway.mqtt"
 
 
 class LogFeed(logging.Handler):
@@ -33,7 +34,7 @@ class LogFeed(logging.Handler):
         except Exception:  # arguments that do not fit the text must not stop who logs
             self.handleError(record)
             return
-        source = record.name.split(".")[0]
+        source = "mqtt" if record.name.startswith(_MQTT) else record.name.split(".")[0]
         place = bisect_right((logging.INFO, logging.WARNING, logging.ERROR), record.levelno)
         self._lines.append(LogLine(record.created, Level(place), source, text))
 

@@ -48,9 +48,13 @@ class PanelBar(LineView):
 
     def _spans(self) -> list[tuple[int, int, str]]:
         """Where each name stands: first cell, end, text."""
+        names, room = self._names, self.size.width - 1 - 4 * len(self._names)
+        longest = max(map(len, names))
+        while sum(len(name[:longest]) for name in names) > room and longest > 1:
+            longest -= 1
         spans, x = [], 1
-        for place, name in enumerate(self._names, 1):
-            text = f" {place} {name} "
+        for place, name in enumerate(names, 1):
+            text = f" {place} {name[:longest]} "
             spans.append((x, x + len(text), text))
             x += len(text)
         return spans

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual.widget import Widget
 
 from app.screens.engine_watch import EngineWatch
+from app.screens.mqtt_watch import MqttWatch
 from engine.snapshot import RequestView
 from engine.telemetry import StepRecord
 from widgets.batch_chart import BatchChart
@@ -17,6 +18,7 @@ from widgets.kpi_strip import KpiStrip
 from widgets.kv_map import KvMap
 from widgets.latency_panel import LatencyPanel
 from widgets.log_panel import LogPanel
+from widgets.mqtt_panel import MqttPanel
 from widgets.session_table import SessionTable
 
 
@@ -32,6 +34,7 @@ class Panels:
         self.knobs = KnobPanel(glyphs, id="knobs")
         self.devices = DevicePanel(glyphs, id="devices")
         self.log = LogPanel(glyphs, id="log")
+        self.mqtt = MqttPanel(glyphs, id="mqtt")
 
     @property
     def numbered(self) -> tuple[tuple[str, Widget], ...]:
@@ -44,6 +47,7 @@ class Panels:
             ("Devices", self.devices),
             ("Knobs", self.knobs),
             ("Log", self.log),
+            ("MQTT", self.mqtt),
         )
 
     def show_steps(self, engine: EngineWatch, new: list[StepRecord]) -> None:
@@ -61,10 +65,12 @@ class Panels:
             snapshot.pins,
         )
 
-    def show_figures(self, engine: EngineWatch) -> None:
+    def show_figures(self, engine: EngineWatch, mqtt: MqttWatch) -> None:
         """What is read as figures, and so need not move faster than one reads."""
         rates = engine.tokens_per_second, engine.prefill_per_second
-        self.kpi.show(engine.snapshot, engine.status, *rates)
+        broker = mqtt.readings.state if mqtt.readings else None
+        self.kpi.show(engine.snapshot, engine.status, *rates, broker)
+        self.mqtt.show(mqtt.readings)
         snapshot = engine.snapshot
         if snapshot is not None:
             effect = engine.comparison.effect(snapshot.time, engine.records)

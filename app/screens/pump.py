@@ -1,4 +1,4 @@
-"""Pump: carries what the engine has given to the screen, at the screen's own pace."""
+"""Pump: carries what engine and gateway have given to the screen, at the screen's own pace."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from app.screens.chat import ChatPane
 from app.screens.engine_watch import EngineWatch
 from app.screens.log_feed import LogFeed
 from app.screens.loop_lag import LoopLag
+from app.screens.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.screens.sessions import SessionList
 from engine.snapshot import EnginePhase, EngineStatus
+from widgets.broker_state import BrokerState
 from widgets.figures import change_text
 from widgets.log_line import LogLine, engine_events, is_fallback, knob_event
 
@@ -37,6 +39,7 @@ class Pump:
         screen: Screen[None],
         sessions: SessionList,
         engine: EngineWatch,
+        mqtt: MqttWatch,
         chat: ChatPane,
         panels: Panels,
     ) -> None:
@@ -45,6 +48,7 @@ class Pump:
         self._screen = screen
         self._sessions = sessions
         self._engine = engine
+        self._mqtt = mqtt
         self._chat = chat
         self._panels = panels
         self._devices = Devices()
@@ -80,7 +84,9 @@ class Pump:
         elif news:
             self._chat.update_bar()
         if self._is_due("table", cadence.table, everything):
-            self._panels.show_figures(self._engine)
+            self._mqtt.look()
+            self._tell_broker()
+            self._panels.show_figures(self._engine, self._mqtt)
         if self._is_due("devices", cadence.devices, everything):
             self._read_devices()
 
@@ -107,6 +113,7 @@ class Pump:
         if engine.status != self._status:
             self._tell(self._status, engine.status)
             self._status = engine.status
+        self._sessions.meet(engine.views.values())
         lines: list[LogLine] = self._log.take()
         lines += [line for record in records for line in engine_events(record, engine.epoch)]
         changes = engine.new_knob_changes()
@@ -137,6 +144,28 @@ class Pump:
             self._screen.set_class(bool(readings.gpus), "-gpu")
 
         self._screen.run_worker(read(), group="devices", exclusive=True)
+
+    def _tell_broker(self) -> None:
+        """Say what became of the connection to the broker."""
+        state, readings = self._mqtt.new_state(), self._mqtt.readings
+        if readings is None:
+            return
+        match state:
+            case BrokerState.ONLINE:
+                self._screen.notify(f"MQTT: connected to {readings.address}.")
+            case BrokerState.OFFLINE:
+                why = f" ({readings.detail})" if readings.detail else ""
+                text = f"MQTT: {readings.address} is not there{why}; it is tried again."
+                self._screen.notify(text, severity="warning", timeout=15)
+            case BrokerState.TAKEN_OVER:
+                text = (
+                    f"MQTT: another program has taken the place of node {readings.node!r};"
+                    " r in the MQTT panel connects again."
+                )
+                self._screen.notify(text, severity="error", timeout=30)
+            case BrokerState.STOPPED:
+                text = "MQTT: the gateway has stopped; the log says why."
+                self._screen.notify(text, severity="error", timeout=30)
 
     def _tell(self, before: EngineStatus, after: EngineStatus) -> None:
         """Say what became of a model."""

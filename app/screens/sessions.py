@@ -1,14 +1,21 @@
-"""SessionList: the open conversations, in order, with one on view."""
+"""SessionList: the open conversations, in order, with one on view, own ones and watched ones."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from app.screens.watched import SOURCE, WatchedChat
 from app.session import ChatSession
 from app.store import Conversation, Store
 from engine.client import EngineClient
+from engine.snapshot import RequestView
+from widgets.glyphs import UNICODE
+
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
 
 UNTITLED = "new chat"
 
@@ -22,7 +29,7 @@ class OpenSession:
         unread: text came that has not been on view.
     """
 
-    chat: ChatSession
+    chat: ChatSession | WatchedChat
     draft: str = ""
     unread: bool = False
 
@@ -32,12 +39,37 @@ class OpenSession:
 
     @property
     def title(self) -> str:
-        return self.chat.conversation.title or UNTITLED
+        return title_of(self.chat.conversation)
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing can be said in it; empty where something can."""
+        return self.chat.refusal if isinstance(self.chat, WatchedChat) else ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is held here, and not watched."""
+        return isinstance(self.chat, ChatSession)
+
+    @property
+    def request_id(self) -> str:
+        """The engine's, of the reply being made; empty if none is."""
+        if isinstance(self.chat, WatchedChat):
+            return self.chat.request_id or ""
+        return (self.chat.messages[-1].request_id or "") if self.chat.is_busy else ""
 
     @property
     def history(self) -> tuple[str, ...]:
         """What the user sent, oldest first."""
-        return tuple(m.content for m in self.chat.messages if m.role == "user")
+        return tuple(m.content for m in self.chat.messages if m.role == "user" and self.is_own)
+
+
+def title_of(conversation: Conversation) -> str:
+    """What a person calls it; with who holds it, where that is not the user of the screen."""
+    title = conversation.title or UNTITLED
+    if conversation.source == SOURCE:
+        title = f"@{conversation.user} {title}"
+    return UNICODE.fit(title)
 
 
 class SessionList:
@@ -46,6 +78,7 @@ class SessionList:
     Args:
         system: system prompt of new conversations.
         sampling: under each conversation's own, over the model's defaults.
+        gateway: has the chats that are held over MQTT; None without.
     """
 
     def __init__(
@@ -55,12 +88,15 @@ class SessionList:
         *,
         system: str = "",
         sampling: Mapping[str, object] | None = None,
+        gateway: Gateway | None = None,
     ) -> None:
         self._client = client
         self._store = store
+        self._gateway = gateway
         self._system = system
         self._sampling = dict(sampling or {})
-        self.sessions = [self._open(kept) for kept in store.conversations(open_only=True)]
+        kept = store.conversations(open_only=True)
+        self.sessions = [self._open(c) for c in kept if c.source != SOURCE]
         if not self.sessions:
             self.sessions = [self._open(self._blank())]
         self.current = max(self.sessions, key=lambda s: s.chat.conversation.updated)
@@ -74,12 +110,17 @@ class SessionList:
         """Sessions whose reply is being made."""
         return sum(session.chat.is_busy for session in self.sessions)
 
+    @property
+    def num_own_busy(self) -> int:
+        """Those of them that are held here."""
+        return sum(session.chat.is_busy for session in self.sessions if session.is_own)
+
     def find(self, key: str) -> OpenSession | None:
         return next((s for s in self.sessions if s.key == key), None)
 
     def new(self) -> None:
         """Open an empty conversation; one that is empty already is taken instead."""
-        empty = (s for s in self.sessions if not s.chat.messages)
+        empty = (s for s in self.sessions if s.is_own and not s.chat.messages)
         session = next(empty, None)
         if session is None:
             session = self._open(self._blank())
@@ -105,15 +146,46 @@ class SessionList:
             conversation = self._store.conversation(conversation_id)
             if conversation is None:
                 return False
-            conversation.is_open = True
-            self._store.save_label(conversation)
-            session = self._open(conversation)
+            if conversation.source == SOURCE:
+                session = self._watch(conversation)
+            else:
+                conversation.is_open = True
+                self._store.save_label(conversation)
+                session = self._open(conversation)
             self.sessions.append(session)
         self.go_to(session)
         return True
 
+    def watch(self, request_id: str) -> bool:
+        """Go to the chat of a request that came over MQTT; False where the gateway has it no more.
+
+        Args:
+            request_id: the engine's.
+        """
+        transcript = self._gateway.transcript(request_id) if self._gateway else None
+        if transcript is None:
+            return False
+        session = self.find(transcript.conversation.id)
+        if session is None:
+            chat = WatchedChat(self._client, transcript.conversation, (), self._gateway, request_id)
+            session = OpenSession(chat)
+            self.sessions.append(session)
+        elif isinstance(session.chat, WatchedChat):
+            session.chat.follow(request_id)
+        self.go_to(session)
+        return True
+
+    def meet(self, requests: Iterable[RequestView]) -> None:
+        """Have the watched chats follow their newest requests."""
+        watched = {s.key: s.chat for s in self.sessions if isinstance(s.chat, WatchedChat)}
+        if not watched:
+            return
+        for view in sorted(requests, key=lambda view: view.ordinal):
+            if view.origin.source == SOURCE and (chat := watched.get(view.origin.conversation)):
+                chat.follow(view.request_id)
+
     def close(self, session: OpenSession) -> None:
-        """Take a conversation off the screen, stopping its reply; the store keeps it.
+        """Take a conversation off the screen; the store keeps it. The reply of an own one ends.
 
         Raises:
             StoreError: the store could not be told, so that it is open again after a restart.
@@ -125,6 +197,8 @@ class SessionList:
             self.sessions.append(self._open(self._blank()))
         if session is self.current:
             self.go_to(self.sessions[min(index, len(self.sessions) - 1)])
+        if not session.is_own:
+            return
         session.chat.conversation.is_open = False
         if session.chat.messages:
             self._store.save_label(session.chat.conversation)
@@ -162,9 +236,10 @@ class SessionList:
         return news
 
     def stop_all(self) -> None:
-        """Ask the engine to end every reply."""
+        """Ask the engine to end every reply that is made for this screen."""
         for session in self.sessions:
-            session.chat.stop()
+            if session.is_own:
+                session.chat.stop()
 
     def close_all(self) -> None:
         """End what the engine has not ended. The conversations stay open for the next start."""
@@ -177,3 +252,8 @@ class SessionList:
     def _open(self, conversation: Conversation) -> OpenSession:
         chat = ChatSession(self._client, conversation, self._store, self._sampling)
         return OpenSession(chat)
+
+    def _watch(self, conversation: Conversation) -> OpenSession:
+        leaf = conversation.leaf
+        messages = self._store.branch(leaf) if leaf is not None else ()
+        return OpenSession(WatchedChat(self._client, conversation, messages, self._gateway))

@@ -1,20 +1,28 @@
-"""Steering: what the user does to the engine: knobs, the policy, pins, requests."""
+"""Steering: what the user does to engine and gateway: knobs, policy, pins, requests, the broker."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.screen import Screen
 
 from app.screens.dialogs import PickPolicy
 from app.screens.engine_watch import EngineWatch
+from app.screens.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.screens.policies import policy_meanings
 from app.screens.sessions import SessionList
 from engine.client import ChatMessage, EngineClient
 from engine.errors import EngineError
 from engine.knobs import KnobValue
+from widgets.broker_state import BrokerState
 from widgets.glyphs import Glyphs
 from widgets.knob_panel import KnobPanel
+from widgets.mqtt_panel import MqttPanel
+
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
 
 WHO = "local"
 PIN = "system"
@@ -23,16 +31,59 @@ PIN = "system"
 class Steering(Screen[None]):
     """The half of the deck that acts on the engine; `Deck` lays out and has the chats."""
 
-    def __init__(self, client: EngineClient, sessions: SessionList, glyphs: Glyphs) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        sessions: SessionList,
+        glyphs: Glyphs,
+        gateway: Gateway | None = None,
+    ) -> None:
         super().__init__()
         self._client = client
         self.sessions = sessions
         self.engine = EngineWatch(client)
+        self.mqtt = MqttWatch(gateway)
         self.panels = Panels(glyphs)
+        self._priorities: dict[str, int] = {}  # asked for, and not yet in a snapshot
 
     def action_stop_request(self) -> None:
         if view := self.panels.table.current:
             self._client.abort(view.request_id)
+
+    def action_prioritize(self, levels: int) -> None:
+        """Have the request under the cursor go before those of `levels` lower priorities more."""
+        view = self.panels.table.current
+        if view is None:
+            return
+        if view.finish_reason is not None:
+            self.notify("This request has ended; only what runs or waits has a priority.")
+            return
+        views = self.engine.views
+        self._priorities = {
+            request_id: priority
+            for request_id, priority in self._priorities.items()
+            if request_id in views and views[request_id].priority != priority
+        }
+        # Keys come faster than snapshots.
+        priority = self._priorities.get(view.request_id, view.priority) + levels
+        try:
+            self._client.set_priority(view.request_id, priority)
+        except EngineError as error:
+            self.notify(error.message, severity="warning")
+        else:
+            self._priorities[view.request_id] = priority
+
+    @on(MqttPanel.ReconnectWanted)
+    def action_reconnect(self) -> None:
+        """Connect to the broker now, where there is no connection."""
+        gateway, readings = self.mqtt.gateway, self.mqtt.readings
+        if gateway is None or readings is None:
+            return
+        if readings.state is BrokerState.ONLINE:
+            self.notify(f"{readings.address} is connected.")
+        else:
+            gateway.reconnect()
+            self.notify(f"Connecting to {readings.address}…")
 
     @on(KnobPanel.Turned)
     def turn_knob(self, event: KnobPanel.Turned) -> None:

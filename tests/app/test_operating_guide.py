@@ -12,6 +12,7 @@ import typer
 
 from app.cli import app
 from app.exits import ExitCode
+from app.gateway.mqtt.settings import MqttSettings
 from app.settings import NAMES, SAMPLING_NAMES, TABLES
 from engine.config import EngineConfig
 from engine.knobs import KNOB_SPECS, Knobs, KnobSpec, knob_range
@@ -31,6 +32,7 @@ def test_each_setting_has_its_row(name: str) -> None:
     assert f"\n| `{shown}` |" in GUIDE
 
 
+MQTT = GUIDE.split("### Chat over MQTT")[1].split("\n### ")[0]
 SIMULATOR = GUIDE.split("### The simulator")[1].split("\n### ")[0]
 
 
@@ -41,18 +43,59 @@ def test_it_lists_the_devices_and_the_shapes() -> None:
         assert re.findall(r"`([^`]+)`", listed) == list(names)
 
 
-@pytest.mark.parametrize("command", ["bench", "simulate", "models", "doctor", "demo"])
+@pytest.mark.parametrize(
+    "command", ["serve", "ask", "bench", "simulate", "models", "doctor", "demo"]
+)
 def test_each_command_has_its_row(command: str) -> None:
     assert f"\n| `tui {command}` |" in GUIDE
 
 
-def test_each_flag_of_the_simulator_is_in_it() -> None:
+@pytest.mark.parametrize(
+    ("command", "text", "count"), [("simulate", SIMULATOR, 10), ("ask", MQTT, 15)]
+)
+def test_each_flag_of_a_command_is_in_its_section(command: str, text: str, count: int) -> None:
+    options = _options(command)
+    assert len(options) > count
+    common = ("--log-level", "--config")  # of every command
+    assert [o for o in options if o not in common and not re.search(f"[`(]{o}", text)] == []
+
+
+def test_each_flag_of_the_server_is_in_it() -> None:
+    options = _options("serve")
+    assert len(options) > 15
+    assert [option for option in options if f"`{option}" not in GUIDE] == []
+
+
+def _options(command: str) -> list[str]:
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    options = [o for p in group.commands["simulate"].params for o in p.opts if o[:2] == "--"]
-    assert len(options) > 10
-    common = ("--log-level", "--config")  # of every command
-    assert [o for o in options if o not in common and f"`{o}" not in SIMULATOR] == []
+    return [o for p in group.commands[command].params for o in p.opts if o[:2] == "--"]
+
+
+SHOWN = {"quota": "[mqtt.quota]", "users": "[mqtt.users.NAME]"}
+MQTT_ROWS = {
+    name.strip(" `"): [cell.strip() for cell in cells]
+    for name, *cells in (
+        row.strip("|").split("|")
+        for row in GUIDE.split("### MQTT\n")[1].split("|---|---|---|---|\n")[1].splitlines()
+        if row.startswith("|")
+    )
+}
+
+
+@pytest.mark.parametrize("name", MqttSettings.model_fields)
+def test_each_setting_of_mqtt_has_its_row(name: str) -> None:
+    flag, default, _ = MQTT_ROWS[SHOWN.get(name, name)]
+    value = getattr(MqttSettings(), name)
+    told = {None: ("none", "those of the system", "in `cert_file`"), False: ("`false`",)}
+    if name == "node":
+        assert default == "name of the machine"
+    elif name not in SHOWN:
+        own = (f"{value:g}",) if type(value) in (int, float) else (f"`{value}`",)
+        assert default in told.get(value, own)
+    option = "--mqtt" if name == "url" else f"--{name.replace('_', '-')}"
+    otherwise = "in the URL" if name == "password" else ""
+    assert flag == (f"`{option}`" if option in _options("serve") else otherwise)
 
 
 def test_each_flag_is_in_it() -> None:

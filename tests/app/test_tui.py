@@ -59,10 +59,10 @@ async def test_the_system_prompt_is_pinned_if_wanted(wanted: bool, tmp_path: Pat
     store.close()
 
 
-def test_the_interface_imports_no_torch() -> None:
+def test_the_interface_imports_neither_torch_nor_what_is_for_a_broker() -> None:
     code = (
         "import app.tui, sys;"
-        "heavy = {'torch', 'transformers', 'safetensors'} & set(sys.modules);"
+        "heavy = {'torch', 'transformers', 'safetensors', 'aiomqtt', 'paho'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -17,6 +17,7 @@ from widgets.kv_map import KvMap
 from widgets.latency_panel import LatencyPanel
 from widgets.line_view import LineView
 from widgets.log_panel import LogPanel
+from widgets.mqtt_panel import MqttPanel
 from widgets.session_table import SessionTable
 
 VIEWS = (
@@ -96,5 +97,7 @@ def fill(view: LineView) -> None:
             view.show(samples.READINGS)
         case KnobPanel():
             view.show(samples.knobs(), samples.history(), effect=samples.EFFECT)
+        case MqttPanel():
+            view.show(samples.MQTT)
         case LogPanel():
             view.add(samples.log_lines())

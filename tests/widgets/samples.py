@@ -26,9 +26,11 @@ from engine.snapshot import (
     Totals,
 )
 from engine.telemetry import BlockChange, BlockEvents, Distribution, StepRecord
+from widgets.broker_state import BrokerState
 from widgets.device_panel import DeviceReadings, GpuReading
 from widgets.effect import Effect, Figures
 from widgets.log_line import Level, LogLine
+from widgets.mqtt_panel import BadMessage, MqttReadings, MqttUser, Refusals
 
 CONFIG = EngineConfig(
     num_blocks=2048, max_model_len=4096, max_num_seqs=32, max_num_batched_tokens=512
@@ -123,7 +125,7 @@ def views() -> tuple[RequestView, ...]:
             12,
             0.612,
             "no blocks: it needs 51, 12 of 2048 are free for it",
-            origin=Origin(source="mqtt", title="bot-9"),
+            origin=Origin(user="alice", source="mqtt", title="bot-9"),
         ),
         waiting(13, 1.204, "behind 2 others", origin=Origin(title="Translate")),
     )
@@ -153,7 +155,7 @@ def views() -> tuple[RequestView, ...]:
             state=RequestState.FINISHED,
             finish_reason=FinishReason.ERROR,
             error="the logits of this request were not finite",
-            origin=Origin(source="mqtt", title="bot-3"),
+            origin=Origin(user="fleet", source="mqtt", title="bot-3"),
         ),
     )
     return (*decoding, prefill, *queue, *ended)
@@ -387,4 +389,35 @@ EVENTFUL = record(
     prefix_queried_tokens=1500,
     prefix_hit_tokens=64,
     blocks=BlockEvents(((BlockChange.EVICTED, 3, -1), (BlockChange.EVICTED, 4, -1))),
+)
+
+
+MQTT = MqttReadings(
+    address="mqtts://broker.example.org:8883",
+    state=BrokerState.ONLINE,
+    detail="",
+    lasted=7_470.0,
+    protocol="5",
+    pool="default",
+    node="gpu-1",
+    received=12.4,
+    published=478.0,
+    running=8,
+    waiting=3,
+    untold=0,
+    accepted=1_234,
+    finished=1_226,
+    rejected=(Refusals(429, "over the quota", 12), Refusals(400, "not JSON", 2)),
+    first_token=Distribution(40, 0.2, 0.190, 0.640),
+    bad=(
+        BadMessage(
+            NOON,
+            "llm/v1/default/req/fleet/bot-3/7",
+            400,
+            "the request is not JSON: Expecting value at column 17",
+            '{"v":1,"messages":\x1b[2J \u202e[{"role":\n"user"}',
+        ),
+        BadMessage(NOON - 60, "llm/v1/default/req/東京/x/1", 413, "it has 300,000 bytes", "東京"),
+    ),
+    users=(MqttUser("fleet", 6, 3, 0), MqttUser("alice", 2, 0, 0), MqttUser("eve", 0, 0, 14)),
 )

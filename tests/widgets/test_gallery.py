@@ -18,12 +18,14 @@ from widgets.kv_map import KvMap
 from widgets.latency_panel import LatencyPanel
 from widgets.line_view import LineView
 from widgets.log_panel import LogPanel
+from widgets.mqtt_panel import MqttPanel
 from widgets.session_table import SessionTable
 
 PAGES: dict[str, tuple[type[LineView], ...]] = {
     "batch": (KpiStrip, SessionTable, BatchChart),
     "cache": (KvMap, KnobPanel),
     "machine": (LatencyPanel, DevicePanel, LogPanel),
+    "broker": (MqttPanel,),
 }
 
 
@@ -54,6 +56,9 @@ async def point_at_things(pilot: Pilot[None]) -> None:
     if table := app.views.get(SessionTable):
         app.set_focus(table)
         await pilot.press("down", "down")
+    if mqtt := app.views.get(MqttPanel):
+        app.set_focus(mqtt)
+        await pilot.press("down")
     if kv := app.views.get(KvMap):
         assert isinstance(kv, KvMap)
         kv.select(8)

@@ -7,6 +7,7 @@ import pytest
 from engine.snapshot import EnginePhase, EngineStatus
 from tests.widgets.hosting import hosted, rows
 from tests.widgets.samples import READY, knobs, snapshot
+from widgets.broker_state import BrokerState
 from widgets.glyphs import ASCII
 from widgets.kpi_strip import KpiStrip
 
@@ -128,3 +129,24 @@ async def test_a_policy_that_was_changed_is_seen_in_a_narrow_strip() -> None:
             strip.show(shown, READY, 0.0, 0.0)
             policy = shown.knobs[0].effective
             assert rows(strip)[0].startswith(f"{LATENCY} │ policy {policy}{COUNTS}")
+
+
+@pytest.mark.parametrize(
+    ("broker", "sign"),
+    [
+        (None, ""),
+        (BrokerState.ONLINE, ""),
+        (BrokerState.CONNECTING, " ◐ MQTT connecting │"),
+        (BrokerState.OFFLINE, " ✗ MQTT offline │"),
+        (BrokerState.TAKEN_OVER, " ⇄ MQTT taken over │"),
+    ],
+)
+async def test_a_broker_is_named_while_something_is_wrong_with_it(
+    broker: BrokerState | None, sign: str
+) -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 60, 1):
+        strip.show(snapshot(knob_history=()), READY, 0.0, 0.0, broker)
+        assert rows(strip)[0].startswith(sign + LATENCY)
+        strip.show(None, EngineStatus(EnginePhase.EMPTY), 0.0, 0.0, broker)
+        assert rows(strip)[0] == f"{sign} ○ no model"

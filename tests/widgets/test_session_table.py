@@ -6,7 +6,7 @@ from engine.request import Origin
 from tests.widgets.hosting import hosted, press, rows, settle
 from tests.widgets.samples import GOODPUT, view, views, waiting
 from widgets.figures import ms
-from widgets.glyphs import ASCII
+from widgets.glyphs import ASCII, UNICODE
 from widgets.session_table import SessionTable
 
 
@@ -23,17 +23,17 @@ async def test_every_state_in_figures_and_words() -> None:
             "╭─ Sessions 12 · / filter · s sort: state ▲ ────────────────────────────────╮",
             "│   ID     title      src    state        q ms  TTFT  TPOT   p99   tok  blk │",
             "│ ▸ 1    1 Kafka ess… screen ● decode      2.0   184  21.4  39.0    47   54 │",
-            "│   4    4 bot-7      mqtt   ● decode      2.0   203  22.0  40.0   310   70 │",
+            "│   4    4 @fleet bo… mqtt   ● decode      2.0   203  22.0  40.0   310   70 │",
             "│   8    8 東京の天気 screen ● decode      2.0   610  48.1   220    47   54 │",
             "│   9    9 A very lo… screen ● decode ⇄2   2.0   184  21.4  39.0    47   54 │",
             "│   b   11 Roman roa… screen ● decode      2.0  3204   310  39.0   13k   54 │",
             "│   2    2 SQL help   screen ◐ prefill    41.0     –     –     –     0    9 │",
             "│   6    6 Haiku      screen ⇄ preempted   120 the pool just ran out of bl… │",
-            "│   c   12 bot-9      mqtt   ◌ queued      612 no blocks: it needs 51, 12…  │",
+            "│   c   12 @alice bo… mqtt   ◌ queued      612 no blocks: it needs 51, 12…  │",
             "│   d   13 Translate  screen ◌ queued     1204 behind 2 others              │",
             "│   7    7 Rust borr… screen ✓ done        2.0   151  20.0  33.0   402    – │",
             "│   5    5 Stopped o… screen ■ stopped     2.0   184  21.4  39.0    47    – │",
-            "│   3    3 bot-3      mqtt   ✗ error       3.0 the logits of this request…  │",
+            "│   3    3 @fleet bo… mqtt   ✗ error       3.0 the logits of this request…  │",
             "│                                                                           │",
             "╰─ 1 Kafka essay · prompt 812, 64 cached · output 47/512 · 54 blk ──────────╯",
         ]
@@ -54,7 +54,7 @@ async def test_the_foot_says_in_full_what_the_row_cuts_off() -> None:
         table.show(views())
         await press(app, "end", "up", "up", "up", "up")
         assert rows(table)[-1].startswith(
-            "┗━ 12 bot-9 · no blocks: it needs 51, 12 of 2048 are free for it · prompt 812, 64 "
+            "┗━ 12 @alice bo… · no blocks: it needs 51, 12 of 2048 are free for it · prompt 812, "
         )
         await press(app, "up")
         assert "· the pool just ran out of blocks ·" in rows(table)[-1]
@@ -106,7 +106,7 @@ async def test_sorting_by_each_column_in_turn() -> None:
         assert orders == {
             "state": [2, 1, 3],
             "ID": [1, 2, 3],
-            "title": [3, 1, 2],
+            "title": [1, 3, 2],
             "src": [1, 2, 3],
             "q ms": [2, 3, 1],
             "TTFT": [1, 2, 3],
@@ -216,7 +216,7 @@ async def test_long_tables_scroll_with_the_cursor() -> None:
         ("MQTT queued", [12]),
         ("req-6", [6]),
         ("天気", [8]),
-        ("fleet", [4]),
+        ("fleet", [4, 3]),
         ("", [1, 4, 8, 9, 11, 2, 6, 12, 13, 7, 5, 3]),
     ],
 )
@@ -257,11 +257,11 @@ async def test_leaving_the_table_ends_the_typing() -> None:
 async def test_hostile_titles_stay_text() -> None:
     table = SessionTable()
     async with hosted(table, 80, 6):
-        table.show([view(1, origin=Origin(title="\x1b[31m[b]x\n", source="\x07mqtt"))])
+        table.show([view(1, origin=Origin(user="me", title="\x1b[31m[b]x\n", source="\x07mqtt"))])
         line = rows(table)[2]
         assert "\x1b" not in line
-        assert "[31m[b]x" in line
-        assert rows(table)[-1].startswith("╰─ 1  [31m[b]x  · prompt 812")
+        assert "@me  [31m[b" in line
+        assert rows(table)[-1].startswith("╰─ 1 @me  [31m[b]x  · prompt 812")
 
 
 async def test_ascii() -> None:
@@ -271,3 +271,17 @@ async def test_ascii() -> None:
         assert rows(table)[8].startswith(
             "|   6    6 Haiku         screen < preempted   120 the pool"
         )
+
+
+async def test_who_goes_first_and_who_else_asked_stand_before_the_title() -> None:
+    for glyphs, marks in ((UNICODE, ("▲3 ", "▼12 ")), (ASCII, ("^3 ", "v12 "))):
+        table = SessionTable(glyphs)
+        async with hosted(table, 110, 8, focus=True) as (app, _):
+            alice = Origin(user="alice", source="mqtt", title="bot")
+            table.show([view(1, priority=3, origin=alice), view(2, priority=-12), view(3)])
+            titles = [row[11:27].rstrip() for row in rows(table)[2:5]]
+            assert titles == [f"{marks[0]}@alice bot", f"{marks[1]}Chat 2", "Chat 3"]
+            assert "1 @alice bot" in rows(table)[-1]
+            assert "priority 3" in rows(table)[-1]
+            await press(app, "end")
+            assert "priority" not in rows(table)[-1]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from textual.geometry import Offset
@@ -217,3 +218,17 @@ async def test_ascii() -> None:
         await settle(app)
         assert "".join(rows(transcript)).isascii()
         assert transcript.text.isascii()
+
+
+async def test_text_steers_neither_the_terminal_nor_the_direction_of_writing() -> None:
+    # ZWNJ and ZWJ are of the text: Persian, and an emoji of several.
+    joined = "\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f52c"
+    hostile = f"a\x1b[2Jb\x07\x9b1mc\r\u202ed\u2066e\u200ff\ud800 {joined}"
+    clean = f"a[2Jb1mcdef {joined}"
+    for number in (0, 1):
+        said = replace(entry(number, f"{hostile}\n\n`{hostile}`"), author="al\x1bice")
+        async with shown(said, width=60) as (view, _):
+            lines = rows(view)
+            assert lines[0].startswith("al ice  14:02")
+            assert lines[1].strip() == clean
+            assert lines[3].strip(" `") == clean

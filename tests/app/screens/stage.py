@@ -17,6 +17,7 @@ from app.store import Store
 from app.tui import Tui
 from engine.client import LoadRequest, Submission
 from tests.support.scripted_engine import ScriptedEngine, echo
+from tests.support.scripted_gateway import ScriptedGateway
 from tests.widgets.hosting import press, settle
 
 Replies = Mapping[str, str] | Callable[[Submission], str]
@@ -25,11 +26,19 @@ Replies = Mapping[str, str] | Callable[[Submission], str]
 class Stage:
     """A running `Tui`. Nothing moves but by `turn`, unless the stage is live."""
 
-    def __init__(self, app: Tui, engine: ScriptedEngine, store: Store, pilot: Pilot[int]) -> None:
+    def __init__(
+        self,
+        app: Tui,
+        engine: ScriptedEngine,
+        store: Store,
+        pilot: Pilot[int],
+        gateway: ScriptedGateway | None = None,
+    ) -> None:
         self.app = app
         self.engine = engine
         self.store = store
         self.pilot = pilot
+        self._gateway = gateway
 
     @property
     def deck(self) -> Deck:
@@ -38,6 +47,11 @@ class Stage:
     @property
     def sessions(self) -> SessionList:
         return self.deck.sessions
+
+    @property
+    def gateway(self) -> ScriptedGateway:
+        assert self._gateway is not None, "this stage has no gateway"
+        return self._gateway
 
     @property
     def prompt(self) -> str:
@@ -87,6 +101,7 @@ async def staged(
     size: tuple[int, int] = (120, 40),
     ready: bool = True,
     live: bool = False,
+    mqtt: bool = False,
     **settings: object,
 ) -> AsyncIterator[Stage]:
     """Open the application on the store in `folder`.
@@ -94,16 +109,18 @@ async def staged(
     Args:
         ready: there is a model.
         live: the pump runs by its own timer.
+        mqtt: there is a gateway.
     """
     engine = ScriptedEngine(replies, loaded=False)
+    gateway = ScriptedGateway(engine) if mqtt else None
     store = Store(folder / "batchdeck.db")
     chosen = Settings.model_validate({"data_dir": folder, **settings})
     try:
-        app = Tui(engine, store, chosen, LoadRequest("scripted"))
+        app = Tui(engine, store, chosen, LoadRequest("scripted"), gateway)
         timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)
         with timer:
             async with app.run_test(size=size) as pilot:
-                stage = Stage(app, engine, store, pilot)
+                stage = Stage(app, engine, store, pilot, gateway)
                 await pilot.pause()
                 if ready:
                     engine.ready()

@@ -13,6 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.devices import Devices
+from app.gateway.mqtt.view import BadMessage
 from app.screens.pump import Pump
 from app.settings import Settings
 from app.store import Store
@@ -20,6 +21,7 @@ from app.tui import Tui
 from engine.client import LoadRequest
 from tests.app.screens.stage import Stage
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_gateway import ScriptedGateway
 from widgets.device_panel import DeviceReadings
 
 READINGS = DeviceReadings(
@@ -48,6 +50,7 @@ def slot(block_table, pos, bs=16):
 
 The rest of it is read as it comes, word by word, and it wraps where the line ends, as this does.
 """
+BAD = (BadMessage(0.0, "llm/v1/default/req/eve/1/2", 400, "it is not JSON", "\x1b[2J{"),)
 TITLES = ("Explain paged attention.", "SQL help", "A haiku about rain", "Rust borrow checker")
 
 
@@ -57,7 +60,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ids = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(ids) << 80))
     monkeypatch.setattr("app.screens.entries.time", _Noon)
-    for module in ("log_panel", "knob_history"):
+    for module in ("log_panel", "knob_history", "mqtt_panel"):
         monkeypatch.setattr(f"widgets.{module}.time_of_day", lambda seconds: "14:02:11")
     meanings = {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}
     for module in ("commands", "steering"):
@@ -80,14 +83,16 @@ Compare = Callable[..., bool]
 
 @pytest.fixture
 def look(snap_compare: Compare, tmp_path: Path) -> Iterator[Callable[..., bool]]:
-    """Four sessions in the midst of their replies, the first of them on view."""
+    """Four sessions in the midst of their replies, the first of them on view; with MQTT two more,
+    and the second of these on view."""
     stores: list[Store] = []
 
-    def compare(size: tuple[int, int], *keys: str, **settings: object) -> bool:
+    def compare(size: tuple[int, int], *keys: str, mqtt: bool = False, **settings: object) -> bool:
         engine = ScriptedEngine(lambda submission: REPLY, loaded=False)
         stores.append(Store(tmp_path / "batchdeck.db"))
         chosen = Settings.model_validate({"data_dir": tmp_path, **settings})
-        app = Tui(engine, stores[-1], chosen, LoadRequest("qwen2.5-0.5b"))
+        gateway = ScriptedGateway(engine) if mqtt else None
+        app = Tui(engine, stores[-1], chosen, LoadRequest("qwen2.5-0.5b"), gateway)
         app.deck.engine._clock = lambda: 0.0
 
         async def play(pilot: Pilot[int]) -> None:
@@ -100,10 +105,19 @@ def look(snap_compare: Compare, tmp_path: Path) -> Iterator[Callable[..., bool]]
                 await stage.press("ctrl+n")
                 await stage.send(title)
                 await stage.turn(11)
+            if gateway is not None:
+                gateway.show(received=214, published=480, accepted=9, finished=7, bad=BAD)
+                for user in ("alice", "bob"):
+                    gateway.ask(user, "s1", "Explain paged attention.", priority=2)
+                await stage.turn(4)
             engine.set_knobs({"max_num_seqs": 16}, who="local")
             for _ in range(6):
                 await stage.turn(3)
-            await stage.press("alt+1", *keys)
+            if gateway is not None:
+                await stage.press("f2", "end", "enter")
+            else:
+                await stage.press("alt+1")
+            await stage.press(*keys)
             await stage.turn()
             await pilot.pause()
 
@@ -140,6 +154,10 @@ def test_engine_120x40(look: Compare) -> None:
 
 def test_both_160x48(look: Compare) -> None:
     assert look((160, 48))
+
+
+def test_broker_160x48(look: Compare) -> None:
+    assert look((160, 48), "f2", "8", "down", mqtt=True)
 
 
 def test_light_160x48(look: Compare) -> None:

@@ -1,0 +1,61 @@
+"""Figure: one thing that was measured, what it should be, and its line in a table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing measured.
+
+    Attributes:
+        against: what it was measured with, or what it is to be compared with.
+        relation: how it should be to the target: `<` or `=`.
+        target: None where nothing is asked of it.
+    """
+
+    part: str
+    name: str
+    value: float
+    unit: str = ""
+    against: str = ""
+    relation: str = ""
+    target: float | None = None
+
+    def below(self, target: float) -> Figure:
+        """The same, which should be less."""
+        return replace(self, relation="<", target=target)
+
+    def exactly(self, target: float) -> Figure:
+        """The same, which should be just that."""
+        return replace(self, relation="=", target=target)
+
+    @property
+    def is_met(self) -> bool:
+        if self.target is None:
+            return True
+        return self.value < self.target if self.relation == "<" else self.value == self.target
+
+    def to_json(self) -> dict[str, object]:
+        return {**asdict(self), "is_met": self.is_met}
+
+    def __str__(self) -> str:
+        whole = self.value == int(self.value)
+        digits = 0 if whole else 3 if abs(self.value) < 1 else 1
+        target = "" if self.target is None else f"{self.relation} {self.target:g}"
+        return _row(
+            self.part,
+            self.name,
+            f"{self.value:,.{digits}f}",
+            self.unit,
+            target,
+            self.against if self.is_met else f"MISSED; {self.against}",
+        )
+
+
+def _row(part: str, name: str, value: str, unit: str, target: str, against: str) -> str:
+    return f"{part:4} {name:38} {value:>9} {unit:5} {target:>8}  {against}".rstrip()
+
+
+HEAD = _row("part", "figure", "measured", "", "target", "against")

@@ -1,0 +1,142 @@
+"""Paced: a model that takes the same time for every step and computes nothing, as if on a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from engine.client import ChatMessage, LoadRequest
+from engine.config import EngineConfig
+from engine.errors import InvalidRequestError
+from engine.knobs import Knobs
+from engine.loading import LoadedModel, Progress
+from engine.plan import StepPlan, StepResult
+from engine.request import SamplingParams
+from engine.simulation.shapes import SHAPES
+from engine.snapshot import ModelCard
+from engine.stream import Context
+
+NAME = "paced"
+BUDGET = 4096
+BLOCK_SIZE = 16
+# A later submit finds the device idle; one up to here is the host's work between two steps.
+_LATE_SECONDS = 0.005
+# What all replies say, over and over: 4.8 bytes a token, about what English has.
+TEXT = (
+    "the batch goes on while each new request waits for the step to end and then takes part in"
+    " the next one with all of its prompt at once so that nobody stands still for long"
+)
+_WORDS = tuple(f"{word} " for word in TEXT.split())
+
+
+def reply(num_tokens: int) -> str:
+    """What a reply of so many tokens says."""
+    return "".join(_WORDS[i % len(_WORDS)] for i in range(num_tokens))
+
+
+class PacedRunner:
+    """Ends a step `step_seconds` after the one before; from the submit where that came later.
+
+    Token i of a reply is i, whatever the prompt.
+    """
+
+    depth = 1
+
+    def __init__(self, step_seconds: float) -> None:
+        self._step_seconds = step_seconds
+        self._end = 0.0
+        self._prompts: dict[int, int] = {}
+
+    def submit(self, plan: StepPlan) -> StepPlan:
+        now = time.monotonic()
+        if now - self._end > _LATE_SECONDS:
+            self._end = now
+        self._end += self._step_seconds
+        for seq in plan.released:
+            self._prompts.pop(seq, None)
+        self._prompts.update((new.seq, new.num_prompt_tokens) for new in plan.new)
+        return plan
+
+    def result(self, handle: object) -> StepResult:
+        assert isinstance(handle, StepPlan)
+        time.sleep(max(0.0, self._end - time.monotonic()))
+        return StepResult(
+            tuple(
+                (row.start + row.count - self._prompts[row.seq]) % len(_WORDS)
+                for row in handle.rows
+                if row.samples
+            )
+        )
+
+
+class _WordDetokenizer:
+    def push(self, token_id: int) -> str:
+        return _WORDS[token_id]
+
+    def flush(self) -> str:
+        return ""
+
+
+class WordCodec:
+    """A token is a word. A chat codec as the engine's text thread uses one."""
+
+    model_key = NAME
+
+    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+        return [
+            crc32(word.encode()) % 30_000
+            for message in messages
+            for word in message.content.split()
+        ]
+
+    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+        return self.encode(messages, None)
+
+    def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
+        if token_ids:
+            raise InvalidRequestError(f"{param} is set; this model takes no token ids", param)
+
+    def detokenizer(self) -> _WordDetokenizer:
+        return _WordDetokenizer()
+
+
+@dataclass(frozen=True, slots=True)
+class PacedLoader:
+    """Loads the model at once.
+
+    Args:
+        step_seconds: of every step.
+        max_num_seqs: sequences in a step.
+        max_model_len: tokens of one sequence; the pool holds as many for each.
+    """
+
+    step_seconds: float
+    max_num_seqs: int
+    max_model_len: int
+
+    def __call__(self, request: LoadRequest, progress: Progress) -> LoadedModel:
+        blocks = self.max_num_seqs * -(-self.max_model_len // BLOCK_SIZE)
+        return LoadedModel(
+            key=NAME,
+            card=ModelCard(NAME, "", 0, "bfloat16", "cpu", "none", self.max_model_len, 0, 0),
+            config=EngineConfig(
+                num_blocks=blocks + blocks // 50,
+                block_size=BLOCK_SIZE,
+                max_model_len=self.max_model_len,
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=BUDGET,
+            ),
+            shape=SHAPES["387m"],
+            runner=PacedRunner(self.step_seconds),
+            codec=WordCodec(),  # type: ignore[arg-type]
+            sampling=SamplingParams(temperature=0.0),
+            knobs=Knobs(
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=BUDGET,
+                queue_limit=100_000,
+            ),
+            eos_token_ids=frozenset(),
+            close=lambda: None,
+        )

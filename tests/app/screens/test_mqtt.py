@@ -1,0 +1,428 @@
+"""The MQTT gateway on the screen: its panel, its sessions, and who goes first."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from textual.widgets import OptionList
+
+from app.exits import ExitCode
+from app.gateway.mqtt.link import LinkPhase
+from app.store import Conversation, Message, Store
+from engine.request import FinishReason
+from tests.app.screens.stage import Stage, staged
+from widgets.mqtt_panel import MqttPanel
+
+REPLIES = {
+    "one": "The first reply.",
+    "two": "The second reply.",
+    "long": "word " * 400,
+}
+LAYOUTS = [(80, 24), (110, 30), (110, 36), (120, 40), (150, 30), (160, 48)]
+
+
+def titles(stage: Stage) -> list[str]:
+    return [session.title for session in stage.sessions.sessions]
+
+
+async def watch(stage: Stage, request_id: str) -> None:
+    """Open a request of the session table with Enter."""
+    await stage.turn()
+    await stage.press("f2", "1", "home")
+    table = stage.deck.panels.table
+    while table.current is None or table.current.request_id != request_id:
+        before = table.cursor
+        await stage.press("down")
+        assert table.cursor > before, f"{request_id} is not in the table"
+    await stage.press("enter")
+    await stage.turn()
+    async with asyncio.timeout(10):
+        # The chat comes on view, and is set when it has its size.
+        while stage.sessions.current.chat.messages and not stage.transcript:
+            await stage.pilot.pause()
+
+
+# Watching.
+
+
+async def test_a_chat_over_mqtt_is_watched_while_it_grows(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        request_id = stage.gateway.ask("alice", "s1", "long")
+        await stage.turn(2)
+        await watch(stage, request_id)
+        assert stage.sessions.current.title == "@alice long"
+        assert "@alice long" in await stage.screen()
+        assert "alice  " in stage.transcript
+        assert "you  " not in stage.transcript
+        assert "streaming · 2 tok" in stage.transcript
+        await stage.turn(3)
+        assert "word word word word word" in stage.transcript
+        assert "streaming · 5 tok" in stage.transcript
+        await stage.finish()
+        assert "400 tok · ttft" in stage.transcript
+
+
+async def test_the_next_turn_of_a_watched_chat_shows_when_it_comes(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        await watch(stage, stage.gateway.ask("alice", "s1", "one"))
+        await stage.finish()
+        assert "The first reply." in stage.transcript
+        stage.gateway.ask("alice", "s1", "two")
+        await stage.turn(1)
+        await stage.turn()
+        assert "two" in stage.transcript
+        assert stage.sessions.current.chat.is_busy
+        await stage.finish()
+        assert "The first reply." in stage.transcript
+        assert "The second reply." in stage.transcript
+
+
+@pytest.mark.parametrize("session", ["s1", ""], ids=["session", "single shot"])
+async def test_watching_says_nothing_and_leaves_without_a_trace(
+    tmp_path: Path, session: str
+) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        await watch(stage, stage.gateway.ask("alice", session, "long"))
+        refusal = "alice holds this chat over MQTT; here it can be watched and stopped"
+        assert refusal in await stage.screen()
+        asked = len(stage.engine.submissions)
+        await stage.send("mine")
+        assert stage.prompt == "mine"
+        await stage.press("ctrl+r")
+        stage.deck.action_edit_last()
+        stage.deck.action_rename()
+        stage.deck.action_delete()
+        await stage.pilot.pause()
+        assert stage.toasts == [refusal] * 5
+        assert stage.app.screen is stage.deck
+        assert len(stage.engine.submissions) == asked
+        assert stage.sessions.current.history == ()
+        stage.deck.chat.prompt.area.load_text("")
+        await stage.press("ctrl+w")
+        assert titles(stage) == ["new chat"]
+        assert stage.toasts[-1] == "“@alice long” goes on; it is watched no more."
+        await stage.turn(1)
+        view = next(iter(stage.deck.engine.views.values()))
+        assert view.finish_reason is None
+        assert stage.store.conversations() == []
+        assert refusal not in await stage.screen()
+
+
+@pytest.mark.parametrize("key", ["escape", "x"])
+async def test_a_watched_chat_is_stopped(tmp_path: Path, key: str) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        await stage.send("long")
+        request_id = stage.gateway.ask("alice", "s1", "long")
+        await watch(stage, request_id)
+        await stage.turn(3)
+        if key == "x":
+            await stage.press("f2")
+        await stage.press(key)
+        await stage.turn(1)
+        views = stage.deck.engine.views
+        assert views[request_id].finish_reason is FinishReason.ABORT
+        assert [v.finish_reason for v in views.values() if v.origin.source == "screen"] == [None]
+        assert "stopped · " in stage.transcript
+
+
+async def test_a_request_is_opened_once_and_others_beside_it(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        first = stage.gateway.ask("alice", "s1", "long")
+        second = stage.gateway.ask("bob", "", "long")
+        await watch(stage, first)
+        await watch(stage, second)
+        await watch(stage, first)
+        assert titles(stage) == ["new chat", "@alice long", "@bob long"]
+        assert stage.sessions.current.title == "@alice long"
+        await stage.press("ctrl+n")
+        assert stage.sessions.current.title == "new chat"
+
+
+async def test_a_chat_that_is_kept_is_read_with_and_without_a_gateway(tmp_path: Path) -> None:
+    keep(tmp_path)
+    for mqtt in (False, True):
+        async with staged(tmp_path, REPLIES, mqtt=mqtt) as stage:
+            assert titles(stage) == ["new chat"]
+            await stage.press("f3")
+            assert stage.app.screen.query_one(OptionList).option_count == 1
+            await stage.press(*"alice", "enter")
+            assert titles(stage) == ["new chat", "@alice Rivers"]
+            assert "alice  " in stage.transcript
+            assert "The Danube is long." in stage.transcript
+            await stage.send("mine")
+            assert stage.toasts == [
+                "alice holds this chat over MQTT; here it can be watched and stopped"
+            ]
+            (kept,) = stage.store.conversations()
+            assert kept.title == "Rivers"
+
+
+async def test_a_kept_chat_goes_on_where_it_is_watched(tmp_path: Path) -> None:
+    keep(tmp_path)
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        await stage.press("f3", "enter")
+        stage.gateway.ask("alice", "s1", "two")
+        await stage.turn(1)
+        await stage.turn()
+        assert stage.sessions.current.chat.is_busy
+        await stage.finish()
+        assert "The second reply." in stage.transcript
+
+
+async def test_a_kept_chat_that_nobody_holds_can_be_deleted(tmp_path: Path) -> None:
+    keep(tmp_path)
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.press("f3", "enter")
+        stage.deck.action_delete()
+        await stage.pilot.pause()
+        assert "Delete “@alice Rivers” for good?" in await stage.screen()
+        await stage.press("enter")
+        assert stage.store.conversations() == []
+
+
+async def test_what_the_gateway_has_forgotten_is_read_from_the_store_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    keep(tmp_path)
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        kept = stage.gateway.ask("alice", "s1", "one")
+        once = stage.gateway.ask("bob", "", "two")
+        await stage.finish()
+        stage.gateway.forget()
+        await watch(stage, kept)
+        assert "The Danube is long." in stage.transcript
+        await watch(stage, once)
+        assert stage.toasts == ["This request belongs to no conversation on the screen."]
+
+
+async def test_quitting_ends_no_chat_that_others_hold_before_the_engine_ends(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        request_id = stage.gateway.ask("alice", "s1", "long")
+        await watch(stage, request_id)
+        stage.sessions.stop_all()
+        await stage.turn(1)
+        assert stage.deck.engine.views[request_id].finish_reason is None
+        assert stage.sessions.num_busy == 1
+        assert stage.sessions.num_own_busy == 0
+        stage.app._leave(ExitCode.OK)
+        await stage.app.workers.wait_for_complete()
+        transcript = stage.gateway.transcript(request_id)
+        assert transcript is not None
+        assert transcript.messages[-1].finish_reason is FinishReason.ERROR
+        assert stage.store.conversations() == []
+
+
+async def test_what_others_say_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    text = "red\x1b[31m\x9b2J\x07 \u202eback\ud83d\ude00"
+    replies = {text: "reply \x1b]52;c;aGk=\x07end\u2066", "one": "x"}
+    async with staged(tmp_path, replies, mqtt=True, size=(160, 48)) as stage:
+        await watch(stage, stage.gateway.ask("alice", "s1", text))
+        await stage.finish()
+        screen = await stage.screen()
+        assert "red[31m" in stage.transcript
+        assert "reply ]52;c;aGk=end" in stage.transcript
+        stage.deck.action_close()
+        await stage.turn()
+        assert stage.toasts
+        for shown in (screen, await stage.screen(), stage.transcript, *stage.toasts):
+            assert "".join(shown.split("\n")).isprintable()
+
+
+def keep(folder: Path) -> None:
+    """Leave a chat that alice held over MQTT in the store."""
+    store = Store(folder / "batchdeck.db")
+    chat = Conversation(id="alice/s1", title="Rivers", user="alice", source="mqtt")
+    said = Message(conversation_id=chat.id, parent_id=None, role="user", content="Which river?")
+    reply = Message(
+        conversation_id=chat.id,
+        parent_id=said.id,
+        role="assistant",
+        content="The Danube is long.",
+        finish_reason=FinishReason.STOP,
+    )
+    store.save_conversation(chat)
+    store.save_message(said)
+    store.save_message(reply)
+    chat.leaf = reply.id
+    store.save_conversation(chat)
+    store.close()
+
+
+# Who goes first.
+
+
+async def test_a_request_goes_before_others_at_a_key(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True, size=(160, 48)) as stage:
+        stage.engine.set_knobs({"max_num_seqs": 1}, "test")
+        await stage.send("long")
+        first = stage.gateway.ask("bob", "", "one")
+        second = stage.gateway.ask("alice", "", "two")
+        await stage.turn(1)
+        await stage.press("f2", "down", "down")
+        assert "+ Priority" in await stage.screen()
+        table = stage.deck.panels.table
+        assert table.current is not None
+        assert table.current.request_id == second
+        await stage.press("plus", "plus", "plus", "minus")  # faster than snapshots come
+        await stage.turn()
+        assert stage.deck.engine.views[second].priority == 2
+        screen = await stage.screen()
+        assert "▲2 @alice two" in screen
+        assert "· priority 2 " in screen
+        await stage.press("plus")
+        await stage.turn()
+        assert stage.deck.engine.views[second].priority == 3
+        stage.engine.abort(stage.engine.submissions[0].request_id)
+        await stage.turn(1)
+        views = stage.deck.engine.views
+        assert views[second].wait_reason == ""
+        assert views[first].wait_reason != ""
+
+
+async def test_an_own_request_can_stand_back(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(1)
+        await stage.press("f2", "minus")
+        await stage.turn()
+        assert "▼1 long" in await stage.screen()
+
+
+async def test_a_priority_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        request_id = stage.gateway.ask("alice", "", "long", priority=1_000_000)
+        await stage.turn(1)
+        await stage.press("f2", "plus")
+        assert len(stage.toasts) == 1
+        assert "priority is 1000001" in stage.toasts[0]
+        stage.engine.abort(request_id)
+        await stage.turn(1)
+        await stage.press("minus")
+        assert stage.toasts[1] == "This request has ended; only what runs or waits has a priority."
+
+
+async def test_priority_keys_are_text_in_the_prompt(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(1)
+        await stage.press("plus", "minus")
+        assert stage.prompt == "+-"
+
+
+# The panel.
+
+
+@pytest.mark.parametrize("size", LAYOUTS)
+async def test_every_panel_has_room_beside_the_broker(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True, size=size) as stage:
+        deck = stage.deck
+        for keys in ((), ("f2",), ("8",), ("7",)):
+            await stage.press(*keys)
+            await stage.pilot.pause()
+            shown = [panel for _, panel in deck.panels.numbered if panel.display]
+            everything = [*shown, *([deck.chat] if deck.chat.display else [])]
+            regions = [widget.region for widget in everything]
+            assert not any(a.overlaps(b) for i, a in enumerate(regions) for b in regions[i + 1 :])
+            assert all(deck.region.contains_region(region) for region in regions)
+            assert all(region.height >= 5 and region.width >= 30 for region in regions)
+            if deck.panels.mqtt in shown:
+                assert deck.panels.mqtt.region.height >= 8
+            if keys == ("8",):
+                assert deck.panels.mqtt in shown
+                assert deck.panels.mqtt.has_focus
+                assert "✓ online" in await stage.screen()
+            if keys == ("7",):
+                assert deck.panels.log in shown
+
+
+@pytest.mark.parametrize("size", [(80, 24), (110, 30), (150, 30), (160, 48)])
+async def test_without_a_gateway_the_panel_says_how_to_have_one(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        panel = stage.deck.panels.mqtt
+        await stage.press("f2")
+        assert not panel.display
+        await stage.press("8")
+        assert "MQTT is off." in await stage.screen()
+        assert panel.has_focus
+        await stage.press("r")
+        assert stage.toasts == []
+        await stage.press("2")
+        await stage.pilot.pause()
+        assert not panel.display
+
+
+async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True, size=(80, 24)) as stage:
+        assert "MQTT" not in await stage.screen()
+        stage.gateway.show(phase=LinkPhase.OFFLINE, detail="connection refused")
+        for _ in range(3):
+            await stage.turn()
+        told = (
+            "MQTT: mqtt://broker.example:1883 is not there (connection refused); it is tried again."
+        )
+        assert stage.toasts == [told]
+        assert "✗ MQTT offline │" in await stage.screen()
+        stage.gateway.show(phase=LinkPhase.ONLINE, detail="")
+        await stage.turn()
+        assert stage.toasts[1:] == ["MQTT: connected to mqtt://broker.example:1883."]
+        assert "MQTT offline" not in await stage.screen()
+        stage.gateway.show(phase=LinkPhase.TAKEN_OVER, detail="session taken over")
+        await stage.turn()
+        assert stage.toasts[2].startswith("MQTT: another program has taken the place of node 'gpu")
+        assert "⇄ MQTT taken over │" in await stage.screen()
+        stage.gateway.show(phase=LinkPhase.STOPPED)
+        await stage.turn()
+        assert "the gateway has stopped" in stage.toasts[3]
+
+
+async def test_a_broker_that_is_away_is_seen_before_there_is_a_model(tmp_path: Path) -> None:
+    async with staged(tmp_path, mqtt=True, ready=False) as stage:
+        stage.gateway.show(phase=LinkPhase.OFFLINE)
+        await stage.turn()
+        assert "✗ MQTT offline │ ◐ loading scripted" in await stage.screen()
+
+
+async def test_the_user_connects_by_key_and_from_the_palette(tmp_path: Path) -> None:
+    async with staged(tmp_path, mqtt=True) as stage:
+        await stage.press("f2", "8", "r")
+        assert stage.gateway.reconnects == 0
+        assert stage.toasts == ["mqtt://broker.example:1883 is connected."]
+        stage.gateway.show(phase=LinkPhase.TAKEN_OVER)
+        await stage.turn()
+        await stage.press("r")
+        assert stage.gateway.reconnects == 1
+        commands = {c.title: c for c in stage.app.get_system_commands(stage.deck)}
+        commands["Reconnect MQTT"].callback()
+        assert stage.gateway.reconnects == 2
+    async with staged(tmp_path) as stage:
+        titles = {c.title for c in stage.app.get_system_commands(stage.deck)}
+        assert "Panel: MQTT" in titles
+        assert "Reconnect MQTT" not in titles
+
+
+async def test_what_the_gateway_logs_is_in_the_log_by_its_name(tmp_path: Path) -> None:
+    async with staged(tmp_path, mqtt=True, size=(160, 48)) as stage:
+        logging.getLogger("app.gateway.mqtt.gateway").warning("the broker went")
+        await stage.turn()
+        assert "W mqtt   the broker went" in await stage.screen()
+
+
+async def test_a_click_on_a_name_that_was_shortened_goes_to_its_panel(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(60, 20)) as stage:
+        await stage.press("f2")
+        await stage.screen()
+        bar = stage.deck.panel_bar
+        text = bar.render_line(0).text
+        assert " 1 Ses  2 Bat  3 KV " in text
+        await stage.pilot.click(bar, offset=(text.index("8 MQT"), 0))
+        await stage.pilot.pause()
+        assert isinstance(stage.app.focused, MqttPanel)

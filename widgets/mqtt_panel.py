@@ -1,0 +1,386 @@
+"""MqttPanel: the broker, what comes and goes over it, and the messages that were no use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from engine.telemetry import Distribution
+from widgets.broker_state import BrokerState
+from widgets.figures import compact, count, duration, time_of_day
+from widgets.glyphs import UNICODE, Glyphs
+from widgets.line import Line, shorten
+from widgets.scroll_panel import ScrollPanel
+
+OFF = (
+    "MQTT is off. `tui --mqtt mqtt://HOST` serves chats over a broker,"
+    " `tui --embedded-broker` brings one along to try it."
+)
+
+_LABEL_WIDTH = 9
+_CELL_WIDTH = 14  # a label and a figure of four characters, and a blank
+_MAX_CELL_WIDTH = 20
+_MIN_PAIR_WIDTH = 26  # in the left one of two columns stand shorter labels
+_TIME_WIDTH = 9
+_MIN_TIMED_WIDTH = 36
+_CODE_WIDTH = 4
+_INDENT = 2
+_REASONS = 4
+_USERS = 6
+_EXCERPT_ROWS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Requests refused for one reason; `code` is that of HTTP."""
+
+    code: int
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MqttUser:
+    """One user who has requests here, or had some rejected.
+
+    Attributes:
+        running: requests accepted and unfinished; `waiting` of them have no first token.
+    """
+
+    name: str
+    running: int
+    waiting: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """A message that could not be served.
+
+    Attributes:
+        time: seconds since the epoch.
+        topic, excerpt: as they came.
+    """
+
+    time: float
+    topic: str
+    code: int
+    reason: str
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttReadings:
+    """The gateway at one moment.
+
+    Attributes:
+        address: the broker's, without a password.
+        detail: why it is in that state, if there is something to say.
+        lasted: seconds since the state began.
+        protocol: "5", "3.1.1", or "" before a connection.
+        received, published: messages a second.
+        running: requests accepted and unfinished; `waiting` of them have no first token.
+        untold: endings that the broker has not taken yet.
+        accepted, finished: requests since the start.
+        first_token: from publish to first token, seconds.
+        bad: the newest first.
+        users: the busiest first.
+    """
+
+    address: str
+    state: BrokerState
+    detail: str
+    lasted: float
+    protocol: str
+    pool: str
+    node: str
+    received: float
+    published: float
+    running: int
+    waiting: int
+    untold: int
+    accepted: int
+    finished: int
+    rejected: tuple[Refusals, ...]
+    first_token: Distribution
+    bad: tuple[BadMessage, ...]
+    users: tuple[MqttUser, ...]
+
+
+class MqttPanel(ScrollPanel, can_focus=True):
+    """State and figures on top, then the bad messages; the one under the cursor is shown whole."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "choose(-1)", "Up", show=False, id="mqtt.up"),
+        Binding("down", "choose(1)", "Down", show=False, id="mqtt.down"),
+        Binding("pageup", "scroll_pages(-1)", "Page up", show=False, id="mqtt.page_up"),
+        Binding("pagedown", "scroll_pages(1)", "Page down", show=False, id="mqtt.page_down"),
+        Binding("home", "choose(-1_000_000)", "First", show=False, id="mqtt.first"),
+        Binding("end", "choose(1_000_000)", "Last", show=False, id="mqtt.last"),
+        Binding(
+            "r", "reconnect", "Reconnect", tooltip="Connect to the broker now", id="mqtt.reconnect"
+        ),
+    ]
+
+    class ReconnectWanted(Message):
+        """The user asks for a new connection."""
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self._readings: MqttReadings | None = None
+        self._chosen: BadMessage | None = None
+        self._drawn: list[Line] = []
+        self._chosen_rows = range(0)
+
+    def show(self, readings: MqttReadings | None) -> None:
+        """Show the gateway; None where there is none."""
+        self._readings = readings
+        if self._chosen is not None and self._chosen not in self._bad:
+            self._chosen = None
+        self.redraw()
+
+    @property
+    def chosen(self) -> BadMessage | None:
+        """The bad message under the cursor; None while the cursor is above them."""
+        return self._chosen
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._drawn)
+
+    def action_choose(self, places: int) -> None:
+        """Go through the bad messages; above the first, and below the last, scroll on."""
+        before = -1 if self._chosen is None else self._bad.index(self._chosen)
+        place = max(-1, min(before + places, len(self._bad) - 1))
+        self._chosen = self._bad[place] if place >= 0 else None
+        self._lay_out(self._inner_width)
+        if place == before:
+            self.scroll(self.first + places)
+        elif self._chosen is None:
+            self.scroll(0)
+        else:
+            self.reveal(self._chosen_rows.stop - 1)
+            self.reveal(self._chosen_rows.start)
+        self.redraw()
+
+    def action_scroll_pages(self, pages: int) -> None:
+        self.scroll(self.first + pages * max(self.page - 1, 1))
+        self.redraw()
+
+    def action_reconnect(self) -> None:
+        self.post_message(self.ReconnectWanted())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "reconnect" or self._readings is not None
+
+    def on_blur(self) -> None:
+        # What one sees in passing is how things stand.
+        self._chosen = None
+        self.scroll(0)
+        self.redraw()
+
+    def title(self) -> str:
+        readings = self._readings
+        return f"MQTT · {readings.pool}/{readings.node}" if readings else "MQTT"
+
+    def footer(self) -> str:
+        if not self._bad or self._chosen is not None or self.num_rows <= self.page:
+            return ""
+        return f"{_bad_messages(len(self._bad))} below"
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        # Before the frame, whose edge shows how long this is.
+        self._lay_out(self._inner_width)
+        self.scroll(self.first)
+        return super().draw(width, height)
+
+    def body(self, width: int, height: int) -> list[Line]:
+        return self._drawn[self.first : self.first + height]
+
+    @property
+    def _bad(self) -> Sequence[BadMessage]:
+        return self._readings.bad if self._readings else ()
+
+    @property
+    def _inner_width(self) -> int:
+        return max(self.size.width - (4 if self.framed else 0), 1)
+
+    def _lay_out(self, width: int) -> None:
+        readings, palette = self._readings, self.palette
+        self._chosen_rows = range(0)
+        if readings is None:
+            self._drawn = list(self._text(OFF, width, palette.muted))
+            return
+        lines = self._drawn = [*self._state(readings, width), *self._figures(readings, width)]
+        lines.append(self._first_token(readings.first_token, width))
+        reasons = [f"{count(r.count)} {r.reason} ({r.code})" for r in readings.rejected[:_REASONS]]
+        lines += self._flow("rejected", reasons, len(readings.rejected), width)
+        users = [_user(user) for user in readings.users[:_USERS]]
+        lines += self._flow("users", users, len(readings.users), width)
+        if readings.bad:
+            text = _bad_messages(len(readings.bad))
+            lines.append(self.line(width).add(shorten(text, width), palette.muted))
+        for message in readings.bad:
+            if message == self._chosen:
+                start = len(lines)
+                lines += self._whole(message, width)
+                self._chosen_rows = range(start, len(lines))
+            else:
+                parts = (message.reason, message.topic, message.excerpt)
+                line, text = self._head(message, width), " · ".join(map(self._harmless, parts))
+                lines.append(line.add(shorten(text, line.room), palette.text))
+
+    def _state(self, readings: MqttReadings, width: int) -> Iterator[Line]:
+        """State, protocol and address, in one line if they fit; and what there is to say of it."""
+        palette, state = self.palette, readings.state
+        line = self.line(width)
+        line.add(f"{self.glyphs.marks[state.mark]} {state} ", palette.marks[state.mark])
+        line.add(duration(readings.lasted), palette.strong)
+        if readings.protocol:
+            line.add(f" · MQTT {readings.protocol}", palette.muted)
+        if cell_len(address := f" · {readings.address}") <= line.room:
+            yield line.add(address, palette.muted)
+        else:
+            yield line
+            yield self.line(width).add(shorten(readings.address, width), palette.muted)
+        if readings.detail:
+            yield from self._text(readings.detail, width, palette.text)
+
+    def _figures(self, readings: MqttReadings, width: int) -> Iterator[Line]:
+        """Counts in columns, in pairs where that fits; at the same places whatever they are."""
+        palette = self.palette
+        rejected = sum(refusals.count for refusals in readings.rejected)
+        figures = (
+            ("in/s", readings.received, palette.strong),
+            ("out/s", readings.published, palette.strong),
+            ("running", readings.running, palette.strong),
+            ("accepted", readings.accepted, palette.strong),
+            ("waiting", readings.waiting, palette.strong),
+            ("finished", readings.finished, palette.strong),
+            ("untold", readings.untold, palette.warn if readings.untold else palette.strong),
+            ("rejected", rejected, palette.warn if rejected else palette.strong),
+        )
+        fitting = max((width + 1) // _CELL_WIDTH, 2 if width >= _MIN_PAIR_WIDTH else 1)
+        columns = max(n for n in (1, 2, 4, 8) if n <= fitting)
+        cell = min(width // columns, _MAX_CELL_WIDTH)
+        for start in range(0, len(figures), columns):
+            line = self.line(width)
+            for label, value, style in figures[start : start + columns]:
+                line.cell(label, _LABEL_WIDTH, palette.muted)
+                line.cell(compact(value), cell - _LABEL_WIDTH, style)
+            yield line
+
+    def _first_token(self, first: Distribution, width: int) -> Line:
+        palette = self.palette
+        p50, p99 = duration(first.p50), duration(first.p99)
+        room = width - len(f" p50 {p50} p99 {p99}")
+        names = ("publish to first token", "first token", "ttft")
+        name = next((name for name in names if len(name) <= room), names[-1])
+        line = self.line(width).add(name, palette.muted)
+        line.add(" p50 ", palette.muted).add(p50, palette.strong)
+        return line.add(" p99 ", palette.muted).add(p99, palette.strong)
+
+    def _flow(self, label: str, parts: Sequence[str], total: int, width: int) -> Iterator[Line]:
+        """Parts one after the other, broken between them, and how many more there are."""
+        more = total - len(parts)
+        pieces = [*(self._harmless(part) for part in parts), *([f"{more} more"] if more else [])]
+        if not pieces:
+            return
+        line = self.line(width).add(label, self.palette.muted)
+        divider = " "
+        for piece in pieces:
+            if cell_len(divider + piece) > line.room and line.room < width - _INDENT:
+                yield line
+                line, divider = self.line(width), " " * _INDENT
+            line.add(divider, self.palette.muted)
+            line.add(shorten(piece, line.room), self.palette.text)
+            divider = " · "
+        yield line
+
+    def _head(self, message: BadMessage, width: int) -> Line:
+        """The beginning of a line: the cursor, when, and which error."""
+        palette = self.palette
+        chosen = message == self._chosen
+        over = palette.cursor if chosen else Style.null()
+        line = self.line(width).cell(self.glyphs.cursor if chosen else "", 2, palette.strong + over)
+        if width >= _MIN_TIMED_WIDTH:
+            line.cell(time_of_day(message.time), _TIME_WIDTH, palette.muted + over)
+        return line.cell(str(message.code), _CODE_WIDTH, palette.bad + over)
+
+    def _whole(self, message: BadMessage, width: int) -> Iterator[Line]:
+        """The message under the cursor: the sentence, where it came, and how it begins."""
+        palette, line = self.palette, self._head(message, width)
+        style, lead = palette.text + palette.cursor, width - line.room
+        for piece in _wrap(self._harmless(message.reason), max(line.room, 1)):
+            yield line.add(piece, style).pad(style)
+            line = self.line(width).add(" " * lead, style)
+        yield from self._indented(message.topic, width, palette.muted)
+        yield from self._indented(message.excerpt, width, palette.text)
+
+    def _indented(self, text: str, width: int, style: Style) -> Iterator[Line]:
+        room = max(width - _INDENT, 1)
+        for piece in list(_pieces(self._harmless(text), room))[:_EXCERPT_ROWS]:
+            yield self.line(width).add(" " * _INDENT, style).add(piece, style)
+
+    def _text(self, text: str, width: int, style: Style) -> Iterator[Line]:
+        for piece in _wrap(self._harmless(text), width):
+            yield self.line(width).add(piece, style)
+
+    def _harmless(self, text: str) -> str:
+        """`text` with what a terminal would obey, or cannot show, as escapes that can be read.
+
+        That is controls, formatting such as a change of direction, and halves of surrogate pairs;
+        in ASCII also all that is not in it.
+        """
+        if self.glyphs.unicode:
+            return "".join(c if c.isprintable() else _escape(c) for c in text)
+        return "".join(c if c.isascii() and c.isprintable() else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _pieces(text: str, width: int) -> Iterator[str]:
+    """`text` broken hard at `width` cells, as what is looked at character by character."""
+    piece, room = "", width
+    for character in text:
+        cells = cell_len(character)
+        if cells > room and piece:
+            yield piece
+            piece, room = "", width
+        piece += character
+        room -= cells
+    if piece:
+        yield piece
+
+
+def _wrap(text: str, width: int) -> Iterator[str]:
+    """`text` broken between words; a word that is wider than `width` cells is broken hard."""
+    line = ""
+    for word in text.split():
+        for piece in _pieces(word, width):
+            longer = f"{line} {piece}" if line else piece
+            if cell_len(longer) <= width:
+                line = longer
+            else:
+                yield line
+                line = piece
+    yield line
+
+
+def _bad_messages(number: int) -> str:
+    return "1 bad message" if number == 1 else f"{count(number)} bad messages"
+
+
+def _user(user: MqttUser) -> str:
+    parts = [f"{user.name} {count(user.running)}"]
+    parts += [f"{count(user.waiting)} waiting"] if user.waiting else []
+    parts += [f"{count(user.rejected)} rejected"] if user.rejected else []
+    return ", ".join(parts)
