@@ -32,7 +32,7 @@ def hide_password() -> None:
 
 def without_password(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
     """The arguments without the password of the last `--mqtt`, which goes to the environment."""
-    from app.gateway.mqtt.address import split_password
+    from app.gateway.mqtt.transport.address import split_password
 
     result = list(arguments)
     for index, argument in enumerate(arguments):

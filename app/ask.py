@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from app.exits import ExitCode
 from app.gateway.mqtt.client import AskClient, AskError
-from app.gateway.mqtt.replies import Accepted, DeltaReply, Final
-from app.gateway.mqtt.requests import ChatRequest, ChatTurn
-from app.gateway.mqtt.topics import check_level
+from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
+from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn
+from app.gateway.mqtt.protocol.topics import check_level
 from app.process import StreamError, complain, is_terminal, show
 from app.settings import Settings, SettingsError
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from app.columns import align
 from app.exits import ExitCode
-from app.gateway.mqtt.address import AddressError, BrokerAddress
 from app.gateway.mqtt.client import AskClient, AskError
-from app.gateway.mqtt.link import LinkState
 from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.transport.address import AddressError, BrokerAddress
+from app.gateway.mqtt.transport.link import LinkState
 from app.machine import cpu_features, gpu_memory, host_memory, most_free_memory, num_cores
 from app.models import examine
 from app.process import show

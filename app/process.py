@@ -16,7 +16,7 @@ import typer
 from app.crash import CrashReporter
 from app.database import StoreError
 from app.exits import ExitCode
-from app.gateway.mqtt.address import AddressError
+from app.gateway.mqtt.transport.address import AddressError
 from app.logs import set_up
 from app.serving import ModelLoadError
 from app.settings import Settings, SettingsError, unknown_variables

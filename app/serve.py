@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 from app import systemd
 from app.exits import ExitCode
-from app.gateway.mqtt.broker import BrokerError, EmbeddedBroker
 from app.gateway.mqtt.gateway import MqttGateway
+from app.gateway.mqtt.transport.embedded import BrokerError, EmbeddedBroker
 from app.process import error_terminal
 from app.serving import serving
 from app.settings import Settings, SettingsError

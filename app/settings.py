@@ -22,8 +22,8 @@ from pydantic import (
     ValidationError,
 )
 
-from app.gateway.mqtt.address import redact, split_password
 from app.gateway.mqtt.settings import MqttSettings, Quota
+from app.gateway.mqtt.transport.address import redact, split_password
 from app.knobs import find_policy, parse_knob
 from app.paths import Location
 from engine.client import ChatMessage, LoadRequest

@@ -41,10 +41,10 @@ from typing import Any
 import psutil
 
 from app.console import write_json
-from app.gateway.mqtt.address import BrokerAddress
 from app.gateway.mqtt.gateway import MqttGateway
-from app.gateway.mqtt.link import LinkPhase
 from app.gateway.mqtt.settings import MqttSettings, Quota
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.link import LinkPhase
 from app.gateway.mqtt.view import GatewayView
 from app.machine import num_cores
 from benchmarks.asking import Ask, Askers, Heard

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from app import cli
 from app.ask import ReplyWriter
 from app.exits import ExitCode
-from app.gateway.mqtt.replies import Accepted, DeltaReply, Final
+from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
 from app.settings import CONFIG_VARIABLE
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_responder import TIMINGS, USAGE, Asked, Responder, responder

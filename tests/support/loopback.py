@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.gateway.mqtt.address import BrokerAddress
-from app.gateway.mqtt.link import Inbound, LinkPhase, LinkState, Outgoing
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.link import Inbound, LinkPhase, LinkState, Outgoing
 
 IN_FLIGHT = 2
 

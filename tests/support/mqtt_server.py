@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app.gateway.mqtt.delivery import Delivery
-from app.gateway.mqtt.link import Inbound
+from app.gateway.mqtt.transport.link import Inbound
 from app.journal import Journal
 from tests.support.mqtt_serving import Serving
 

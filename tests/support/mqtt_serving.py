@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from app.gateway.mqtt import gateway
-from app.gateway.mqtt.address import BrokerAddress
 from app.gateway.mqtt.gateway import MqttGateway
-from app.gateway.mqtt.link import LinkPhase
 from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.link import LinkPhase
 from engine.client import ChatMessage, Submission
 from engine.stream import RequestStream
 from tests.support.scripted_engine import ScriptedEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.gateway.mqtt.link import LinkPhase
+from app.gateway.mqtt.transport.link import LinkPhase
 from app.gateway.mqtt.view import GatewayView, Transcript
 from app.store import Conversation, Message
 from engine.client import ChatMessage, EngineClient, Submission

@@ -13,13 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from app.gateway.mqtt.address import BrokerAddress
-from app.gateway.mqtt.cards import NodeCard
-from app.gateway.mqtt.link import Inbound, Link, LinkPhase, LinkState, Outgoing
-from app.gateway.mqtt.replies import Accepted, DeltaReply, ErrorReply, Final, Reply, parse_reply
-from app.gateway.mqtt.requests import ChatRequest
+from app.gateway.mqtt.protocol.cards import NodeCard
+from app.gateway.mqtt.protocol.replies import (
+    Accepted,
+    DeltaReply,
+    ErrorReply,
+    Final,
+    Reply,
+    parse_reply,
+)
+from app.gateway.mqtt.protocol.requests import ChatRequest
+from app.gateway.mqtt.protocol.topics import EVERY, Caller, Topics
 from app.gateway.mqtt.settings import MqttSettings
-from app.gateway.mqtt.topics import EVERY, Caller, Topics
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState, Outgoing
 
 log = logging.getLogger(__name__)
 

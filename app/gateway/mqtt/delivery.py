@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from app.database import StoreError
-from app.gateway.mqtt.link import Link, LinkPhase, Outgoing
+from app.gateway.mqtt.transport.link import Link, LinkPhase, Outgoing
 from app.store import Store
 
 log = logging.getLogger(__name__)

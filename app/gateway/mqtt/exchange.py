@@ -9,11 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from app.gateway.mqtt.faults import Fault
-from app.gateway.mqtt.link import Outgoing
-from app.gateway.mqtt.protocol import (
+from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.mqtt.protocol.replies import (
     Accepted,
-    ChatRequest,
     Choice,
     DeltaReply,
     DeltaText,
@@ -22,7 +20,9 @@ from app.gateway.mqtt.protocol import (
     ReplyTimings,
     ReplyUsage,
 )
-from app.gateway.mqtt.topics import Caller
+from app.gateway.mqtt.protocol.requests import ChatRequest
+from app.gateway.mqtt.protocol.topics import Caller
+from app.gateway.mqtt.transport.link import Outgoing
 from app.gateway.mqtt.view import Transcript
 from app.history import History
 from app.store import Conversation, Message

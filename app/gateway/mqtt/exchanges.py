@@ -11,10 +11,10 @@ from contextlib import suppress
 from app.database import DeletedError, StoreError
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchange import Exchange
-from app.gateway.mqtt.faults import Fault
-from app.gateway.mqtt.link import Link
+from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.tally import Tally
+from app.gateway.mqtt.transport.link import Link
 from app.gateway.mqtt.view import Transcript
 from app.store import Store
 from engine.client import EngineClient

@@ -14,20 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.database import StoreError
-from app.gateway.mqtt.address import BrokerAddress
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchange import SOURCE, ReplyTo
 from app.gateway.mqtt.exchanges import Exchanges
-from app.gateway.mqtt.faults import Fault
 from app.gateway.mqtt.intake import Intake, ending_of
 from app.gateway.mqtt.knobs import KnobsTopic
-from app.gateway.mqtt.link import Inbound, Link, LinkPhase, LinkState
 from app.gateway.mqtt.node import Node, percentiles
-from app.gateway.mqtt.protocol import MqttMetrics
+from app.gateway.mqtt.protocol.cards import MqttMetrics
+from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.mqtt.protocol.topics import Caller, Topics
 from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.tally import Tally
-from app.gateway.mqtt.topics import Caller, Topics
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState
 from app.gateway.mqtt.view import GatewayView, Transcript, UserView
 from app.store import Store
 from engine.client import EngineClient

@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from app.database import StoreError
 from app.gateway.mqtt.exchange import SOURCE, Exchange, ReplyTo, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
-from app.gateway.mqtt.faults import Fault
-from app.gateway.mqtt.link import Inbound, Link, Outgoing
 from app.gateway.mqtt.node import Node
-from app.gateway.mqtt.protocol import ChatRequest, ErrorReply, parse_reply, parse_request
+from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.mqtt.protocol.replies import ErrorReply, parse_reply
+from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Caller, Topics
 from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.tally import Tally
-from app.gateway.mqtt.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Caller, Topics
+from app.gateway.mqtt.transport.link import Inbound, Link, Outgoing
 from app.history import History
 from app.journal import JournalEntry
 from app.store import Conversation, Store

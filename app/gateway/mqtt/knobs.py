@@ -6,8 +6,8 @@ import asyncio
 import json
 
 from app.gateway.control import Answer, Control, knob_state, refusal
-from app.gateway.mqtt.link import Inbound, Link, Outgoing
-from app.gateway.mqtt.topics import Topics
+from app.gateway.mqtt.protocol.topics import Topics
+from app.gateway.mqtt.transport.link import Inbound, Link, Outgoing
 from engine.client import EngineClient
 from engine.errors import ErrorInfo, InvalidRequestError
 from engine.snapshot import Snapshot

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from app.gateway.mqtt.exchange import milliseconds
-from app.gateway.mqtt.link import Link, Outgoing
-from app.gateway.mqtt.protocol import (
+from app.gateway.mqtt.protocol.cards import (
     Limits,
     Metrics,
     ModelInfo,
@@ -18,8 +17,9 @@ from app.gateway.mqtt.protocol import (
     NodeCard,
     Percentiles,
 )
+from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.settings import MqttSettings
-from app.gateway.mqtt.topics import Topics
+from app.gateway.mqtt.transport.link import Link, Outgoing
 from app.versions import version
 from engine.knobs import Knobs
 from engine.snapshot import Snapshot

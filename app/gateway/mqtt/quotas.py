@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.settings import Quota
 
 # What is not known yet how long it takes: a guess that keeps clients from asking in a loop.

@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from app.gateway.mqtt.address import AddressError, BrokerAddress, split_password
-from app.gateway.mqtt.topics import LEVEL, MAX_LEVEL, check_level
+from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
+from app.gateway.mqtt.transport.address import AddressError, BrokerAddress, split_password
 from app.paths import Location
 
 # Where the embedded broker listens unless a URL says so.

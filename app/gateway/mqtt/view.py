@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.gateway.mqtt.link import LinkPhase
+from app.gateway.mqtt.transport.link import LinkPhase
 from app.store import Conversation, Message
 from engine.telemetry import Distribution
 
@@ -15,7 +15,7 @@ class Rejection:
     """Requests that were refused for one reason.
 
     Attributes:
-        code: as `app.gateway.mqtt.faults.Fault` has it.
+        code: as `app.gateway.mqtt.protocol.faults.Fault` has it.
         reason: in few words, the same for all of them.
     """
 

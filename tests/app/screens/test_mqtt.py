@@ -10,7 +10,7 @@ import pytest
 from textual.widgets import OptionList
 
 from app.exits import ExitCode
-from app.gateway.mqtt.link import LinkPhase
+from app.gateway.mqtt.transport.link import LinkPhase
 from app.store import Conversation, Message, Store
 from engine.request import FinishReason
 from tests.app.screens.stage import Stage, staged

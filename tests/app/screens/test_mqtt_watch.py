@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.gateway.mqtt.link import LinkPhase
+from app.gateway.mqtt.transport.link import LinkPhase
 from app.gateway.mqtt.view import BadMessage, Rejection, UserView
 from app.screens.mqtt_watch import MqttWatch
 from tests.support.scripted_engine import ScriptedEngine

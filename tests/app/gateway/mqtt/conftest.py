@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.gateway.mqtt.broker import EmbeddedBroker
+from app.gateway.mqtt.transport.embedded import EmbeddedBroker
 from tests.support.brokers import ExampleMosquitto, Mosquitto
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from app.gateway.mqtt import client as module
-from app.gateway.mqtt.address import BrokerAddress
 from app.gateway.mqtt.client import AskClient, AskError
-from app.gateway.mqtt.replies import Accepted, DeltaReply, Final
-from app.gateway.mqtt.requests import ChatRequest, ChatTurn
+from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
+from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn
 from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.transport.address import BrokerAddress
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_responder import Asked, Responder, responder
 

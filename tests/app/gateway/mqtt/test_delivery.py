@@ -12,7 +12,7 @@ import pytest
 from app.database import StoreError
 from app.gateway.mqtt import delivery as module
 from app.gateway.mqtt.delivery import Delivery
-from app.gateway.mqtt.link import LinkPhase, Outgoing
+from app.gateway.mqtt.transport.link import LinkPhase, Outgoing
 
 ENDING = Outgoing("topic", b"{}")
 

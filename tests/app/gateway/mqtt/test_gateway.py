@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt import gateway, intake, link
-from app.gateway.mqtt.requests import ChatRequest, parse_request
-from app.gateway.mqtt.topics import Caller
+from app.gateway.mqtt import gateway, intake
+from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.topics import Caller
+from app.gateway.mqtt.transport import link
 from engine.client import LoadRequest
 from engine.knobs import Knobs
 from engine.request import FinishReason

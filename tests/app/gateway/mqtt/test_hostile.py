@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt.broker import EmbeddedBroker
+from app.gateway.mqtt.transport.embedded import EmbeddedBroker
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import Peer, peer
 from tests.support.mqtt_serving import Serving, serving

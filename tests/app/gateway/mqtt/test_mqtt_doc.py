@@ -17,11 +17,12 @@ import pytest
 from pydantic import BaseModel
 
 from app.gateway.control import ControlMessage
-from app.gateway.mqtt import protocol
-from app.gateway.mqtt.faults import RETRYABLE, TYPES
-from app.gateway.mqtt.requests import ALLOWED
+from app.gateway.mqtt.protocol.cards import Metrics, NodeCard
+from app.gateway.mqtt.protocol.faults import RETRYABLE, TYPES
+from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, ErrorReply, Final
+from app.gateway.mqtt.protocol.requests import ALLOWED, ChatRequest
+from app.gateway.mqtt.protocol.topics import LEVEL, PREFIX, Caller, Topics
 from app.gateway.mqtt.settings import MqttSettings, Quota
-from app.gateway.mqtt.topics import LEVEL, PREFIX, Caller, Topics
 from tests.support.brokers import EXAMPLE, Mosquitto
 from tests.support.mqtt_peer import peer
 from tests.support.mqtt_serving import TIMEOUT, Serving, serving
@@ -34,16 +35,8 @@ SCHEMA = json.loads(SCHEMA_TEXT)
 MESSAGES = re.findall(r"```json (\w+)\n(.*?)```", DOC, re.DOTALL)
 EXAMPLES = dict(re.findall(r"```(?:sh|python)\n# example: (\S+)\n(.*?)```", DOC, re.DOTALL))
 MODELS: dict[str, type[BaseModel]] = {"ControlMessage": ControlMessage} | {
-    name: getattr(protocol, name)
-    for name in (
-        "ChatRequest",
-        "Accepted",
-        "DeltaReply",
-        "Final",
-        "ErrorReply",
-        "NodeCard",
-        "Metrics",
-    )
+    model.__name__: model
+    for model in (ChatRequest, Accepted, DeltaReply, Final, ErrorReply, NodeCard, Metrics)
 }
 
 
@@ -103,14 +96,14 @@ def test_every_kind_of_message_is_shown() -> None:
 def test_the_schema_refuses_what_the_server_refuses(fields: dict[str, Any]) -> None:
     assert not fits("ChatRequest", fields)
     with pytest.raises(ValueError, match="validation error"):
-        protocol.ChatRequest.model_validate_json(json.dumps(fields))
+        ChatRequest.model_validate_json(json.dumps(fields))
 
 
 FIELDS = {row[0].strip("`"): row[1:] for row in rows("| field | allowed | default | meaning |")}
 
 
 def test_each_field_has_its_row() -> None:
-    assert list(FIELDS) == list(protocol.ChatRequest.model_fields)
+    assert list(FIELDS) == list(ChatRequest.model_fields)
 
 
 OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
@@ -119,7 +112,7 @@ OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_row_of_a_field_says_what_is_so(name: str) -> None:
     allowed, default, _ = FIELDS[name]
-    field = protocol.ChatRequest.model_fields[name]
+    field = ChatRequest.model_fields[name]
     if field.is_required():
         assert default == "required"
     else:

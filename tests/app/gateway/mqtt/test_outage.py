@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt import link
-from app.gateway.mqtt.link import LinkPhase
+from app.gateway.mqtt.transport import link
+from app.gateway.mqtt.transport.link import LinkPhase
 from engine.knobs import Knobs
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import Peer, peer

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.gateway.mqtt import gateway as gateway_module
-from app.gateway.mqtt.address import BrokerAddress
 from app.gateway.mqtt.exchanges import RETRY_SECONDS
 from app.gateway.mqtt.gateway import ENDING, MqttGateway
 from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.transport.address import BrokerAddress
 from engine.knobs import Knobs
 from tests.support.loopback import Broker, LoopbackLink, Published
 from tests.support.scripted_engine import ScriptedEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.gateway.mqtt.faults import Fault
+from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.quotas import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, Quotas
 from app.gateway.mqtt.settings import Quota
 from tests.support.clock import VirtualClock

@@ -9,9 +9,9 @@ from pydantic import SecretStr, ValidationError
 
 from app.crash import CrashReporter
 from app.doctor import settings_or_default
-from app.gateway.mqtt.address import AddressError
+from app.gateway.mqtt.protocol.topics import check_level
 from app.gateway.mqtt.settings import MqttSettings, Quota
-from app.gateway.mqtt.topics import check_level
+from app.gateway.mqtt.transport.address import AddressError
 from app.settings import MQTT_NAMES, Settings, SettingsError, load_settings, unknown_variables
 
 SECRET = "s3cr3t"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.gateway.mqtt import link
-from app.gateway.mqtt.link import LinkPhase
+from app.gateway.mqtt.transport import link
+from app.gateway.mqtt.transport.link import LinkPhase
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import peer
 from tests.support.mqtt_serving import Serving, serving

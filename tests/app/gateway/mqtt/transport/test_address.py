@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.gateway.mqtt.address import AddressError, BrokerAddress, redact, split_password
+from app.gateway.mqtt.transport.address import AddressError, BrokerAddress, redact, split_password
 
 SECRET = "s3cr3t"
 

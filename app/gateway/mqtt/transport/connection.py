@@ -31,9 +31,14 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from app.gateway.mqtt.address import BrokerAddress
-from app.gateway.mqtt.dialing import CONNECT_SECONDS, acknowledge_now, on_thread, open_socket
-from app.gateway.mqtt.link_errors import (
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.dialing import (
+    CONNECT_SECONDS,
+    acknowledge_now,
+    on_thread,
+    open_socket,
+)
+from app.gateway.mqtt.transport.errors import (
     KEEPALIVE_TIMEOUT,
     LinkError,
     broken,

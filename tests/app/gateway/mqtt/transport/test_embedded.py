@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from app.gateway.mqtt.broker import STOP_SECONDS, BrokerError, EmbeddedBroker
+from app.gateway.mqtt.transport.embedded import STOP_SECONDS, BrokerError, EmbeddedBroker
 from tests.support.brokers import free_port
 
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from app.gateway.mqtt.address import BrokerAddress
-from app.gateway.mqtt.link import Outgoing
-from app.gateway.mqtt.topics import Caller, Topics
-from tests.app.gateway.mqtt.test_link import online, until
+from app.gateway.mqtt.protocol.topics import Caller, Topics
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.link import Outgoing
+from tests.app.gateway.mqtt.transport.test_link import online, until
 from tests.support.brokers import ExampleMosquitto
 
 TOPICS = Topics("default", "box")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt.address import BrokerAddress
-from app.gateway.mqtt.broker import EmbeddedBroker
-from app.gateway.mqtt.link import (
+from app.gateway.mqtt.transport import link as link_module
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.embedded import EmbeddedBroker
+from app.gateway.mqtt.transport.link import (
     CONGESTED_MESSAGES,
     FIRST_PAUSE_SECONDS,
     GOODBYE_SECONDS,
@@ -108,8 +109,10 @@ async def online(
 @pytest.fixture(autouse=True)
 def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses a fifth of what they are, in the same proportions."""
-    monkeypatch.setattr("app.gateway.mqtt.link.FIRST_PAUSE_SECONDS", FIRST_PAUSE_SECONDS / 5)
-    monkeypatch.setattr("app.gateway.mqtt.link.GOODBYE_SECONDS", GOODBYE_SECONDS / 5)
+    monkeypatch.setattr(
+        "app.gateway.mqtt.transport.link.FIRST_PAUSE_SECONDS", FIRST_PAUSE_SECONDS / 5
+    )
+    monkeypatch.setattr(link_module, "GOODBYE_SECONDS", GOODBYE_SECONDS / 5)
 
 
 @pytest.fixture
@@ -565,7 +568,7 @@ async def test_deliveries_end_with_the_connection(broker: Mosquitto, proxy: TcpP
 async def test_a_broker_that_owes_a_confirmation_is_left(
     broker: Mosquitto, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gateway.mqtt.connection.CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr("app.gateway.mqtt.transport.connection.CONFIRM_SECONDS", 0.2)
     async with online(proxy.url) as one:
         await until(lambda: one.payloads == [b"1"])
         assert await one.link.deliver(Outgoing("me/x", b"confirmed"))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.gateway.mqtt.faults import MAX_MESSAGE, TYPES, Fault
+from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, TYPES, Fault
 from app.journal import RESTARTED
 from engine.errors import (
     DeadlineError,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.gateway.mqtt.faults import MAX_MESSAGE, Fault
-from app.gateway.mqtt.protocol import ChatRequest, parse_request
-from app.gateway.mqtt.topics import Caller
+from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, Fault
+from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.topics import Caller
 from engine.request import SamplingParams
 
 CALLER = Caller("default", "alice", "phone", "r1")

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from paho.mqtt.client import WebsocketConnectionError
 from paho.mqtt.client import _WebsocketWrapper as PahoWebsocket
 
-from app.gateway.mqtt.address import AddressError, BrokerAddress
-from app.gateway.mqtt.link_errors import LinkError, unreachable
+from app.gateway.mqtt.transport.address import AddressError, BrokerAddress
+from app.gateway.mqtt.transport.errors import LinkError, unreachable
 
 T = TypeVar("T")
 

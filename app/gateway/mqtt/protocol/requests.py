@@ -21,8 +21,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from app.gateway.mqtt.faults import Fault
-from app.gateway.mqtt.topics import EVERY, LEVEL, MAX_LEVEL, Caller, check_level
+from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_LEVEL, Caller, check_level
 from engine.admission import MAX_PRIORITY
 from engine.errors import EngineError, InvalidRequestError
 from engine.request import MAX_STOPS, SamplingParams

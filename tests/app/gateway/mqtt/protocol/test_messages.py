@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from app.gateway.mqtt import requests
-from app.gateway.mqtt.faults import MAX_MESSAGE, Fault
-from app.gateway.mqtt.protocol import (
-    Accepted,
-    ChatRequest,
-    ChatTurn,
-    Choice,
-    DeltaReply,
-    DeltaText,
-    ErrorReply,
-    Final,
+from app.gateway.mqtt.protocol import requests
+from app.gateway.mqtt.protocol.cards import (
     Limits,
     Metrics,
     ModelInfo,
     MqttMetrics,
     NodeCard,
     Percentiles,
+)
+from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, Fault
+from app.gateway.mqtt.protocol.replies import (
+    Accepted,
+    Choice,
+    DeltaReply,
+    DeltaText,
+    ErrorReply,
+    Final,
     ReplyTimings,
     ReplyUsage,
-    json_schema,
     parse_reply,
-    parse_request,
 )
-from app.gateway.mqtt.topics import Caller
+from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn, parse_request
+from app.gateway.mqtt.protocol.schema import json_schema
+from app.gateway.mqtt.protocol.topics import Caller
 from engine.errors import InvalidRequestError
 from engine.request import SamplingParams
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.gateway.mqtt.address import BrokerAddress
-from app.gateway.mqtt.connection import Connection, Inbound, Outgoing
-from app.gateway.mqtt.link_errors import Cause, LinkError, taken_over
-from app.gateway.mqtt.negotiation import AUTO, connect
-from app.gateway.mqtt.twins import TwinWatch
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.connection import Connection, Inbound, Outgoing
+from app.gateway.mqtt.transport.errors import Cause, LinkError, taken_over
+from app.gateway.mqtt.transport.negotiation import AUTO, connect
+from app.gateway.mqtt.transport.twins import TwinWatch
 
 __all__ = ["Inbound", "Link", "LinkPhase", "LinkState", "Outgoing"]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from app.gateway.mqtt.messages import Part, ServerMessage
+from app.gateway.mqtt.protocol.messages import Part, ServerMessage
 
 
 class Accepted(ServerMessage):

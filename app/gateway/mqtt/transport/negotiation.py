@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from app.gateway.mqtt.address import BrokerAddress
-from app.gateway.mqtt.connection import V5, V311, Connection
-from app.gateway.mqtt.dialing import on_thread, open_socket
-from app.gateway.mqtt.link_errors import Cause, LinkError
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.connection import V5, V311, Connection
+from app.gateway.mqtt.transport.dialing import on_thread, open_socket
+from app.gateway.mqtt.transport.errors import Cause, LinkError
 
 AUTO = "auto"
 

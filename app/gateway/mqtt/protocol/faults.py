@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.gateway.mqtt.replies import ErrorBody
+from app.gateway.mqtt.protocol.replies import ErrorBody
 from engine.errors import ErrorInfo
 
 MAX_MESSAGE = 500

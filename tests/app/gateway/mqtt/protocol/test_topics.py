@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.client import topic_matches_sub
 
-from app.gateway.mqtt.topics import EVERY, MAX_LEVEL, Caller, Topics, check_level
+from app.gateway.mqtt.protocol.topics import EVERY, MAX_LEVEL, Caller, Topics, check_level
 
 TOPICS = Topics("default", "box")
 LEVELS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6).filter(

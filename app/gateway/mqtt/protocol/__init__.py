@@ -1,0 +1,1 @@
+"""The messages and topics of chat over MQTT, as docs/mqtt.md has them."""
