@@ -12,6 +12,8 @@ from collections.abc import MutableMapping, Sequence
 
 OPTION = "--mqtt"
 VARIABLE = "TUI_MQTT_PASSWORD"
+# What else of the environment would go before that password.
+_OTHERS = ("TUI_MQTT", "TUI_MQTT_PASSWORD_FILE")
 
 
 def hide_password() -> None:
@@ -34,7 +36,7 @@ def without_password(arguments: Sequence[str], environment: MutableMapping[str, 
     """The arguments without the password of the last `--mqtt`, which goes to the environment."""
     from app.gateway.mqtt.transport.address import split_password
 
-    result = list(arguments)
+    result, last = list(arguments), None
     for index, argument in enumerate(arguments):
         if index and arguments[index - 1] == OPTION:
             option, url = "", argument
@@ -42,8 +44,10 @@ def without_password(arguments: Sequence[str], environment: MutableMapping[str, 
             option, url = f"{OPTION}=", argument.removeprefix(f"{OPTION}=")
         else:
             continue
-        shown, password = split_password(url)
-        if password is not None:
-            result[index] = f"{option}{shown}"
-            environment[VARIABLE] = password
+        shown, last = split_password(url)
+        result[index] = f"{option}{shown}"
+    if last is not None:
+        for name in _OTHERS:
+            environment.pop(name, None)
+        environment[VARIABLE] = last
     return result

@@ -149,7 +149,7 @@ def run(settings: Settings, options: Options) -> int:
     except AskError as error:
         writer.break_off()
         if options.as_json and error.reply is not None:
-            show(error.reply.encode().decode())
+            _write(f"{error.reply.encode().decode()}\n")
         else:
             _complain(str(error))
         return ExitCode.FAILED
@@ -160,7 +160,7 @@ def run(settings: Settings, options: Options) -> int:
         writer.break_off()
         return ExitCode.TERMINATED
     if options.as_json:
-        show(final.encode().decode())
+        _write(f"{final.encode().decode()}\n")
         return ExitCode.OK
     writer.end(final)
     if is_terminal(sys.stderr):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 # with rich for the help text 0.3 s, settings 0.15 s, textual 0.3 s, torch seconds.
 import typer
 
-from app import argv
+from app import argv, flags
 from app.exits import ExitCode
 from app.versions import version
 
@@ -31,142 +31,38 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Configuration file to read.")
-]
-Model = Annotated[
-    str | None,
-    typer.Option("--model", metavar="NAME|FOLDER|HUB-ID", help="Model to load; see `tui models`."),
-]
-Models = Annotated[
-    Path | None, typer.Option("--models", metavar="FILE", help="Registry instead of our own.")
-]
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
-]
-LogLevel = Annotated[
-    str | None,
-    typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
-]
-
-Policy = Annotated[
-    str | None,
-    typer.Option("--policy", metavar="NAME|MODULE:CLASS", help="Batching policy to start with."),
-]
-KnobTexts = Annotated[
-    list[str] | None,
-    typer.Option("--knob", metavar="NAME=VALUE", help="Where a knob starts; repeatable."),
-]
-
-# Of an engine, and what it starts with.
-DataType = Annotated[
-    str | None,
-    typer.Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16."),
-]
-KvMemory = Annotated[
-    str | None,
-    typer.Option("--kv-memory", metavar="SIZE", help="Memory of the KV cache, such as 2GiB."),
-]
-NumBlocks = Annotated[
-    int | None, typer.Option("--num-blocks", metavar="N", help="Its blocks of 16 tokens, instead.")
-]
-MaxModelLen = Annotated[
-    int | None,
-    typer.Option("--max-model-len", metavar="N", help="Most tokens of a conversation."),
-]
-MaxNumSeqs = Annotated[
-    int | None, typer.Option("--max-num-seqs", metavar="N", help="Most sequences in the batch.")
-]
-MaxNumBatchedTokens = Annotated[
-    int | None, typer.Option("--max-num-batched-tokens", metavar="N", help="Most tokens in a step.")
-]
-System = Annotated[
-    str | None,
-    typer.Option("--system", metavar="TEXT", help="System prompt of new conversations."),
-]
-PinSystem = Annotated[bool | None, typer.Option("--pin-system", help="Never evict its blocks.")]
-
-# Of a reply.
-MaxTokens = Annotated[
-    int | None, typer.Option("--max-tokens", metavar="N", help="Most tokens of a reply.")
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option("--temperature", metavar="X", help="0 always takes the most likely token."),
-]
-TopP = Annotated[
-    float | None, typer.Option("--top-p", metavar="X", help="Nucleus of this probability.")
-]
-TopK = Annotated[
-    int | None,
-    typer.Option("--top-k", metavar="N", help="Only the N most likely tokens; 0 is all."),
-]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Makes sampling repeatable.")]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", metavar="TEXT", help="Ends a reply; may be given several times."),
-]
-
-# Of a broker.
-Mqtt = Annotated[
-    str | None,
-    typer.Option("--mqtt", metavar="URL", help="Broker: mqtt, mqtts, ws or wss://USER@HOST:PORT."),
-]
-Pool = Annotated[
-    str | None, typer.Option("--pool", metavar="NAME", help="Pool of servers on the broker.")
-]
-Node = Annotated[
-    str | None, typer.Option("--node", metavar="NAME", help="This server's name in the pool.")
-]
-CaFile = Annotated[
-    Path | None, typer.Option("--ca-file", metavar="FILE", help="Who signs the broker's TLS.")
-]
-CertFile = Annotated[
-    Path | None, typer.Option("--cert-file", metavar="FILE", help="Our client certificate.")
-]
-KeyFile = Annotated[Path | None, typer.Option("--key-file", metavar="FILE", help="And its key.")]
-PasswordFile = Annotated[
-    Path | None,
-    typer.Option("--password-file", metavar="FILE", help="Its first line is the password."),
-]
-Embedded = Annotated[
-    bool | None,
-    typer.Option("--embedded-broker", help="Run a broker on the loopback, for trying it out."),
-]
-
-
 @app.callback(invoke_without_command=True, epilog="See docs/operating.md for all settings.")
 def _tui(
     context: typer.Context,
-    model: Model = None,
-    models: Models = None,
-    device: Device = None,
-    dtype: DataType = None,
-    kv_memory: KvMemory = None,
-    num_blocks: NumBlocks = None,
-    max_model_len: MaxModelLen = None,
-    max_num_seqs: MaxNumSeqs = None,
-    max_num_batched_tokens: MaxNumBatchedTokens = None,
-    policy: Policy = None,
-    knobs: KnobTexts = None,
-    system: System = None,
-    pin_system: PinSystem = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: Seed = None,
-    stop: Stop = None,
-    mqtt: Mqtt = None,
-    embedded_broker: Embedded = None,
+    model: flags.Model = None,
+    models: flags.Models = None,
+    device: flags.Device = None,
+    dtype: flags.DataType = None,
+    kv_memory: flags.KvMemory = None,
+    num_blocks: flags.NumBlocks = None,
+    max_model_len: flags.MaxModelLen = None,
+    max_num_seqs: flags.MaxNumSeqs = None,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
+    policy: flags.Policy = None,
+    knobs: flags.KnobTexts = None,
+    system: flags.System = None,
+    pin_system: flags.PinSystem = None,
+    max_tokens: flags.MaxTokens = None,
+    temperature: flags.Temperature = None,
+    top_p: flags.TopP = None,
+    top_k: flags.TopK = None,
+    seed: flags.Seed = None,
+    stop: flags.Stop = None,
+    mqtt: flags.Mqtt = None,
+    embedded_broker: flags.Embedded = None,
     each: Annotated[
         bool, typer.Option("--each", help="Plain program: a line is a conversation, all at once.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Plain program: one JSON object for each reply.")
     ] = False,
-    log_level: LogLevel = None,
-    config: Config = None,
+    log_level: flags.LogLevel = None,
+    config: flags.Config = None,
     _version: Annotated[
         bool,
         typer.Option(
@@ -207,9 +103,9 @@ def _tui(
 @app.command("models")
 def _models(
     context: typer.Context,
-    models: Models = None,
+    models: flags.Models = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the reasons.")] = False,
-    config: Config = None,
+    config: flags.Config = None,
 ) -> None:
     """List the models of the registry and say which can be loaded here."""
     settings = _settings(context)
@@ -224,11 +120,11 @@ def _models(
 @app.command("doctor")
 def _doctor(
     context: typer.Context,
-    model: Model = None,
-    models: Models = None,
-    device: Device = None,
-    mqtt: Mqtt = None,
-    config: Config = None,
+    model: flags.Model = None,
+    models: flags.Models = None,
+    device: flags.Device = None,
+    mqtt: flags.Mqtt = None,
+    config: flags.Config = None,
 ) -> None:
     """Show versions, device, memory and files, and what is missing."""
     from app import doctor, process
@@ -242,11 +138,11 @@ def _doctor(
 @app.command("demo")
 def _demo(
     context: typer.Context,
-    device: Device = None,
-    policy: Policy = None,
-    knobs: KnobTexts = None,
-    log_level: LogLevel = None,
-    config: Config = None,
+    device: flags.Device = None,
+    policy: flags.Policy = None,
+    knobs: flags.KnobTexts = None,
+    log_level: flags.LogLevel = None,
+    config: flags.Config = None,
 ) -> None:
     """Hold eight scripted chats at once on the built-in model and show what the batch did."""
     settings = _settings(context)
@@ -258,35 +154,35 @@ def _demo(
 @app.command("serve")
 def _serve(
     context: typer.Context,
-    mqtt: Mqtt = None,
-    embedded_broker: Embedded = None,
-    pool: Pool = None,
-    node: Node = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
-    model: Model = None,
-    models: Models = None,
-    device: Device = None,
-    dtype: DataType = None,
-    kv_memory: KvMemory = None,
-    num_blocks: NumBlocks = None,
-    max_model_len: MaxModelLen = None,
-    max_num_seqs: MaxNumSeqs = None,
-    max_num_batched_tokens: MaxNumBatchedTokens = None,
-    policy: Policy = None,
-    knobs: KnobTexts = None,
-    system: System = None,
-    pin_system: PinSystem = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: Seed = None,
-    stop: Stop = None,
-    log_level: LogLevel = None,
-    config: Config = None,
+    mqtt: flags.Mqtt = None,
+    embedded_broker: flags.Embedded = None,
+    pool: flags.Pool = None,
+    node: flags.Node = None,
+    password_file: flags.PasswordFile = None,
+    ca_file: flags.CaFile = None,
+    cert_file: flags.CertFile = None,
+    key_file: flags.KeyFile = None,
+    model: flags.Model = None,
+    models: flags.Models = None,
+    device: flags.Device = None,
+    dtype: flags.DataType = None,
+    kv_memory: flags.KvMemory = None,
+    num_blocks: flags.NumBlocks = None,
+    max_model_len: flags.MaxModelLen = None,
+    max_num_seqs: flags.MaxNumSeqs = None,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
+    policy: flags.Policy = None,
+    knobs: flags.KnobTexts = None,
+    system: flags.System = None,
+    pin_system: flags.PinSystem = None,
+    max_tokens: flags.MaxTokens = None,
+    temperature: flags.Temperature = None,
+    top_p: flags.TopP = None,
+    top_k: flags.TopK = None,
+    seed: flags.Seed = None,
+    stop: flags.Stop = None,
+    log_level: flags.LogLevel = None,
+    config: flags.Config = None,
 ) -> None:
     """Serve chats over MQTT, without a screen; SIGTERM lets what runs end."""
     settings = _settings(context)
@@ -303,24 +199,24 @@ def _ask(
     question: Annotated[
         str | None, typer.Argument(metavar="QUESTION", help="Else, and for -, standard input.")
     ] = None,
-    mqtt: Mqtt = None,
-    pool: Pool = None,
-    password_file: PasswordFile = None,
-    ca_file: CaFile = None,
-    cert_file: CertFile = None,
-    key_file: KeyFile = None,
+    mqtt: flags.Mqtt = None,
+    pool: flags.Pool = None,
+    password_file: flags.PasswordFile = None,
+    ca_file: flags.CaFile = None,
+    cert_file: flags.CertFile = None,
+    key_file: flags.KeyFile = None,
     session: Annotated[
         str | None, typer.Option(metavar="ID", help="Conversation that the server keeps for you.")
     ] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System prompt; of a session, at its start.")
     ] = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    seed: Seed = None,
-    stop: Stop = None,
+    max_tokens: flags.MaxTokens = None,
+    temperature: flags.Temperature = None,
+    top_p: flags.TopP = None,
+    top_k: flags.TopK = None,
+    seed: flags.Seed = None,
+    stop: flags.Stop = None,
     priority: Annotated[
         int,
         typer.Option(min=-1_000_000, max=1_000_000, metavar="N", help="Larger goes first."),
@@ -334,8 +230,8 @@ def _ask(
     as_json: Annotated[
         bool, typer.Option("--json", help="Write the server's last message: final or error.")
     ] = False,
-    log_level: LogLevel = None,
-    config: Config = None,
+    log_level: flags.LogLevel = None,
+    config: flags.Config = None,
 ) -> None:
     """Ask a server over MQTT, and write its reply as it comes."""
     settings = _settings(context)
@@ -352,9 +248,9 @@ def _bench(
         # So that --goodput takes several, as vllm has it.
         list[str] | None, typer.Argument(metavar="NAME:MS", hidden=True)
     ] = None,
-    model: Model = None,
-    models: Models = None,
-    device: Device = None,
+    model: flags.Model = None,
+    models: flags.Models = None,
+    device: flags.Device = None,
     dtype: Annotated[str | None, typer.Option(metavar="TYPE", help="As `tui` has it.")] = None,
     num_blocks: Annotated[
         int | None, typer.Option(metavar="N", help="Blocks of the KV cache, of 16 tokens.")
@@ -436,8 +332,8 @@ def _bench(
         Path | None,
         typer.Option(metavar="FILE", help="Write the step records, for `tui simulate --fit`."),
     ] = None,
-    log_level: LogLevel = None,
-    config: Config = None,
+    log_level: flags.LogLevel = None,
+    config: flags.Config = None,
 ) -> None:
     """Measure the engine under a load, or several settings side by side."""
     settings = _settings(context)
@@ -502,8 +398,8 @@ def _simulate(
         Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there.")
     ] = None,
     svg: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write charts there.")] = None,
-    log_level: LogLevel = None,
-    config: Config = None,
+    log_level: flags.LogLevel = None,
+    config: flags.Config = None,
 ) -> None:
     """Run the scheduler on a simulated device at rising rates: throughput, latency, goodput."""
     settings = _settings(context)

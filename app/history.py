@@ -122,13 +122,14 @@ class History:
 
     def finish(self, reply: Message, finish: Finish | None) -> None:
         """The end of a reply; None where the engine gave none."""
-        reply.finish_reason = finish.reason if finish else FinishReason.ABORT
         if finish is not None:
             reply.error = finish.error
             reply.usage = finish.usage
             reply.timings = finish.timings
             if finish.context is not None:
                 self._contexts[reply.id] = finish.context
+        # Last: with it another thread takes the reply for complete.
+        reply.finish_reason = finish.reason if finish else FinishReason.ABORT
         self._unwritten[reply.id] = reply
 
     def save(self, *changed: Message) -> None:

@@ -31,6 +31,7 @@ def run(settings: Settings) -> int:
         SettingsError: the embedded broker cannot be started.
         ModelLoadError: the model could not be loaded.
         StoreError: the store cannot be opened.
+        RuntimeError: the gateway crashed.
         KeyboardInterrupt, SystemExit: another signal came while it drained, and ended it at once.
     """
     settings.mqtt.address()  # what is wrong with it is told before a model is loaded
@@ -96,10 +97,16 @@ def mqtt_gateway(settings: Settings, client: EngineClient) -> Iterator[MqttGatew
 
 
 def _watch(gateway: MqttGateway) -> None:
-    """Return when the gateway has given up."""
+    """Return when the gateway has given up.
+
+    Raises:
+        RuntimeError: it crashed.
+    """
     expected = systemd.watchdog_seconds()
     pause = LOOK_SECONDS if expected is None else min(LOOK_SECONDS, expected / 4)
     while not gateway.wait_ended(pause) and not gateway.failure:
         if expected is not None and time.monotonic() - gateway.view().time < HUNG_SECONDS:
             systemd.notify("WATCHDOG=1")
     log.error("no longer serving: %s", gateway.failure)
+    if gateway.wait_ended(0.0):
+        raise RuntimeError(f"the MQTT gateway crashed: {gateway.failure}")

@@ -61,7 +61,7 @@ def serving(request: LoadRequest, terminal: TextIO | None = None) -> Iterator[En
 
 def _show(terminal: TextIO | None, text: str) -> None:
     if terminal is not None:
-        terminal.write(_CLEAR_LINE + text)
+        terminal.write(f"{_CLEAR_LINE}{text}\r")  # what is logged meanwhile goes over it
         terminal.flush()
 
 

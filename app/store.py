@@ -145,6 +145,8 @@ class Store:
         leases = path.with_name(f"{path.name}-leases")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The chats of others are nobody's on this machine; SQLite's other files follow it.
+            path.touch(mode=0o600)
             self._lease = Lease(leases)
         except OSError as error:
             raise StoreError(f"{path}: it cannot be opened ({error.strerror or error})") from None

@@ -20,7 +20,7 @@ def notify(*states: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
             supervisor.sendto("\n".join(states).encode(), address)
     except OSError as error:
-        log.warning("systemd cannot be told %s: %s", " ".join(states), error.strerror)
+        log.warning("systemd cannot be told %s: %s", " ".join(states), error.strerror or error)
 
 
 def watchdog_seconds() -> float | None:
@@ -28,4 +28,4 @@ def watchdog_seconds() -> float | None:
     wanted, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID")
     if not wanted.isdecimal() or process not in (None, str(os.getpid())):
         return None
-    return int(wanted) / 1e6
+    return int(wanted) / 1e6 or None

@@ -253,7 +253,9 @@ def digest(
     """
     heard = {request_id: Heard(moment) for request_id, moment in published.items()}
     for moment, topic, payload in came:
-        one, reply = heard[topic.rpartition("/")[2]], json.loads(payload)
+        one, reply = heard.get(topic.rpartition("/")[2]), json.loads(payload)
+        if one is None:  # of those before, whose time was over
+            continue
         one.arrivals.append(Arrival(moment, reply["type"], len(payload)))
         if reply["type"] == "delta":
             one.text += reply["choices"][0]["delta"]["content"]

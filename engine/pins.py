@@ -23,15 +23,16 @@ class Pins:
         """Never evict a prefix, once it is computed, until `unpin`; what was pinned under the name
         before stays if this one does not fit.
         """
-        size = self._cache.block_size
-        error = f"it is shorter than one block, {size} tokens" if len(token_ids) < size else ""
+        tokens, error, size = len(token_ids), "", self._cache.block_size
         try:
+            if tokens < size:
+                raise InvalidRequestError(f"it is shorter than one block, {size} tokens", "pin")
             self._cache.pin(name, token_ids)
         except InvalidRequestError as refusal:
             error = refusal.message
             log.warning("the prefix %s is not pinned: %s", name, error)
-        before = self._asked.get(name, (len(token_ids), ""))[0]
-        self._asked[name] = (before if error else len(token_ids), error)
+            tokens, _error = self._asked.get(name, (tokens, ""))
+        self._asked[name] = (tokens, error)
 
     def refuse(self, name: str, reason: str) -> None:
         """Show that a prefix could not even be made tokens."""

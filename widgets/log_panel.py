@@ -6,6 +6,7 @@ import textwrap
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from rich.style import Style
@@ -113,9 +114,8 @@ class LogPanel(ScrollPanel, can_focus=True):
         for event, line in self._events:
             if line.level < self.level:
                 continue
-            # Breaking costs 20 us and more a line; nearly all fit.
-            fits = len(line.text) <= width
-            pieces = [line.text] if fits else textwrap.wrap(line.text, width)
+            fits = len(line.text) <= width  # as nearly all do
+            pieces = (line.text,) if fits else _broken(line.text, width)
             for piece, text in enumerate(pieces):
                 yield _Row(event, piece, line, text)
 
@@ -136,6 +136,12 @@ class LogPanel(ScrollPanel, can_focus=True):
     def _level_style(self, level: Level) -> Style:
         palette = self.palette
         return (palette.muted, palette.good, palette.warn, palette.bad)[level]
+
+
+# Breaking costs 20 us a line, one of 1,000 characters 100; all are laid out with each new one.
+@lru_cache(maxsize=2 * CAPACITY)
+def _broken(text: str, width: int) -> tuple[str, ...]:
+    return tuple(textwrap.wrap(text, width))
 
 
 def _lead(width: int) -> int:

@@ -141,8 +141,13 @@ class MqttPanel(ScrollPanel, can_focus=True):
     def show(self, readings: MqttReadings | None) -> None:
         """Show the gateway; None where there is none."""
         self._readings = readings
-        if self._chosen is not None and self._chosen not in self._bad:
+        if self._chosen not in self._bad:
             self._chosen = None
+        elif self._chosen_rows:
+            # Newer ones come above it: it stays where it is read.
+            before = self._chosen_rows.start
+            self._lay_out(self._inner_width)
+            self.scroll(self.first + self._chosen_rows.start - before)
         self.redraw()
 
     @property
@@ -190,9 +195,11 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return f"MQTT · {readings.pool}/{readings.node}" if readings else "MQTT"
 
     def footer(self) -> str:
-        if not self._bad or self._chosen is not None or self.num_rows <= self.page:
+        if self._chosen is not None:
             return ""
-        return f"{_bad_messages(len(self._bad))} below"
+        # They come last, in one row each.
+        below = min(len(self._bad), self.num_rows - self.first - self.page)
+        return f"{_bad_messages(below)} below" if below > 0 else ""
 
     def draw(self, width: int, height: int) -> list[Line]:
         # Before the frame, whose edge shows how long this is.

@@ -88,11 +88,11 @@ class Deck(Steering):
         Binding("pageup", "page(-1)", "Page up", show=False, id="chat.page_up", priority=True),
         Binding("pagedown", "page(1)", "Page down", show=False, id="chat.page_down", priority=True),
         Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
+        # After the focused panel: the digits belong to a number that is being typed.
         *(
             Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
             for n in range(1, 9)
         ),
-        # The digits belong to a number that is being typed.
         Binding("tab", "panel_step(1)", "Next panel", show=False, id="panel.next"),
         Binding("shift+tab", "panel_step(-1)", "Previous panel", show=False, id="panel.previous"),
         Binding("x", "stop_request", "Stop", tooltip="Stop the request", id="table.stop"),
@@ -243,7 +243,8 @@ class Deck(Steering):
         except StoreError as error:
             self.notify(str(error), severity="error")
         if not session.is_own:
-            self.notify(f"“{session.title}” goes on; it is watched no more.")
+            goes_on = "goes on; it " if session.chat.is_busy else ""
+            self.notify(f"“{session.title}” {goes_on}is watched no more.")
         elif session.chat.messages:
             self.notify(f"Closed “{session.title}”; F3 finds it again.")
         self.chat.forget(session)

@@ -99,9 +99,7 @@ def outcome(message: Message) -> str:
 
 
 def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
-    """Args:
-    author: who the messages of the user are by.
-    """
+    """A message as it stands; `author` is who has written those of the user."""
     return Entry(
         key=message.id,
         role=message.role,

@@ -9,6 +9,7 @@ from collections import deque
 from widgets.log_line import Level, LogLine
 
 CAPACITY = 500
+LONGEST = 1000  # characters; what a client sent may be quoted in a line
 _NAMES = ("app", "engine")
 _MQTT = "app.gateway.mqtt"
 
@@ -36,7 +37,7 @@ class LogFeed(logging.Handler):
             return
         source = "mqtt" if record.name.startswith(_MQTT) else record.name.split(".")[0]
         place = bisect_right((logging.INFO, logging.WARNING, logging.ERROR), record.levelno)
-        self._lines.append(LogLine(record.created, Level(place), source, text))
+        self._lines.append(LogLine(record.created, Level(place), source, text[:LONGEST]))
 
     def take(self) -> list[LogLine]:
         """What came since the last call, oldest first."""

@@ -178,11 +178,9 @@ class SessionList:
     def meet(self, requests: Iterable[RequestView]) -> None:
         """Have the watched chats follow their newest requests."""
         watched = {s.key: s.chat for s in self.sessions if isinstance(s.chat, WatchedChat)}
-        if not watched:
-            return
-        for view in sorted(requests, key=lambda view: view.ordinal):
-            if view.origin.source == SOURCE and (chat := watched.get(view.origin.conversation)):
-                chat.follow(view.request_id)
+        theirs = [view for view in requests if view.origin.conversation in watched]
+        for view in sorted(theirs, key=lambda view: view.ordinal):
+            watched[view.origin.conversation].follow(view.request_id)
 
     def close(self, session: OpenSession) -> None:
         """Take a conversation off the screen; the store keeps it. The reply of an own one ends.

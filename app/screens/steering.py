@@ -81,6 +81,9 @@ class Steering(Screen[None]):
             return
         if readings.state is BrokerState.ONLINE:
             self.notify(f"{readings.address} is connected.")
+        elif readings.state is BrokerState.STOPPED:
+            text = "The gateway has stopped; it comes back with a new start of the program."
+            self.notify(text, severity="error")
         else:
             gateway.reconnect()
             self.notify(f"Connecting to {readings.address}…")

@@ -30,9 +30,9 @@ if [ ! -e ca.crt ]; then
 fi
 
 case $host in
-*[!0-9.:a-fA-F]*) name=DNS ;;
-*[.:]*) name=IP ;;
-*) name=DNS ;;
+*:*) name=IP ;;
+*[!0-9.]*) name=DNS ;;
+*) name=IP ;;
 esac
 sign server "$host" "subjectAltName=$name:$host
 extendedKeyUsage=serverAuth"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.argv import VARIABLE, without_password
+from app.gateway.mqtt.transport.address import BrokerAddress
+from app.settings import load_settings
 
 SECRET = "s3cr3t"
 
@@ -20,6 +22,17 @@ SECRET = "s3cr3t"
         (["ask", "--mqtt=wss://a:p@h/x", "b"], ["ask", "--mqtt=wss://a@h/x", "b"], "p"),
         (["--mqtt", "mqtt://a@h"], ["--mqtt", "mqtt://a@h"], None),
         (["--mqtt"], ["--mqtt"], None),
+        # The last one counts, and no other broker gets another's password.
+        (
+            ["--mqtt", "mqtt://a:p@h", "--mqtt=mqtt://b:q@i"],
+            ["--mqtt", "mqtt://a@h", "--mqtt=mqtt://b@i"],
+            "q",
+        ),
+        (
+            ["--mqtt", "mqtt://a:p@h", "--mqtt=mqtt://b@i"],
+            ["--mqtt", "mqtt://a@h", "--mqtt=mqtt://b@i"],
+            None,
+        ),
         (["ask", "mail a:b@c", "mqtt://a:p@h"], ["ask", "mail a:b@c", "mqtt://a:p@h"], None),
     ],
 )
@@ -29,6 +42,21 @@ def test_the_password_goes_to_the_environment(
     environment: dict[str, str] = {}
     assert without_password(arguments, environment) == shown
     assert environment.get(VARIABLE) == password
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"TUI_MQTT": f"mqtt://other:{SECRET}@elsewhere"},
+        {"TUI_MQTT_PASSWORD": SECRET},
+        {"TUI_MQTT_PASSWORD_FILE": "/nothere"},
+    ],
+)
+def test_it_goes_before_what_the_environment_has(stated: dict[str, str]) -> None:
+    environment = dict(stated)
+    _, url = without_password(["--mqtt", "mqtt://a:p@h"], environment)
+    settings = load_settings({"mqtt": url}, env=environment | {"TUI_CONFIG": os.devnull})
+    assert settings.mqtt.address() == BrokerAddress.parse("mqtt://a:p@h")
 
 
 def test_no_process_has_the_password_in_its_command_line(tmp_path: Path) -> None:

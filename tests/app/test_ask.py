@@ -159,18 +159,25 @@ def cancelled(server: Responder) -> None:
     assert server.cancels == [f"llm/v1/default/cancel/alice/{client}/*"]
 
 
-def test_a_terminal_gets_no_control_characters(broker: Mosquitto, own_process: Path) -> None:
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_terminal_gets_no_control_characters(
+    broker: Mosquitto, own_process: Path, flags: tuple[str, ...]
+) -> None:
     def rude(asked: Asked) -> None:
         asked.accept()
         asked.final("a\x1b[2J\tb\nc\x9b")
 
     ours, theirs = pty.openpty()
     with responder(broker.port, rude):
-        process = start(broker, "hi", stdout=theirs)
+        process = start(broker, "hi", *flags, stdout=theirs)
         os.close(theirs)
         assert process.wait(20) == ExitCode.OK
-        assert os.read(ours, 1000) == b"a [2J\tb\r\nc \r\n"
+        shown = os.read(ours, 1000).decode()
     os.close(ours)
+    # JSON escapes the first of them itself.
+    assert ("a\\u001b[2J\\tb\\nc " if flags else "a [2J\tb\r\nc \r\n") in shown
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,26 @@ def test_a_conversation_goes_on_from_what_the_store_has_of_its_branch(store: Sto
         again.add("other", instead_of=old.id)
 
 
+def test_a_reply_that_another_thread_sees_ended_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    complete = []
+
+    class Seen(Message):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name == "finish_reason" and value is not None:
+                complete.append((self.usage, self.timings, self.error) == told)
+
+    monkeypatch.setattr("app.history.Message", Seen)
+    history = History(remote())
+    question, reply = begin(history, "one", "r")
+    finish = end_of(history, question, FinishReason.ERROR)
+    told = (finish.usage, finish.timings, finish.error)
+    history.finish(reply, finish)
+    assert complete == [True]
+
+
 def test_another_attempt_stands_beside_the_failed_one(store: Store) -> None:
     history = History(remote(), store)
     turn(history, "one", "r1")

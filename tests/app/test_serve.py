@@ -161,6 +161,7 @@ class FakeGateway:
     """Ends how it is told to."""
 
     failure = ""
+    has_ended = False
     raises: type[BaseException] | None = None
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -173,7 +174,7 @@ class FakeGateway:
     def wait_ended(self, timeout: float | None) -> bool:
         if self.raises is not None:
             raise self.raises
-        return False
+        return self.has_ended
 
     def stop(self, drain_seconds: float | None = None) -> None:
         self.calls.append(("stop", drain_seconds))
@@ -199,6 +200,15 @@ def test_a_gateway_that_gave_up_is_a_failure(
     assert serve.run(fake) == ExitCode.FAILED
     assert made[0].calls == ["start", ("stop", None)]
     assert caplog.messages[-1] == "no longer serving: another server took over"
+
+
+def test_a_gateway_that_crashed_is_a_crash(fake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor is to start it again; where another server took over, it is not."""
+    monkeypatch.setattr(FakeGateway, "failure", "ZeroDivisionError: division by zero")
+    monkeypatch.setattr(FakeGateway, "has_ended", True)
+    with pytest.raises(RuntimeError, match=r"^the MQTT gateway crashed: ZeroDivisionError"):
+        serve.run(fake)
+    assert made[0].calls == ["start", ("stop", 0.0)]
 
 
 def test_what_comes_while_it_drains_ends_it_at_once(

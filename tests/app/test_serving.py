@@ -37,5 +37,5 @@ def test_progress_is_shown_and_failure_raised(monkeypatch: pytest.MonkeyPatch) -
     ):
         pass
     assert str(failed.value) == "could not load m: model.safetensors is truncated"
-    assert "\r\x1b[Km: reading weights, 50% of 3,000 bytes" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")
+    assert "\r\x1b[Km: reading weights, 50% of 3,000 bytes\r" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K\r")

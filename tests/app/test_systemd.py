@@ -32,7 +32,12 @@ def test_without_one_nothing_is_told(
     assert caplog.messages == []
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nothere"))
     systemd.notify("READY=1")
-    assert caplog.messages == ["systemd cannot be told READY=1: No such file or directory"]
+    monkeypatch.setenv("NOTIFY_SOCKET", "/" + "x" * 200)
+    systemd.notify("READY=1")
+    assert caplog.messages == [
+        "systemd cannot be told READY=1: No such file or directory",
+        "systemd cannot be told READY=1: AF_UNIX path too long",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +48,7 @@ def test_without_one_nothing_is_told(
         ("30000000", str(os.getpid()), 30.0),
         ("30000000", "1", None),
         ("soon", None, None),
+        ("0", None, None),
     ],
 )
 def test_how_often_the_watchdog_is_to_hear_of_us(

@@ -55,6 +55,7 @@ def test_what_was_heard_is_told_by_request() -> None:
         (12.5, f"{TOPIC}/1", final(2)),
         (12.5, f"{TOPIC}/3", final(-1)),
         (12.6, f"{TOPIC}/3", final(-1)),
+        (12.7, f"{TOPIC}/before", final(-1)),
     ]
     heard = digest(came, {"1": 10.0, "2": 10.0, "3": 10.0, "4": 10.0})
     one = heard["1"]
@@ -63,6 +64,7 @@ def test_what_was_heard_is_told_by_request() -> None:
     assert [len(heard[name].endings) for name in "1234"] == [1, 1, 2, 0]
     assert [heard[name].is_answered for name in "234"] == [False, False, False]
     assert heard["4"] == Heard(10.0)
+    assert set(heard) == set("1234")
 
 
 def test_a_missed_target_is_seen() -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.request import FinishReason
@@ -258,6 +260,16 @@ def test_a_fork_with_another_prompt_does_not_wait_for_its_source() -> None:
     engine.step()
     assert engine.records[-1].admitted == ("other",)
     engine.finish()
+
+
+def test_a_pin_that_is_refused_leaves_the_one_before() -> None:
+    engine = CoreHarness()
+    engine.core.pins.pin("system", PROMPT)
+    (before,) = engine.snapshot().pins
+    assert before.blocks > 0
+    engine.core.pins.pin("system", [1, 2, 3])
+    (pin,) = engine.snapshot().pins
+    assert pin == replace(before, error="it is shorter than one block, 4 tokens")
 
 
 def test_a_pin_that_keeps_nothing_says_why() -> None:

@@ -197,6 +197,35 @@ async def test_all_can_be_reached_in_a_panel_of_any_height() -> None:
         assert panel.first == 0
 
 
+async def test_what_is_read_stays_where_it_is_while_newer_ones_come() -> None:
+    panel = MqttPanel()
+    async with hosted(panel, 60, 14, focus=True) as (app, _):
+        panel.show(replace(MANY, bad=MANY.bad[10:]))
+        await press(app, "down", "down")
+        before = next(y for y, row in enumerate(rows(panel)) if "reason 11" in row)
+        for newest in range(9, 2, -1):
+            panel.show(replace(MANY, bad=MANY.bad[newest : newest + 10]))
+            assert "▸ " in rows(panel)[before]
+            assert "reason 11" in rows(panel)[before]
+        panel.show(replace(MANY, bad=MANY.bad[:10]))
+        assert panel.chosen is None
+
+
+async def test_the_edge_says_how_many_bad_messages_are_out_of_view() -> None:
+    panel = MqttPanel()
+    async with hosted(panel, 60, 14, focus=True):
+        panel.show(MANY)
+        seen = sum("reason " in row for row in rows(panel))
+        assert f" {20 - seen} bad messages below " in rows(panel)[-1]
+        panel.scroll(panel.num_rows - panel.page - 1)
+        panel.redraw()
+        assert " 1 bad message below " in rows(panel)[-1]
+        panel.scroll(panel.num_rows)
+        panel.redraw()
+        assert "below" not in rows(panel)[-1]
+        assert "reason 19" in rows(panel)[-2]
+
+
 async def test_without_bad_messages_the_keys_scroll() -> None:
     panel = MqttPanel()
     async with hosted(panel, 30, 6, focus=True) as (app, _):

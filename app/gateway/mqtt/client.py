@@ -142,7 +142,7 @@ class AskClient:
                 while (state := self._link.state).phase is not LinkPhase.ONLINE:
                     if state.phase in (LinkPhase.OFFLINE, LinkPhase.TAKEN_OVER):
                         raise AskError(f"cannot connect to {self._address}: {state.detail}")
-                    await self._events.get()
+                    await self._next(None)
         except TimeoutError:
             raise AskError(f"{self._address} does not answer within {timeout:g} s") from None
         return state
@@ -198,13 +198,17 @@ class AskClient:
             await self._next(None)  # cards that came before the request are no news to it
         loop = asyncio.get_running_loop()
         asking = _Asking(self._new_caller(), node, begun=loop.time(), send_at=loop.time())
+        told = ""
         while True:
             if asking.send_at is not None and asking.send_at <= loop.time():
                 await self._send(asking, request)
             match await self._next(asking.send_at):
-                case LinkState(phase=LinkPhase.ONLINE) if self._is_back(asking):
-                    asking.send_at = loop.time()  # the broker may have dropped the reply
-                case LinkState(phase=LinkPhase.OFFLINE, detail=detail):
+                case LinkState(phase=LinkPhase.ONLINE):
+                    told = ""
+                    if self._is_back(asking):
+                        asking.send_at = loop.time()  # the broker may have dropped the reply
+                case LinkState(phase=LinkPhase.OFFLINE, detail=detail) if detail != told:
+                    told = detail
                     self._notice(
                         f"the connection to {self._address} is lost: {detail}; trying again"
                     )

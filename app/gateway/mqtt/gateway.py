@@ -169,7 +169,8 @@ class MqttGateway:
         return self._view
 
     def transcript(self, request_id: str) -> Transcript | None:
-        return self._exchanges.transcript(request_id)
+        # What it had when it ended, nobody carries on.
+        return None if self._ended.is_set() else self._exchanges.transcript(request_id)
 
     def reconnect(self) -> None:
         self._call(self._reconnect)

@@ -17,7 +17,7 @@ from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
 from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Caller, Topics
 from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import MqttSettings
-from app.gateway.mqtt.tally import Tally
+from app.gateway.mqtt.tally import TOPIC_LENGTH, Tally
 from app.gateway.mqtt.transport.link import Inbound, Link, Outgoing
 from app.history import History
 from app.journal import JournalEntry
@@ -82,7 +82,8 @@ class Intake:
             if caller is None or message.retained:
                 reason = "it is retained" if message.retained else "its topic names no request"
                 self._tally.bad(message.topic, message.payload, 400, reason)
-                log.warning("dropped a message on %s: %s", ascii(message.topic), reason)
+                topic = ascii(message.topic[:TOPIC_LENGTH])
+                log.warning("dropped a message on %s: %s", topic, reason)
                 message.ack()
                 continue
             if caller.is_cancel or self._exchanges.get(caller.key) is not None:
@@ -272,7 +273,9 @@ class Intake:
         self, caller: Caller, request: ChatRequest, digest: str, reply_to: ReplyTo, attempt: int
     ) -> Exchange:
         if request.session_id is None:
-            conversation = Conversation(id=caller.key, user=caller.user, source=SOURCE)
+            # No session has such an id, whatever its pool is called.
+            name = f"once/{caller.key}"
+            conversation = Conversation(id=name, user=caller.user, source=SOURCE)
             history = History(conversation)  # in memory
         else:
             history = self._session(caller, request, request.session_id)

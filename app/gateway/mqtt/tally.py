@@ -13,6 +13,8 @@ from engine.telemetry import Distribution, Samples
 WINDOW = 60.0
 BAD_KEPT = 20
 EXCERPT_BYTES = 200
+# Room for all levels that a request may have; a topic may have 65,535 bytes.
+TOPIC_LENGTH = 600
 _USERS_KEPT = 1000
 
 
@@ -54,7 +56,8 @@ class Tally:
     def bad(self, topic: str, payload: bytes, code: int, reason: str) -> None:
         """A message that was no request at all, or none that can be read."""
         excerpt = payload[:EXCERPT_BYTES].decode("utf-8", "replace")
-        self._bad.appendleft(BadMessage(time.time(), topic, code, reason, excerpt))
+        message = BadMessage(time.time(), topic[:TOPIC_LENGTH], code, reason, excerpt)
+        self._bad.appendleft(message)
 
     def pace(self) -> float | None:
         """Seconds between the last endings, on average; None where there are too few to tell."""

@@ -30,7 +30,7 @@ class BadMessage:
 
     Attributes:
         time: seconds since the epoch.
-        excerpt: its beginning, as it came: whoever shows it must make it harmless.
+        topic, excerpt: their beginnings, as they came: whoever shows them must make them harmless.
     """
 
     time: float

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from app.screens import loop_lag
-from app.screens.log_feed import LogFeed
+from app.screens.log_feed import LONGEST, LogFeed
 from app.screens.loop_lag import LoopLag
 from widgets.log_line import Level
 
@@ -35,6 +35,12 @@ def test_the_log_feed_takes_what_our_loggers_say() -> None:
         feed.detach()
     logger.error("after")
     assert feed.take() == []
+
+
+def test_the_log_feed_cuts_what_somebody_made_long() -> None:
+    feed = LogFeed()
+    feed.handle(logging.LogRecord("app", logging.INFO, "", 0, "x" * 400_000, (), None))
+    assert [len(line.text) for line in feed.take()] == [LONGEST]
 
 
 def test_the_log_feed_does_without_a_line_whose_arguments_do_not_fit(

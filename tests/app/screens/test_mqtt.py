@@ -63,6 +63,8 @@ async def test_a_chat_over_mqtt_is_watched_while_it_grows(tmp_path: Path) -> Non
         assert "streaming · 5 tok" in stage.transcript
         await stage.finish()
         assert "400 tok · ttft" in stage.transcript
+        await stage.press("ctrl+w")
+        assert stage.toasts == ["“@alice long” is watched no more."]
 
 
 async def test_the_next_turn_of_a_watched_chat_shows_when_it_comes(tmp_path: Path) -> None:
@@ -382,6 +384,9 @@ async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_pa
         stage.gateway.show(phase=LinkPhase.STOPPED)
         await stage.turn()
         assert "the gateway has stopped" in stage.toasts[3]
+        await stage.press("f2", "8", "r")
+        assert stage.toasts[4].startswith("The gateway has stopped;")
+        assert stage.gateway.reconnects == 0
 
 
 async def test_a_broker_that_is_away_is_seen_before_there_is_a_model(tmp_path: Path) -> None:

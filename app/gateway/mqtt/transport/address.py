@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -90,14 +91,18 @@ class BrokerAddress:
             )
         if key_file and not cert_file:
             raise AddressError(f"key_file is {str(key_file)!r}, and cert_file is not set")
-        if secret is not None and not _is_unicode(secret):
-            raise AddressError("the password is not shown; it must be valid UTF-8")
+        username = _decode(user, shown) if user else None
+        for name, text in (("user", username), ("password", secret)):
+            if text is not None and not _is_field(text):
+                raise AddressError(
+                    f"the {name} is not shown; it must be valid UTF-8 of at most 65,535 bytes"
+                )
         return cls(
             scheme=scheme,
             host=host,
             port=port or PORTS[scheme],
             path=(f"/{path}" if path else WEBSOCKET_PATH) if scheme in ("ws", "wss") else "",
-            username=_decode(user, shown) if user else None,
+            username=username,
             password=secret,
             ca_file=ca_file,
             cert_file=cert_file,
@@ -145,16 +150,17 @@ class BrokerAddress:
                 f"{name} is {str(file)!r}; it must hold {holds}, as PEM and not encrypted ({why})"
             ) from None
         except OSError as error:
-            if self.key_file is not None and file is not None and file.is_file():
+            if self.key_file and file and file == self.cert_file and os.access(file, os.R_OK):
                 name, file = "key_file", self.key_file
             raise AddressError(f"{name} is {str(file)!r}; {error.strerror}") from None
         return context
 
     def __str__(self) -> str:
-        """The URL, with its port, without the password."""
+        """The URL, with its port, without the password and the values of a query."""
         user = f"{quote(self.username, safe='')}@" if self.username is not None else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{user}{host}:{self.port}{self.path}"
+        path, mark, _ = self.path.partition("?")  # a signed query is a credential, too
+        return f"{self.scheme}://{user}{host}:{self.port}{path}{mark and '?***'}"
 
 
 def split_password(url: str) -> tuple[str, str | None]:
@@ -172,10 +178,12 @@ def split_password(url: str) -> tuple[str, str | None]:
 
 
 def redact(text: str) -> str:
-    """A text that should be a URL, without what may be a password in it: anything between a colon
-    and the last @."""
-    scheme, separator, rest = text.rpartition("://") if "://" in text else ("", "", text)
-    userinfo, at, location = rest.rpartition("@")
+    """A text that should be a URL, without what may be a password in it: anything between a colon,
+    but for that of a scheme at the start, and the last @."""
+    before, at, location = text.rpartition("@")
+    scheme, separator, userinfo = before.partition("://")
+    if not separator or ":" in scheme:
+        scheme, separator, userinfo = "", "", before
     user, colon, _ = userinfo.partition(":")
     return f"{scheme}{separator}{user}{colon and ':***'}{at}{location}"
 
@@ -203,7 +211,7 @@ def _location(location: str, shown: str) -> tuple[str, int | None]:
             )
     if port is None:
         return host, None
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+    if not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
         raise AddressError(f"{shown} has a port that is not one of 1 to 65535")
     return host, int(port)
 
@@ -221,10 +229,9 @@ def _decode(text: str, shown: str) -> str:
     return decoded
 
 
-def _is_unicode(text: str) -> bool:
-    """What the environment holds may be any bytes."""
+def _is_field(text: str) -> bool:
+    """Whether MQTT has room for it. What the environment holds may be any bytes."""
     try:
-        text.encode()
+        return len(text.encode()) <= 0xFFFF
     except UnicodeEncodeError:
         return False
-    return True

@@ -1,6 +1,6 @@
 """Connection: one connection to a broker, on aiomqtt and paho, private parts of theirs too.
 
-What is not left as aiomqtt 2.5.1 and paho 2.1 have it, and why:
+What is not left as aiomqtt 2.5.1 and paho 2.2 have it, and why:
 
 - Messages go to their owner as they come, and are acknowledged when it says so; aiomqtt
   acknowledges first.
@@ -8,6 +8,7 @@ What is not left as aiomqtt 2.5.1 and paho 2.1 have it, and why:
 - A connection is made once. paho sends after a reconnect what was published while there was none.
 - The socket is opened by `dialing`. aiomqtt's thread goes on connecting when its task is cancelled,
   and holds up the end of the program.
+- An error in reading ends the connection; aiomqtt keeps it for who reads its queue.
 - Writing is tried once in a turn of the loop, not announced to the selector for each message: a
   publish of QoS 0 takes 9 us of CPU, or 18 alone in its turn, not the 120 to 240 of aiomqtt's.
 """
@@ -40,12 +41,16 @@ from app.gateway.mqtt.transport.dialing import (
 )
 from app.gateway.mqtt.transport.errors import (
     KEEPALIVE_TIMEOUT,
+    PROTOCOL_ERROR,
     LinkError,
     broken,
     dismissed,
     refused,
     unreachable,
+    unreadable,
 )
+
+log = logging.getLogger(__name__)
 
 V5, V311 = "5", "3.1.1"
 
@@ -354,6 +359,8 @@ class Connection(aiomqtt.Client):
             self._lose(dismissed(reason_code.value, str(reason_code)))
         elif reason_code.value == KEEPALIVE_TIMEOUT:
             self._lose(LinkError("the broker has fallen silent", was_connected=self.is_up))
+        elif reason_code.value == PROTOCOL_ERROR:
+            self._lose(unreadable(was_connected=self.is_up))
         else:
             shows = not self._address.is_tls or self._address.cert_file is not None
             self._lose(
@@ -415,6 +422,22 @@ class Connection(aiomqtt.Client):
         since = time.monotonic() - CONFIRM_SECONDS
         was_passed = self._last_confirmed > oldest.number
         return oldest.time < since and (was_passed or self._confirmed_at < since)
+
+    def _on_socket_open(self, client: PahoClient, userdata: Any, sock: Any) -> None:
+        # At once: a turn of the loop later, as aiomqtt has it, the socket may be closed.
+        self._loop.add_reader(sock.fileno(), self._read)
+        self._misc_task = self._loop.create_task(self._misc_loop())
+
+    def _read(self) -> None:
+        try:
+            self._client.loop_read()
+            # What TLS has decrypted the selector does not see.
+            while (pending := getattr(self._client.socket(), "pending", None)) and pending():
+                self._client.loop_read()
+        except Exception:
+            # Of a packet that it cannot take apart paho may raise anything.
+            log.debug("a packet of the broker cannot be read", exc_info=True)
+            self._lose(unreadable(was_connected=self.is_up))
 
     def _on_socket_register_write(self, client: PahoClient, userdata: Any, sock: Any) -> None:
         # Not at once: paho holds a lock while it calls for a message, which writing takes too.

@@ -109,14 +109,17 @@ class Websocket(PahoWebsocket):
 
     def __init__(self, address: BrokerAddress, sock: socket.socket | ssl.SSLSocket) -> None:
         host = f"[{address.host}]" if ":" in address.host else address.host
-        super().__init__(
-            socket=sock,
-            host=host,
-            port=address.port,
-            is_ssl=address.is_tls,
-            path=address.path,
-            extra_headers=None,
-        )
+        try:
+            super().__init__(
+                socket=sock,
+                host=host,
+                port=address.port,
+                is_ssl=address.is_tls,
+                path=address.path,
+                extra_headers=None,
+            )
+        except (LookupError, ValueError):  # an answer that paho cannot take apart
+            raise WebsocketConnectionError from None
 
     def _send_impl(self, data: bytes | bytearray) -> int:
         if not (sent := super()._send_impl(data)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from amqtt.broker import Broker
+    from amqtt.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class EmbeddedBroker:
         # It warns of each client that tries MQTT 5 first, as most do.
         logging.getLogger("amqtt").setLevel(logging.ERROR)
         broker = Broker(self._config())
+        _spare_others(broker)
         await broker.start()
         for name in self._ports:
             self._ports[name] = _port_of(broker, name)
@@ -153,6 +155,18 @@ def _check_free(port: int) -> None:
                 else f"cannot be listened on: {error.strerror}"
             )
             raise BrokerError(f"port {port} of {HOST} {why}") from None
+
+
+def _spare_others(broker: Broker) -> None:
+    """amqtt sends whoever connects the retained messages that anybody has subscribed to."""
+    publish = broker._publish_retained_messages_for_subscription
+
+    async def publish_to_subscriber(subscription: tuple[str, int], session: Session) -> None:
+        subscribers = broker._subscriptions.get(subscription[0], ())
+        if any(subscriber.client_id == session.client_id for subscriber, _ in subscribers):
+            await publish(subscription, session)
+
+    broker._publish_retained_messages_for_subscription = publish_to_subscriber
 
 
 def _port_of(broker: Broker, listener: str) -> int:

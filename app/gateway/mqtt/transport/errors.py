@@ -7,6 +7,7 @@ import ssl
 from enum import Enum
 
 # MQTT 5, 2.4; what 3.1.1 says is translated to it.
+PROTOCOL_ERROR = 0x82
 UNSUPPORTED_PROTOCOL = 0x84
 KEEPALIVE_TIMEOUT = 0x8D
 TAKEN_OVER = 0x8E
@@ -103,6 +104,10 @@ def unreachable(error: OSError) -> LinkError:
     if isinstance(error, TimeoutError):
         return LinkError("the broker does not answer")
     return LinkError(f"the broker cannot be reached: {error.strerror or error}")
+
+
+def unreadable(*, was_connected: bool) -> LinkError:
+    return LinkError("the broker sent something that is not MQTT", was_connected=was_connected)
 
 
 def broken(

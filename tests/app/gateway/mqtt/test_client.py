@@ -16,6 +16,7 @@ from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
 from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.link import Link, LinkPhase, LinkState
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_responder import Asked, Responder, responder
 
@@ -289,9 +290,35 @@ async def test_a_lost_connection_costs_a_new_request_only(broker: Mosquitto, ask
         assert asker.texts[-2:] == ["hel", "lo"]
 
 
+async def test_why_the_connection_is_lost_is_told_once(broker: Mosquitto, asker: Asker) -> None:
+    with responder(broker.port, begin) as server:
+        asking = asyncio.create_task(asker.ask())
+        await asyncio.to_thread(server.wait, lambda: server.requests)
+        assert asker.client
+        for detail in ("it was closed", "no broker", "no broker"):
+            asker.client._events.put_nowait(LinkState(LinkPhase.OFFLINE, detail, 0.0))
+        server.requests[0].final("old")
+        await asking
+    assert [notice.split(": ")[1] for notice in asker.notices] == [
+        "it was closed; trying again",
+        "no broker; trying again",
+    ]
+
+
 async def test_a_broker_that_is_not_there_is_told_at_once() -> None:
     with pytest.raises(AskError, match=r"^cannot connect to mqtt://alice@127\.0\.0\.1:1: "):
         await Asker(1).ask()
+
+
+async def test_a_link_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(link: Link, protocol: str) -> None:
+        raise RuntimeError("no thread")
+
+    monkeypatch.setattr(Link, "_new_connection", fail)
+    client = AskClient(MqttSettings(), BrokerAddress.parse("mqtt://a@127.0.0.1:1"), print)
+    with pytest.raises(RuntimeError, match="no thread"):
+        async with asyncio.timeout(TIMEOUT), client:
+            await client.connected(10 * TIMEOUT)
 
 
 async def test_a_user_without_a_name_is_told_to_state_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -579,13 +579,20 @@ def test_it_ends_well_after_it_was_told_to_reconnect(
         assert not served.gateway.failure
 
 
-def test_what_made_it_fail_is_named(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_made_it_fail_is_named_and_nothing_is_left_to_watch(
+    served: Serving, alice: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice.ask("1")
+    served.accepted(1)
+    assert served.gateway.transcript("default/alice/phone/1") is not None
+
     def fail(*_: object) -> None:
         raise ValueError("no such figure")
 
     monkeypatch.setattr(served.gateway._node, "look", fail)
     served.until(lambda: served.gateway.wait_ended(0.0))
     assert served.gateway.failure == "ValueError: no such figure"
+    assert served.gateway.transcript("default/alice/phone/1") is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.gateway.mqtt.tally import TOPIC_LENGTH
 from app.gateway.mqtt.transport.embedded import EmbeddedBroker
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import Peer, peer
@@ -61,6 +62,7 @@ PAYLOADS = {
 TOPICS = (
     "llm/v1/default/req/a b/phone/1",
     "llm/v1/default/req/alice/phone/" + "x" * 129,
+    "llm/v1/default/req/alice/phone/" + "x" * 60_000,
     "llm/v1/default/req/alice/pho\u200bne/1",
     "llm/v1/default/req//phone/1",
     "llm/v1/default/req/alice/phone/",
@@ -115,6 +117,18 @@ def refuse_all(port: int, tmp_path: Path, protocol: str) -> None:
         assert len(engine.submissions) == 2
         assert undisturbed(served, neighbour, "during") == expected
         served.check_idle()
+
+
+def test_a_long_topic_is_cut_where_it_is_shown(
+    broker: Mosquitto, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(broker.port, tmp_path) as served, peer(broker.port) as alice:
+        alice.publish(TOPICS[2], GOOD)
+        served.until(lambda: served.gateway.view().bad)
+        (bad,) = served.gateway.view().bad
+    assert bad.topic == TOPICS[2][:TOPIC_LENGTH]
+    (line,) = (r.getMessage() for r in caplog.records if "names no request" in r.getMessage())
+    assert len(line) < 2 * TOPIC_LENGTH
 
 
 def test_a_retained_request_is_dropped_with_a_log_line(

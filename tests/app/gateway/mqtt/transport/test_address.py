@@ -21,7 +21,7 @@ SECRET = "s3cr3t"
         ("MQTTS://box.example", "box.example", 8883, "", "mqtts://box.example:8883"),
         ("mqtt://10.0.0.7:1884/", "10.0.0.7", 1884, "", "mqtt://10.0.0.7:1884"),
         ("ws://box", "box", 80, "/mqtt", "ws://box:80/mqtt"),
-        ("wss://box/a/b?c=d@e", "box", 443, "/a/b?c=d@e", "wss://box:443/a/b?c=d@e"),
+        ("wss://box/a/b?c=d@e", "box", 443, "/a/b?c=d@e", "wss://box:443/a/b?***"),
         ("mqtt://[::1]", "::1", 1883, "", "mqtt://[::1]:1883"),
         ("mqtts://[2001:DB8::0]:9", "2001:db8::", 9, "", "mqtts://[2001:db8::]:9"),
     ],
@@ -74,12 +74,17 @@ def test_any_user_and_password_come_through_and_the_latter_is_not_shown(
         ("mqtt://box:65536", "has a port"),
         ("mqtt://box:", "has a port"),
         ("mqtt://box:²", "has a port"),
+        (f"mqtt://box:{'1' * 5000}", "has a port"),
         ("mqtt://::1", "has no host"),
         ("mqtt://[::1", "has no host"),
         ("mqtt://[::g]", "has no IPv6 address"),
         ("mqtt://box/topic", "has a path"),
         (f"mqtt://u:a/{SECRET}@box", "%2F"),
         (f"mqtt://u:a/{SECRET}", "has a path"),
+        (f"mqtt://u:a://{SECRET}@box", "has a path"),
+        (f"mqtt://u:{SECRET}://a@box", "has a path"),
+        (f"mqtt://u:{SECRET * 20_000}@box", "the password is not shown; it must be"),
+        (f"mqtt://{'u' * 70_000}:{SECRET}@box", "the user is not shown; it must be"),
         (f"mqtt://:{SECRET}@box", "has no user"),
         (f"mqtt://u:{SECRET}%@box", "%25"),
         (f"mqtt://u:{SECRET}%FF@box", "not UTF-8"),
@@ -111,6 +116,9 @@ def test_what_is_redacted_ends_at_the_last_at() -> None:
     assert redact("mqtt://u:p@ss/w:rd@box:1/x") == "mqtt://u:***@box:1/x"
     assert redact("u:p@box") == "u:***@box"
     assert redact("mqtt://u@box:1883") == "mqtt://u@box:1883"
+    assert redact("mqtt://u:p://q@box") == "mqtt://u:***@box"
+    assert redact("u:p://q@box") == "u:***@box"
+    assert SECRET not in redact(repr({"url": f"mqtt://u:{SECRET}@a", "b": "mqtt://v:w@b"}))
 
 
 def test_loopback() -> None:
@@ -184,3 +192,15 @@ def test_files_that_cannot_be_used_are_named(
     with pytest.raises(AddressError) as caught:
         BrokerAddress.parse("mqtts://box", **paths).tls_context()
     assert sentence.format(folder=pair) in str(caught.value)
+
+
+def test_a_file_that_may_not_be_read_is_named_and_no_other(
+    pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(cafile: Path) -> ssl.SSLContext:
+        raise PermissionError(13, "Permission denied", cafile)
+
+    monkeypatch.setattr(ssl, "create_default_context", refuse)
+    files = {"ca_file": pair / "b.crt", "cert_file": pair / "a.crt", "key_file": pair / "a.key"}
+    with pytest.raises(AddressError, match=r"^ca_file is '.*/b.crt'; Permission denied$"):
+        BrokerAddress.parse("mqtts://box", **files).tls_context()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -28,6 +29,29 @@ def test_it_listens_on_the_loopback_until_it_stops() -> None:
     assert set(threading.enumerate()) <= threads
     with EmbeddedBroker(port) as again:
         assert again.url == broker.url
+
+
+def test_what_is_retained_goes_to_those_who_subscribe(amqtt: EmbeddedBroker) -> None:
+    """And, under the rules of MQTT, to nobody else who connects."""
+    port = int(amqtt.url.rpartition(":")[2])
+
+    def run(program: str, *options: str) -> str:
+        command = [program, "-V", "311", "-p", str(port), "-q", "1", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+
+    def subscriber() -> subprocess.Popen[str]:
+        command = ["mosquitto_sub", "-V", "311", "-p", str(port), "-t", "news/+", "-W", "20"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    run("mosquitto_pub", "-t", "news/1", "-m", "fresh", "-r")
+    with subscriber() as first, subscriber() as second:
+        for each in (first, second):
+            assert each.stdout is not None
+            assert each.stdout.readline() == "fresh\n"
+        run("mosquitto_pub", "-t", "other/1", "-m", "old", "-r")
+        assert run("mosquitto_sub", "-t", "other/+", "-C", "1", "-W", "10") == "old\n"
+        first.kill()
+        second.kill()
 
 
 def test_a_port_that_is_taken_is_told() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +96,20 @@ async def test_a_burst_is_queued_for_a_server_that_is_away(example: ExampleMosqu
     async with online(_address(example, "batchdeck"), "server-away", **options) as server:
         await until(lambda: len(server.got) == len(topics))
         assert [message.topic for message in server.got] == topics
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("10.0.0.7", "IP Address:10.0.0.7"),
+        ("::1", "IP Address:0:0:0:0:0:0:0:1"),
+        ("broker.example.org", "DNS:broker.example.org"),
+        ("cafe.de", "DNS:cafe.de"),
+    ],
+)
+def test_the_certificate_is_for_the_name_or_address(host: str, name: str, tmp_path: Path) -> None:
+    script = Path("examples/mosquitto/certificates.sh").resolve()
+    subprocess.run([script, host], cwd=tmp_path, check=True, capture_output=True)
+    show = ["openssl", "x509", "-in", "certificates/server.crt", "-noout"]
+    shown = subprocess.check_output([*show, "-ext", "subjectAltName"], cwd=tmp_path, text=True)
+    assert shown.split("\n")[1].strip() == name

@@ -3,14 +3,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from app.gateway.mqtt.transport import link as link_module
 from app.gateway.mqtt.transport.address import BrokerAddress
+from app.gateway.mqtt.transport.connection import Connection
 from app.gateway.mqtt.transport.embedded import EmbeddedBroker
 from app.gateway.mqtt.transport.link import (
     CONGESTED_MESSAGES,
@@ -214,20 +215,35 @@ async def test_a_broker_killed_and_restarted_is_found_again() -> None:
 
 
 @asynccontextmanager
-async def dismissing(code: int) -> AsyncIterator[str]:
-    """A broker of MQTT 5 that ends each connection with a reason code once it was subscribed to;
-    Mosquitto 2.0.11 says nothing. Gives its URL."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while (await read_packet(reader))[0] >> 4 != Packet.SUBSCRIBE:
-            writer.write(b"\x20\x03\x00\x00\x00")
-        writer.write(b"\x90\x04\x00\x01\x00\x01")
-        writer.write(bytes([0xE0, 1, code]))
-        writer.close()
-
+async def serving(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Where it is served, as HOST:PORT."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def ending_with(packet: bytes) -> AsyncIterator[str]:
+    """A broker of MQTT 5 whose last packet this is, once it was subscribed to. Gives its URL."""
+    connections = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)  # open until the link closes it
+        while (await read_packet(reader))[0] >> 4 != Packet.SUBSCRIBE:
+            writer.write(b"\x20\x03\x00\x00\x00")
+        writer.write(b"\x90\x04\x00\x01\x00\x01" + packet)
+
+    async with serving(serve) as place:
+        yield f"mqtt://{place}"
+        for writer in connections:
+            writer.close()
+
+
+def dismissing(code: int) -> AbstractAsyncContextManager[str]:
+    """Mosquitto 2.0.11 ends connections without a reason code."""
+    return ending_with(bytes([0xE0, 1, code]))
 
 
 async def test_a_broker_that_says_goodbye_is_quoted() -> None:
@@ -242,6 +258,52 @@ async def test_a_broker_that_says_that_we_were_taken_over_is_believed() -> None:
         await asyncio.wait_for(one.link.run(), TIMEOUT)
         assert one.link.state.phase is LinkPhase.TAKEN_OVER
         assert "under the same client identifier" in one.link.state.detail
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"\x30\x02\x00\x09", b"\x30\x06\x00\x01a\x02\x7f\x00", b"\x90\x04\x00\x02\x00\x55"],
+    ids=["a topic that is cut off", "an unknown property", "an unknown reason code"],
+)
+async def test_what_is_not_mqtt_ends_the_connection_at_once(packet: bytes) -> None:
+    async with ending_with(packet) as url, party(url) as one:
+        await one.offline("the broker sent something that is not MQTT")
+        await until(lambda: one.link.reconnects == 1)
+
+
+@pytest.mark.parametrize("header", [b"Sec-WebSocket-Accept:x", b"Sec-WebSocket-Accept: \xff"])
+async def test_a_strange_answer_of_a_web_server_is_told_in_words(header: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 101 x\r\nConnection: Upgrade\r\n" + header + b"\r\n\r\n")
+
+    async with serving(serve) as place, party(f"ws://{place}") as one:
+        await one.offline("does not speak MQTT over websockets")
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_closing_at_any_moment_leaves_nothing_in_the_loop(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Also in the turn of the loop in which the socket was handed over."""
+    troubles: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: troubles.append(what))
+    greeting = asyncio.Event()
+    greet = Connection.greet
+
+    async def told(connection: Connection) -> None:
+        greeting.set()
+        await greet(connection)
+
+    monkeypatch.setattr(Connection, "greet", told)
+    one = Party(broker.url, "brief")
+    running = asyncio.create_task(one.link.run())
+    await greeting.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await one.link.close()
+    await running
+    assert troubles == []
 
 
 async def test_what_was_not_acknowledged_comes_again(broker: Mosquitto, proxy: TcpProxy) -> None:
