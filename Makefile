@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# A file to a process: the tests of one may share a broker or a model.
+PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 .PHONY: run setup test test-long clean
 
@@ -22,10 +24,10 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m 'not long'
+	$(BIN)/pytest $(PARALLEL) -m 'not long'
 
 test-long: setup
-	$(BIN)/pytest -m long
+	$(BIN)/pytest $(PARALLEL) -m long
 
 clean:
 	rm -rf .venv

@@ -40,7 +40,11 @@ def fail(message: str) -> ValueError:
         return error
 
 
-def test_a_report_says_what_is_needed_and_no_more(tmp_path: Path) -> None:
+def test_a_report_says_what_is_needed_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tests that run in parallel cannot tell each other of a log that is no Unicode.
+    monkeypatch.setattr(logging.getLogger("app.crash"), "disabled", True)
     settings = Settings(model="some-model", system="my secret plans")
     reporter = CrashReporter(tmp_path / "new", settings, ["the last line"])
     line = reporter.report(fail("two\nlines \ud800"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # As for a script that is installed.
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
     monkeypatch.setattr("engine.scheduling.policies.POLICIES", POLICIES.copy())
+    # Other tests may have one of this name, and have looked for it.
+    sys.modules.pop("own_policies", None)
+    importlib.invalidate_caches()
     yield tmp_path
     sys.modules.pop("own_policies", None)
 
