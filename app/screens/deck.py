@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from app.database import StoreError
+from app.gateway.mqtt import SOURCE
 from app.screens.chat import ChatPane
 from app.screens.dialogs import AskText, Confirm, PickConversation
 from app.screens.export import as_markdown, file_name
@@ -19,7 +20,7 @@ from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
 from app.screens.sessions import OpenSession, SessionList
 from app.screens.steering import Steering
-from app.screens.watched import SOURCE, WatchedChat
+from app.screens.watched import WatchedChat
 from engine.client import EngineClient
 from engine.errors import InvalidRequestError
 from widgets.glyphs import Glyphs

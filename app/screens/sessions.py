@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.screens.watched import SOURCE, WatchedChat
+from app.gateway.mqtt import SOURCE
+from app.screens.watched import WatchedChat
 from app.session import ChatSession
 from app.store import Conversation, Store
 from engine.client import EngineClient

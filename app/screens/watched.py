@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     # It brings aiomqtt, which takes 80 ms to import and is not needed without a broker.
     from app.gateway.mqtt.view import Gateway, Transcript
 
-SOURCE = "mqtt"
-
 
 class WatchedChat:
     """Reads like a `ChatSession`; what would say something in it is refused.

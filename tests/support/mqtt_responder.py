@@ -103,8 +103,9 @@ class Responder:
         self.tell(state)
 
     def tell(self, state: str) -> None:
-        """Publish the card, and wait until the broker has it."""
-        payload = json.dumps({**self._card, "state": state}).encode()
+        """Publish the card, or remove it (`removed`), and wait until the broker has that."""
+        is_there = state != "removed"
+        payload = json.dumps({**self._card, "state": state}).encode() if is_there else b""
         self._paho.publish(self._status, payload, 1, retain=True).wait_for_publish(TIMEOUT)
 
     def publish(self, topic: str, payload: bytes, qos: int = 1) -> None:
@@ -118,7 +119,7 @@ class Responder:
                 self._news.wait(0.05)
 
     def close(self) -> None:
-        self._paho.publish(self._status, b"", 1, retain=True).wait_for_publish(TIMEOUT)
+        self.tell("removed")
         self._paho.disconnect()
         self._paho.loop_stop()
 

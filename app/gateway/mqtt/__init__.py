@@ -1,1 +1,4 @@
 """Chat over MQTT: requests in from a broker, replies out to it, in the same batch as the screen."""
+
+# As conversations, the journal and requests name where they came from.
+SOURCE = "mqtt"

@@ -102,13 +102,14 @@ class AskClient:
         except (KeyError, OSError):  # a container, say, whose user has no name
             raise AskError(f"nobody knows who asks; write {address.scheme}://USER@HOST") from None
         self._notice = notice
+        self._topics = Topics(settings.pool, settings.node)
         self._cards: dict[str, NodeCard] = {}
         self._events: asyncio.Queue[Reply | NodeCard | LinkState] = asyncio.Queue()
         self._link = Link(
             address,
             client_id=self._me.client,
             subscriptions=(
-                (Topics(settings.pool, settings.node).all_status, 1),
+                (self._topics.all_status, 1),
                 (f"{self._me.branch}+", 1),
             ),
             # So that a client that was killed does not go on taking the batch's time.
@@ -309,12 +310,25 @@ class AskClient:
         try:
             if message.topic.startswith(self._me.branch):
                 self._events.put_nowait(parse_reply(message.payload))
-            else:
-                card = NodeCard.model_validate_json(message.payload)
-                self._cards[card.node] = card
-                self._events.put_nowait(card)
+            elif self._topics.is_status(message.topic):
+                self._hear_node(message)
         except ValueError:
             log.warning("what came on %s is no message of version 1", ascii(message.topic))
+
+    def _hear_node(self, message: Inbound) -> None:
+        """
+        Raises:
+            ValueError: it is no card.
+        """
+        node = self._topics.node_of(message.topic)
+        if message.payload:
+            card = NodeCard.model_validate_json(message.payload)
+        elif node in self._cards:  # an operator has removed what a node left behind
+            card = self._cards[node].model_copy(update={"state": "offline"})
+        else:
+            return
+        self._cards[node] = card
+        self._events.put_nowait(card)
 
     def _new_caller(self) -> Caller:
         return replace(self._me, request_id=uuid.uuid4().hex)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.replies import (
     Accepted,
@@ -29,8 +30,6 @@ from app.store import Conversation, Message
 from engine.client import ChatMessage, Submission
 from engine.request import FinishReason, Origin
 from engine.stream import Context, Finish, RequestStream
-
-SOURCE = "mqtt"
 
 # What changes last has the largest: one count for all exchanges.
 _versions = itertools.count(1)
@@ -69,10 +68,10 @@ class Exchange:
         attempt: counts from 1 where the same request is run again.
         history: of the session; in memory where it is one shot.
         messages, context: what the model is told.
-        sent: when its owner says that it was published, else when it came; monotonic seconds.
+        published_at: as its owner says, else when it came; monotonic seconds.
         seq: of the next delta.
         unsent: text that its owner has not been told.
-        sent_at: when the last delta went out; None before the first.
+        told_at: when the last delta went out; None before the first.
         refusal: what its owner is told in place of the engine's reason for an abort.
         finish: how it ended, once it has.
         version: grows with every change.
@@ -88,11 +87,11 @@ class Exchange:
     reply: Message
     messages: tuple[ChatMessage, ...]
     context: Context | None
-    sent: float
+    published_at: float
     stream: RequestStream | None = None
     seq: int = 0
     unsent: list[str] = field(default_factory=list)
-    sent_at: float | None = None
+    told_at: float | None = None
     started: bool = False
     refusal: Fault | None = None
     finish: Finish | None = None
@@ -172,7 +171,7 @@ class Exchange:
             choices=[Choice(delta=DeltaText(content=text))],
         )
         self.seq += 1
-        self.sent_at = now
+        self.told_at = now
         return self.reply_to.message(reply.encode(), self.request.delta_qos)
 
     def ending(self) -> bytes:

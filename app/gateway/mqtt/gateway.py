@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.database import StoreError
+from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.delivery import Delivery
-from app.gateway.mqtt.exchange import SOURCE, ReplyTo
+from app.gateway.mqtt.exchange import ReplyTo
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.intake import Intake, ending_of
 from app.gateway.mqtt.knobs import KnobsTopic

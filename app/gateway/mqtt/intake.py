@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from app.database import StoreError
-from app.gateway.mqtt.exchange import SOURCE, Exchange, ReplyTo, error_reply
+from app.gateway.mqtt import SOURCE
+from app.gateway.mqtt.exchange import Exchange, ReplyTo, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.node import Node
 from app.gateway.mqtt.protocol.faults import Fault
@@ -299,7 +300,7 @@ class Intake:
             reply=reply,
             messages=messages,
             context=context,
-            sent=now - transit if 0.0 <= transit <= _MAX_TRANSIT else now,
+            published_at=now - transit if 0.0 <= transit <= _MAX_TRANSIT else now,
         )
 
     def _one_shot(self, request: ChatRequest) -> tuple[ChatMessage, ...]:

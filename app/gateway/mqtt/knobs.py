@@ -6,6 +6,7 @@ import asyncio
 import json
 
 from app.gateway.control import Answer, Control, knob_state, refusal
+from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.transport.link import Inbound, Link, Outgoing
 from engine.client import EngineClient
@@ -18,7 +19,7 @@ class KnobsTopic:
 
     def __init__(self, client: EngineClient, topics: Topics) -> None:
         self._topics = topics
-        self._control = Control(client, "mqtt")
+        self._control = Control(client, SOURCE)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._shown: tuple[object, object] | None = None

@@ -220,8 +220,9 @@ async def test_a_server_that_goes_and_comes_back_is_asked_again(
     assert asker.notices == ["box is offline"]
 
 
+@pytest.mark.parametrize("state", ["offline", "removed"])
 async def test_another_server_that_takes_over_is_asked_anew(
-    broker: Mosquitto, asker: Asker
+    broker: Mosquitto, asker: Asker, state: str
 ) -> None:
     def answer(asked: Asked) -> None:
         if "serving" in second:
@@ -234,7 +235,7 @@ async def test_another_server_that_takes_over_is_asked_anew(
     ):
         asking = asyncio.create_task(asker.ask())
         await asyncio.to_thread(server.wait, lambda: server.requests)
-        await asyncio.to_thread(server.tell, "offline")
+        await asyncio.to_thread(server.tell, state)
         second.append("serving")
         server.answer = lambda _: None
         await asyncio.to_thread(heir.tell, "online")
