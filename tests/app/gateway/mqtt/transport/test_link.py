@@ -203,6 +203,7 @@ async def test_a_broker_killed_and_restarted_is_found_again() -> None:
     will = Outgoing("watch/will", b"gone")
     with Mosquitto() as broker:
         async with online(broker.url, will=will) as one:
+            await until(lambda: one.payloads == [b"1"])
             broker.kill()
             await one.offline("the connection to the broker broke")
             assert not one.link.send(Outgoing("me/x", b""))
