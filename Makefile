@@ -10,7 +10,7 @@ PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml CMakeLists.txt $(wildcard engine/native/src/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "batchdeck needs Python 3.11 or newer, not " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -66,9 +66,10 @@ def test_what_ships_is_complete() -> None:
 
 
 def test_the_wheel_carries_it_where_it_is_looked_for() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    target = build["targets"]["wheel"]["force-include"]["models.toml"]
-    assert Path(registry.__file__).with_name("models.toml") == ROOT / target
+    (folder,) = re.findall(
+        r"install\(FILES models.toml DESTINATION (\S+)\)", (ROOT / "CMakeLists.txt").read_text()
+    )
+    assert Path(registry.__file__).with_name("models.toml") == ROOT / folder / "models.toml"
 
 
 def test_reading_imports_no_torch() -> None:

@@ -1,0 +1,175 @@
+"""The product with packed weights beside torch's, at the speed of memory and of the matrix unit.
+
+    python -m benchmarks.linear [--rows 1,8,...] [--shapes qkv,head,...] [--gigabytes N]
+                                [--rounds N] [--threads N] [--json FILE]
+
+The shapes are those of a Qwen2 of 387 million parameters, in bfloat16. As in a step, which reads
+all weights of a model once, a round goes through as many copies of a weight as fill `--gigabytes`,
+each time with the same rows; with many rows through as few as take a tenth of a second. Rounds of
+ours, of `F.linear`, of oneDNN with weights that it packed (what `torch.compile` with freezing
+calls), and of a plain parallel sum over our packed weights come in turn; the median of each counts.
+Ours and `F.linear`'s weights lie in huge pages where the system gives them. Ours multiplies without
+gates or an activation here, as the others do.
+
+GB/s are of weights; `of read` is ours over the sum's, `of torch` over the faster of torch's two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from app.console import write_json
+from engine.native import kernels
+
+# Name: output and input features.
+SHAPES = {
+    "qkv": (1152, 896),
+    "output": (896, 896),
+    "gated": (9728, 896),
+    "down": (896, 4864),
+    "head": (32000, 896),
+}
+ROWS = (1, 4, 8, 16, 32, 64, 256, 2048)
+# A round's share of multiplications, about: 0.1 s.
+FLOP = 2e11
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Medians of one shape and number of rows: seconds a product, and of the sum."""
+
+    shape: str
+    n: int
+    k: int
+    rows: int
+    ours: float
+    torch: float
+    packed: float
+    read: float
+
+    @property
+    def bytes(self) -> int:
+        return self.n * self.k * 2
+
+    @property
+    def flop(self) -> int:
+        return 2 * self.n * self.k * self.rows
+
+    def __str__(self) -> str:
+        rates = [self.bytes / s / 1e9 for s in (self.ours, self.torch, self.packed, self.read)]
+        speeds = [self.flop / s / 1e12 for s in (self.ours, self.torch, self.packed)]
+        return (
+            f"{self.shape:9} {self.k:5} -> {self.n:5} {self.rows:5}  "
+            + " ".join(f"{rate:6.1f}" for rate in rates)
+            + "  "
+            + " ".join(f"{speed:6.3f}" for speed in speeds)
+            + f"  {self.read / self.ours:7.0%} {min(self.torch, self.packed) / self.ours:8.0%}"
+        )
+
+
+HEAD = (
+    f"{'':9} {'':14} {'':5}  {'GB/s':27}  {'TFLOPS':20}\n"
+    f"{'shape':9} {'k -> n':14} {'rows':>5}  {'ours':>6} {'torch':>6} {'packed':>6} {'read':>6}  "
+    f"{'ours':>6} {'torch':>6} {'packed':>6}  {'of read':>7} {'of torch':>8}"
+)
+
+
+def huge(copies: int, size: int) -> torch.Tensor:
+    """Memory for weights, in huge pages where the system gives them."""
+    native = kernels()
+    assert native is not None
+    memory = torch.empty(copies, size, dtype=torch.bfloat16)
+    native.advise_huge(memory)
+    return memory
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def measure(shape: str, row_counts: list[int], gigabytes: float, rounds: int) -> list[Result]:
+    """One shape with several numbers of rows."""
+    native = kernels()
+    assert native is not None
+    n, k = SHAPES[shape]
+    copies = max(1, int(gigabytes * 1e9 / (n * k * 2)))
+    weights = huge(copies, n * k).view(copies, n, k)
+    weights[:] = torch.randn(n, k) / k**0.5
+    ours = huge(copies, native.packed_size(n, k))
+    for weight, packed in zip(weights, ours, strict=True):
+        native.pack_linear(weight, packed)
+    numbers = ours.view(torch.float32)
+    pack = torch.ops.mkldnn._reorder_linear_weight
+    multiply = torch.ops.mkldnn._linear_pointwise
+    results = []
+    for rows in row_counts:
+        used = max(1, min(copies, int(FLOP / (2 * n * k * rows))))
+        x = torch.randn(rows, k, dtype=torch.bfloat16)
+        out = torch.empty(rows, n, dtype=torch.bfloat16)
+        theirs = [pack(weight, rows) for weight in weights[:used]]
+
+        def run_ours(out: torch.Tensor = out, x: torch.Tensor = x, used: int = used) -> None:
+            for packed in ours[:used]:
+                native.linear(out, x, packed, n, k)
+
+        def run_torch(x: torch.Tensor = x, used: int = used) -> None:
+            for weight in weights[:used]:
+                functional.linear(x, weight)
+
+        def run_packed(x: torch.Tensor = x, theirs: list[torch.Tensor] = theirs) -> None:
+            for weight in theirs:
+                multiply(x, weight, None, "none", [], "")
+
+        contenders: tuple[Callable[[], object], ...] = (run_ours, run_torch, run_packed)
+        times: list[list[float]] = [[] for _ in contenders]
+        reads = []
+        for _ in range(rounds + 1):
+            for contender, taken in zip(contenders, times, strict=True):
+                taken.append(seconds(contender) / used)
+            reads.append(seconds(numbers.sum) / copies)
+        # The first round is to warm up.
+        medians = [statistics.median(taken[1:]) for taken in (*times, reads)]
+        results.append(Result(shape, n, k, rows, *medians))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.linear")
+    parser.add_argument("--rows", default=",".join(map(str, ROWS)))
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=0, help="0: as many as torch has")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    native = kernels()
+    if native is None:
+        sys.exit("benchmarks.linear: no native kernels here")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    native.set_threads(torch.get_num_threads())
+    print(f"{native.level()}, {native.threads()} threads, torch {torch.__version__}")
+    print(HEAD)
+    results = []
+    for name in options.shapes.split(","):
+        row_counts = [int(rows) for rows in options.rows.split(",")]
+        for result in measure(name, row_counts, options.gigabytes, options.rounds):
+            print(result, flush=True)
+            results.append(result)
+    if options.json:
+        write_json({"results": [asdict(result) for result in results]}, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,359 @@
+// Paged attention. A (query, head) pair is a row; the rows of one item are those of all its queries
+// and of all heads that share its key/value head, so that what is read of the cache serves all.
+#pragma once
+
+#include "activation.hpp"
+#include "attention_products.hpp"
+#include "softmax.hpp"
+
+namespace batchdeck::LEVEL::attention {
+
+// A running maximum is left as it is until scores pass it by this many powers of two: rows are
+// scaled anew a few times in a context, not at every step, and weights of up to 2^8 lose nothing.
+constexpr float kSlack = 8;
+
+inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Memory cut into arrays, each aligned to 64 bytes.
+class Carver {
+ public:
+  // Without memory it only counts.
+  explicit Carver(void* memory) : memory_(static_cast<char*>(memory)) {}
+  template <class V>
+  V* take(int64_t count) {
+    const int64_t offset = used_;
+    used_ += round_up(count * int64_t(sizeof(V)), 64);
+    return memory_ == nullptr ? nullptr : reinterpret_cast<V*>(memory_ + offset);
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  char* memory_;
+  int64_t used_ = 0;
+};
+
+// Row `row` of the queries from `query` on: numbers over their sum, to the step's output.
+template <class T>
+inline void write_row(const AttentionArgs& args, int64_t step_row, int64_t kv_head, int64_t query,
+                      int64_t row, float most, float sum, const float* numbers) {
+  const int64_t group = args.heads / args.cache.kv_heads, value_dim = args.cache.value_dim;
+  const int64_t head = kv_head * group + row % group;
+  const int64_t token = args.offsets[step_row] + query + row / group;
+  if (args.sinks != nullptr) sum += exp2<float>(splat(args.sinks[head] * kLog2e - most))[0];
+  const float share = 1 / sum;
+  T* out = static_cast<T*>(args.out) + token * args.out_stride + head * value_dim;
+  int64_t d = 0;
+  for (; d + 16 <= value_dim; d += 16) store(out + d, load(numbers + d) * share);
+  if (d < value_dim) {
+    store_first(out + d, load_first(numbers + d, value_dim - d) * share, value_dim - d);
+  }
+}
+
+// One item's queries against its share of the context.
+template <class T>
+class Attention {
+ public:
+  Attention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
+      : args_(args),
+        cache_(args.cache),
+        item_(item),
+        group_(args.heads / cache_.kv_heads),
+        rows_(item.queries * group_),
+        depth_(key_depth(cache_.dtype, cache_.head_dim) / kUnit<T>),
+        width_(round_up(cache_.value_dim, 16)),
+        start_(args.starts[item.row]),
+        length_(start_ + args.counts[item.row]),
+        table_(args.tables + item.row * args.table_stride) {
+    Carver sizes(nullptr);
+    carve(sizes);
+    Carver memory(scratch.get(size_t(sizes.used())));
+    carve(memory);
+  }
+
+  void run() {
+    const int64_t first = item_.begin / kStepBlocks, last = ceil_div(item_.end, kStepBlocks);
+    prefetch(first);
+    start();
+    for (int64_t step = first; step < last; step++) take(step);
+    finish();
+  }
+
+ private:
+  // Rows [first, first + count) of the item, and the positions of the first and the last.
+  struct Tile {
+    int64_t first, count;
+    int64_t earliest, latest;
+  };
+
+  void carve(Carver& memory) {
+    const int64_t padded = round_up(rows_, 16);
+    query_ = memory.take<uint32_t>(padded * depth_);
+    out_ = memory.take<float>(padded * width_);
+    most_ = memory.take<float>(padded);
+    sums_ = memory.take<float>(padded * 16);
+    scores_ = memory.take<float>(kTileRows * kStep);
+    weights_ = memory.take<uint32_t>(kTileRows * kStep / kUnit<T>);
+    values_ = memory.take<uint32_t>(prepared_values<T>(cache_.value_dim));
+  }
+
+  int64_t position(int64_t row) const { return start_ + item_.query + row / group_; }
+
+  // The tokens that a query at `position` sees of this share are [from, to).
+  int64_t from(int64_t position) const {
+    const int64_t share = item_.begin * kBlock;
+    return args_.window == 0 ? share : greater(share, position - args_.window + 1);
+  }
+  int64_t to(int64_t position) const { return lesser(item_.end * kBlock, position + 1); }
+
+  const uint32_t* keys(int64_t block) const {
+    const int64_t unit = table_[block] * cache_.kv_heads + item_.kv_head;
+    return static_cast<const uint32_t*>(cache_.keys) + unit * depth_ * kBlock;
+  }
+  const uint32_t* values(int64_t block) const {
+    const int64_t unit = table_[block] * cache_.kv_heads + item_.kv_head;
+    const int64_t size = value_unit(cache_.value_dim) / kUnit<T>;
+    return static_cast<const uint32_t*>(cache_.values) + unit * size;
+  }
+
+  void prefetch(int64_t step) const {
+    const int64_t last = lesser((step + 1) * kStepBlocks, item_.end);
+    for (int64_t b = greater(step * kStepBlocks, item_.begin); b < last; b++) prefetch_block(b);
+  }
+  void prefetch_block(int64_t block) const {
+    const auto* key = reinterpret_cast<const char*>(keys(block));
+    const auto* value = reinterpret_cast<const char*>(values(block));
+    const int64_t key_bytes = depth_ * kBlock * 4;
+    const int64_t value_bytes = value_unit(cache_.value_dim) * int64_t(sizeof(T));
+    for (int64_t i = 0; i < key_bytes; i += 64) __builtin_prefetch(key + i, 0, 3);
+    for (int64_t i = 0; i < value_bytes; i += 64) __builtin_prefetch(value + i, 0, 3);
+  }
+
+  // Queries row by row, filled up with zeros, and nothing seen so far.
+  void start() {
+    const int64_t depth = depth_ * kUnit<T>;
+    const int64_t padded = round_up(rows_, 16);
+    auto* to = reinterpret_cast<T*>(query_);
+    const T* query = static_cast<const T*>(args_.query) + item_.kv_head * group_ * cache_.head_dim;
+    for (int64_t row = 0; row < padded; row++, to += depth) {
+      int64_t filled = 0;
+      if (row < rows_) {
+        const int64_t token = args_.offsets[item_.row] + item_.query + row / group_;
+        const T* from = query + token * args_.query_stride + row % group_ * cache_.head_dim;
+        std::memcpy(to, from, size_t(cache_.head_dim) * sizeof(T));
+        filled = cache_.head_dim;
+      }
+      std::memset(to + filled, 0, size_t(depth - filled) * sizeof(T));
+      most_[row] = -INFINITY;
+    }
+    std::memset(out_, 0, size_t(padded * width_) * sizeof(float));
+    std::memset(sums_, 0, size_t(padded * 16) * sizeof(float));
+  }
+
+  // The item's part of a step. Steps lie at fixed places of the context, so that a query's result
+  // is the same whatever queries stand beside it in the item.
+  void take(int64_t number) {
+    const int64_t base = number * kStepBlocks;
+    Step step{.low = greater(item_.begin - base, 0), .high = lesser(item_.end - base, kStepBlocks),
+              .keys = {}, .values = {}};
+    for (int64_t b = 0; b < kStepBlocks; b++) {
+      const bool is_read = b >= step.low && b < step.high;
+      // Where tiles want a pair and only one block is read, the other's scores are masked.
+      const int64_t block = base + (is_read ? b : step.low);
+      step.keys[b] = keys(block);
+      step.values[b] = is_read ? values(block) : nullptr;
+      if (block + kStepBlocks < item_.end && is_read) prefetch_block(block + kStepBlocks);
+    }
+    prepare_values<T>(step, length_ - base * kBlock, cache_.value_dim, values_);
+    for (int64_t row = 0; row < rows_; row += kTileRows) {
+      const int64_t count = lesser(kTileRows, rows_ - row);
+      const Tile tile{row, count, position(row), position(row + count - 1)};
+      Step mine = step;
+      mine.low = greater(step.low, from(tile.earliest) / kBlock - base);
+      mine.high = lesser(step.high, ceil_div(to(tile.latest), kBlock) - base);
+      if (mine.low >= mine.high) continue;
+      mine.low = mine.low / kBlocksAtOnce<T> * kBlocksAtOnce<T>;
+      mine.high = round_up(mine.high, kBlocksAtOnce<T>);
+      score<T>(query_ + row * depth_, count, depth_, mine, scores_);
+      soften(tile, base * kBlock, mine);
+      weigh<T>(weights_, count, mine, cache_.value_dim, values_, out_ + row * width_, width_);
+    }
+  }
+
+  // Scores to weights 2^(score - maximum), with the running maxima and sums.
+  void soften(const Tile& tile, int64_t base, const Step& step) {
+    // Where all rows see a block whole, it needs no mask.
+    const int64_t whole_from = ceil_div(from(tile.latest) - base, kBlock);
+    const int64_t whole_to = (to(tile.earliest) - base) / kBlock;
+    const bool is_cut = step.low < whole_from || step.high > whole_to;
+    const bool is_capped = args_.softcap != 0;
+    const float factor = is_capped ? kLog2e : args_.scaling * kLog2e;
+    const int64_t low = step.low, high = step.high;
+    for (int64_t half = 0; half < tile.count; half += 16) {
+      const int64_t count = lesser(16, tile.count - half);
+      float* scores = scores_ + half * kStep;
+      f32x16 tops[16];
+      for (int64_t r = 0; r < 16; r++) tops[r] = splat(-INFINITY);
+      for (int64_t r = 0; r < count; r++) {
+        float* row = scores + r * kStep;
+        if (is_capped) cap(row, step);
+        if (is_cut) mask(row, position(tile.first + half + r), base, step, whole_from, whole_to);
+        f32x16 top = load(row + low * kBlock);
+        for (int64_t b = low + 1; b < high; b++) top = max(top, load(row + b * kBlock));
+        tops[r] = top;
+      }
+      alignas(64) float shifts[16];
+      raise(tile.first + half, most_of_each(tops) * factor, shifts);
+      for (int64_t r = 0; r < count; r++) {
+        const float* row = scores + r * kStep;
+        T* weights = reinterpret_cast<T*>(weights_) + (half + r) * kStep;
+        float* sums = sums_ + (tile.first + half + r) * 16;
+        const f32x16 shift = splat(shifts[r]);
+        f32x16 sum = load(sums);
+        for (int64_t b = low; b < high; b++) {
+          const f32x16 weight = exp2<T>(fma(load(row + b * kBlock), splat(factor), -shift));
+          sum += weight;
+          store(weights + b * kBlock, weight);
+        }
+        store(sums, sum);
+      }
+    }
+  }
+
+  void cap(float* row, const Step& step) const {
+    for (int64_t b = step.low; b < step.high; b++) {
+      float* scores = row + b * kBlock;
+      store(scores, args_.softcap * tanh(load(scores) * (args_.scaling / args_.softcap)));
+    }
+  }
+
+  // Leaves alone the blocks [whole_from, whole_to).
+  void mask(float* row, int64_t position, int64_t base, const Step& step, int64_t whole_from,
+            int64_t whole_to) const {
+    const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const int64_t first = from(position) - base, last = to(position) - base;
+    for (int64_t b = step.low; b < step.high; b++) {
+      if (b >= whole_from && b < whole_to) continue;
+      float* scores = row + b * kBlock;
+      const int32_t low = int32_t(greater(first - b * kBlock, 0));
+      const int32_t high = int32_t(lesser(greater(last - b * kBlock, 0), kBlock));
+      const i32x16 is_seen = (lanes >= low) & (lanes < high);
+      store(scores, is_seen ? load(scores) : splat(-INFINITY));
+    }
+  }
+
+  // Takes new maxima of 16 rows into account; shifts are what their scores are reckoned from.
+  void raise(int64_t row, f32x16 tops, float* shifts) {
+    const f32x16 before = load(most_ + row);
+    const i32x16 is_higher = tops > before + kSlack;
+    const f32x16 most = is_higher ? tops : before;
+    const f32x16 shift = most == -INFINITY ? f32x16{} : most;
+    store(shifts, shift);
+    const uint32_t higher = mask_of(is_higher);
+    if (higher == 0) return;
+    store(most_ + row, most);
+    alignas(64) float factors[16];
+    store(factors, exp2<float>(before - shift));
+    for (int64_t r = 0; r < 16; r++) {
+      if ((higher >> r & 1) == 0) continue;
+      float* sums = sums_ + (row + r) * 16;
+      store(sums, load(sums) * factors[r]);
+      float* out = out_ + (row + r) * width_;
+      for (int64_t d = 0; d < width_; d += 16) store(out + d, load(out + d) * factors[r]);
+    }
+  }
+
+  static uint32_t mask_of(i32x16 truth) {
+#ifdef __AVX512F__
+    return _mm512_movepi32_mask((__m512i)truth);
+#else
+    uint32_t bits = 0;
+    for (int i = 0; i < 16; i++) bits |= (truth[i] & 1u) << i;
+    return bits;
+#endif
+  }
+
+  // The result, or a part of it.
+  void finish() {
+    for (int64_t first = 0; first < rows_; first += 16) {
+      f32x16 lanes[16];
+      for (int64_t r = 0; r < 16; r++) lanes[r] = load(sums_ + (first + r) * 16);
+      alignas(64) float sums[16];
+      store(sums, sum_of_each(lanes));
+      for (int64_t row = first; row < lesser(first + 16, rows_); row++) {
+        const float* out = out_ + row * width_;
+        if (item_.part < 0) {
+          write_row<T>(args_, item_.row, item_.kv_head, item_.query, row, most_[row],
+                       sums[row - first], out);
+          continue;
+        }
+        float* part = args_.parts + item_.part * args_.part_stride + row * (2 + cache_.value_dim);
+        part[0] = most_[row];
+        part[1] = sums[row - first];
+        std::memcpy(part + 2, out, size_t(cache_.value_dim) * sizeof(float));
+      }
+    }
+  }
+
+  const AttentionArgs& args_;
+  const Cache& cache_;
+  const AttentionItem& item_;
+  const int64_t group_, rows_;
+  const int64_t depth_;  // units of a key
+  const int64_t width_;  // of a row of `out_`
+  const int64_t start_, length_;
+  const int64_t* table_;
+  uint32_t* query_;    // [rows][depth]
+  float* out_;         // [rows][width], not yet divided by the sums
+  float* most_;        // [rows], running maxima, in powers of two
+  float* sums_;        // [rows][16], one for each lane
+  float* scores_;      // [kTileRows][kStep]
+  uint32_t* weights_;  // [kTileRows][kStep / kUnit]
+  uint32_t* values_;   // of `prepare_values`
+};
+
+template <class T>
+inline void merge_parts(const AttentionArgs& args, const AttentionMerge& merge, Scratch& scratch) {
+  const int64_t value_dim = args.cache.value_dim, record = 2 + value_dim;
+  const int64_t rows = merge.queries * (args.heads / args.cache.kv_heads);
+  auto* numbers = static_cast<float*>(scratch.get(size_t(value_dim) * sizeof(float)));
+  for (int64_t row = 0; row < rows; row++) {
+    const float* first = args.parts + merge.first * args.part_stride + row * record;
+    float most = -INFINITY, sum = 0;
+    for (int64_t p = 0; p < merge.count; p++) {
+      const float* part = first + p * args.part_stride;
+      most = part[0] > most ? part[0] : most;
+    }
+    std::memset(numbers, 0, size_t(value_dim) * sizeof(float));
+    for (int64_t p = 0; p < merge.count; p++) {
+      const float* part = first + p * args.part_stride;
+      const float factor = exp2<float>(splat(part[0] - most))[0];
+      sum += part[1] * factor;
+      for (int64_t d = 0; d < value_dim; d++) numbers[d] += part[2 + d] * factor;
+    }
+    write_row<T>(args, merge.row, merge.kv_head, merge.query, row, most, sum, numbers);
+  }
+}
+
+}  // namespace batchdeck::LEVEL::attention
+
+namespace batchdeck::LEVEL {
+
+inline void attend(const AttentionArgs& args, int64_t item, Scratch& scratch) {
+  if (args.cache.dtype == DType::f32) {
+    attention::Attention<float>(args, args.items[item], scratch).run();
+  } else {
+    [[maybe_unused]] const attention::Tiles tiles;
+    attention::Attention<bf16>(args, args.items[item], scratch).run();
+  }
+}
+
+inline void merge(const AttentionArgs& args, int64_t number, Scratch& scratch) {
+  if (args.cache.dtype == DType::f32) {
+    attention::merge_parts<float>(args, args.merges[number], scratch);
+  } else {
+    attention::merge_parts<bf16>(args, args.merges[number], scratch);
+  }
+}
+
+}  // namespace batchdeck::LEVEL

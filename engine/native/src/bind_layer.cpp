@@ -1,0 +1,185 @@
+// Norms, rotation, embeddings and what goes number by number, each on its own.
+#include "arrays.hpp"
+
+namespace batchdeck {
+namespace {
+
+std::string shape_text(int64_t rows, int64_t width) {
+  return "[" + std::to_string(rows) + ", " + std::to_string(width) + "]";
+}
+
+// Of the dtype and shape of another.
+Rows rows_like(const Array& array, const char* name, const Rows& other, const char* other_name) {
+  const Rows rows = rows_of(array, name);
+  if (rows.dtype != other.dtype) refuse(name, std::string("is not of the dtype of ") + other_name);
+  if (rows.rows != other.rows || rows.width != other.width) {
+    refuse(name, "is " + shape_text(rows.rows, rows.width) + ", not " +
+                     shape_text(other.rows, other.width) + " as " + other_name);
+  }
+  return rows;
+}
+
+// Of the dtype and shape of another, and, where it shares memory with it, row upon row.
+Rows rows_over(const Array& array, const char* name, const Rows& other, const char* other_name) {
+  const Rows rows = rows_like(array, name, other, other_name);
+  const auto bytes = [](const Rows& r) {
+    const int64_t numbers = r.rows > 0 ? (r.rows - 1) * r.stride + r.width : 0;
+    return numbers * size_of(r.dtype);
+  };
+  const auto* mine = static_cast<const char*>(rows.data);
+  const auto* theirs = static_cast<const char*>(other.data);
+  const bool apart = mine + bytes(rows) <= theirs || theirs + bytes(other) <= mine;
+  const bool same = mine == theirs && rows.stride == other.stride;
+  // Column blocks of one matrix share their range of memory, not their numbers.
+  const int64_t shift = std::abs(mine - theirs) / size_of(rows.dtype);
+  const bool beside = rows.stride == other.stride && shift % rows.stride >= rows.width &&
+                      shift % rows.stride + rows.width <= rows.stride;
+  if (!apart && !same && !beside) {
+    refuse(name, std::string("overlaps ") + other_name + " and is not the same");
+  }
+  return rows;
+}
+
+// int64 indices, each in [0, end).
+const int64_t* indices(const Array& array, int64_t count, int64_t end, const char* name) {
+  const auto* values = vector<int64_t>(array, count, name);
+  for (int64_t i = 0; i < count; i++) {
+    if (values[i] < 0 || values[i] >= end) {
+      refuse(name, "has " + std::to_string(values[i]) + " at " + std::to_string(i) +
+                       ", which is not in [0, " + std::to_string(end) + ")");
+    }
+  }
+  return values;
+}
+
+int64_t share_out(int64_t width, int64_t parts, const char* name) {
+  if (parts < 1 || width % parts != 0) {
+    refuse(name, "is " + std::to_string(parts) + ", which does not divide the " +
+                     std::to_string(width) + " columns");
+  }
+  return width / parts;
+}
+
+void norm(const Array& out, const Array& x, int64_t groups, const std::optional<Array>& weight,
+          const std::optional<Array>& bias, float eps, bool center) {
+  const Rows from = rows_of(x, "x"), to = rows_over(out, "out", from, "x");
+  const int64_t width = share_out(from.width, groups, "groups");
+  const NormArgs args{.dtype = from.dtype, .rows = from.rows, .groups = groups, .width = width,
+                      .x = from.data, .x_stride = from.stride, .center = center, .eps = eps,
+                      .weight = vector<float>(weight, width, "weight"),
+                      .bias = vector<float>(bias, width, "bias"),
+                      .out = to.data, .out_stride = to.stride};
+  const nb::gil_scoped_release unlocked;
+  run_pieces(kernels().norm_pieces, kernels().norm, args);
+}
+
+void rotate(const Array& x, int64_t heads, const Array& positions, const Array& cos,
+            const Array& sin, bool interleaved) {
+  const Rows to = rows_of(x, "x");
+  const int64_t head_dim = share_out(to.width, heads, "heads");
+  const Rows c = rows_of(cos, "cos"), s = rows_like(sin, "sin", c, "cos");
+  for (const auto& [angles, name] : {std::pair(c, "cos"), std::pair(s, "sin")}) {
+    if (angles.dtype != DType::f32) refuse(name, "must be float32");
+    if (angles.stride != angles.width) refuse(name, "has rows that are not adjacent");
+  }
+  if (2 * c.width > head_dim) {
+    refuse("cos", "has " + std::to_string(c.width) + " columns, more than half a head of " +
+                      std::to_string(head_dim));
+  }
+  const RotateArgs args = {.dtype = to.dtype, .rows = to.rows, .heads = heads,
+                           .head_dim = head_dim, .half = c.width, .interleaved = interleaved,
+                           .positions = indices(positions, to.rows, c.rows, "positions"),
+                           .cos = static_cast<const float*>(c.data),
+                           .sin = static_cast<const float*>(s.data),
+                           .x = to.data, .x_stride = to.stride};
+  const nb::gil_scoped_release unlocked;
+  run_pieces(kernels().rotate_pieces, kernels().rotate, args);
+}
+
+void embed(const Array& out, const Array& ids, const Array& table, int64_t vocab_size, bool packed) {
+  const Rows to = rows_of(out, "out");
+  if (vocab_size < 1) refuse("vocab_size", "is " + std::to_string(vocab_size));
+  if (dtype_of(table, "table") != to.dtype) refuse("table", "is not of the dtype of out");
+  if (packed) {
+    const int64_t size = round_up(vocab_size, kPanel) * round_up(to.width, kDepth);
+    if (table.ndim() != 1 || int64_t(table.shape(0)) != size) {
+      refuse("table", "must be one row of " + std::to_string(size) + " packed numbers");
+    }
+    if (size > 1 && table.stride(0) != 1) refuse("table", "is not contiguous");
+  } else {
+    const Rows from = rows_of(table, "table");
+    if (from.rows != vocab_size || from.width != to.width) {
+      refuse("table", "is " + shape_text(from.rows, from.width) + ", not " +
+                          shape_text(vocab_size, to.width));
+    }
+    if (from.stride != from.width) refuse("table", "has rows that are not adjacent");
+  }
+  const EmbedArgs args = {.dtype = to.dtype, .packed = packed, .rows = to.rows, .width = to.width,
+                          .vocab_size = vocab_size,
+                          .ids = indices(ids, to.rows, vocab_size, "ids"), .table = table.data(),
+                          .out = to.data, .out_stride = to.stride};
+  const nb::gil_scoped_release unlocked;
+  run_pieces(kernels().embed_pieces, kernels().embed, args);
+}
+
+Combine combine_of(const std::string& name) {
+  if (name == "none") return Combine::none;
+  if (name == "add") return Combine::add;
+  if (name == "multiply") return Combine::multiply;
+  refuse("combine", "is '" + name + "', which is not none, add or multiply");
+}
+
+void elementwise(const Array& out, const Array& x, const std::string& combine,
+                 const std::optional<Array>& y, const std::string& activation, float alpha) {
+  const Rows from = rows_of(x, "x"), to = rows_over(out, "out", from, "x");
+  ElementwiseArgs args = {.dtype = from.dtype, .combine = combine_of(combine),
+                          .activation = activation_of(activation), .alpha = alpha,
+                          .rows = from.rows, .width = from.width,
+                          .x = from.data, .x_stride = from.stride, .y = nullptr, .y_stride = 0,
+                          .out = to.data, .out_stride = to.stride};
+  if (y.has_value() != (args.combine != Combine::none)) {
+    refuse("y", y ? "is given, and combine is none" : "is not given, and combine is " + combine);
+  }
+  if (args.combine == Combine::add && args.activation != Activation::none) {
+    refuse("activation", "is '" + activation + "'; a sum has none");
+  }
+  if (y && y->ndim() == 1) {  // one row for all
+    if (dtype_of(*y, "y") != from.dtype) refuse("y", "is not of the dtype of x");
+    if (int64_t(y->shape(0)) != from.width) {
+      refuse("y", "has " + std::to_string(y->shape(0)) + " numbers, not " +
+                      std::to_string(from.width));
+    }
+    if (from.width > 1 && y->stride(0) != 1) refuse("y", "is not contiguous");
+    args.y = y->data();
+  } else if (y) {
+    const Rows other = rows_like(*y, "y", from, "x");
+    rows_over(out, "out", other, "y");
+    args.y = other.data;
+    args.y_stride = other.stride;
+  }
+  const nb::gil_scoped_release unlocked;
+  run_pieces(kernels().elementwise_pieces, kernels().elementwise, args);
+}
+
+}  // namespace
+
+void bind_layer(nb::module_& m) {
+  m.def("norm", &norm, nb::arg("out"), nb::arg("x"), nb::arg("groups") = 1,
+        nb::arg("weight") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("eps") = 1e-6f,
+        nb::arg("center") = false,
+        "Normalises groups of columns of x into out, which may be x: RMSNorm, or LayerNorm where\n"
+        "center. Both are [rows, columns] of one dtype; weight and bias float32 [columns / groups].");
+  m.def("rotate", &rotate, nb::arg("x"), nb::arg("heads"), nb::arg("positions"), nb::arg("cos"),
+        nb::arg("sin"), nb::arg("interleaved") = false,
+        "Rotates the first 2 * half columns of each head of x [rows, heads * head_dim] in place;\n"
+        "positions int64 [rows]; cos and sin float32 [positions, half].");
+  m.def("embed", &embed, nb::arg("out"), nb::arg("ids"), nb::arg("table"), nb::arg("vocab_size"),
+        nb::arg("packed"),
+        "Rows `ids` of a table [vocab_size, width], or of packed weights, into out [rows, width].");
+  m.def("elementwise", &elementwise, nb::arg("out"), nb::arg("x"), nb::arg("combine") = "none",
+        nb::arg("y") = nb::none(), nb::arg("activation") = "none", nb::arg("alpha") = 1.0f,
+        "activation(alpha * x), x + alpha * y, or activation(x) * y * alpha into out; y as x, or\n"
+        "one row for all.");
+}
+
+}  // namespace batchdeck

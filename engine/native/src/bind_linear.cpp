@@ -1,0 +1,114 @@
+// pack_linear, packed_size, linear and advise_huge of the module.
+#include <sys/mman.h>
+
+#include "arrays.hpp"
+
+namespace batchdeck {
+namespace {
+
+int64_t size_of_packed(int64_t n, int64_t k) {
+  if (n < 1) refuse("n", "is " + std::to_string(n) + "; it must be at least 1");
+  if (k < 1) refuse("k", "is " + std::to_string(k) + "; it must be at least 1");
+  return packed_size(n, k);
+}
+
+void check_packed(const Array& array, const char* name, const char* like, DType dtype, int64_t n,
+                  int64_t k) {
+  const int64_t size = size_of_packed(n, k);
+  if (array.ndim() != 1 || dtype_of(array, name) != dtype) {
+    refuse(name, "must have one dimension and " + std::string(like) + "'s type");
+  }
+  if (int64_t(array.shape(0)) != size) {
+    refuse(name, "has " + std::to_string(array.shape(0)) + " numbers, not " + std::to_string(size));
+  }
+  if (size > 1 && array.stride(0) != 1) refuse(name, "is not contiguous");
+}
+
+void pack_linear(const Array& weight, const Array& packed) {
+  const Rows from = rows_of(weight, "weight");
+  check_packed(packed, "packed", "weight", from.dtype, from.rows, from.width);
+  void* to = packed.data();
+  const nb::gil_scoped_release unlocked;
+  const auto pack = kernels().pack_linear;
+  Pool::get().each(ceil_div(from.rows, kPanel), [&](int64_t panel, Scratch&) {
+    pack(from.dtype, from.data, from.stride, from.rows, from.width, panel, panel + 1, to);
+  });
+}
+
+void check_shape(const Rows& array, const char* name, int64_t rows, int64_t columns) {
+  if (array.rows == rows && array.width >= columns) return;
+  refuse(name, "is [" + std::to_string(array.rows) + ", " + std::to_string(array.width) +
+                   "]; it must be [" + std::to_string(rows) + ", " + std::to_string(columns) +
+                   " or more]");
+}
+
+void linear(const Array& out, const Array& x, const Array& weight, int64_t n, int64_t k,
+            const std::optional<Array>& bias, bool gated, const std::string& activation,
+            const std::optional<Array>& residual, float alpha) {
+  const Rows input = rows_of(x, "x"), result = rows_of(out, "out");
+  check_packed(weight, "weight", "x", input.dtype, n, k);
+  if (gated && n % kPanel != 0) {
+    refuse("n", "is " + std::to_string(n) + "; gated, it must be a multiple of 32");
+  }
+  if (result.dtype != input.dtype && result.dtype != DType::f32) {
+    refuse("out", "must be float32 or of x's type");
+  }
+  check_shape(input, "x", input.rows, input.dtype == DType::bf16 ? round_up(k, kDepth) : k);
+  check_shape(result, "out", input.rows, gated ? n / 2 : n);
+  LinearArgs args{};
+  args.dtype = input.dtype;
+  args.out_dtype = result.dtype;
+  args.m = input.rows;
+  args.n = n;
+  args.k = k;
+  args.x = input.data;
+  args.x_stride = input.stride;
+  args.weight = weight.data();
+  args.bias = vector<float>(bias, n, "bias");
+  args.gated = gated;
+  args.activation = activation_of(activation);
+  args.alpha = alpha;
+  args.out = result.data;
+  args.out_stride = result.stride;
+  if (residual) {
+    if (gated || args.activation != Activation::none) {
+      refuse("residual", "goes with neither gates nor an activation");
+    }
+    const Rows added = rows_of(*residual, "residual");
+    if (added.dtype != input.dtype) refuse("residual", "must be of x's type");
+    check_shape(added, "residual", input.rows, n);
+    args.residual = added.data;
+    args.residual_stride = added.stride;
+  } else if (alpha != 1) {
+    refuse("alpha", "goes with a residual only");
+  }
+  const nb::gil_scoped_release unlocked;
+  run_pieces(kernels().linear_pieces, kernels().linear, args);
+}
+
+// Huge pages for the whole pages of an array: a plain sum read 40 GB/s from them, 26 from small
+// ones (two Sapphire Rapids cores, a virtual machine).
+void advise_huge(const Array& array) {
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t begin = (uintptr_t(array.data()) + kPage - 1) / kPage * kPage;
+  const uintptr_t end = (uintptr_t(array.data()) + array.nbytes()) / kPage * kPage;
+  // Advice: where the system does not take it, all works, slower.
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& m) {
+  m.def("packed_size", &size_of_packed, nb::arg("n"), nb::arg("k"),
+        "How many numbers packed weights of shape [n, k] take.");
+  m.def("pack_linear", &pack_linear, nb::arg("weight"), nb::arg("packed"),
+        "Packs weights [n, k] into packed [packed_size(n, k)].");
+  m.def("linear", &linear, nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("n"),
+        nb::arg("k"), nb::arg("bias") = nb::none(), nb::arg("gated") = false,
+        nb::arg("activation") = "none", nb::arg("residual") = nb::none(), nb::arg("alpha") = 1.0f,
+        "out = activation(x W^T + bias), gated, or residual + alpha (x W^T + bias).");
+  m.def("advise_huge", &advise_huge, nb::arg("array"),
+        "Asks for huge pages under an array; do so before it is written.");
+}
+
+}  // namespace batchdeck

@@ -1,0 +1,43 @@
+#include "cpu.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace batchdeck {
+namespace {
+
+// AMX state must be asked of Linux, once for a process (Documentation/arch/x86/xstate.rst).
+bool may_use_tiles() {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// Whether processor and system let a level run. What else x86-64-v3 has came with AVX2 or before.
+bool runs(const std::string& name) {
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi2");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd") &&
+                      __builtin_cpu_supports("avx512bf16");
+  if (name == "avx2") return avx2;
+  if (name == "avx512") return avx512;
+  static const bool tiles = may_use_tiles();
+  unsigned a = 7, b, c = 0, d;
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  const bool amx = (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16, AMX-TILE
+  return avx512 && amx && tiles;
+}
+
+}  // namespace
+
+std::vector<std::string> levels() {
+  std::vector<std::string> found;
+  for (const char* name : {"amx", "avx512", "avx2"}) {
+    if (runs(name)) found.emplace_back(name);
+  }
+  return found;
+}
+
+}  // namespace batchdeck

@@ -1,0 +1,68 @@
+// Rows of an embedding table, plain or packed as the weights of a matrix product.
+#pragma once
+
+#include "share.hpp"
+
+namespace batchdeck::LEVEL {
+
+constexpr int64_t kEmbedPiece = 1 << 15;        // numbers
+constexpr int64_t kEmbedPackedPiece = 1 << 12;  // numbers
+
+// A packed row is a unit (two bfloat16, or a float) of every 64 bytes (128, of float32): one of 16
+// (32) output features that share the line.
+template <class T>
+struct PackedRow {
+  static constexpr int64_t kUnit = 4 / sizeof(T);  // columns
+  static constexpr int64_t kLanes = sizeof(T) == 2 ? 16 : kPanel;
+
+  PackedRow(const EmbedArgs& args, int64_t id)
+      : panel(static_cast<const char*>(args.table) +
+              id / kPanel * (kPanel * round_up(args.width, kDepth) * int64_t(sizeof(T)))),
+        lane(id % kPanel) {}
+
+  // Where unit `i` of the row is.
+  const char* unit(int64_t i) const {
+    if constexpr (sizeof(T) == 4) return panel + (i * kLanes + lane) * 4;
+    const int64_t tile = i / 16 * 2 + lane / 16;
+    return panel + ((tile * 16 + i % 16) * kLanes + lane % 16) * 4;
+  }
+
+  const char* panel;
+  int64_t lane;
+};
+
+template <class T>
+inline void embed_packed(const EmbedArgs& args, Share share) {
+  using Row = PackedRow<T>;
+  const int64_t units = ceil_div(args.width, Row::kUnit);
+  const auto prefetch = [&](int64_t row) {
+    const Row from(args, args.ids[row]);
+    for (int64_t i = 0; i < units; i++) __builtin_prefetch(from.unit(i));
+  };
+  for (int64_t row = share.first; row < share.last; row++) {
+    if (row + 1 < share.last) prefetch(row + 1);
+    const Row from(args, args.ids[row]);
+    T* out = static_cast<T*>(args.out) + row * args.out_stride;
+    const int64_t whole = args.width / Row::kUnit;
+    for (int64_t i = 0; i < whole; i++) std::memcpy(out + i * Row::kUnit, from.unit(i), 4);
+    if (whole < units) std::memcpy(out + whole * Row::kUnit, from.unit(whole), sizeof(T));
+  }
+}
+
+inline int64_t embed_pieces(const EmbedArgs& args, int) {
+  return row_pieces(args.rows, args.width, args.packed ? kEmbedPackedPiece : kEmbedPiece);
+}
+
+inline void embed(const EmbedArgs& args, int threads, int64_t piece, Scratch&) {
+  const Share share = share_of(args.rows, embed_pieces(args, threads), piece);
+  if (args.packed && args.dtype == DType::bf16) return embed_packed<bf16>(args, share);
+  if (args.packed) return embed_packed<float>(args, share);
+  const int64_t size = size_of(args.dtype);
+  for (int64_t row = share.first; row < share.last; row++) {
+    std::memcpy(static_cast<char*>(args.out) + row * args.out_stride * size,
+                static_cast<const char*>(args.table) + args.ids[row] * args.width * size,
+                size_t(args.width * size));
+  }
+}
+
+}  // namespace batchdeck::LEVEL

@@ -1,0 +1,258 @@
+// The kernels' interface: arguments of each, and the table that a level of instructions fills.
+//
+// Every kernel is cut into pieces that any thread may take in any order. `pieces` says how many, for
+// a number of threads; `run` computes one. Pieces are small (aim at 20 to 100 us), so that a thread
+// which the system delays holds up no more than its piece. Kernels allocate nothing: what they need
+// beside their arguments is in their thread's Scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace batchdeck {
+
+// Token slots of a block of the KV cache: one vector of floats, one tile of keys.
+constexpr int64_t kBlock = 16;
+// Output features of a panel of packed weights: two tiles.
+constexpr int64_t kPanel = 32;
+// Input features of a tile of bfloat16; packed weights are filled up to it with zeros.
+constexpr int64_t kDepth = 32;
+
+constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr int64_t ceil_div(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+// bfloat16 is kept as its 16 bits.
+using bf16 = uint16_t;
+
+enum class DType : uint8_t { f32, bf16 };
+constexpr int64_t size_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+
+// Memory of one thread, aligned to 64 bytes, that lasts until the piece ends.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch();
+  // At least `bytes`; what it gave before in this piece is no longer valid.
+  void* get(size_t bytes);
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// gelu is exact (erf), gelu_tanh its tanh approximation, quick_gelu x * sigmoid(1.702 x),
+// relu2 relu squared.
+enum class Activation : uint8_t { none, silu, gelu, gelu_tanh, quick_gelu, relu, relu2, tanh, sigmoid };
+
+// y = x W^T + bias, then the epilogue.
+//
+// Packed weights, panels of kPanel output features one after another, both n and k filled up with
+// zeros: bf16 [n/32][k/32][2][16 pairs of k][16 n][2 of the pair], float32 [n/32][k][32 n].
+// Of x, columns up to round_up(k, kDepth) are read; the columns past k must hold finite numbers.
+struct LinearArgs {
+  DType dtype;      // of x, weight, residual
+  DType out_dtype;  // f32 or that of x
+  int64_t m, n, k;
+  const void* x;
+  int64_t x_stride;  // strides are in elements, from row to row
+  const void* weight;
+  const float* bias;  // [n], or null
+  // Gated: output features come in pairs of tiles, 16 gates then their 16 ups: panel p holds gates
+  // and ups of outputs [16 p, 16 p + 16), and out[:, j] = activation(gate_j) * up_j, n / 2 columns;
+  // n is then a multiple of kPanel.
+  // Otherwise out = activation(y), or residual + alpha * y where a residual is given.
+  bool gated;
+  Activation activation;
+  const void* residual;  // [m, n], or null; may be `out`
+  int64_t residual_stride;
+  float alpha;
+  void* out;
+  int64_t out_stride;
+};
+
+// Numbers in packed weights.
+constexpr int64_t packed_size(int64_t n, int64_t k) {
+  return round_up(n, kPanel) * round_up(k, kDepth);
+}
+
+// Normalises groups of `width` columns: RMSNorm (arXiv 1910.07467), or LayerNorm (arXiv 1607.06450)
+// where `center`.
+struct NormArgs {
+  DType dtype;
+  int64_t rows, groups, width;
+  const void* x;
+  int64_t x_stride;
+  bool center;
+  float eps;
+  const float* weight;  // [width], or null
+  const float* bias;    // [width], or null
+  void* out;            // may be `x`
+  int64_t out_stride;
+};
+
+// Rotates the first 2 * half columns of each head in place (RoFormer, arXiv 2104.09864): pair i is
+// (i, i + half), or (2 i, 2 i + 1) where `interleaved`; (a, b) -> (a cos - b sin, b cos + a sin).
+struct RotateArgs {
+  DType dtype;
+  int64_t rows, heads, head_dim, half;
+  bool interleaved;
+  const int64_t* positions;  // [rows]
+  const float* cos;          // [positions, half]
+  const float* sin;
+  void* x;
+  int64_t x_stride;
+};
+
+// The cache of one layer. Blocks of kBlock tokens, in units that vectors and tiles read as they are:
+// keys    bf16 [block][kv_head][depth/2][16 tokens][2 dims], float32 [block][kv_head][depth][16 tokens]
+// values  bf16 [block][kv_head][8 pairs of tokens][value_dim][2 tokens],
+//         float32 [block][kv_head][16 tokens][value_dim]
+// where depth is head_dim filled up with zeros to a multiple of kDepth (bf16; float32: head_dim).
+struct Cache {
+  DType dtype;
+  int64_t kv_heads, head_dim, value_dim;
+  void* keys;
+  void* values;
+};
+constexpr int64_t key_depth(DType dtype, int64_t head_dim) {
+  return dtype == DType::bf16 ? round_up(head_dim, kDepth) : head_dim;
+}
+constexpr int64_t key_unit(DType dtype, int64_t head_dim) { return key_depth(dtype, head_dim) * kBlock; }
+constexpr int64_t value_unit(int64_t value_dim) { return value_dim * kBlock; }
+
+// Writes tokens' keys and values to their slots.
+struct StoreArgs {
+  Cache cache;
+  int64_t rows;
+  const int64_t* slots;  // [rows]: block * kBlock + place in it
+  const void* key;       // [rows, kv_heads * head_dim]
+  int64_t key_stride;
+  const void* value;  // [rows, kv_heads * value_dim]
+  int64_t value_stride;
+};
+
+// A share of attention: queries [first, first + count) of one row (of a step) and one key/value head
+// against the blocks [begin, end) of that row's table.
+struct AttentionItem {
+  int64_t row;
+  int64_t kv_head;
+  int64_t query, queries;  // in the row
+  int64_t begin, end;      // blocks
+  int64_t part;            // where a partial result goes; -1 if this item holds the whole context
+};
+// Parts [first, first + count) make the result of these queries.
+struct AttentionMerge {
+  int64_t row, kv_head, query, queries;
+  int64_t first, count;
+};
+
+// Causal attention over paged keys and values (PagedAttention, SOSP'23; FlashDecoding's split of a
+// context; FlashAttention-2's running softmax, arXiv 2307.08691). Row r holds the tokens at positions
+// [starts[r], starts[r] + counts[r]) of a sequence; they are packed one row after another.
+// Head h reads kv head h / (heads / kv_heads).
+struct AttentionArgs {
+  Cache cache;
+  int64_t heads;
+  int64_t rows;
+  const int64_t* starts;
+  const int64_t* counts;
+  const int64_t* offsets;  // [rows], of a row's first token in the packed step
+  const int64_t* tables;   // [rows, table_stride]
+  int64_t table_stride;
+  const void* query;  // [tokens, heads * head_dim], in the cache's dtype
+  int64_t query_stride;
+  void* out;  // [tokens, heads * value_dim], in the cache's dtype
+  int64_t out_stride;
+  float scaling;
+  int64_t window;      // 0: none; else a token sees this many positions, itself included
+  float softcap;       // 0: none; else scores are softcap * tanh(score / softcap)
+  const float* sinks;  // [heads] logits that take part in the softmax and carry no value, or null
+  // The split, made once a step for all layers of the same window (`plan_attention`).
+  const AttentionItem* items;
+  int64_t num_items;
+  const AttentionMerge* merges;
+  int64_t num_merges;
+  // Part p: for each query and head of the group, maximum, sum and value_dim unnormalised numbers.
+  float* parts;
+  int64_t part_stride;  // floats a part
+};
+
+// Rows of an embedding. `packed` tables are packed weights of n = vocabulary, k = width.
+struct EmbedArgs {
+  DType dtype;
+  bool packed;
+  int64_t rows, width, vocab_size;
+  const int64_t* ids;  // [rows]
+  const void* table;   // [vocab_size, width] where not packed
+  void* out;
+  int64_t out_stride;
+};
+
+// out = activation(alpha * x), or with y: out = x + alpha * y, or activation(x) * y * alpha.
+enum class Combine : uint8_t { none, add, multiply };
+struct ElementwiseArgs {
+  DType dtype;
+  Combine combine;
+  Activation activation;
+  float alpha;
+  int64_t rows, width;
+  const void* x;
+  int64_t x_stride;
+  const void* y;  // or null
+  int64_t y_stride;  // 0 repeats one row
+  void* out;
+  int64_t out_stride;
+};
+
+// Chooses tokens from logits [rows, vocab_size]; the meaning of each filter is that of
+// engine.model.sampler.Sampler: each is a least logit that a row still allows, and the draw inverts
+// the distribution function in the order of the vocabulary.
+struct SampleArgs {
+  int64_t rows, vocab_size;
+  const float* logits;
+  int64_t stride;
+  const float* temperature;  // [rows]; 0 takes the likeliest, the first of equals
+  const int64_t* top_k;      // [rows]; vocab_size: all
+  const double* top_p;       // [rows]; 1: all
+  const float* min_p;        // [rows]; 0: all
+  const double* uniform;     // [rows], in [0, 1)
+  int64_t* tokens;           // [rows]; -1 where a row has a NaN, +inf, or nothing finite
+};
+
+// What one level of instructions offers.
+struct Kernels {
+  const char* name;
+
+  void (*pack_linear)(DType dtype, const void* weight, int64_t stride, int64_t n, int64_t k,
+                      int64_t first_panel, int64_t last_panel, void* packed);
+  int64_t (*linear_pieces)(const LinearArgs&, int threads);
+  void (*linear)(const LinearArgs&, int threads, int64_t piece, Scratch&);
+
+  int64_t (*norm_pieces)(const NormArgs&, int threads);
+  void (*norm)(const NormArgs&, int threads, int64_t piece, Scratch&);
+  int64_t (*rotate_pieces)(const RotateArgs&, int threads);
+  void (*rotate)(const RotateArgs&, int threads, int64_t piece, Scratch&);
+  int64_t (*store_pieces)(const StoreArgs&, int threads);
+  void (*store)(const StoreArgs&, int threads, int64_t piece, Scratch&);
+
+  // One piece an item, then, when all are done, one a merge.
+  void (*attend)(const AttentionArgs&, int64_t item, Scratch&);
+  void (*merge)(const AttentionArgs&, int64_t merge, Scratch&);
+
+  int64_t (*embed_pieces)(const EmbedArgs&, int threads);
+  void (*embed)(const EmbedArgs&, int threads, int64_t piece, Scratch&);
+  int64_t (*elementwise_pieces)(const ElementwiseArgs&, int threads);
+  void (*elementwise)(const ElementwiseArgs&, int threads, int64_t piece, Scratch&);
+
+  // One piece a row.
+  void (*sample)(const SampleArgs&, int64_t row, Scratch&);
+};
+
+// The tables of the levels that were compiled (level.cpp, once for each).
+const Kernels& kernels_avx2();
+const Kernels& kernels_avx512();
+const Kernels& kernels_amx();
+
+}  // namespace batchdeck

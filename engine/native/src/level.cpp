@@ -1,0 +1,41 @@
+// All kernels for one level of instructions; LEVEL is its name (CMakeLists.txt).
+#include "attention.hpp"
+#include "cache.hpp"
+#include "elementwise.hpp"
+#include "embed.hpp"
+#include "linear.hpp"
+#include "norm.hpp"
+#include "rotate.hpp"
+#include "sample.hpp"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+namespace batchdeck {
+
+const Kernels& JOIN(kernels_, LEVEL)() {
+  static const Kernels table = {
+      .name = TEXT(LEVEL),
+      .pack_linear = LEVEL::pack_linear,
+      .linear_pieces = LEVEL::linear_pieces,
+      .linear = LEVEL::linear,
+      .norm_pieces = LEVEL::norm_pieces,
+      .norm = LEVEL::norm,
+      .rotate_pieces = LEVEL::rotate_pieces,
+      .rotate = LEVEL::rotate,
+      .store_pieces = LEVEL::store_pieces,
+      .store = LEVEL::store,
+      .attend = LEVEL::attend,
+      .merge = LEVEL::merge,
+      .embed_pieces = LEVEL::embed_pieces,
+      .embed = LEVEL::embed,
+      .elementwise_pieces = LEVEL::elementwise_pieces,
+      .elementwise = LEVEL::elementwise,
+      .sample = LEVEL::sample,
+  };
+  return table;
+}
+
+}  // namespace batchdeck

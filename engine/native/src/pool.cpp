@@ -1,0 +1,213 @@
+#include "pool.hpp"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace batchdeck {
+
+Scratch::~Scratch() { std::free(data_); }
+
+void* Scratch::get(size_t bytes) {
+  if (bytes > size_) {
+    std::free(data_);
+    size_ = size_t(round_up(int64_t(bytes), 4096));
+    data_ = std::aligned_alloc(4096, size_);
+    if (data_ == nullptr) {
+      size_ = 0;
+      throw std::bad_alloc();
+    }
+  }
+  return data_;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a worker waits for the next operation before it sleeps. Measured on two cores of a Xeon
+// (Sapphire Rapids, virtual): a spinning worker begins 0.4 us after the call; to wake a sleeping one
+// costs the caller 11 us, and it begins after 27 us. The second core taken by another process, the
+// wake costs 12 us and 24 us. Between the operations of a step lie the short ones that the caller
+// computes alone, well below 100 us.
+constexpr std::chrono::microseconds kSpin{100};
+
+void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Whether it became true within `limit`. By the clock: a pause is 10 to 140 cycles long.
+template <class Condition>
+bool spin(const Condition& condition, Clock::duration limit) {
+  const auto end = Clock::now() + limit;
+  do {
+    for (int i = 0; i < 16; i++) {
+      if (condition()) return true;
+      pause();
+    }
+  } while (Clock::now() < end);
+  return condition();
+}
+
+// Threads that start meanwhile take no signals: those are the interpreter's, and one that a worker
+// took would not interrupt what the interpreter waits for.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+static_assert(sizeof(std::atomic<uint32_t>) == 4 && std::atomic<uint32_t>::is_always_lock_free);
+void futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
+  syscall(SYS_futex, &word, operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+struct Pool::State {
+  explicit State(int threads) : threads(threads) {}
+
+  std::mutex turn;
+  std::atomic<int> threads;
+  std::vector<std::thread> workers;
+  Scratch scratch;  // of the calling thread
+
+  // An operation: written while no piece is left, read by those who hold a piece. Nobody else may
+  // look, so a worker that comes late does no harm: it takes from `left` what is not there, or a
+  // piece of the next operation, which is as good as any.
+  Piece piece = nullptr;
+  const void* context = nullptr;
+  int64_t count = 0;
+  std::atomic<bool> failed{false};
+
+  alignas(64) std::atomic<int64_t> left{0};  // pieces that nobody holds yet; below 0 is none
+  alignas(64) std::atomic<int64_t> done{0};  // pieces finished
+  alignas(64) std::atomic<uint32_t> calls{0};  // moves with each operation; what workers sleep on
+  std::atomic<int> sleepers{0};
+  std::atomic<bool> stop{false};
+
+  void take(Scratch& mine) noexcept {
+    for (int64_t have; (have = left.fetch_sub(1, std::memory_order_acquire)) > 0;) {
+      try {
+        piece(context, count - have, mine);
+      } catch (const std::bad_alloc&) {
+        failed.store(true, std::memory_order_relaxed);
+      }
+      done.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  bool is_called() const {
+    return left.load(std::memory_order_relaxed) > 0 || stop.load(std::memory_order_relaxed);
+  }
+
+  void work() noexcept {
+    Scratch mine;
+    while (!stop.load(std::memory_order_relaxed)) {
+      if (!spin([this] { return is_called(); }, kSpin)) sleep();
+      take(mine);
+    }
+  }
+
+  // The order matters, here and in call(): either the caller sees the sleeper, or the sleeper sees
+  // the pieces, or `calls` has moved and the futex does not wait.
+  void sleep() {
+    sleepers.fetch_add(1);
+    const uint32_t seen = calls.load();
+    if (left.load() <= 0 && !stop.load()) futex(calls, FUTEX_WAIT, seen);
+    sleepers.fetch_sub(1);
+  }
+
+  void call(int64_t pieces) {
+    left.store(pieces);
+    calls.fetch_add(1);
+    const auto wanted = uint32_t(std::min<int64_t>(pieces - 1, INT_MAX));  // the caller works too
+    if (sleepers.load() > 0) futex(calls, FUTEX_WAKE, wanted);
+  }
+
+  void start() {
+    const SignalsBlocked blocked;
+    for (int i = 1; i < threads; i++) {
+      workers.emplace_back([this] { work(); });
+      pthread_setname_np(workers.back().native_handle(), ("kernels-" + std::to_string(i)).c_str());
+    }
+  }
+
+  void end() {
+    stop.store(true);
+    calls.fetch_add(1);
+    futex(calls, FUTEX_WAKE, INT_MAX);
+    for (auto& worker : workers) worker.join();
+    workers.clear();
+    stop.store(false);
+  }
+};
+
+Pool::Pool() : state_(new State(1)) {
+  // A child has no workers, and what they and other threads held will never be let go. The state
+  // is left to itself.
+  pthread_atfork(nullptr, nullptr, [] {
+    Pool& pool = get();
+    pool.state_ = new State(pool.state_->threads);
+  });
+}
+
+Pool& Pool::get() {
+  static Pool* pool = new Pool;  // never destroyed: the process ends, its threads with it
+  return *pool;
+}
+
+int Pool::threads() const { return state_->threads; }
+
+void Pool::resize(int threads) {
+  const std::lock_guard lock(state_->turn);
+  state_->end();
+  state_->threads = threads;
+}
+
+void Pool::run(int64_t count, Piece piece, const void* context) {
+  State& s = *state_;
+  const std::lock_guard lock(s.turn);
+  if (count <= 1 || s.threads == 1) {
+    for (int64_t i = 0; i < count; i++) piece(context, i, s.scratch);
+    return;
+  }
+  if (s.workers.empty()) s.start();
+  s.piece = piece;
+  s.context = context;
+  s.count = count;
+  s.done.store(0, std::memory_order_relaxed);
+  s.call(count);
+  s.take(s.scratch);
+  // Pieces are waited for, not workers: one that never woke holds up nobody.
+  const auto is_done = [&] { return s.done.load(std::memory_order_acquire) == count; };
+  if (!spin(is_done, kSpin)) {
+    while (!is_done()) sched_yield();
+  }
+  if (s.failed.exchange(false, std::memory_order_relaxed)) throw std::bad_alloc();
+}
+
+}  // namespace batchdeck

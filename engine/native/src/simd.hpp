@@ -1,0 +1,173 @@
+// Vectors of 16 floats in the compiler's own vector types: one register of AVX-512, two of AVX2.
+// Included once for each level, inside that level's namespace.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels.hpp"
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace batchdeck::LEVEL {
+
+typedef float f32x16 __attribute__((vector_size(64), aligned(4)));
+typedef int32_t i32x16 __attribute__((vector_size(64), aligned(4)));
+typedef uint32_t u32x16 __attribute__((vector_size(64), aligned(4)));
+typedef uint16_t u16x16 __attribute__((vector_size(32), aligned(2)));
+
+inline f32x16 splat(float value) { return f32x16{} + value; }
+
+template <class V>
+inline V load_as(const void* from) {
+  V value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+inline f32x16 load(const float* from) { return load_as<f32x16>(from); }
+inline void store(float* to, f32x16 value) { std::memcpy(to, &value, sizeof value); }
+
+inline float widen(bf16 value) {
+  const uint32_t bits = uint32_t{value} << 16;
+  return load_as<float>(&bits);
+}
+inline f32x16 widen(u16x16 value) {
+  return (f32x16)(__builtin_convertvector(value, u32x16) << 16);
+}
+inline f32x16 load(const bf16* from) { return widen(load_as<u16x16>(from)); }
+
+// To the nearest, ties to even; a NaN stays one.
+inline bf16 narrow(float value) {
+  const uint32_t bits = load_as<uint32_t>(&value);
+  if (value != value) return uint16_t(bits >> 16 | 0x40);
+  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline u16x16 narrow(f32x16 value) {
+#ifdef __AVX512BF16__
+  const __m256bh half = _mm512_cvtneps_pbh((__m512)value);
+  return load_as<u16x16>(&half);
+#else
+  const u32x16 bits = (u32x16)value;
+  const u32x16 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  const u32x16 quiet = bits >> 16 | 0x40;
+  return __builtin_convertvector((u32x16)((value != value) ? (i32x16)quiet : (i32x16)rounded),
+                                 u16x16);
+#endif
+}
+inline void store(bf16* to, f32x16 value) {
+  const u16x16 half = narrow(value);
+  std::memcpy(to, &half, sizeof half);
+}
+
+// The first `count` of 16, the rest 0; all from 16 on.
+template <class T>
+inline f32x16 load_first(const T* from, int64_t count) {
+  if (count >= 16) return load(from);
+#ifdef __AVX512F__
+  const auto first = __mmask16((1u << count) - 1);
+  if constexpr (sizeof(T) == 4) return (f32x16)_mm512_maskz_loadu_ps(first, from);
+  return widen((u16x16)_mm256_maskz_loadu_epi16(first, from));
+#else
+  T whole[16] = {};
+  std::memcpy(whole, from, size_t(count) * sizeof(T));
+  return load(whole);
+#endif
+}
+template <class T>
+inline void store_first(T* to, f32x16 value, int64_t count) {
+  if (count >= 16) return store(to, value);
+#ifdef __AVX512F__
+  const auto first = __mmask16((1u << count) - 1);
+  if constexpr (sizeof(T) == 4) return _mm512_mask_storeu_ps(to, first, (__m512)value);
+  _mm256_mask_storeu_epi16(to, first, (__m256i)narrow(value));
+#else
+  T whole[16];
+  store(whole, value);
+  std::memcpy(to, whole, size_t(count) * sizeof(T));
+#endif
+}
+
+inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+#ifdef __AVX512F__
+  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+  return a * b + c;
+#endif
+}
+// `yes` where a and b compare as kPredicate (_CMP_LT_OQ and its like) says, else `no`. For numbers in
+// two registers gcc 12 makes of `?:` sixteen comparisons, one after another.
+template <int kPredicate>
+inline f32x16 where(f32x16 a, f32x16 b, f32x16 yes, f32x16 no) {
+#ifdef __AVX512F__
+  return (f32x16)_mm512_mask_blend_ps(_mm512_cmp_ps_mask((__m512)a, (__m512)b, kPredicate),
+                                      (__m512)no, (__m512)yes);
+#else
+  __m256 of[4][2];
+  std::memcpy(of[0], &a, sizeof a);
+  std::memcpy(of[1], &b, sizeof b);
+  std::memcpy(of[2], &yes, sizeof yes);
+  std::memcpy(of[3], &no, sizeof no);
+  for (int i = 0; i < 2; i++) {
+    of[0][i] = _mm256_blendv_ps(of[3][i], of[2][i], _mm256_cmp_ps(of[0][i], of[1][i], kPredicate));
+  }
+  return load_as<f32x16>(of[0]);
+#endif
+}
+inline f32x16 max(f32x16 a, f32x16 b) { return where<_CMP_GT_OQ>(a, b, a, b); }
+inline f32x16 min(f32x16 a, f32x16 b) { return where<_CMP_LT_OQ>(a, b, a, b); }
+inline float sum(f32x16 value) {
+#ifdef __AVX512F__
+  return _mm512_reduce_add_ps((__m512)value);
+#else
+  float total = 0;
+  for (int i = 0; i < 16; i++) total += value[i];
+  return total;
+#endif
+}
+inline float max(f32x16 value) {
+#ifdef __AVX512F__
+  return _mm512_reduce_max_ps((__m512)value);
+#else
+  float most = value[0];
+  for (int i = 1; i < 16; i++) most = value[i] > most ? value[i] : most;
+  return most;
+#endif
+}
+
+inline f32x16 round_nearest(f32x16 value) {
+#ifdef __AVX512F__
+  return (f32x16)_mm512_roundscale_ps((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23
+  return (value + magic) - magic;
+#endif
+}
+
+// e^x, relative error below 2e-7 where it is a normal number; 0 below, +inf above, NaN for NaN.
+inline f32x16 exp(f32x16 x) {
+  // The ends are 0 and +inf; of a number beyond them the remainder r would mean nothing.
+  const f32x16 within = max(min(x, splat(89.0f)), splat(-104.0f));
+  const f32x16 n = round_nearest(within * 1.44269504088896341f);
+  f32x16 r = fma(n, splat(-0.693359375f), within);
+  r = fma(n, splat(2.12194440e-4f), r);
+  f32x16 p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p, r * r, r + 1.0f);
+#ifdef __AVX512F__
+  const f32x16 y = (f32x16)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  // 2^128 is no float: the last factor 2 is apart.
+  const i32x16 power = (__builtin_convertvector(max(n, splat(-125.0f)), i32x16) + 126) << 23;
+  const f32x16 scaled = p * (f32x16)power * 2.0f;
+  const f32x16 y = where<_CMP_LT_OQ>(within, splat(-87.3f), f32x16{}, scaled);
+#endif
+  return where<_CMP_UNORD_Q>(x, x, x, y);
+}
+
+}  // namespace batchdeck::LEVEL

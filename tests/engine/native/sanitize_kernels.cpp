@@ -1,0 +1,316 @@
+// Every kernel of one level under a sanitizer, on random small shapes in memory of exactly the size
+// that kernels.hpp lets it touch. Half of the memory ends at a page that must not be touched, for a
+// sanitizer does not see what tiles and masked vectors load.
+// sanitize_kernels SEED ROUNDS; compiled with -DLEVEL=avx2, avx512 or amx.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention_plan.hpp"
+#include "cpu.hpp"
+#include "pool.hpp"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+using namespace batchdeck;
+
+namespace {
+
+const Kernels& kernels = JOIN(kernels_, LEVEL)();
+std::mt19937_64 engine;
+
+// Inclusive on both sides.
+int64_t between(int64_t least, int64_t most) {
+  return std::uniform_int_distribution<int64_t>(least, most)(engine);
+}
+bool maybe() { return between(0, 1) == 1; }
+template <class T>
+T one_of(std::initializer_list<T> choices) {
+  return choices.begin()[between(0, int64_t(choices.size()) - 1)];
+}
+
+// Bytes, freed with the case that asked for them.
+class Memory {
+ public:
+  explicit Memory(size_t bytes) {
+    if (maybe()) {
+      base_ = data_ = std::malloc(bytes);
+      return;
+    }
+    const auto page = size_t(sysconf(_SC_PAGESIZE));
+    const size_t body = (bytes + page - 1) / page * page;
+    mapped_ = body + page;
+    base_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base_ == MAP_FAILED || mprotect(static_cast<char*>(base_) + body, page, PROT_NONE) != 0) {
+      std::abort();
+    }
+    data_ = static_cast<char*>(base_) + body - bytes;
+  }
+  Memory(Memory&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)),
+        data_(other.data_),
+        mapped_(std::exchange(other.mapped_, 0)) {}
+  ~Memory() {
+    if (mapped_ != 0) {
+      munmap(base_, mapped_);
+    } else {
+      std::free(base_);
+    }
+  }
+  void* data() const { return data_; }
+
+ private:
+  void* base_;
+  void* data_;
+  size_t mapped_ = 0;
+};
+
+std::vector<Memory> kept;
+
+template <class T>
+T* numbers(int64_t count) {
+  return static_cast<T*>(kept.emplace_back(size_t(count) * sizeof(T)).data());
+}
+
+// Random finite numbers in [-2, 2].
+void* floats(DType dtype, int64_t count) {
+  std::uniform_real_distribution<float> draw(-2, 2);
+  if (dtype == DType::f32) {
+    auto* data = numbers<float>(count);
+    for (int64_t i = 0; i < count; i++) data[i] = draw(engine);
+    return data;
+  }
+  auto* data = numbers<bf16>(count);
+  for (int64_t i = 0; i < count; i++) {
+    const float value = draw(engine);
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    data[i] = bf16(bits >> 16);
+  }
+  return data;
+}
+float* floats(int64_t count) { return static_cast<float*>(floats(DType::f32, count)); }
+float* maybe_floats(int64_t count) { return maybe() ? floats(count) : nullptr; }
+
+int64_t* integers(int64_t count, int64_t limit) {
+  auto* data = numbers<int64_t>(count);
+  for (int64_t i = 0; i < count; i++) data[i] = between(0, limit - 1);
+  return data;
+}
+
+// Rows that end with their last readable number.
+struct Matrix {
+  void* data;
+  int64_t stride;
+};
+Matrix matrix(DType dtype, int64_t rows, int64_t width) {
+  const int64_t stride = width + (maybe() ? 0 : between(1, 40));
+  return {floats(dtype, (rows - 1) * stride + width), stride};
+}
+
+DType a_dtype() { return one_of({DType::f32, DType::bf16}); }
+Activation an_activation() { return Activation(between(0, int64_t(Activation::sigmoid))); }
+int64_t a_row_count() { return one_of({int64_t{1}, between(1, 8), between(1, 70)}); }
+
+// `n` rows of `k` columns, packed a share of the panels at a time.
+void* packed(DType dtype, int64_t n, int64_t k) {
+  const Matrix weight = matrix(dtype, n, k);
+  void* data = floats(dtype, packed_size(n, k));
+  const int64_t panels = ceil_div(n, kPanel), cut = between(0, panels);
+  kernels.pack_linear(dtype, weight.data, weight.stride, n, k, 0, cut, data);
+  kernels.pack_linear(dtype, weight.data, weight.stride, n, k, cut, panels, data);
+  return data;
+}
+
+void linear() {
+  const DType dtype = a_dtype();
+  const bool gated = maybe(), sums = !gated && maybe();
+  const int64_t m = a_row_count(), n = between(1, 80) * (gated ? 2 : 1), k = between(1, 150);
+  const int64_t width = gated ? n / 2 : n;
+  const DType out_dtype = maybe() ? dtype : DType::f32;
+  const Matrix x = matrix(dtype, m, round_up(k, kDepth)), out = matrix(out_dtype, m, width);
+  const bool in_place = sums && out_dtype == dtype && maybe();
+  const Matrix residual = in_place ? out : sums ? matrix(dtype, m, width) : Matrix{};
+  run_pieces(kernels.linear_pieces, kernels.linear,
+             LinearArgs{.dtype = dtype, .out_dtype = out_dtype, .m = m, .n = n, .k = k,
+                        .x = x.data, .x_stride = x.stride, .weight = packed(dtype, n, k),
+                        .bias = maybe_floats(n), .gated = gated,
+                        .activation = sums ? Activation::none : an_activation(),
+                        .residual = residual.data, .residual_stride = residual.stride,
+                        .alpha = sums ? 0.5f : 1.0f,
+                        .out = out.data, .out_stride = out.stride});
+}
+
+void norm() {
+  const DType dtype = a_dtype();
+  const int64_t rows = a_row_count(), groups = between(1, 4), width = between(1, 150);
+  const Matrix x = matrix(dtype, rows, groups * width);
+  const Matrix out = maybe() ? x : matrix(dtype, rows, groups * width);
+  run_pieces(kernels.norm_pieces, kernels.norm,
+             NormArgs{.dtype = dtype, .rows = rows, .groups = groups, .width = width,
+                      .x = x.data, .x_stride = x.stride, .center = maybe(), .eps = 1e-6f,
+                      .weight = maybe_floats(width), .bias = maybe_floats(width),
+                      .out = out.data, .out_stride = out.stride});
+}
+
+void rotate() {
+  const DType dtype = a_dtype();
+  const int64_t rows = a_row_count(), heads = between(1, 4), head_dim = between(2, 140);
+  const int64_t half = maybe() ? head_dim / 2 : between(1, head_dim / 2);
+  const int64_t positions = between(1, 30);
+  const Matrix x = matrix(dtype, rows, heads * head_dim);
+  run_pieces(kernels.rotate_pieces, kernels.rotate,
+             RotateArgs{.dtype = dtype, .rows = rows, .heads = heads, .head_dim = head_dim,
+                        .half = half, .interleaved = maybe(),
+                        .positions = integers(rows, positions), .cos = floats(positions * half),
+                        .sin = floats(positions * half), .x = x.data, .x_stride = x.stride});
+}
+
+void embed() {
+  const DType dtype = a_dtype();
+  const bool is_packed = maybe();
+  const int64_t rows = a_row_count(), width = between(1, 150), vocab_size = between(1, 90);
+  const Matrix out = matrix(dtype, rows, width);
+  run_pieces(kernels.embed_pieces, kernels.embed,
+             EmbedArgs{.dtype = dtype, .packed = is_packed, .rows = rows, .width = width,
+                       .vocab_size = vocab_size, .ids = integers(rows, vocab_size),
+                       .table = is_packed ? packed(dtype, vocab_size, width)
+                                          : floats(dtype, vocab_size * width),
+                       .out = out.data, .out_stride = out.stride});
+}
+
+void elementwise() {
+  const DType dtype = a_dtype();
+  const int64_t rows = a_row_count(), width = between(1, 200);
+  const auto combine = one_of({Combine::none, Combine::add, Combine::multiply});
+  const Matrix x = matrix(dtype, rows, width), out = maybe() ? x : matrix(dtype, rows, width);
+  Matrix y{};
+  if (combine != Combine::none) {
+    y = maybe() ? matrix(dtype, rows, width) : Matrix{floats(dtype, width), 0};
+  }
+  run_pieces(kernels.elementwise_pieces, kernels.elementwise,
+             ElementwiseArgs{.dtype = dtype, .combine = combine, .activation = an_activation(),
+                             .alpha = 0.5f, .rows = rows, .width = width,
+                             .x = x.data, .x_stride = x.stride, .y = y.data, .y_stride = y.stride,
+                             .out = out.data, .out_stride = out.stride});
+}
+
+// Tokens are stored and attend, as in a layer. Blocks hold finite numbers before.
+void attention() {
+  const DType dtype = a_dtype();
+  const int64_t kv_heads = between(1, 3), heads = kv_heads * between(1, 9);
+  const int64_t head_dim = between(1, 140), value_dim = maybe() ? head_dim : between(1, 140);
+  const int64_t rows = between(1, 4), table_width = between(1, 12), blocks = rows * table_width;
+  const Cache cache{dtype, kv_heads, head_dim, value_dim,
+                    floats(dtype, blocks * kv_heads * key_unit(dtype, head_dim)),
+                    floats(dtype, blocks * kv_heads * value_unit(value_dim))};
+  const int64_t table_stride = table_width + between(0, 3);
+  auto *starts = numbers<int64_t>(rows), *counts = numbers<int64_t>(rows);
+  auto *offsets = numbers<int64_t>(rows);
+  auto* tables = integers((rows - 1) * table_stride + table_width, 1 << 20);
+  std::vector<int64_t> shuffled(static_cast<size_t>(blocks));
+  for (int64_t i = 0; i < blocks; i++) shuffled[size_t(i)] = i;
+  std::shuffle(shuffled.begin(), shuffled.end(), engine);
+  std::vector<int64_t> places;
+  for (int64_t row = 0; row < rows; row++) {
+    const int64_t length = between(1, table_width * kBlock);
+    counts[row] = maybe() ? 1 : between(1, std::min<int64_t>(length, 40));
+    starts[row] = length - counts[row];
+    offsets[row] = int64_t(places.size());
+    for (int64_t i = 0; i < ceil_div(length, kBlock); i++) {  // entries past these are undefined
+      tables[row * table_stride + i] = shuffled[size_t(row * table_width + i)];
+    }
+    for (int64_t at = starts[row]; at < length; at++) {
+      places.push_back(tables[row * table_stride + at / kBlock] * kBlock + at % kBlock);
+    }
+  }
+  const auto tokens = int64_t(places.size());
+  auto* slots = numbers<int64_t>(tokens);
+  std::copy(places.begin(), places.end(), slots);
+  const Matrix key = matrix(dtype, tokens, kv_heads * head_dim);
+  const Matrix value = matrix(dtype, tokens, kv_heads * value_dim);
+  run_pieces(kernels.store_pieces, kernels.store,
+             StoreArgs{.cache = cache, .rows = tokens, .slots = slots,
+                       .key = key.data, .key_stride = key.stride,
+                       .value = value.data, .value_stride = value.stride});
+
+  const int64_t window = maybe() ? 0 : between(1, 64);
+  const AttentionPlan plan = plan_attention(rows, starts, counts, heads, kv_heads, value_dim,
+                                            window);
+  const Matrix query = matrix(dtype, tokens, heads * head_dim);
+  const Matrix out = matrix(dtype, tokens, heads * value_dim);
+  const AttentionArgs args{.cache = cache, .heads = heads, .rows = rows, .starts = starts,
+                           .counts = counts, .offsets = offsets, .tables = tables,
+                           .table_stride = table_stride,
+                           .query = query.data, .query_stride = query.stride,
+                           .out = out.data, .out_stride = out.stride,
+                           .scaling = 0.1f, .window = window,
+                           .softcap = maybe() ? 0.0f : 5.0f, .sinks = maybe_floats(heads),
+                           .items = plan.items.data(), .num_items = int64_t(plan.items.size()),
+                           .merges = plan.merges.data(), .num_merges = int64_t(plan.merges.size()),
+                           .parts = numbers<float>(plan.parts * plan.part_stride),
+                           .part_stride = plan.part_stride};
+  Pool& pool = Pool::get();
+  pool.each(args.num_items, [&](int64_t i, Scratch& s) { kernels.attend(args, i, s); });
+  pool.each(args.num_merges, [&](int64_t i, Scratch& s) { kernels.merge(args, i, s); });
+}
+
+void sample() {
+  const int64_t rows = a_row_count(), vocab_size = one_of({between(1, 40), between(1, 9000)});
+  const Matrix logits = matrix(DType::f32, rows, vocab_size);
+  auto* temperature = floats(rows);
+  auto* min_p = floats(rows);
+  auto* top_k = integers(rows, vocab_size);
+  auto *top_p = numbers<double>(rows), *uniform = numbers<double>(rows);
+  std::uniform_real_distribution<double> draw(0, 1);
+  for (int64_t row = 0; row < rows; row++) {
+    auto* mine = static_cast<float*>(logits.data) + row * logits.stride;
+    if (between(0, 9) == 0) std::fill(mine, mine + vocab_size, -INFINITY);
+    if (between(0, 3) == 0) mine[between(0, vocab_size - 1)] = one_of({NAN, INFINITY, -INFINITY});
+    temperature[row] = std::max(0.0f, temperature[row]);
+    top_k[row] = maybe() ? vocab_size : top_k[row] + 1;
+    top_p[row] = maybe() ? 1.0 : 1.0 - draw(engine);
+    min_p[row] = maybe() ? 0.0f : float(draw(engine));
+    uniform[row] = draw(engine);
+  }
+  const SampleArgs args{.rows = rows, .vocab_size = vocab_size,
+                        .logits = static_cast<const float*>(logits.data),
+                        .stride = logits.stride, .temperature = temperature, .top_k = top_k,
+                        .top_p = top_p, .min_p = min_p, .uniform = uniform,
+                        .tokens = numbers<int64_t>(rows)};
+  Pool::get().each(rows, [&](int64_t row, Scratch& s) { kernels.sample(args, row, s); });
+}
+
+constexpr std::pair<const char*, void (*)()> kCases[] = {
+    {"linear", &linear}, {"norm", &norm}, {"rotate", &rotate}, {"embed", &embed},
+    {"elementwise", &elementwise}, {"attention", &attention}, {"sample", &sample},
+};
+
+}  // namespace
+
+int main(int, char** argv) {
+  const std::vector<std::string> usable = levels();  // this also asks the system for tiles
+  if (std::find(usable.begin(), usable.end(), kernels.name) == usable.end()) return 2;
+  const int rounds = std::atoi(argv[2]);
+  for (int round = 0; round < rounds; round++) {
+    // A case depends on its own number alone, so that one that fails can be run alone.
+    engine.seed(uint64_t(std::atoi(argv[1])) + uint64_t(round));
+    Pool::get().resize(int(between(1, 3)));
+    for (const auto& [name, kernel] : kCases) {
+      std::fprintf(stderr, "%s, seed %d\n", name, std::atoi(argv[1]) + round);
+      kernel();
+      kept.clear();
+    }
+  }
+  std::puts("ok");
+}
