@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -22,21 +24,20 @@ class RawLogprobs:
 
     Args:
         logits: [S, vocab_size] float32.
-        rows: [R] int64, those that ask.
-        sizes: [R], how many of the likeliest tokens each asks for.
+        asking: rows, and how many of the likeliest tokens each asks for.
     """
 
-    def __init__(self, logits: Tensor, rows: IntArray, sizes: IntArray) -> None:
-        self._rows = torch.from_numpy(rows).to(logits.device)
-        self._sizes = sizes
-        self._logits = logits[self._rows]  # a copy
+    def __init__(self, logits: Tensor, asking: Sequence[tuple[int, int]]) -> None:
+        self._rows, self._sizes = np.array(asking, np.int64).T
+        self._logits = logits[torch.from_numpy(self._rows.copy()).to(logits.device)]  # a copy
 
-    def of(self, tokens: Tensor) -> list[TokenLogprobs]:
-        """For the tokens, [S] int64, that were chosen in all rows: one for each row that asks.
+    def of(self, tokens: IntArray) -> list[TokenLogprobs]:
+        """For the tokens, [S], that were chosen in all rows: one for each row that asks.
 
-        Without meaning where the row has a NaN or nothing finite.
+        Without meaning where that is -1: the row has a NaN, +inf, or nothing finite.
         """
-        chosen = self._logits.gather(1, tokens[self._rows][:, None])
+        token = torch.from_numpy(tokens[self._rows].clip(min=0)).to(self._logits.device)
+        chosen = self._logits.gather(1, token[:, None])
         ranks = 1 + (self._logits > chosen).sum(-1)
         # Relative to the largest, or what a likely token lacks to 0 is lost in float32.
         best = self._logits.amax(-1)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -11,11 +11,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from engine.model.sampler import Sampler, _invert, uniforms
+from engine.model.draw import Draw, KernelDraw, TorchDraw, _invert
+from engine.model.sampler import Sampler, uniforms
+from engine.native import kernels
 from engine.plan import NewSequence
 from engine.request import SamplingParams
 
 INF = float("inf")
+_DRAWS: dict[str, Callable[[], Draw | None]] = {
+    "torch": TorchDraw,
+    "kernel": lambda: KernelDraw(native) if (native := kernels()) else None,
+}
+_draw: Draw | None = None
+
+
+@pytest.fixture(params=list(_DRAWS), scope="module", autouse=True)
+def _each_draw(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of this holds whatever draws."""
+    global _draw
+    _draw = _DRAWS[request.param]()
+    if _draw is None:
+        pytest.skip("no native kernels here")
+    yield
+    _draw = None
+
+
+def make_sampler(max_num_seqs: int, vocab_size: int) -> Sampler:
+    return Sampler(max_num_seqs=max_num_seqs, vocab_size=vocab_size, device="cpu", draw=_draw)
 
 
 def new_sequence(
@@ -32,11 +54,13 @@ def new_sequence(
 
 def sample(logits: Tensor, sequences: Sequence[NewSequence]) -> list[int]:
     """One step of fresh sequences, one for each row; `logits` then holds the penalised ones."""
-    sampler = Sampler(max_num_seqs=len(sequences), vocab_size=logits.shape[1], device="cpu")
+    sampler = make_sampler(len(sequences), logits.shape[1])
     for index, new in enumerate(sequences):
         sampler.add(index, new)
     lengths = np.array([len(new.token_ids) for new in sequences])
-    return sampler.sample(logits, np.arange(len(sequences)), lengths).token_ids.tolist()
+    sampled = sampler.sample(logits, np.arange(len(sequences)), lengths)
+    tokens: list[int] = sampled.token_ids.tolist()
+    return tokens
 
 
 def at(num_outputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -271,7 +295,7 @@ class TestIndependence:
         params = SamplingParams()
         runs = []
         for _ in range(2):
-            sampler = Sampler(max_num_seqs=1, vocab_size=50, device="cpu")
+            sampler = make_sampler(1, 50)
             sampler.add(0, new_sequence(params, seed=5))
             runs.append(
                 [int(sampler.sample(torch.zeros(1, 50), *at(n)).token_ids[0]) for n in range(40)]
@@ -309,7 +333,7 @@ class TestPenalties:
     def test_a_sampled_token_counts_from_the_next_step_on(self) -> None:
         """And a sequence that comes back after a preemption stands where it stood."""
         params = SamplingParams(temperature=0, frequency_penalty=1.0)
-        sampler = Sampler(max_num_seqs=2, vocab_size=4, device="cpu")
+        sampler = make_sampler(2, 4)
         sampler.add(1, new_sequence(params))
         row = torch.tensor([[0.0, 2.5, 1.2, 0.7]])
         tokens: list[int] = []
@@ -323,7 +347,7 @@ class TestPenalties:
 
     def test_they_stay_with_their_row_and_leave_with_it(self) -> None:
         params = SamplingParams(temperature=0, presence_penalty=2.0)
-        sampler = Sampler(max_num_seqs=2, vocab_size=5, device="cpu")
+        sampler = make_sampler(2, 5)
         sampler.add(0, new_sequence(params, output=[2]))
         sampler.add(1, new_sequence(SamplingParams(temperature=0), output=[2]))
         logits = torch.zeros(2, 5)
@@ -372,7 +396,7 @@ class TestBias:
         assert set(sample(logits, forced)) == {7}
 
     def test_each_row_has_its_own_and_a_freed_index_none(self) -> None:
-        sampler = Sampler(max_num_seqs=2, vocab_size=5, device="cpu")
+        sampler = make_sampler(2, 5)
         greedy = SamplingParams(temperature=0)
         sampler.add(0, new_sequence(greedy.override({"logit_bias": {1: 1.5}})))
         sampler.add(1, new_sequence(greedy.override({"logit_bias": {2: -3, 4: 0.5}})))
@@ -399,7 +423,7 @@ class TestMinTokens:
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_suppressed_tokens_wait_for_min_tokens(self, temperature: float) -> None:
         params = SamplingParams(temperature=temperature, min_tokens=3)
-        sampler = Sampler(max_num_seqs=1, vocab_size=6, device="cpu")
+        sampler = make_sampler(1, 6)
         # 600 lies outside the vocabulary: a stop token of the request's own choice.
         sampler.add(0, new_sequence(params, suppressed=[2, 5, 600]))
         row = torch.tensor([[0.0, 1.0, 90.0, 1.0, 0.0, 80.0]])
@@ -415,6 +439,7 @@ class TestNonFinite:
         [
             SamplingParams(temperature=0),
             SamplingParams(),
+            SamplingParams(temperature=4.0, top_p=0.999),  # beyond the first candidates
             SamplingParams(top_k=3, top_p=0.5, min_p=0.1, presence_penalty=1.0),
         ],
     )
