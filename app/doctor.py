@@ -26,6 +26,7 @@ from app.versions import PACKAGES, version
 from engine.errors import EngineError
 from engine.model.memory import show_bytes
 from engine.model.registry import Availability, Registry
+from engine.native import kernels, why_not
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ def _machine() -> Iterator[Finding]:
     yield Finding("processor", f"{platform.machine()}, {num_cores()} cores for this program")
     known = "not told by this system" if features is None else " ".join(features) or "none of note"
     yield Finding("instructions", known)
+    yield _kernels()
     memory = host_memory()
     yield Finding("memory", f"{show_bytes(memory.free)} of {show_bytes(memory.total)} free")
     gpus = gpu_memory()
@@ -117,6 +119,23 @@ def _machine() -> Iterator[Finding]:
         yield Finding("GPU", f"{gpu.name}, {show_bytes(gpu.free)} of {show_bytes(gpu.total)} free")
     if not gpus:
         yield Finding("GPU", "no NVIDIA driver, or no GPU that it shows")
+
+
+def _kernels() -> Finding:
+    try:
+        native = kernels()
+    except EngineError as error:
+        return Finding("kernels", "none", error.message)
+    if native is None:
+        reason = f"models run slower on the processor without them: {why_not()}"
+        return Finding("kernels", "none", reason, is_needed=False)
+    level, threads = native.level(), native.threads()
+    value = f"{level}, {threads} {'thread' if threads == 1 else 'threads'}"
+    others = [other for other in native.levels() if other != level]
+    if others:
+        verb = "is" if len(others) == 1 else "are"
+        value += f" ({' and '.join(others)} {verb} here too)"
+    return Finding("kernels", value)
 
 
 def _torch(settings: Settings) -> Iterator[Finding]:
@@ -146,7 +165,7 @@ def _torch(settings: Settings) -> Iterator[Finding]:
         return
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this processor"
     yield Finding("device", f"{device}, {name}")
-    dtype = str(pick_dtype(None, "bfloat16", device)).removeprefix("torch.")
+    dtype = str(pick_dtype(None, "auto", "bfloat16", device)).removeprefix("torch.")
     yield Finding("bfloat16 models", f"run in {dtype}")
 
 

@@ -27,6 +27,7 @@ from engine.builtin import MODEL_DIR
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.knobs import Knobs
+from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.request import SamplingParams
@@ -90,7 +91,7 @@ class Engine:
             device=str(device),
         )
         self.shape: ModelShape = trace(type(model), model.config, torch.bfloat16).shape
-        self.runner = TorchRunner(model, config, self.shape)
+        self.runner = TorchRunner(make_forward(model, config, self.shape), config, self.shape)
         card = ModelCard("bench", "", 0, "bfloat16", str(device), "torch", length, 0, 0)
         self.core = EngineCore(
             config=config,
@@ -184,10 +185,9 @@ def main() -> None:
     )
     rows, phase_rows = [], []
     for model_name in options.models.split(","):
-        model = load(model_name, device)
         for sessions in map(int, options.sessions.split(",")):
             peer = load(model_name, device)
-            engine = Engine(model, sessions, device)
+            engine = Engine(load(model_name, device), sessions, device)
             vocab = engine.shape.vocab_size
             runs, peers = [], []
             for round_ in range(-1, options.rounds):  # round -1 warms up

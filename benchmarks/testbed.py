@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.drive import Clock, WallClock
 from engine.knobs import Knobs
+from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.snapshot import ModelCard
@@ -28,7 +29,7 @@ def on_this_machine(model_name: str, config: EngineConfig) -> Testbed:
     device = torch.device(config.device)
     model = load(model_name, device)
     shape = trace(type(model), model.config, torch.bfloat16).shape
-    runner = EndingRunner(TorchRunner(model, config, shape), EOS)
+    runner = EndingRunner(TorchRunner(make_forward(model, config, shape), config, shape), EOS)
     length = config.max_model_len
     card = ModelCard(model_name, "", 0, "bfloat16", config.device, "torch", length, 0, 0)
 

@@ -2,47 +2,65 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from engine.native import kernels
 
-class KVStorage:
-    """Keys and values of every layer in blocks of token slots (PagedAttention, SOSP'23, section 4).
 
-    Slot s of the pool is token s % block_size of block s // block_size, in every layer.
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What a cache holds, whatever its layout.
 
     Attributes:
-        keys: for each layer, [num_blocks, block_size, num_kv_heads, head_dim].
-        values: for each layer, [num_blocks, block_size, num_kv_heads, value_dim].
+        block_size: token slots a block.
+        head_dim, value_dim: length of a key and of a value of one head.
+    """
+
+    num_layers: int
+    num_blocks: int
+    block_size: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class KVStorage(ABC):
+    """Keys and values of every layer in blocks of token slots (PagedAttention, SOSP'23, section 4).
+
+    Slot s of the pool is token s % block_size of block s // block_size, in every layer. How a block
+    lies in memory is its attention backend's choice.
+
+    Attributes:
+        keys, values: for each layer, [num_blocks, *block].
+
+    Args:
+        key_block, value_block: shape of one block of a layer.
     """
 
     def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_blocks: int,
-        block_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        value_dim: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
+        self, shape: CacheShape, key_block: tuple[int, ...], value_block: tuple[int, ...]
     ) -> None:
-        shape = (num_layers, num_blocks, block_size, num_kv_heads)
-        self.block_size = block_size
-        self.dtype = dtype
-        self.device = torch.device(device)
+        self.shape = shape
         # One allocation for all layers: a copy of blocks is one operation, not one a layer. Left as
         # it comes: zeroing 1.6 GB took 4.5 s at start, and a block is cleared when it is given.
-        self._all_keys = torch.empty(*shape, head_dim, dtype=dtype, device=self.device)
-        self._all_values = torch.empty(*shape, value_dim, dtype=dtype, device=self.device)
+        self._all_keys, self._all_values = (
+            torch.empty(
+                shape.num_layers, shape.num_blocks, *block, dtype=shape.dtype, device=shape.device
+            )
+            for block in (key_block, value_block)
+        )
         self.keys = self._all_keys.unbind(0)
         self.values = self._all_values.unbind(0)
-        self._key_slots = [layer.flatten(0, 1) for layer in self.keys]
-        self._value_slots = [layer.flatten(0, 1) for layer in self.values]
 
+    @abstractmethod
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store tokens of one layer.
 
@@ -51,6 +69,37 @@ class KVStorage:
             key: [T, num_kv_heads, head_dim].
             value: [T, num_kv_heads, value_dim].
         """
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy (source, target) blocks in every layer, as if all at once."""
+        if pairs:
+            sources, targets = torch.tensor(pairs, device=self.shape.device).unbind(1)
+            for tensor in (self._all_keys, self._all_values):
+                tensor.index_copy_(1, targets, tensor.index_select(1, sources))
+
+    def clear_blocks(self, blocks: Sequence[int]) -> None:
+        """Fill blocks with zeros in every layer."""
+        if blocks:
+            index = torch.tensor(blocks, device=self.shape.device)
+            self._all_keys.index_fill_(1, index, 0)
+            self._all_values.index_fill_(1, index, 0)
+
+
+class TokenStorage(KVStorage):
+    """A token's heads lie beside each other, as the model computes them.
+
+    Attributes:
+        keys: for each layer, [num_blocks, block_size, num_kv_heads, head_dim].
+        values: for each layer, [num_blocks, block_size, num_kv_heads, value_dim].
+    """
+
+    def __init__(self, shape: CacheShape) -> None:
+        tokens = (shape.block_size, shape.num_kv_heads)
+        super().__init__(shape, (*tokens, shape.head_dim), (*tokens, shape.value_dim))
+        self._key_slots = [layer.flatten(0, 1) for layer in self.keys]
+        self._value_slots = [layer.flatten(0, 1) for layer in self.values]
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         self._key_slots[layer].index_copy_(0, slots, key)
         self._value_slots[layer].index_copy_(0, slots, value)
 
@@ -62,16 +111,35 @@ class KVStorage:
         """
         return self.keys[layer].index_select(0, blocks), self.values[layer].index_select(0, blocks)
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy (source, target) blocks in every layer, as if all at once."""
-        if pairs:
-            sources, targets = torch.tensor(pairs, device=self.device).unbind(1)
-            for tensor in (self._all_keys, self._all_values):
-                tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
-    def clear_blocks(self, blocks: Sequence[int]) -> None:
-        """Fill blocks with zeros in every layer."""
-        if blocks:
-            index = torch.tensor(blocks, device=self.device)
-            self._all_keys.index_fill_(1, index, 0)
-            self._all_values.index_fill_(1, index, 0)
+class UnitStorage(KVStorage):
+    """A block of one head is a unit that vectors and tiles read as it lies (kernels.hpp, `Cache`).
+
+    Attributes:
+        keys: for each layer, [num_blocks, num_kv_heads, key unit].
+        values: for each layer, [num_blocks, num_kv_heads, value unit].
+    """
+
+    DTYPES: ClassVar = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
+
+    def __init__(self, shape: CacheShape) -> None:
+        native = kernels()
+        assert native is not None
+        self._native = native
+        super().__init__(
+            shape,
+            (shape.num_kv_heads, native.key_unit(self.DTYPES[shape.dtype], shape.head_dim)),
+            (shape.num_kv_heads, native.value_unit(shape.value_dim)),
+        )
+        # Blocks are read in any order, which small pages make many TLB misses.
+        native.advise_huge(self._all_keys)
+        native.advise_huge(self._all_values)
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        self._native.store(self.keys[layer], self.values[layer], slots, _rows(key), _rows(value))
+
+
+def _rows(heads: Tensor) -> Tensor:
+    """[T, heads, size] as [T, heads * size], a copy where numbers of a token are not adjacent."""
+    rows = heads.flatten(1)
+    return rows if rows.stride(1) == 1 else rows.contiguous()

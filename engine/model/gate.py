@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from engine.config import EngineConfig
 from engine.errors import ModelError
 from engine.model.device import is_out_of_memory
+from engine.model.forward import Forward, make_forward
+from engine.model.program.verify import MismatchError
+from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.plan import NewSequence, Row, StepPlan
@@ -28,7 +32,6 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 # A few tokens: a step of 8 billion parameters takes 0.7 s on a small host. They suffice to cut a
 # prompt at odd places, to share steps between two sequences, and to cross from block to block.
 _LENGTH = 20
-_BLOCK_SIZE = 8
 _WINDOW = 6
 
 # Largest difference of a row's logits from the expected ones, as the quotient of their norms. What
@@ -82,26 +85,34 @@ def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return model_class
 
 
-def self_test(model: PreTrainedModel, shape: ModelShape) -> None:
-    """Compare the engine's logits with the model's own eager attention, on the loaded weights.
+def checked_forward(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None = None
+) -> Forward:
+    """The model as it is to compute, once its logits have been compared with its own eager ones.
 
-    A small random model of the same class is tested too where these weights cannot tell: their type
-    is coarse, or their windows are longer than the test's sequences.
+    On the loaded weights; and on a small random model of the same class where these cannot tell:
+    their type is coarse, or their windows are longer than the test's sequences.
 
     Args:
         model: frozen (`engine.model.rope`), on its device.
+        backend: as `engine.model.forward.make_forward` takes it.
 
     Raises:
         ModelError: they differ, or are not finite.
+        MismatchError: a kernel computes something else than the model, which is spent.
     """
-    _compare(model, shape)
     wide = any(window is not None and window >= _LENGTH for window in shape.windows)
     if wide or model.dtype != torch.float32:
-        _compare(*_miniature(model))
+        small, small_shape = _miniature(model)
+        freeze_rope(small, config.max_model_len)
+        _compared(small, replace(config, dtype="float32"), small_shape, backend)
+    return _compared(model, config, shape, backend)
 
 
 @torch.inference_mode()
-def _compare(model: PreTrainedModel, shape: ModelShape) -> None:
+def _compared(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None
+) -> Forward:
     """Two sequences in chunks, then decoding, against one eager pass over each."""
     name = type(model).__name__
     # Sequences that differ from the first token on, spread over the vocabulary.
@@ -113,23 +124,25 @@ def _compare(model: PreTrainedModel, shape: ModelShape) -> None:
         expected = model(
             input_ids=torch.tensor(token_ids, device=model.device), use_cache=False
         ).logits
-        config = EngineConfig(
-            num_blocks=2 * -(-_LENGTH // _BLOCK_SIZE),
-            block_size=_BLOCK_SIZE,
-            max_model_len=_LENGTH,
-            max_num_seqs=2,
-            max_num_batched_tokens=2 * _LENGTH,
-            dtype=str(model.dtype).removeprefix("torch."),
-            device=str(model.device),
+        forward = make_forward(model, config, shape, backend)
+        runner = TorchRunner(
+            forward,
+            replace(
+                config,
+                num_blocks=2 * config.blocks_for(_LENGTH),
+                max_model_len=_LENGTH,
+                max_num_seqs=2,
+                max_num_batched_tokens=2 * _LENGTH,
+            ),
+            shape,
         )
-        runner = TorchRunner(model, config, shape)
         differences = []
-        for plan in _plans(token_ids):
+        for plan in _plans(token_ids, config):
             logits = runner.logits(plan)
             for got, row in zip(logits, plan.rows, strict=True):
                 differences.append(_difference(got, expected[row.seq, row.start + row.count - 1]))
         runner.close()
-    except ModelError:
+    except (ModelError, MismatchError):
         raise
     except Exception as error:
         if is_out_of_memory(error):
@@ -147,12 +160,15 @@ def _compare(model: PreTrainedModel, shape: ModelShape) -> None:
             f"{name} is not supported: with paged attention its logits differ from its own by "
             f"{found:.2g}, more than {allowed:g}"
         )
+    return forward
 
 
-def _plans(token_ids: list[list[int]]) -> list[StepPlan]:
+def _plans(token_ids: list[list[int]], config: EngineConfig) -> list[StepPlan]:
     """Two chunks of both, then a decode beside a short chunk; every row gives logits."""
     cuts = ((0, 5, 19, 20), (0, 3, 18, 20))
-    tables: tuple[list[int], list[int]] = ([3, 0, 5], [1, 4, 2])  # neither in order nor adjacent
+    blocks_of_row = config.blocks_for(_LENGTH)
+    # Neither in order nor adjacent.
+    tables = [list(range(2 * blocks_of_row - 1 - row, -1, -2)) for row in (0, 1)]
     new = tuple(
         NewSequence(row, tuple(token_ids[row]), _LENGTH, SamplingParams(), 0, (), ())
         for row in (0, 1)
@@ -162,7 +178,7 @@ def _plans(token_ids: list[list[int]]) -> list[StepPlan]:
         rows = []
         for row in (0, 1):
             start, stop = cuts[row][step - 1], cuts[row][step]
-            blocks = tables[row][-(-start // _BLOCK_SIZE) : -(-stop // _BLOCK_SIZE)]
+            blocks = tables[row][config.blocks_for(start) : config.blocks_for(stop)]
             rows.append(Row(row, start, stop - start, tuple(blocks), True, stop - start > 1))
         plans.append(StepPlan(step, tuple(rows), new=new if step == 1 else ()))
     return plans

@@ -29,9 +29,11 @@ from engine.model.device import (
     pick_device,
     pick_dtype,
 )
-from engine.model.gate import find_class, self_test
+from engine.model.forward import Forward
+from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
 from engine.model.memory import MemoryNeeds, plan_memory, show_bytes
+from engine.model.program.verify import MismatchError
 from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
@@ -43,7 +45,6 @@ from engine.text.codec import ChatCodec
 
 logger = logging.getLogger(__name__)
 
-_BACKEND = "torch"
 _GENERATION_FILE = "generation_config.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 
@@ -65,8 +66,7 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     model_class = find_class(config)
     checkpoint = open_checkpoint(folder)
     device = pick_device(request.device)
-    preferred = checkpoint.dtype if entry.dtype == "auto" else entry.dtype
-    dtype = pick_dtype(request.dtype, preferred, device)
+    dtype = pick_dtype(request.dtype, entry.dtype, checkpoint.dtype, device)
     traced = trace(model_class, config, dtype)
     envelope = plan_memory(
         request,
@@ -89,19 +89,27 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     key = _model_key(entry.name, checkpoint.fingerprint, folder, envelope.dtype)
 
     with _telling_of_memory(entry.name, device):
-        model = load_weights(model_class, config, checkpoint, dtype, device, progress)
-        progress("testing the model", checkpoint.num_bytes, checkpoint.num_bytes)
-        freeze_rope(model, envelope.max_model_len)
-        self_test(model, traced.shape)
+
+        def load(backend: str | None) -> Forward:
+            model = load_weights(model_class, config, checkpoint, dtype, device, progress)
+            progress("testing the model", checkpoint.num_bytes, checkpoint.num_bytes)
+            freeze_rope(model, envelope.max_model_len)
+            return checked_forward(model, envelope, traced.shape, backend)
+
+        try:
+            forward = load(None)
+        except MismatchError as error:
+            logger.error("%s; the native kernels are not used for %s", error, entry.name)
+            forward = load("torch")
         progress("allocating the KV pool", checkpoint.num_bytes, checkpoint.num_bytes)
-        runner = TorchRunner(model, envelope, traced.shape, _BACKEND)
+        runner = TorchRunner(forward, envelope, traced.shape)
     card = ModelCard(
         name=entry.name,
         architecture=model_class.__name__,
         num_params=traced.shape.num_params,
         dtype=envelope.dtype,
         device=envelope.device,
-        attention=_BACKEND,
+        attention=forward.attention,
         max_model_len=envelope.max_model_len,
         weight_bytes=traced.shape.weight_bytes,
         kv_bytes_per_token=traced.shape.kv_bytes_per_token,

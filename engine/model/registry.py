@@ -39,7 +39,7 @@ class ModelEntry:
     Attributes:
         folder: where it lies, unless it comes from the hub.
         hub_id: its owner/name on the Hugging Face hub, unless it is a folder.
-        dtype: as torch names it; `auto` leaves it to checkpoint and machine.
+        dtype: as torch names it; `auto` leaves it to the machine, and to the checkpoint on a GPU.
         context_length: most tokens of one sequence; None is the model's own limit.
         sampling: recommended parameters by name (`engine.request.SamplingParams`).
         memory_share: of free device memory; None leaves it to the kind of device.

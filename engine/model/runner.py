@@ -1,4 +1,4 @@
-"""TorchRunner: computes step plans with a transformers model."""
+"""TorchRunner: computes step plans with a model's forward pass."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ from time import perf_counter
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from engine.cache.storage import KVStorage
 from engine.config import EngineConfig
-from engine.errors import ModelError
-from engine.model.attention.base import StepContext
-from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.attention.torch_backend import TorchAttention
 from engine.model.batch import Batch, PackedStep
+from engine.model.forward import Forward, cache_shape
 from engine.model.sampler import Sampled, Sampler
 from engine.plan import PhaseTimes, StepPlan, StepResult
 from engine.shape import ModelShape
-
-BACKENDS = {"torch": TorchAttention}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,47 +30,21 @@ class _Handle:
 class TorchRunner:
     """An `engine.plan.Runner`: forward pass in `submit`, sampling in `result`, one step at a time.
 
-    The whole step is one packed row of tokens; nothing but attention knows of sequences (selective
-    batching, Orca, OSDI'22, section 3).
-
     Args:
-        model: in `config`'s dtype and on its device. From now on it computes through this runner
-            only, for its attention needs the step.
+        forward: the model. From now on it computes for this runner only, for it writes to the
+            runner's pool.
         shape: the model's.
-        backend: attention backend, a key of `BACKENDS`.
-
-    Raises:
-        ModelError: the model does not let its attention be chosen.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        config: EngineConfig,
-        shape: ModelShape,
-        backend: str = "torch",
-    ) -> None:
-        model.eval()  # type: ignore[no-untyped-call]
-        model.set_attn_implementation(ATTENTION_NAME)
-        if model.config._attn_implementation != ATTENTION_NAME:
-            raise ModelError(f"{type(model).__name__} does not let its attention be chosen")
-        self._model = model
+    def __init__(self, forward: Forward, config: EngineConfig, shape: ModelShape) -> None:
+        self._forward = forward
         self._device = torch.device(config.device)
-        self._attention = BACKENDS[backend]()
         self._batch = Batch(config)
         self._sampler = Sampler(
             max_num_seqs=config.max_num_seqs, vocab_size=shape.vocab_size, device=self._device
         )
-        self._storage = KVStorage(
-            num_layers=shape.num_layers,
-            num_blocks=config.num_blocks,
-            block_size=config.block_size,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            value_dim=shape.value_dim,
-            dtype=getattr(torch, config.dtype),
-            device=self._device,
-        )
+        self._storage = forward.storage(cache_shape(config, shape))
+        forward.attach(self._storage)
 
     @property
     def depth(self) -> int:
@@ -85,7 +52,7 @@ class TorchRunner:
 
     def submit(self, plan: StepPlan) -> _Handle:
         """Start a step: what the plan says of sequences and blocks, and the forward pass."""
-        return self._forward(plan)
+        return self._start(plan)
 
     def result(self, handle: object) -> StepResult:
         """Sample the step's tokens, which also wait where the next step reads them."""
@@ -110,42 +77,24 @@ class TorchRunner:
         """A step without sampling, for comparisons.
 
         Returns:
-            [S, vocab_size] float32, for each row that samples, in the plan's order.
+            [S, vocab_size] float32, for each row that samples, in the plan's order; valid until the
+            next step.
         """
-        return self._forward(plan).logits
+        return self._start(plan).logits
 
     def close(self) -> None:
-        """Let go of the model, the cache and the masks; the runner cannot be used again."""
-        del self._model, self._storage, self._attention
+        """Let go of the model and the pool; the runner cannot be used again."""
+        del self._forward, self._storage
 
     @torch.inference_mode()
-    def _forward(self, plan: StepPlan) -> _Handle:
+    def _start(self, plan: StepPlan) -> _Handle:
         started = perf_counter()
         self._apply(plan)
         if not plan.rows:
             return _Handle(None, torch.empty(0), started, perf_counter())
         step = self._batch.pack(plan.rows)
-        input_ids, position_ids, slots, last_tokens = (
-            torch.from_numpy(array).to(self._device)
-            for array in (step.input_ids, step.position_ids, step.slots, step.last_tokens)
-        )
-        context = StepContext(
-            backend=self._attention,
-            storage=self._storage,
-            slots=slots,
-            starts=step.starts,
-            counts=step.counts,
-            block_tables=step.block_tables,
-        )
         prepared = perf_counter()
-        output = self._model(
-            input_ids=input_ids[None],
-            position_ids=position_ids[None],
-            use_cache=False,
-            logits_to_keep=last_tokens,
-            step_context=context,
-        )
-        return _Handle(step, output.logits[0].float(), started, prepared)
+        return _Handle(step, self._forward(step), started, prepared)
 
     def _apply(self, plan: StepPlan) -> None:
         for seq in plan.released:

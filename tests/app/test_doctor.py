@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from app import doctor
 from app.exits import ExitCode
 from app.settings import PREFIX, Settings
 from app.versions import PACKAGES, version
+from engine.errors import InvalidConfigError
 from tests.support.brokers import Mosquitto
 
 Examine = Callable[..., tuple[int, str]]
@@ -47,6 +49,40 @@ def test_torch_that_cannot_be_imported_is_told_with_the_way_to_get_it(
     missing = text.partition("\nMissing\n")[2]
     assert missing.startswith("  torch: it cannot be imported (ModuleNotFoundError: ")
     assert doctor.CPU_TORCH in missing
+
+
+def test_the_kernels_in_use_are_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def native(levels: list[str], threads: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            level=lambda: levels[0], levels=lambda: levels, threads=lambda: threads
+        )
+
+    monkeypatch.setattr(doctor, "kernels", lambda: native(["amx", "avx512", "avx2"], 2))
+    assert " kernels       amx, 2 threads (avx512 and avx2 are here too)\n" in examine()[1]
+    monkeypatch.setattr(doctor, "kernels", lambda: native(["avx512", "avx2"], 1))
+    assert " kernels       avx512, 1 thread (avx2 is here too)\n" in examine()[1]
+    monkeypatch.setattr(doctor, "kernels", lambda: native(["avx2"], 1))
+    assert " kernels       avx2, 1 thread\n" in examine()[1]
+
+
+def test_missing_kernels_are_no_fault(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "kernels", lambda: None)
+    monkeypatch.setattr(doctor, "why_not", lambda: "no compiler; install g++")
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert " kernels       none\n" in text
+    told = "kernels: models run slower on the processor without them: no compiler; install g++"
+    assert told in text.partition("\nCould be better\n")[2]
+
+
+def test_a_level_of_kernels_that_is_none(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise InvalidConfigError("BATCHDECK_KERNELS is 'x'; allowed are avx2")
+
+    monkeypatch.setattr(doctor, "kernels", refuse)
+    code, text = examine()
+    assert code == ExitCode.FAILED
+    assert "\nMissing\n  kernels: BATCHDECK_KERNELS is 'x'; allowed are avx2" in text
 
 
 def test_a_package_that_is_not_installed(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

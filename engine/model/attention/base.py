@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from engine.cache.storage import KVStorage
+from engine.cache.storage import CacheShape, KVStorage
 
 IntArray = npt.NDArray[np.int64]
 
@@ -41,6 +41,19 @@ class StepContext:
 
 class AttentionBackend(Protocol):
     """Attention of packed queries over paged keys and values."""
+
+    @property
+    def name(self) -> str:
+        """The backend, as shown beside the model."""
+        ...
+
+    def storage(self, shape: CacheShape) -> KVStorage:
+        """A cache in the layout that this backend reads.
+
+        Raises:
+            ModelError: it cannot serve such a cache.
+        """
+        ...
 
     def attend(
         self,

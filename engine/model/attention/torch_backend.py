@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from engine.cache.storage import CacheShape, TokenStorage
 from engine.model.attention.base import IntArray, StepContext
 
 # Queries a call in prefill. Keys past a tile's last query are not read, which saves half the work;
@@ -80,6 +81,15 @@ class TorchAttention:
         torch.backends.cuda.enable_cudnn_sdp(False)
         self._bands: dict[int | None, Tensor] = {}
 
+    @property
+    def name(self) -> str:
+        """See `AttentionBackend.name`."""
+        return "torch"
+
+    def storage(self, shape: CacheShape) -> TokenStorage:
+        """See `AttentionBackend.storage`."""
+        return TokenStorage(shape)
+
     def attend(
         self,
         query: Tensor,
@@ -96,6 +106,7 @@ class TorchAttention:
         if layout is None:
             layout = context.layouts[window] = _lay_out(context, window)
         storage = context.storage
+        assert isinstance(storage, TokenStorage)
         tokens, heads, head_dim = query.shape
         kv_heads, value_dim = storage.values[layer].shape[2:]
         groups = heads // kv_heads
@@ -190,8 +201,8 @@ def _attention(
 
 def _lay_out(context: StepContext, window: int | None) -> _Layout:
     """Which blocks each call gathers, for layers with this window."""
-    size = context.storage.block_size
-    device = context.storage.device
+    size = context.storage.shape.block_size
+    device = context.storage.shape.device
     lengths = context.starts + context.counts
     begins = np.zeros_like(lengths)
     if window is not None:
@@ -213,7 +224,7 @@ def _lay_out(context: StepContext, window: int | None) -> _Layout:
         blocks = np.take_along_axis(context.block_tables[first:last], columns, axis=1)
         positions = (low * size) + np.arange(width * size)
         hidden = (positions >= lengths[first:last, None]) | (positions < begins[first:last, None])
-        mask = torch.zeros(hidden.shape, dtype=context.storage.dtype, device=device)
+        mask = torch.zeros(hidden.shape, dtype=context.storage.shape.dtype, device=device)
         mask.masked_fill_(torch.from_numpy(hidden).to(device), float("-inf"))
         index = torch.from_numpy(blocks.ravel()).to(device)
         decodes.append(_Decodes(first, last, index, mask[:, None, None]))

@@ -1,29 +1,46 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
 import torch
 
-from engine.cache.storage import KVStorage
+from engine.cache.storage import CacheShape, KVStorage, TokenStorage, UnitStorage
+from engine.native import kernels
+
+SHAPE = CacheShape(
+    num_layers=3,
+    num_blocks=5,
+    block_size=4,
+    num_kv_heads=2,
+    head_dim=6,
+    value_dim=3,
+    dtype=torch.float32,
+    device=torch.device("cpu"),
+)
+without_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")
 
 
-def make_storage() -> KVStorage:
-    return KVStorage(
-        num_layers=3,
-        num_blocks=5,
-        block_size=4,
-        num_kv_heads=2,
-        head_dim=6,
-        value_dim=3,
-        dtype=torch.float32,
-        device="cpu",
-    )
+def make_storage() -> TokenStorage:
+    return TokenStorage(SHAPE)
+
+
+def make_unit_storage() -> UnitStorage:
+    return UnitStorage(replace(SHAPE, block_size=16))
+
+
+both = pytest.mark.parametrize(
+    "make", [make_storage, pytest.param(make_unit_storage, marks=without_kernels)]
+)
 
 
 def fill(storage: KVStorage) -> None:
     """Every token of every layer gets numbers of its own."""
-    slots = torch.arange(20)
+    slots = torch.arange(5 * storage.shape.block_size)
     for layer in range(3):
         base = (1000 * layer + slots[:, None, None]).float()
-        storage.write(layer, slots, base.expand(20, 2, 6), -base.expand(20, 2, 3))
+        storage.write(layer, slots, base.expand(-1, 2, 6), -base.expand(-1, 2, 3))
 
 
 def test_a_written_token_lies_in_its_slot_of_its_layer_only() -> None:
@@ -47,6 +64,26 @@ def test_keys_and_values_may_differ_in_length() -> None:
     assert [v.shape for v in storage.values] == [(5, 4, 2, 3)] * 3
 
 
+@without_kernels
+def test_a_unit_holds_a_head_of_a_block() -> None:
+    storage = make_unit_storage()
+    storage.clear_blocks(range(5))
+    # As rotation leaves them: head by head.
+    key, value = (torch.randn(2, 2, size).transpose(0, 1) for size in (6, 3))
+    storage.write(1, torch.tensor([33, 3]), key, value)
+
+    keys = storage.keys[1].view(5, 2, 6, 16)
+    values = storage.values[1].view(5, 2, 16, 3)
+    assert torch.equal(keys[2, :, :, 1], key[0])
+    assert torch.equal(keys[0, :, :, 3], key[1])
+    assert torch.equal(values[2, :, 1], value[0])
+    assert torch.equal(values[0, :, 3], value[1])
+    assert keys.count_nonzero() == key.numel()
+    assert values.count_nonzero() == value.numel()
+    assert not storage.keys[0].any()
+    assert not storage.values[2].any()
+
+
 def test_gather_returns_blocks_in_the_order_asked_for() -> None:
     storage = make_storage()
     fill(storage)
@@ -59,8 +96,9 @@ def test_gather_returns_blocks_in_the_order_asked_for() -> None:
     assert torch.equal(value[..., 0], -key[..., 0])
 
 
-def test_copy_moves_blocks_in_every_layer_as_if_at_once() -> None:
-    storage = make_storage()
+@both
+def test_copy_moves_blocks_in_every_layer_as_if_at_once(make: Callable[[], KVStorage]) -> None:
+    storage = make()
     fill(storage)
     before = [k.clone() for k in storage.keys], [v.clone() for v in storage.values]
     storage.copy_blocks([(0, 1), (1, 4)])
@@ -72,8 +110,9 @@ def test_copy_moves_blocks_in_every_layer_as_if_at_once() -> None:
             assert torch.equal(now[layer][[0, 2, 3]], was[layer][[0, 2, 3]])
 
 
-def test_clear_zeroes_the_named_blocks_in_every_layer() -> None:
-    storage = make_storage()
+@both
+def test_clear_zeroes_the_named_blocks_in_every_layer(make: Callable[[], KVStorage]) -> None:
+    storage = make()
     fill(storage)
     before = [k.clone() for k in storage.keys]
     storage.clear_blocks([3, 1])
@@ -84,8 +123,9 @@ def test_clear_zeroes_the_named_blocks_in_every_layer() -> None:
         assert torch.equal(storage.keys[layer][[0, 2, 4]], before[layer][[0, 2, 4]])
 
 
-def test_nothing_to_copy_or_clear_changes_nothing() -> None:
-    storage = make_storage()
+@both
+def test_nothing_to_copy_or_clear_changes_nothing(make: Callable[[], KVStorage]) -> None:
+    storage = make()
     fill(storage)
     before = [k.clone() for k in storage.keys]
     storage.copy_blocks([])

@@ -2,22 +2,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from engine.cache.storage import KVStorage
+from engine.cache.storage import CacheShape
 from engine.errors import ModelError
 from engine.model.attention import torch_backend
-from engine.model.attention.base import StepContext
+from engine.model.attention.base import AttentionBackend, StepContext
+from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import ATTENTION_NAME, paged_attention
 from engine.model.attention.torch_backend import TorchAttention
+from engine.native import kernels
+
+native = kernels()
+LEVELS = native.levels() if native is not None else []
+SMALL = CacheShape(
+    num_layers=1,
+    num_blocks=4,
+    block_size=16,
+    num_kv_heads=1,
+    head_dim=8,
+    value_dim=8,
+    dtype=torch.float32,
+    device=torch.device("cpu"),
+)
+
+
+@pytest.fixture(params=["torch", *LEVELS])
+def backend(request: pytest.FixtureRequest) -> Iterator[AttentionBackend]:
+    """Each backend; that of the kernels at every level of instructions that is here."""
+    if request.param == "torch":
+        yield TorchAttention()
+        return
+    assert native is not None
+    before = native.level()
+    native.choose_level(request.param)
+    yield CpuAttention()
+    native.choose_level(before)
 
 
 @dataclass(frozen=True)
@@ -59,21 +88,25 @@ def dense(
     return torch.einsum("hqk,khd->qhd", weights / total, value)
 
 
-def attend_and_expect(case: Case, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def attend_and_expect(
+    case: Case, backend: AttentionBackend, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """The backend's result for a packed step, and the definition's."""
     torch.manual_seed(case.seed)
     rows = sorted(case.rows, key=lambda row: (row[1] > 1, row[0] if row[1] == 1 else 0))
     size, heads = case.block_size, case.kv_heads * case.groups
     needed = [-(-(start + count) // size) for start, count in rows]
-    storage = KVStorage(
-        num_layers=2,
-        num_blocks=sum(needed) + 3,
-        block_size=size,
-        num_kv_heads=case.kv_heads,
-        head_dim=case.head_dim,
-        value_dim=case.value_dim,
-        dtype=dtype,
-        device="cpu",
+    storage = backend.storage(
+        CacheShape(
+            num_layers=2,
+            num_blocks=sum(needed) + 3,
+            block_size=size,
+            num_kv_heads=case.kv_heads,
+            head_dim=case.head_dim,
+            value_dim=case.value_dim,
+            dtype=dtype,
+            device=torch.device("cpu"),
+        )
     )
     # What other sequences left must not matter, not even a NaN.
     storage.keys[1].fill_(math.nan)
@@ -97,7 +130,7 @@ def attend_and_expect(case: Case, dtype: torch.dtype = torch.float32) -> tuple[T
         slots.append(slot[start:])
         contexts.append((key, value))
     context = StepContext(
-        backend=TorchAttention(),
+        backend=backend,
         storage=storage,
         slots=torch.cat(slots),
         starts=np.array([start for start, _ in rows]),
@@ -128,9 +161,29 @@ def attend_and_expect(case: Case, dtype: torch.dtype = torch.float32) -> tuple[T
     return output, torch.cat(expected)[None]
 
 
-def assert_right(case: Case) -> None:
-    output, expected = attend_and_expect(case)
+def assert_right(case: Case, backend: AttentionBackend) -> None:
+    output, expected = attend_and_expect(case, backend)
     torch.testing.assert_close(output.double(), expected, atol=2e-6, rtol=1e-5)
+
+
+def cases(block_sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Case]:
+    decode = st.tuples(st.integers(0, 70), st.just(1))
+    prefill = st.tuples(st.just(0), st.integers(1, 40))
+    chunk = st.tuples(st.integers(1, 60), st.integers(1, 30))
+    return st.builds(
+        Case,
+        rows=st.lists(st.one_of(decode, decode, prefill, chunk), min_size=1, max_size=7),
+        kv_heads=st.integers(1, 3),
+        groups=st.sampled_from([1, 2, 4]),
+        head_dim=st.sampled_from([8, 16, 20]),
+        value_dim=st.sampled_from([8, 16, 32]),
+        block_size=block_sizes,
+        scaling=st.floats(0.05, 0.5),
+        window=st.none() | st.integers(1, 50),
+        softcap=st.none() | st.floats(0.5, 30),
+        sinks=st.booleans(),
+        seed=st.integers(0, 1000),
+    )
 
 
 class TestSmallTiles:
@@ -146,29 +199,16 @@ class TestSmallTiles:
             patch.setattr(torch_backend, "_BAND_GROWTH", 8)
             yield
 
-    decode = st.tuples(st.integers(0, 70), st.just(1))
-    prefill = st.tuples(st.just(0), st.integers(1, 40))
-    chunk = st.tuples(st.integers(1, 60), st.integers(1, 30))
-
     @settings(max_examples=60)
-    @given(
-        st.builds(
-            Case,
-            rows=st.lists(st.one_of(decode, decode, prefill, chunk), min_size=1, max_size=7),
-            kv_heads=st.integers(1, 3),
-            groups=st.sampled_from([1, 2, 4]),
-            head_dim=st.sampled_from([8, 16, 20]),
-            value_dim=st.sampled_from([8, 16, 32]),
-            block_size=st.sampled_from([1, 4, 16]),
-            scaling=st.floats(0.05, 0.5),
-            window=st.none() | st.integers(1, 50),
-            softcap=st.none() | st.floats(0.5, 30),
-            sinks=st.booleans(),
-            seed=st.integers(0, 1000),
-        )
-    )
+    @given(case=cases(st.sampled_from([1, 4, 16])))
     def test_any_mix_of_rows_agrees_with_the_definition(self, case: Case) -> None:
-        assert_right(case)
+        assert_right(case, TorchAttention())
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=cases(st.just(16)))
+def test_any_mix_of_rows_agrees_with_the_definition(case: Case, backend: AttentionBackend) -> None:
+    assert_right(case, backend)
 
 
 ROWS = [(511, 1), (300, 1), (17, 1), (0, 1), (509, 1), (0, 300), (130, 270)]
@@ -183,15 +223,17 @@ ROWS = [(511, 1), (300, 1), (17, 1), (0, 1), (509, 1), (0, 300), (130, 270)]
         Case(ROWS, block_size=16, window=10_000),
     ],
 )
-def test_contexts_of_several_tiles_and_groups(case: Case) -> None:
-    assert_right(case)
+def test_contexts_of_several_tiles_and_groups(case: Case, backend: AttentionBackend) -> None:
+    assert_right(case, backend)
 
 
 @pytest.mark.parametrize(("softcap", "sinks"), [(None, False), (5.0, True)])
-def test_bfloat16_stays_within_its_rounding(softcap: float | None, sinks: bool) -> None:
+def test_bfloat16_stays_within_its_rounding(
+    softcap: float | None, sinks: bool, backend: AttentionBackend
+) -> None:
     """Off by a step of the type at most, 2**-7 of values of 1 and more."""
     case = Case(ROWS, block_size=16, softcap=softcap, sinks=sinks)
-    output, expected = attend_and_expect(case, torch.bfloat16)
+    output, expected = attend_and_expect(case, backend, torch.bfloat16)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output.double(), expected, atol=2**-7, rtol=2**-7)
 
@@ -203,18 +245,10 @@ def test_cudnn_does_not_build_a_plan_for_each_shape() -> None:
 
 
 def test_layouts_and_bands_are_built_once_for_each_window() -> None:
-    storage = KVStorage(
-        num_layers=3,
-        num_blocks=4,
-        block_size=16,
-        num_kv_heads=1,
-        head_dim=8,
-        value_dim=8,
-        dtype=torch.float32,
-        device="cpu",
-    )
+    attention = TorchAttention()
+    storage = attention.storage(replace(SMALL, num_layers=3))
     context = StepContext(
-        backend=TorchAttention(),
+        backend=attention,
         storage=storage,
         slots=torch.arange(20),
         starts=np.array([0]),
@@ -257,16 +291,7 @@ class TestInterface:
         x = torch.zeros(1, 1, 1, 8)
         context = StepContext(
             backend=TorchAttention(),
-            storage=KVStorage(
-                num_layers=1,
-                num_blocks=1,
-                block_size=4,
-                num_kv_heads=1,
-                head_dim=8,
-                value_dim=8,
-                dtype=torch.float32,
-                device="cpu",
-            ),
+            storage=TorchAttention().storage(SMALL),
             slots=torch.tensor([0]),
             starts=np.array([0]),
             counts=np.array([1]),
@@ -296,3 +321,24 @@ class TestInterface:
     ) -> None:
         with pytest.raises(ModelError, match=reason):
             self.call(**keywords)
+
+
+@pytest.mark.skipif(native is None, reason="no native kernels here")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dtype": torch.float16}, "do not compute in torch.float16"),
+        ({"block_size": 8}, "take blocks of 16, not 8"),
+        ({"device": torch.device("meta")}, "run on the CPU, not on meta"),
+    ],
+)
+def test_the_kernels_refuse_what_they_cannot_hold(changes: dict[str, Any], reason: str) -> None:
+    assert CpuAttention.why_not(SMALL) == ""
+    with pytest.raises(ModelError, match=reason):
+        CpuAttention().storage(replace(SMALL, **changes))
+
+
+def test_without_kernels_their_backend_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.model.attention.cpu_backend.kernels", lambda: None)
+    with pytest.raises(ModelError, match="no native kernels"):
+        CpuAttention().storage(SMALL)

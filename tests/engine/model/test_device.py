@@ -68,22 +68,26 @@ def test_devices_that_are_not_there(machine: Machine, gpus: int, name: str, mess
 
 
 @pytest.mark.parametrize(
-    ("has", "preferred", "expected"),
+    ("has", "registered", "expected"),
     [
         ({"avx512_bf16": True}, "bfloat16", torch.bfloat16),
         ({"bf16": True}, "bfloat16", torch.bfloat16),
         ({"avx512_bf16": False, "avx2": True}, "bfloat16", torch.float32),
         ({"avx512_fp16": True}, "float16", torch.float32),
         ({}, "float32", torch.float32),
+        ({"avx512_bf16": True}, "float32", torch.float32),
+        ({"avx512_bf16": True}, "auto", torch.bfloat16),
+        ({"avx2": True}, "auto", torch.float32),
     ],
 )
 def test_auto_type_on_a_host(
-    monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], preferred: str, expected: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], registered: str, expected: torch.dtype
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    assert pick_dtype(None, preferred, CPU) == expected
-    assert pick_dtype("auto", preferred, CPU) == expected
-    assert pick_dtype("bfloat16", preferred, CPU) == torch.bfloat16
+    for stored in ("float32", "bfloat16", "float16"):
+        assert pick_dtype(None, registered, stored, CPU) == expected
+        assert pick_dtype("auto", registered, stored, CPU) == expected
+        assert pick_dtype("bfloat16", registered, stored, CPU) == torch.bfloat16
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
@@ -92,8 +96,11 @@ def test_auto_type_on_a_gpu(monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> 
         return (8, 0) if (device == GPU) == has_bf16 else (7, 5)
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
-    assert pick_dtype(None, "bfloat16", GPU) == (torch.bfloat16 if has_bf16 else torch.float32)
-    assert pick_dtype(None, "float16", GPU) == torch.float16
+    expected = torch.bfloat16 if has_bf16 else torch.float32
+    assert pick_dtype(None, "bfloat16", "float32", GPU) == expected
+    assert pick_dtype(None, "auto", "bfloat16", GPU) == expected
+    assert pick_dtype(None, "auto", "float16", GPU) == torch.float16
+    assert pick_dtype(None, "auto", "float32", GPU) == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.knobs import Knobs
+from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.output import End
@@ -45,7 +46,7 @@ def make_prompts() -> list[list[int]]:
 
 
 def run_engine(
-    model: PreTrainedModel, prompts: list[list[int]]
+    model: PreTrainedModel, prompts: list[list[int]], backend: str | None
 ) -> tuple[dict[str, list[int]], dict[str, End], EngineCore]:
     """All prompts through a pool too small for them, in chunks, arriving two steps apart."""
     config = EngineConfig(
@@ -58,7 +59,7 @@ def run_engine(
     shape = trace(type(model), model.config, torch.float32).shape
     core = EngineCore(
         config=config,
-        runner=TorchRunner(model, config, shape),
+        runner=TorchRunner(make_forward(model, config, shape, backend), config, shape),
         shape=shape,
         card=CARD,
         key="tiny",
@@ -109,10 +110,10 @@ def assert_greedy(model: PreTrainedModel, prompt: list[int], got: list[int]) -> 
 
 
 @pytest.mark.parametrize("name", sorted(SERVED))
-def test_engine_gives_the_tokens_of_generate(name: str) -> None:
+def test_engine_gives_the_tokens_of_generate(name: str, backend: str) -> None:
     model, eager = tiny_model(name).to(DEVICE), tiny_model(name).to(DEVICE)
     prompts = make_prompts()
-    tokens, ends, core = run_engine(model, prompts)
+    tokens, ends, core = run_engine(model, prompts, backend if DEVICE == "cpu" else "torch")
 
     totals = core.snapshot().totals
     assert totals.preemptions > 0

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedModel
 
+from engine.config import EngineConfig
 from engine.errors import ModelError
 from engine.model.attention.torch_backend import TorchAttention
-from engine.model.gate import find_class, self_test
+from engine.model.gate import checked_forward, find_class
 from engine.model.rope import freeze_rope
 from engine.model.trace import trace
 from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, WINDOW, tiny_config, tiny_model
@@ -32,17 +33,21 @@ LONGROPE_CONFIG = {
 }
 
 
-def admit(model: PreTrainedModel, max_model_len: int = MAX_LEN) -> None:
+def admit(model: PreTrainedModel, max_model_len: int = MAX_LEN, backend: str | None = None) -> None:
     """All that a model has to pass."""
     config = model.config
     traced = trace(find_class(config), config, model.dtype)
     freeze_rope(model, max_model_len)
-    self_test(model, traced.shape)
+    config = EngineConfig(
+        num_blocks=16, max_model_len=max_model_len, dtype=str(model.dtype).removeprefix("torch.")
+    )
+    # A program takes the weights of its model.
+    checked_forward(copy.deepcopy(model), config, traced.shape, backend)
 
 
-def refusal(model: PreTrainedModel) -> str:
+def refusal(model: PreTrainedModel, backend: str | None = None) -> str:
     with pytest.raises(ModelError) as caught:
-        admit(model)
+        admit(model, backend=backend)
     return caught.value.message
 
 
@@ -203,9 +208,9 @@ def test_wrong_attention_is_found(
     name: str, forgets: dict[str, Any], changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = type("Wrong", (Wrong,), {"forgets": forgets})
-    monkeypatch.setattr("engine.model.runner.BACKENDS", {"torch": wrong})
+    monkeypatch.setattr("engine.model.forward.TorchAttention", wrong)
     assert "with paged attention its logits differ from its own by" in refusal(
-        tiny_model(name, **changes)
+        tiny_model(name, **changes), "torch"
     )
 
 
@@ -283,7 +288,8 @@ def test_dynamic_rope_is_right_up_to_the_trained_length() -> None:
 def test_self_test_is_quick() -> None:
     model = tiny_model("llama", dtype=torch.bfloat16, num_hidden_layers=6, hidden_size=256)
     shape = trace(type(model), model.config, torch.bfloat16).shape
-    self_test(model, shape)
+    config = EngineConfig(num_blocks=16, max_model_len=MAX_LEN, dtype="bfloat16")
+    checked_forward(copy.deepcopy(model), config, shape)
     spent = time.process_time()
-    self_test(model, shape)
+    checked_forward(model, config, shape)
     assert time.process_time() - spent < 0.5

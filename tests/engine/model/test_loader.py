@@ -19,6 +19,7 @@ from engine.client import ChatMessage, LoadRequest
 from engine.errors import EngineError, InvalidConfigError, ModelError
 from engine.loading import LoadedModel
 from engine.model import loader
+from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, open_checkpoint
 from engine.model.loader import load_model
 from engine.plan import NewSequence, Row, StepPlan
@@ -52,8 +53,14 @@ def refusal(folder: Path, **options: Any) -> EngineError:
 
 
 def weights_of(loaded: LoadedModel) -> PreTrainedModel:
-    model: PreTrainedModel = loaded.runner._model  # type: ignore[attr-defined]
+    model: PreTrainedModel = loaded.runner._forward._model  # type: ignore[attr-defined]
     return model
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models run module by module: a program takes their weights."""
+    monkeypatch.setattr(CpuAttention, "why_not", lambda shape: "the test looks at the weights")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("modules")
 @pytest.mark.parametrize("shards", ["one file", "shards"])
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "mixtral", "gpt_oss", "gpt2", "phi3"])
 def test_weights_are_those_saved_and_progress_counts_their_bytes(
@@ -163,6 +171,7 @@ def test_key_names_weights_and_type(folder: Path) -> None:
     assert load(folder).key != key
 
 
+@pytest.mark.usefixtures("modules")
 def test_close_lets_the_weights_go(folder: Path) -> None:
     loaded = load(folder)
     model = weakref.ref(weights_of(loaded))
@@ -177,7 +186,7 @@ def test_a_model_that_was_refused_is_gone_when_the_next_one_is_measured(
     refused: list[weakref.ref[PreTrainedModel]] = []
     left: list[PreTrainedModel | None] = []
 
-    def refuse(model: PreTrainedModel, _: object) -> None:
+    def refuse(model: PreTrainedModel, *_: object) -> None:
         refused.append(weakref.ref(model))
         raise ModelError("refused")
 
@@ -186,7 +195,7 @@ def test_a_model_that_was_refused_is_gone_when_the_next_one_is_measured(
         return 1 << 32
 
     with monkeypatch.context() as patched:
-        patched.setattr(loader, "self_test", refuse)
+        patched.setattr(loader, "checked_forward", refuse)
         refusal(folder)
     monkeypatch.setattr(loader, "free_memory", free_memory)
     gc.disable()  # in a cycle, the refused model would stay until the collector happens to run

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from engine.client import LoadRequest
 from engine.config import EngineConfig
 from engine.errors import InvalidConfigError, ModelError
+from engine.model.forward import make_forward
 from engine.model.memory import MemoryNeeds, plan_memory, show_bytes, step_bytes
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
@@ -226,7 +227,7 @@ def test_the_largest_step_takes_no_more_than_planned(size: str, dtype: torch.dty
         max_num_batched_tokens=tokens,
         dtype=str(dtype).removeprefix("torch."),
     )
-    runner = TorchRunner(model, envelope, traced.shape)
+    runner = TorchRunner(make_forward(model, envelope, traced.shape), envelope, traced.shape)
     # Nearly even: a nucleus of most of the vocabulary, the dearest to find.
     sampling = SamplingParams(temperature=100.0, top_p=0.9999)
     blocks = context // 16

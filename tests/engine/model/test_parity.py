@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.config import EngineConfig
+from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.plan import NewSequence, Row, StepPlan
@@ -92,14 +93,15 @@ class Driver:
         return StepPlan(self._step, tuple(rows), tuple(new))
 
 
-def make_runner(model: PreTrainedModel, dtype: str = "float32") -> TorchRunner:
+def make_runner(model: PreTrainedModel, backend: str, dtype: str = "float32") -> TorchRunner:
     shape = trace(type(model), model.config, getattr(torch, dtype)).shape
-    return TorchRunner(model, replace(CONFIG, dtype=dtype), shape)
+    config = replace(CONFIG, dtype=dtype)
+    return TorchRunner(make_forward(model, config, shape, backend), config, shape)
 
 
-def run_greedy(model: PreTrainedModel, prompts: list[list[int]]) -> list[list[int]]:
+def run_greedy(model: PreTrainedModel, prompts: list[list[int]], backend: str) -> list[list[int]]:
     """Outputs of the prompts, each token fed back by the runner itself."""
-    driver = Driver(make_runner(model), prompts)
+    driver = Driver(make_runner(model, backend), prompts)
     while plan := driver.plan():
         result = driver.runner.result(driver.runner.submit(plan))
         sampling = [row.seq for row in plan.rows if row.samples]
@@ -111,15 +113,15 @@ def run_greedy(model: PreTrainedModel, prompts: list[list[int]]) -> list[list[in
 
 
 def forced_logits(
-    model: PreTrainedModel, texts: list[list[int]], dtype: str = "float32"
+    model: PreTrainedModel, texts: list[list[int]], backend: str, dtype: str = "float32"
 ) -> list[Tensor]:
     """Logits of each output position, [NUM_OUTPUTS, vocab], with the tokens of `texts` fed back."""
-    driver = Driver(make_runner(model, dtype), texts)
+    driver = Driver(make_runner(model, backend, dtype), texts)
     found: list[list[Tensor]] = [[] for _ in texts]
     while plan := driver.plan():
         sampling = [row.seq for row in plan.rows if row.samples]
         for seq, logits in zip(sampling, driver.runner.logits(plan), strict=True):
-            found[seq].append(logits)
+            found[seq].append(logits.clone())
             driver.sequences[seq].known += 1
     return [torch.stack(logits) for logits in found]
 
@@ -152,17 +154,17 @@ def make_prompts() -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", sorted(SERVED))
-def test_outputs_and_logits_are_those_of_the_model_alone(name: str) -> None:
+def test_outputs_and_logits_are_those_of_the_model_alone(name: str, backend: str) -> None:
     eager = tiny_model(name)
     prompts = make_prompts()
     texts = [generate(eager, prompt) for prompt in prompts]
     expected = [output_logits(eager, text) for text in texts]
 
-    logits = forced_logits(tiny_model(name), texts)
+    logits = forced_logits(tiny_model(name), texts, backend)
     for ours, theirs in zip(logits, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=TOLERANCE)
 
-    outputs = run_greedy(tiny_model(name), prompts)
+    outputs = run_greedy(tiny_model(name), prompts, backend)
     for prompt, output, text, theirs in zip(prompts, outputs, texts, expected, strict=True):
         best = theirs.topk(2).values
         for position, (token, other) in enumerate(zip(output, text[len(prompt) :], strict=True)):
@@ -186,7 +188,7 @@ def test_the_zoo_can_tell_whether_a_window_is_kept(name: str) -> None:
     assert (narrow - wide).abs().max() > 100 * TOLERANCE
 
 
-def test_bfloat16_is_as_close_to_float32_as_the_model_alone() -> None:
+def test_bfloat16_is_as_close_to_float32_as_the_model_alone(backend: str) -> None:
     """Within 0.08 of float32, rms 0.012, where logits have a deviation of 0.7.
 
     The weights are smaller than the zoo's: at its range a softmax that tips over moves single
@@ -199,7 +201,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_model_alone() -> None:
     texts = [generate(make(torch.float32), prompt) for prompt in make_prompts()]
     exact = torch.stack([output_logits(make(torch.float32), text) for text in texts])
     own = torch.stack([output_logits(make(torch.bfloat16), text) for text in texts]) - exact
-    ours = torch.stack(forced_logits(make(torch.bfloat16), texts, "bfloat16")) - exact
+    ours = torch.stack(forced_logits(make(torch.bfloat16), texts, backend, "bfloat16")) - exact
     assert ours.abs().max() < 0.08
     assert ours.square().mean().sqrt() < 0.012
     assert ours.square().mean() < 1.2 * own.square().mean()

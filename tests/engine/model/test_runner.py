@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from engine.config import EngineConfig
 from engine.errors import ModelError
 from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.plan import NewSequence, Row, StepPlan, StepResult
@@ -24,7 +25,8 @@ PROMPT = (5, 90, 17, 33, 64, 2, 101, 48, 70, 11)
 
 def make_runner(model: PreTrainedModel | None = None) -> TorchRunner:
     model = model or tiny_model("llama")
-    return TorchRunner(model, CONFIG, trace(type(model), model.config, torch.float32).shape)
+    shape = trace(type(model), model.config, torch.float32).shape
+    return TorchRunner(make_forward(model, CONFIG, shape), CONFIG, shape)
 
 
 def new(
@@ -271,14 +273,14 @@ def test_a_model_whose_attention_cannot_be_chosen_is_refused(
     shape = trace(type(model), model.config, torch.float32).shape
     monkeypatch.setattr(type(model), "_can_set_attn_implementation", lambda self: False)
     with pytest.raises(ModelError, match="LlamaForCausalLM does not let its attention be chosen"):
-        TorchRunner(model, CONFIG, shape)
+        TorchRunner(make_forward(model, CONFIG, shape), CONFIG, shape)
     assert model.config._attn_implementation != ATTENTION_NAME
 
 
 @pytest.mark.parametrize("name", ["stablelm", "nemotron"])
 def test_a_model_that_drops_the_context_is_refused(name: str) -> None:
     shape = trace(type(tiny_model("llama")), tiny_model("llama").config, torch.float32).shape
-    runner = TorchRunner(tiny_model(name), CONFIG, shape)
+    runner = TorchRunner(make_forward(tiny_model(name), CONFIG, shape), CONFIG, shape)
     with pytest.raises(ModelError, match="does not hand the step's context to attention"):
         run(runner, Row(1, 0, 1, (0,), True, True), new=(new(1, PROMPT),))
 

@@ -10,6 +10,7 @@ import torch
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.knobs import Knobs
+from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.request import FinishReason, SamplingParams
@@ -22,11 +23,11 @@ CARD = ModelCard("tiny", "Tiny", 0, "float32", "cpu", "torch", MAX_LEN, 0, 0)
 SAMPLING = SamplingParams(temperature=0.0, max_tokens=12)
 
 
-def outputs(fail: str | None) -> dict[str, tuple[list[int], FinishReason]]:
+def outputs(fail: str | None, backend: str) -> dict[str, tuple[list[int], FinishReason]]:
     """Two requests decode when a third arrives, whose first step raises in `fail`."""
     model = tiny_model("llama")
     shape = trace(type(model), model.config, torch.float32).shape
-    runner = TorchRunner(model, CONFIG, shape)
+    runner = TorchRunner(make_forward(model, CONFIG, shape, backend), CONFIG, shape)
     core = EngineCore(
         config=CONFIG,
         runner=runner,
@@ -49,8 +50,8 @@ def outputs(fail: str | None) -> dict[str, tuple[list[int], FinishReason]]:
             if step == 4:
                 core.submit("c", prompts[2], SAMPLING)
                 if fail is not None:
-                    target = {"forward": model, "learning": runner._batch}[fail]
-                    name = {"forward": "forward", "learning": "add"}[fail]
+                    target = {"forward": runner, "learning": runner._batch}[fail]
+                    name = {"forward": "_forward", "learning": "add"}[fail]
 
                     def out_of_memory(*_: object, **__: object) -> None:
                         patch.undo()  # it fails once
@@ -68,8 +69,8 @@ def outputs(fail: str | None) -> dict[str, tuple[list[int], FinishReason]]:
 
 
 @pytest.mark.parametrize("fail", ["forward", "learning"])
-def test_a_failed_step_ends_its_prompt_alone(fail: str) -> None:
-    whole, broken = outputs(None), outputs(fail)
+def test_a_failed_step_ends_its_prompt_alone(fail: str, backend: str) -> None:
+    whole, broken = outputs(None, backend), outputs(fail, backend)
     assert broken["c"][1] is FinishReason.ERROR
     assert whole["c"][1] is FinishReason.LENGTH
     for name in ("a", "b"):

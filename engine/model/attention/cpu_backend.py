@@ -1,0 +1,75 @@
+"""Attention by the native kernels, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from engine.cache.storage import CacheShape, UnitStorage
+from engine.errors import ModelError
+from engine.model.attention.base import StepContext
+from engine.native import kernels
+
+
+class CpuAttention:
+    """The kernels of engine/native, for models whose forward pass cannot be captured."""
+
+    @staticmethod
+    def why_not(shape: CacheShape) -> str:
+        """Why a cache of this shape cannot be served; empty if it can."""
+        native = kernels()
+        if native is None:
+            return "this installation has no native kernels"
+        if shape.device.type != "cpu":
+            return f"the native kernels run on the CPU, not on {shape.device}"
+        if shape.dtype not in UnitStorage.DTYPES:
+            return f"the native kernels do not compute in {shape.dtype}"
+        if shape.block_size != native.BLOCK:
+            return f"the native kernels take blocks of {native.BLOCK}, not {shape.block_size}"
+        return ""
+
+    @property
+    def name(self) -> str:
+        """See `AttentionBackend.name`; with the level of instructions."""
+        native = kernels()
+        assert native is not None
+        return f"cpu ({native.level()})"
+
+    def storage(self, shape: CacheShape) -> UnitStorage:
+        """See `AttentionBackend.storage`."""
+        if reason := self.why_not(shape):
+            raise ModelError(reason)
+        return UnitStorage(shape)
+
+    def attend(
+        self,
+        query: Tensor,
+        layer: int,
+        context: StepContext,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """See `AttentionBackend.attend`."""
+        native: Any = kernels()
+        storage = context.storage
+        tokens, heads, _ = query.shape
+        output = query.new_empty(tokens, heads, storage.shape.value_dim)
+        native.attend(
+            output.flatten(1),
+            query.flatten(1),
+            storage.keys[layer],
+            storage.values[layer],
+            context.starts,
+            context.counts,
+            context.block_tables,
+            heads,
+            scaling,
+            window or 0,
+            softcap or 0.0,
+            None if sinks is None else sinks.float(),
+        )
+        return output

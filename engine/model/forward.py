@@ -1,0 +1,137 @@
+"""Forward: a step's logits, by the model's own modules or by a program of native kernels."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from engine.cache.storage import CacheShape, KVStorage
+from engine.config import EngineConfig
+from engine.errors import ModelError
+from engine.model.attention.base import AttentionBackend, StepContext
+from engine.model.attention.cpu_backend import CpuAttention
+from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.attention.torch_backend import TorchAttention
+from engine.model.batch import PackedStep
+from engine.model.program.forward import make_program
+from engine.model.program.read import UnreadableError
+from engine.shape import ModelShape
+
+logger = logging.getLogger(__name__)
+
+
+class Forward(Protocol):
+    """A model that computes packed steps (selective batching, Orca, OSDI'22, section 3)."""
+
+    @property
+    def attention(self) -> str:
+        """The attention backend's name, and what else is to be said of it."""
+        ...
+
+    def storage(self, shape: CacheShape) -> KVStorage:
+        """A KV pool in the layout that this forward pass reads."""
+        ...
+
+    def attach(self, storage: KVStorage) -> None:
+        """Let the steps that follow use this pool."""
+        ...
+
+    def __call__(self, step: PackedStep) -> Tensor:
+        """Compute a step.
+
+        Returns:
+            [S, vocab_size] float32 on the model's device, valid until the next call; the caller may
+            change it.
+        """
+        ...
+
+
+class ModuleForward:
+    """The model's own modules, with our attention between them."""
+
+    def __init__(self, model: PreTrainedModel, backend: AttentionBackend) -> None:
+        model.set_attn_implementation(ATTENTION_NAME)
+        if model.config._attn_implementation != ATTENTION_NAME:
+            raise ModelError(f"{type(model).__name__} does not let its attention be chosen")
+        self._model = model
+        self._backend = backend
+        self._storage: KVStorage | None = None
+
+    @property
+    def attention(self) -> str:
+        return self._backend.name
+
+    def storage(self, shape: CacheShape) -> KVStorage:
+        return self._backend.storage(shape)
+
+    def attach(self, storage: KVStorage) -> None:
+        self._storage = storage
+
+    def __call__(self, step: PackedStep) -> Tensor:
+        assert self._storage is not None
+        input_ids, position_ids, slots, last_tokens = (
+            torch.from_numpy(array).to(self._storage.shape.device)
+            for array in (step.input_ids, step.position_ids, step.slots, step.last_tokens)
+        )
+        context = StepContext(
+            backend=self._backend,
+            storage=self._storage,
+            slots=slots,
+            starts=step.starts,
+            counts=step.counts,
+            block_tables=step.block_tables,
+        )
+        output = self._model(
+            input_ids=input_ids[None],
+            position_ids=position_ids[None],
+            use_cache=False,
+            logits_to_keep=last_tokens,
+            step_context=context,
+        )
+        logits: Tensor = output.logits[0]
+        return logits.float()
+
+
+def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
+    """What the pool of a model holds in this envelope."""
+    return CacheShape(
+        num_layers=shape.num_layers,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        value_dim=shape.value_dim,
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+    )
+
+
+def make_forward(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None = None
+) -> Forward:
+    """A model as it is to compute from now on; it may lose its weights to a program.
+
+    Args:
+        model: in `config`'s dtype and on its device.
+        backend: `torch` or `cpu`; None picks the faster one of those that fit.
+
+    Raises:
+        ModelError: the model does not let its attention be chosen.
+        MismatchError: a kernel computes something else than the model, which is spent.
+    """
+    model.eval()  # type: ignore[no-untyped-call]
+    if backend is None:
+        backend = "torch" if CpuAttention.why_not(cache_shape(config, shape)) else "cpu"
+    if backend == "torch":
+        return ModuleForward(model, TorchAttention())
+    try:
+        return make_program(model, config, cache_shape(config, shape), shape)
+    except UnreadableError as error:
+        logger.warning(
+            "%s runs module by module, with native attention only: %s", type(model).__name__, error
+        )
+        return ModuleForward(model, CpuAttention())

@@ -1,0 +1,5 @@
+"""A model's forward pass as a program of native kernels.
+
+`capture` records one pass, `read` finds out what each call computes, `fuse` merges what one kernel
+can do, `build` lays it out in memory and verifies it against the recorded pass, `forward` runs it.
+"""

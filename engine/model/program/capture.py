@@ -1,0 +1,251 @@
+"""capture: one forward pass of a model, recorded call by call with everything it computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from engine.cache.storage import CacheShape, KVStorage
+from engine.model.attention.base import AttentionBackend, StepContext
+from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.attention.torch_backend import TorchAttention
+from engine.shape import ModelShape
+
+# Of the recorded pass. No width of a model should equal them by chance: axes are told by size.
+NUM_TOKENS = 23
+NUM_SAMPLES = 7
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """A call of attention: what it was asked for, and the tensors that it was given.
+
+    Attributes:
+        query: [T, heads, head_dim]. key: [T, kv_heads, head_dim]. value: [T, kv_heads, value_dim].
+    """
+
+    layer: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scaling: float
+    window: int | None
+    softcap: float | None
+    sinks: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the pass.
+
+    Attributes:
+        target: a module without modules of its own, one that was asked to be opaque, a function of
+            torch, or attention.
+        scope: modules in whose forward pass it was made, outermost first; of a module, itself last.
+    """
+
+    target: nn.Module | Callable[..., Any] | AttentionCall
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    scope: tuple[nn.Module, ...]
+
+    @property
+    def name(self) -> str:
+        if isinstance(self.target, (nn.Module, AttentionCall)):
+            return type(self.target).__name__
+        return str(getattr(self.target, "__name__", self.target))
+
+
+@dataclass(slots=True)
+class Capture:
+    """A recorded pass over `NUM_TOKENS` tokens of one sequence, `NUM_SAMPLES` of them sampling.
+
+    Attributes:
+        calls: in order. All that they computed is held, so that no two share an address.
+        logits: [1, NUM_SAMPLES, vocab_size].
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    last_tokens: Tensor
+    calls: list[Call]
+    logits: Tensor
+
+
+def capture(
+    model: PreTrainedModel, shape: ModelShape, opaque: frozenset[type[nn.Module]]
+) -> Capture:
+    """Run a pass and record it.
+
+    Args:
+        opaque: classes whose calls are recorded as one, whatever is in them.
+    """
+    input_ids = (torch.arange(NUM_TOKENS) * 7919 + 13) % shape.vocab_size
+    position_ids = torch.arange(NUM_TOKENS)
+    last_tokens = torch.arange(NUM_TOKENS - NUM_SAMPLES, NUM_TOKENS)
+    recorder = _Recorder(opaque)
+    reference = TorchAttention()
+    storage = reference.storage(
+        CacheShape(
+            num_layers=shape.num_layers,
+            num_blocks=1,
+            block_size=NUM_TOKENS,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            value_dim=shape.value_dim,
+            dtype=model.dtype,
+            device=torch.device("cpu"),
+        )
+    )
+    attention = _RecordedAttention(storage, recorder, reference)
+    context = StepContext(
+        backend=cast(AttentionBackend, attention),
+        storage=cast(KVStorage, attention),
+        slots=position_ids,
+        starts=np.zeros(1, np.int64),
+        counts=np.full(1, NUM_TOKENS, np.int64),
+        block_tables=np.zeros((1, 1), np.int64),
+    )
+    model.set_attn_implementation(ATTENTION_NAME)
+    with torch.inference_mode(), recorder.watching(model), recorder:
+        output = model(
+            input_ids=input_ids[None],
+            position_ids=position_ids[None],
+            use_cache=False,
+            logits_to_keep=last_tokens,
+            step_context=context,
+        )
+    return Capture(input_ids, position_ids, last_tokens, recorder.calls, output.logits)
+
+
+class _Recorder(TorchFunctionMode):
+    """Records functions of torch and, through hooks, modules; nothing inside of a recorded one."""
+
+    def __init__(self, opaque: frozenset[type[nn.Module]]) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._opaque = opaque
+        self._scope: list[nn.Module] = []
+        self._inside = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if tensors_in(output):
+            self.record(func, args, kwargs or {}, output)
+        return output
+
+    def record(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        if not self._inside:
+            self.calls.append(Call(target, args, kwargs, output, tuple(self._scope)))
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """What is called meanwhile belongs to one call, recorded by whoever asks."""
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Record the calls of a model's modules."""
+        with ExitStack() as stack:
+            for module in model.modules():
+                for hook in (
+                    module.register_forward_pre_hook(self._enter, with_kwargs=True),
+                    module.register_forward_hook(self._leave, with_kwargs=True),
+                ):
+                    stack.callback(hook.remove)
+            yield
+
+    def _is_one(self, module: nn.Module) -> bool:
+        return type(module) in self._opaque or next(module.children(), None) is None
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._scope.append(module)
+        self._inside += self._is_one(module)
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self._inside -= self._is_one(module)
+        if self._is_one(module):
+            self.record(module, args, kwargs, output)
+        self._scope.pop()
+
+
+@dataclass(slots=True)
+class _RecordedAttention:
+    """What a step asks of storage and attention backend: computes by the reference, and records."""
+
+    blocks: KVStorage
+    recorder: _Recorder
+    reference: TorchAttention
+    _written: tuple[Tensor, Tensor] | None = None
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        with self.recorder.silence():
+            self.blocks.write(layer, slots, key, value)
+        self._written = key, value
+
+    def attend(
+        self,
+        query: Tensor,
+        layer: int,
+        context: StepContext,
+        *,
+        scaling: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        assert self._written is not None
+        key, value = self._written
+        inner = StepContext(
+            backend=self.reference,
+            storage=self.blocks,
+            slots=context.slots,
+            starts=context.starts,
+            counts=context.counts,
+            block_tables=context.block_tables,
+        )
+        with self.recorder.silence():
+            output = self.reference.attend(
+                query,
+                layer,
+                inner,
+                scaling=scaling,
+                window=window,
+                softcap=softcap,
+                sinks=sinks,
+            )
+        call = AttentionCall(layer, query, key, value, scaling, window, softcap, sinks)
+        self.recorder.record(call, (), {}, output)
+        return output
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for one in value.values() for tensor in tensors_in(one)]
+    if isinstance(value, (tuple, list)):
+        return [tensor for one in value for tensor in tensors_in(one)]
+    return []

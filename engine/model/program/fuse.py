@@ -1,0 +1,310 @@
+"""fuse: merges operations that one kernel computes, and matrices that are read side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.model.program.capture import NUM_SAMPLES
+from engine.model.program.graph import (
+    Attend,
+    Elementwise,
+    Gated,
+    Gather,
+    Graph,
+    Linear,
+    Norm,
+    Operation,
+    Value,
+    View,
+    reads,
+)
+
+
+def fuse(graph: Graph) -> Graph:
+    """The same logits from fewer passes over memory.
+
+    Queries and keys are read by their attention alone afterwards, which may rotate them in place.
+    """
+    operations = graph.operations
+    for change in (_drop_copies, _fold_factors, _fold_activations, _gate, _add_residuals):
+        operations = change(operations, graph.logits)
+    operations = _gather_early(_join_inputs(operations))
+    return Graph(_set_apart(operations), graph.logits)
+
+
+class _Uses:
+    """Who makes and who reads each value."""
+
+    def __init__(self, operations: list[Operation], logits: Value) -> None:
+        self._makers = {id(operation.out): operation for operation in operations}
+        self._readers = Counter(id(view.value) for one in operations for view in reads(one))
+        self._readers[id(logits)] += 1
+
+    def sole(self, view: object, kind: type) -> Any:
+        """What made a view, if it is of this kind and nobody else reads it; else None."""
+        if isinstance(view, View) and view.is_whole and self._readers[id(view.value)] == 1:
+            maker = self._makers.get(id(view.value))
+            return maker if isinstance(maker, kind) else None
+        return None
+
+
+def _is_plain(operation: Operation | None) -> bool:
+    """Whether it is a matrix product whose epilogue does nothing yet."""
+    return (
+        isinstance(operation, Linear)
+        and operation.activation == "none"
+        and operation.residual is None
+    )
+
+
+def _drop_copies(operations: list[Operation], logits: Value) -> list[Operation]:
+    kept: list[Operation] = []
+    for operation in operations:
+        is_copy = (
+            isinstance(operation, Elementwise)
+            and (operation.combine, operation.activation, operation.alpha) == ("none", "none", 1.0)
+            and operation.out is not logits
+        )
+        if is_copy:
+            assert isinstance(operation, Elementwise)
+            _redirect(operations, operation.out, operation.x.value, operation.x.column)
+        else:
+            kept.append(operation)
+    return kept
+
+
+def _fold_factors(operations: list[Operation], logits: Value) -> list[Operation]:
+    """alpha * y, then x + y; alpha * x, then an activation."""
+    uses = _Uses(operations, logits)
+    gone: set[int] = set()
+    for operation in operations:
+        if not isinstance(operation, Elementwise):
+            continue
+        if operation.combine == "add" and operation.alpha == 1.0:
+            if _is_factor(uses.sole(operation.x, Elementwise)) and isinstance(operation.y, View):
+                operation.x, operation.y = operation.y, operation.x
+            factor = uses.sole(operation.y, Elementwise)
+            if _is_factor(factor):
+                operation.y, operation.alpha = factor.x, factor.alpha
+                gone.add(id(factor))
+        elif operation.combine == "none" and operation.alpha == 1.0:
+            factor = uses.sole(operation.x, Elementwise)
+            if _is_factor(factor):
+                operation.x, operation.alpha = factor.x, factor.alpha
+                gone.add(id(factor))
+    return [operation for operation in operations if id(operation) not in gone]
+
+
+def _is_factor(operation: Elementwise | None) -> bool:
+    return operation is not None and operation.combine == "none" and operation.activation == "none"
+
+
+def _fold_activations(operations: list[Operation], logits: Value) -> list[Operation]:
+    """A matrix product, then an activation; an activation, then a product with another matrix."""
+    uses = _Uses(operations, logits)
+    gone: set[int] = set()
+    for operation in operations:
+        if not isinstance(operation, Elementwise):
+            continue
+        if operation.combine == "multiply" and operation.activation == "none":
+            if not _is_activation(uses.sole(operation.x, Elementwise)) and isinstance(
+                operation.y, View
+            ):
+                operation.x, operation.y = operation.y, operation.x
+            inner = uses.sole(operation.x, Elementwise)
+            if _is_activation(inner):
+                operation.x, operation.activation = inner.x, inner.activation
+                gone.add(id(inner))
+        elif _is_activation(operation):
+            product = uses.sole(operation.x, Linear)
+            if (
+                _is_plain(product)
+                and operation.out is not logits
+                and not _gates(operation, operations)
+            ):
+                product.activation, product.out = operation.activation, operation.out
+                gone.add(id(operation))
+    return [operation for operation in operations if id(operation) not in gone]
+
+
+def _is_activation(operation: Elementwise | None) -> bool:
+    return operation is not None and operation.combine == "none" and operation.alpha == 1.0
+
+
+def _gates(activation: Elementwise, operations: list[Operation]) -> bool:
+    """Whether an activation is one factor of a product."""
+    return any(
+        isinstance(one, Elementwise)
+        and one.combine == "multiply"
+        and any(view.value is activation.out for view in reads(one))
+        for one in operations
+    )
+
+
+def _gate(operations: list[Operation], logits: Value) -> list[Operation]:
+    """activation(x gate) * (x up), of two products or of the two halves of one."""
+    makers = {id(operation.out): operation for operation in operations}
+    readers = Counter(id(view.value) for one in operations for view in reads(one))
+    gone: set[int] = set()
+    changed: list[Operation] = []
+    for operation in operations:
+        if isinstance(operation, Elementwise) and isinstance(operation.y, View):
+            gate, up = operation.x, operation.y
+            sources = {id(view.value): makers.get(id(view.value)) for view in (gate, up)}
+            products = [one for one in sources.values() if isinstance(one, Linear)]
+            if (
+                (operation.combine, operation.alpha) == ("multiply", 1.0)
+                and len(products) == len(sources)
+                and all(_is_plain(one) and one.x == products[0].x for one in products)
+                and len({len(one.biases) for one in products}) == 1
+                and sum(readers[address] for address in sources) == 2
+            ):
+                parts = [_rows(sources[id(view.value)], view) for view in (gate, up)]
+                gone |= {id(one) for one in products}
+                changed.append(
+                    Gated(
+                        operation.out,
+                        products[0].x,
+                        tuple(weight for weight, _ in parts),
+                        tuple(bias for _, biases in parts for bias in biases),
+                        operation.activation,
+                    )
+                )
+                continue
+        changed.append(operation)
+    return [operation for operation in changed if id(operation) not in gone]
+
+
+def _rows(product: Operation | None, view: View) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Weight and bias of some of a product's columns."""
+    assert isinstance(product, Linear)
+    rows = slice(view.column, view.column + view.columns)
+    (weight,) = product.weights
+    return weight[rows], tuple(bias[rows] for bias in product.biases)
+
+
+def _add_residuals(operations: list[Operation], logits: Value) -> list[Operation]:
+    """residual + alpha * (a matrix product)."""
+    uses = _Uses(operations, logits)
+    order = {id(operation): at for at, operation in enumerate(operations)}
+    made = {id(operation.out): at for at, operation in enumerate(operations)}
+    gone: set[int] = set()
+    for operation in operations:
+        if not isinstance(operation, Elementwise) or operation.combine != "add":
+            continue
+        y = operation.y
+        if operation.alpha == 1.0 and isinstance(y, View) and not _is_plain(uses.sole(y, Linear)):
+            operation.x, operation.y = y, operation.x
+        product = uses.sole(operation.y, Linear)
+        # The residual must be there when the product is computed.
+        if _is_plain(product) and made.get(id(operation.x.value), -1) < order[id(product)]:
+            product.residual, product.alpha = operation.x, operation.alpha
+            product.out = operation.out
+            gone.add(id(operation))
+    return [operation for operation in operations if id(operation) not in gone]
+
+
+def _join_inputs(operations: list[Operation]) -> list[Operation]:
+    """One product for all of the same matrix: queries, keys and values side by side."""
+    groups: dict[tuple[int, int, int], list[Linear]] = {}
+    for operation in operations:
+        if isinstance(operation, Linear) and _is_plain(operation):
+            x = operation.x
+            groups.setdefault((id(x.value), x.column, x.columns), []).append(operation)
+    gone: set[int] = set()
+    for first, *others in groups.values():
+        joined = [first, *others]
+        if not others or len({len(one.biases) for one in joined}) > 1:
+            continue
+        out = Value(torch.cat([one.out.reference for one in joined], 1), first.out.per_sample)
+        column = 0
+        for one in joined:
+            _redirect(operations, one.out, out, column)
+            column += one.out.width
+        first.weights = tuple(weight for one in joined for weight in one.weights)
+        first.biases = tuple(bias for one in joined for bias in one.biases)
+        first.out = out
+        gone |= {id(one) for one in others}
+    return [operation for operation in operations if id(operation) not in gone]
+
+
+def _gather_early(operations: list[Operation]) -> list[Operation]:
+    """Leave the rows that do not sample as soon as nobody needs them: after the last attention.
+
+    The rest of the last layer is computed for rows that sample only, 3 % of a long prefill through
+    24 layers.
+    """
+    # What is read of a value, known when its maker is reached from the end: all, or rows of it.
+    whole: set[int] = set()
+    rows: dict[int, Value] = {}
+    changed: list[Operation] = []
+
+    def rows_of(view: View) -> View:
+        value = view.value
+        if not value.per_sample:
+            if id(value) not in rows:
+                rows[id(value)] = Value(value.reference[-NUM_SAMPLES:].contiguous(), True)
+            value = rows[id(value)]
+        return View(value, view.column, view.columns)
+
+    for operation in reversed(operations):
+        if isinstance(operation, Gather) and operation.x.is_whole:
+            if id(operation.x.value) not in rows:
+                rows[id(operation.x.value)] = operation.out
+                continue
+        elif id(operation.out) in rows:
+            sampled = rows[id(operation.out)]
+            if id(operation.out) not in whole and isinstance(
+                operation, (Norm, Linear, Gated, Elementwise)
+            ):
+                for name in ("x", "y", "residual"):
+                    view = getattr(operation, name, None)
+                    if isinstance(view, View):
+                        setattr(operation, name, rows_of(view))
+                operation.out = sampled
+                changed.append(operation)
+                continue
+            changed.append(Gather(sampled, View(operation.out, 0, operation.out.width)))
+        whole |= {id(view.value) for view in reads(operation)}
+        changed.append(operation)
+    return changed[::-1]
+
+
+def _set_apart(operations: list[Operation]) -> list[Operation]:
+    """Copy queries and keys that are to be rotated in place and that something else reads too."""
+    changed: list[Operation] = []
+    for operation in operations:
+        if isinstance(operation, Attend):
+            for name, rotation in (
+                ("query", operation.query_rotation),
+                ("key", operation.key_rotation),
+            ):
+                view: View = getattr(operation, name)
+                others = sum(_overlap(view, other) for one in operations for other in reads(one))
+                if rotation is not None and others > 1:
+                    copy = Elementwise(Value(view.reference.contiguous(), False), view)
+                    changed.append(copy)
+                    setattr(operation, name, View(copy.out, 0, view.columns))
+        changed.append(operation)
+    return changed
+
+
+def _overlap(a: View, b: View) -> bool:
+    return (
+        a.value is b.value and a.column < b.column + b.columns and b.column < a.column + a.columns
+    )
+
+
+def _redirect(operations: list[Operation], old: Value, new: Value, column: int) -> None:
+    """Let all readers of a value read it where it is now."""
+    for operation in operations:
+        for field in fields(operation):
+            view = getattr(operation, field.name)
+            if isinstance(view, View) and view.value is old:
+                moved = View(new, column + view.column, view.columns)
+                setattr(operation, field.name, moved)

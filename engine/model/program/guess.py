@@ -1,0 +1,92 @@
+"""guess: what a module of one matrix computes, by its parameters and the numbers that it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from engine.model.program.agree import agree
+from engine.model.program.graph import Elementwise, Linear, Norm, Operation, Value, View
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+
+_EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps")
+
+
+def guess(module: nn.Module, x: View, out: Value) -> Operation | None:
+    """A product, an activation or a norm, whichever gives the recorded numbers; else None."""
+    parameters = dict(module.named_parameters(recurse=False))
+    if not parameters.keys() <= {"weight", "bias"}:
+        return None
+    weight, bias = (
+        None if name not in parameters else parameters[name].detach() for name in ("weight", "bias")
+    )
+    if weight is not None and weight.ndim == 2:
+        return _product(x, out, weight, bias)
+    if out.width != x.columns:
+        return None
+    if weight is None and bias is None:
+        activation = _activation(module, out.reference.dtype)
+        if activation is not None:
+            return Elementwise(out, x, activation=activation)
+    return _norm(module, x, out, weight, bias)
+
+
+def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear | None:
+    for matrix in (weight, weight.T):
+        # In the model's own type: a copy of an output head in a wider one takes gigabytes.
+        if matrix.shape == (out.width, x.columns) and agree(
+            F.linear(x.reference, matrix, bias).double(), out.reference
+        ):
+            return Linear(out, x, (matrix,), () if bias is None else (bias,))
+    return None
+
+
+def _activation(module: nn.Module, dtype: torch.dtype) -> str | None:
+    probe = torch.linspace(-9, 9, 181, dtype=dtype)
+    try:
+        with torch.inference_mode():
+            given = module(probe)
+    except Exception:  # it wants another shape
+        return None
+    for name, function in ACTIVATIONS.items():
+        if given.shape == probe.shape and agree(function(probe.double()), given):
+            return name
+    return None
+
+
+def _norm(
+    module: nn.Module, x: View, out: Value, weight: Tensor | None, bias: Tensor | None
+) -> Norm | None:
+    width = x.columns if weight is None else len(weight)
+    if x.columns % width:
+        return None
+    grouped = x.reference.double().reshape(len(x.reference), -1, width)
+    shift = None if bias is None else bias.double()
+    # Gemma's norms keep their weights less 1.
+    scales = [None] if weight is None else [weight.double(), 1 + weight.double()]
+    stated = [getattr(module, name, None) for name in _EPS_NAMES]
+    for eps in dict.fromkeys(value for value in stated if isinstance(value, float)):
+        for center in (False, True):
+            moved = grouped - grouped.mean(-1, keepdim=True) if center else grouped
+            normal = moved * torch.rsqrt(moved.square().mean(-1, keepdim=True) + eps)
+            for scale in scales:
+                got = normal if scale is None else normal * scale
+                got = got if shift is None else got + shift
+                if agree(got.flatten(1), out.reference):
+                    scale, shift = (None if t is None else t.float() for t in (scale, shift))
+                    return Norm(out, x, grouped.shape[1], scale, shift, eps, center)
+    return None

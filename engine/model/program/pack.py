@@ -1,0 +1,106 @@
+"""Packing of a model's matrices into the order in which the kernels read them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from engine.model.program.graph import Embed, Gated, Linear, Operation
+
+# Output features of a tile: gates and ups take turns in these.
+_TILE = 16
+
+
+class Packer:
+    """Packs weights, each into memory of its own, and lets go of the originals as it goes.
+
+    Packed matrices are as large as the originals, so that loading needs room for one matrix more
+    and not for a second model.
+
+    Args:
+        native: the compiled kernels.
+    """
+
+    def __init__(
+        self, native: ModuleType, model: nn.Module, operations: Iterable[Operation]
+    ) -> None:
+        self._native = native
+        self._parameters: dict[int, list[nn.Parameter]] = {}
+        for parameter in model.parameters():
+            self._parameters.setdefault(_address(parameter), []).append(parameter)
+        # Uses still to come, by the address of the memory.
+        self._uses: Counter[int] = Counter()
+        for operation in operations:
+            match operation:
+                case Linear(weights=weights) | Gated(weights=weights):
+                    self._uses.update(_address(weight) for weight in weights)
+                case Embed(table=table):
+                    self._uses[_address(table)] += 1
+        self._packed: dict[int, Tensor] = {}
+
+    def linear(self, operation: Linear) -> tuple[Tensor, Tensor | None]:
+        """Packed weight and bias, float32, of a product; the operation has none from now on."""
+        weight = _below_each_other(operation.weights)
+        packed = self._pack(weight)
+        if len(operation.weights) == 1:
+            self._packed[_address(weight)] = packed
+        bias = torch.cat([bias.float() for bias in operation.biases]) if operation.biases else None
+        self._let_go(operation)
+        return packed, bias
+
+    def gated(self, operation: Gated) -> tuple[Tensor, Tensor | None]:
+        """The same of a gated product: 16 gates, their 16 ups, the next 16 gates."""
+        packed = self._pack(_take_turns(operation.weights))
+        biases = [bias.float()[:, None] for bias in operation.biases]
+        bias = _take_turns(biases).flatten() if biases else None
+        self._let_go(operation)
+        return packed, bias
+
+    def table(self, operation: Embed) -> tuple[Tensor, bool]:
+        """The rows to look up, and whether they are those of a packed product (a tied head)."""
+        address = _address(operation.table)
+        if address in self._packed:
+            self._release([address])
+            return self._packed[address], True
+        return operation.table.contiguous(), False
+
+    def _pack(self, weight: Tensor) -> Tensor:
+        packed = torch.empty(self._native.packed_size(*weight.shape), dtype=weight.dtype)
+        self._native.advise_huge(packed)
+        self._native.pack_linear(weight.contiguous(), packed)
+        return packed
+
+    def _let_go(self, operation: Linear | Gated) -> None:
+        addresses = [_address(weight) for weight in operation.weights]
+        operation.weights = operation.biases = ()
+        self._release(addresses)
+
+    def _release(self, addresses: list[int]) -> None:
+        for address in addresses:
+            self._uses[address] -= 1
+            if not self._uses[address]:
+                for parameter in self._parameters.pop(address, ()):
+                    parameter.data = parameter.data.new_empty(0)
+
+
+def _below_each_other(weights: tuple[Tensor, ...]) -> Tensor:
+    return weights[0] if len(weights) == 1 else torch.cat(weights)
+
+
+def _take_turns(weights: Iterable[Tensor]) -> Tensor:
+    """Rows of several matrices of one shape, a tile of each in turn, filled up with zeros."""
+    padded = [
+        nn.functional.pad(weight, (0, 0, 0, -len(weight) % _TILE)).reshape(
+            -1, _TILE, weight.shape[1]
+        )
+        for weight in weights
+    ]
+    return torch.stack(padded, dim=1).flatten(0, 2)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,76 @@
+"""verify: each operation of a program against what the model itself computed."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.model.program.build import Built
+from engine.model.program.capture import Capture
+from engine.model.program.graph import Attend, Opaque
+
+# Quotient of the norms of the difference and of what is expected. What is wrong is off by tenths;
+# a kernel by some thousandths in bfloat16, for it keeps in float32 what the model rounds between
+# two operations.
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02}
+
+
+class MismatchError(Exception):
+    """A kernel computes something else than the model."""
+
+
+def recorded_step(native: ModuleType, recorded: Capture, block_size: int) -> Any:
+    """The recorded pass as a step: one sequence from its start, in blocks 0, 1 and so on."""
+    tokens = len(recorded.input_ids)
+    positions = recorded.position_ids.numpy()
+    return native.Step(
+        recorded.input_ids.numpy(),
+        positions,
+        positions,  # slots
+        np.zeros(1, np.int64),
+        np.full(1, tokens, np.int64),
+        np.arange(-(-tokens // block_size), dtype=np.int64)[None],
+        recorded.last_tokens.numpy(),
+    )
+
+
+def verify(built: Built, step: Any) -> float:
+    """Run operation after operation, each on the model's own numbers.
+
+    Args:
+        step: the recorded one; a cache of its blocks is attached.
+
+    Returns:
+        the largest difference that was found.
+
+    Raises:
+        MismatchError: one is larger than rounding explains.
+    """
+    worst = 0.0
+    for stage in built.stages:
+        operation = stage.operation
+        expected = [(stage.out, operation.out.reference)]
+        if isinstance(operation, Attend):
+            expected += zip(stage.given, operation.rotated, strict=True)
+        if not isinstance(operation, Opaque):
+            built.program.run(step, stage.first, stage.last)
+            for buffer, reference in expected:
+                difference = _difference(buffer[: len(reference)], reference)
+                worst = max(worst, difference)
+                if not difference <= _TOLERANCE[reference.dtype]:  # NaN is none either
+                    raise MismatchError(
+                        f"the kernel for {type(operation).__name__.lower()} differs from the "
+                        f"model by {difference:.2g} ({operation.out.width} columns)"
+                    )
+        for buffer, reference in expected:
+            buffer[: len(reference)] = reference
+    return worst
+
+
+def _difference(got: Tensor, expected: Tensor) -> float:
+    norm = expected.double().norm()
+    return float((got.double() - expected.double()).norm() / norm.clamp(min=1e-30))

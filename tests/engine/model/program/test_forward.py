@@ -1,0 +1,203 @@
+"""A program in place of a model's modules: its memory, its proof, and what becomes of the model."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from engine.config import EngineConfig
+from engine.errors import ModelError
+from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.forward import ModuleForward, make_forward
+from engine.model.gate import checked_forward
+from engine.model.program.forward import ProgramForward
+from engine.model.program.pack import Packer
+from engine.model.program.verify import MismatchError
+from engine.model.runner import TorchRunner
+from engine.model.trace import trace
+from engine.plan import NewSequence, Row, StepPlan
+from engine.request import SamplingParams
+from engine.shape import ModelShape
+from tests.support.native import kernels_or_skip
+from tests.support.zoo import MAX_LEN, SERVED, tiny_model
+
+native = kernels_or_skip()
+
+CONFIG = EngineConfig(num_blocks=8, max_model_len=MAX_LEN, max_num_seqs=8)
+
+
+def shape_of(model: PreTrainedModel) -> ModelShape:
+    return trace(type(model), model.config, model.dtype).shape
+
+
+def config_for(model: PreTrainedModel) -> EngineConfig:
+    return replace(CONFIG, dtype=str(model.dtype).removeprefix("torch."))
+
+
+def program_of(model: PreTrainedModel) -> ProgramForward:
+    forward = make_forward(model, config_for(model), shape_of(model), "cpu")
+    assert isinstance(forward, ProgramForward)
+    return forward
+
+
+def step(runner: TorchRunner, token_ids: tuple[int, ...]) -> torch.Tensor:
+    """Logits after the last of a prompt's tokens."""
+    blocks = tuple(range(-(-len(token_ids) // 16)))
+    return runner.logits(
+        StepPlan(
+            1,
+            (Row(0, 0, len(token_ids), blocks, True, True),),
+            new=(NewSequence(0, token_ids, len(token_ids), SamplingParams(), 0, (), ()),),
+        )
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_every_architecture_passes_the_gate_as_a_program(name: str, dtype: torch.dtype) -> None:
+    model = tiny_model(name, dtype=dtype)
+    forward = checked_forward(model, config_for(model), shape_of(model), "cpu")
+    assert isinstance(forward, ProgramForward)
+
+
+@pytest.mark.parametrize("level", native.levels())
+def test_every_level_gives_the_logits_of_the_model(level: str) -> None:
+    model = tiny_model("qwen2")
+    token_ids = tuple(range(3, 73))
+    with torch.inference_mode():
+        expected = copy.deepcopy(model)(torch.tensor([token_ids])).logits[0, -1]
+    before = native.level()
+    native.choose_level(level)
+    try:
+        forward = program_of(model)
+        assert forward.attention == f"cpu ({level})"
+        logits = step(TorchRunner(forward, config_for(model), shape_of(model)), token_ids)
+    finally:
+        native.choose_level(before)
+    torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_weights_go_over_into_the_program() -> None:
+    model = tiny_model("llama")
+    program_of(model)
+    left = {name: p.numel() for name, p in model.named_parameters() if p.ndim == 2 and p.numel()}
+    # The table of an embedding that no head shares is looked up as it is.
+    assert set(left) == {"model.embed_tokens.weight"}
+
+
+def test_a_tied_head_is_packed_once_and_looked_up_there() -> None:
+    model = tiny_model("llama", tie_word_embeddings=True)
+    token_ids = (5, 9, 100, 31)
+    with torch.inference_mode():
+        expected = copy.deepcopy(model)(torch.tensor([token_ids])).logits[0, -1]
+    forward = program_of(model)
+    assert all(not p.numel() for p in model.parameters() if p.ndim == 2)
+    logits = step(TorchRunner(forward, config_for(model), shape_of(model)), token_ids)
+    torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_experts_keep_their_weights() -> None:
+    model = tiny_model("mixtral")
+    forward = program_of(model)
+    assert forward.opaque == ("MixtralSparseMoeBlock",)
+    assert all(p.numel() for p in model.model.layers[0].mlp.parameters())
+    assert not model.model.layers[0].self_attn.q_proj.weight.numel()
+
+
+def test_a_model_is_gone_with_its_program() -> None:
+    model = tiny_model("llama")
+    runner = TorchRunner(program_of(model), config_for(model), shape_of(model))
+    remembered = weakref.ref(model)
+    del model
+    runner.close()
+    gc.collect()
+    assert remembered() is None
+
+
+@pytest.mark.parametrize("kind", ["linear", "gated"])
+def test_a_kernel_that_computes_something_else_is_found(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = getattr(Packer, kind)
+
+    def wrong(self: Packer, operation: Any) -> Any:
+        weight, bias = packed(self, operation)
+        weight[::7] *= 1.5
+        return weight, bias
+
+    monkeypatch.setattr(Packer, kind, wrong)
+    with pytest.raises(MismatchError, match=f"the kernel for {kind} differs from the model by"):
+        program_of(tiny_model("llama"))
+
+
+def test_a_rotation_by_other_angles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.model.program import read
+
+    tables = read._Reader._tables_of
+
+    def wrong(self: Any, call: Any, pick: slice) -> Any:
+        cos, sin = tables(self, call, pick)
+        return cos, -sin
+
+    monkeypatch.setattr(read._Reader, "_tables_of", wrong)
+    with pytest.raises(MismatchError, match="the kernel for attend differs"):
+        program_of(tiny_model("llama"))
+
+
+def test_weights_that_are_not_finite_are_told_as_such() -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[3, 4] = float("nan")
+    with pytest.raises(ModelError, match="LlamaForCausalLM gives logits that are not finite"):
+        checked_forward(model, CONFIG, shape_of(model), "cpu")
+
+
+def test_a_model_that_cannot_be_read_runs_module_by_module(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = tiny_model("llama")
+    token_ids = (5, 9, 100, 31, 7, 7, 8)
+
+    class Layer(type(model.model.layers[0])):  # type: ignore[misc]
+        def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(hidden_states.sin(), *args, **kwargs)
+
+    for layer in model.model.layers:
+        layer.__class__ = Layer
+    with torch.inference_mode():
+        expected = copy.deepcopy(model)(torch.tensor([token_ids])).logits[0, -1]
+    with caplog.at_level(logging.WARNING):
+        forward = make_forward(model, CONFIG, shape_of(model), "cpu")
+    assert isinstance(forward, ModuleForward)
+    assert forward.attention.startswith("cpu")
+    assert "runs module by module" in caplog.text
+    assert "sin in Layer" in caplog.text
+    logits = step(TorchRunner(forward, CONFIG, shape_of(model)), token_ids)
+    torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change", [{"block_size": 8}, {"dtype": "float16"}], ids=["block size", "type"]
+)
+def test_what_the_kernels_do_not_take_runs_on_torch(change: dict[str, Any]) -> None:
+    model = tiny_model("llama", dtype=torch.float16 if "dtype" in change else torch.float32)
+    forward = make_forward(model, replace(CONFIG, **change), shape_of(model))
+    assert forward.attention == "torch"
+    assert model.config._attn_implementation == ATTENTION_NAME
+
+
+def test_pools_may_be_changed_between_steps() -> None:
+    model = tiny_model("llama")
+    forward, shape = program_of(model), shape_of(model)
+    token_ids = (5, 9, 100, 31)
+    first = step(TorchRunner(forward, CONFIG, shape), token_ids).clone()
+    small = replace(CONFIG, num_blocks=1)
+    assert torch.equal(step(TorchRunner(forward, small, shape), token_ids), first)

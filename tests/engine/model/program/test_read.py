@@ -1,0 +1,155 @@
+"""What is read from a recorded pass, and what is made of it, computes the recorded logits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.program.capture import Capture, capture
+from engine.model.program.forward import find_graph
+from engine.model.program.fuse import fuse
+from engine.model.program.graph import Attend, Elementwise, Graph, Norm, Opaque
+from engine.model.program.read import UnreadableError, read
+from engine.model.trace import trace
+from tests.support.graphs import evaluate, only
+from tests.support.zoo import MAX_LEN, SERVED, tiny_model
+
+MIXTURES = {"gpt_oss", "mixtral", "qwen3_moe"}
+
+
+def found(model: PreTrainedModel) -> tuple[Graph, Capture]:
+    shape = trace(type(model), model.config, model.dtype).shape
+    model.set_attn_implementation(ATTENTION_NAME)
+    return find_graph(model, shape, MAX_LEN)
+
+
+def agree(graph: Graph, recorded: Capture) -> None:
+    with torch.inference_mode():
+        got = evaluate(graph, recorded)
+    torch.testing.assert_close(got, recorded.logits[0].double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_graph_computes_the_recorded_logits(name: str) -> None:
+    graph, recorded = found(tiny_model(name))
+    agree(graph, recorded)
+    agree(fuse(graph), recorded)
+
+
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_only_mixtures_of_experts_keep_modules(name: str) -> None:
+    graph, _ = found(tiny_model(name))
+    assert bool(only(Opaque, graph)) == (name in MIXTURES)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "mistral", "phi3", "smollm3", "granite"])
+def test_a_layer_becomes_seven_operations(name: str) -> None:
+    model = tiny_model(name)
+    graph, _ = found(model)
+    kinds = Counter(type(operation).__name__ for operation in fuse(graph).operations)
+    layers = model.config.num_hidden_layers
+    assert kinds["Attend"] == kinds["Gated"] == layers
+    assert kinds["Linear"] == 3 * layers + 1
+    assert kinds["Norm"] == 2 * layers + 1
+
+
+def test_rows_that_do_not_sample_are_left_after_the_last_attention() -> None:
+    graph = fuse(found(tiny_model("llama"))[0])
+    kinds = [type(operation) for operation in graph.operations]
+    after = graph.operations[len(kinds) - kinds[::-1].index(Attend) :]
+    assert all(operation.out.per_sample for operation in after)
+
+
+def test_an_embedding_that_is_scaled_is_a_table_and_a_factor() -> None:
+    graph, _ = found(tiny_model("gemma2"))
+    scale = graph.operations[1]
+    assert isinstance(scale, Elementwise)
+    assert scale.alpha == pytest.approx(48**0.5, rel=1e-3)
+
+
+def test_norms_of_gemma_add_one_to_their_weights() -> None:
+    model = tiny_model("gemma2")
+    graph, _ = found(model)
+    norm = next(operation for operation in graph.operations if isinstance(operation, Norm))
+    assert norm.weight is not None
+    expected = 1 + model.model.layers[0].input_layernorm.weight
+    torch.testing.assert_close(norm.weight, expected.detach())
+
+
+def rebuilt(model: PreTrainedModel, path: str, make: Any) -> PreTrainedModel:
+    """The model with one module wrapped, in every layer."""
+    for layer in model.model.layers:
+        parent = layer.get_submodule(path.rpartition(".")[0])
+        name = path.rpartition(".")[2]
+        setattr(parent, name, make(getattr(parent, name)))
+    return model
+
+
+class Mixing(nn.Module):
+    """Looks at the other rows, which no kernel of ours does."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x + x.cumsum(dim=1) / 100)
+
+
+def test_what_cannot_be_read_stays_a_module_by_itself() -> None:
+    model = rebuilt(tiny_model("llama"), "mlp", Mixing)
+    graph, recorded = found(model)
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Mixing}
+    agree(graph, recorded)
+
+
+def test_attention_is_never_hidden_in_a_module() -> None:
+    model = rebuilt(tiny_model("llama"), "self_attn.q_proj", Clipping)
+    graph, recorded = found(model)
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Clipping}
+    agree(graph, recorded)
+
+    class Layer(type(model.model.layers[0])):  # type: ignore[misc]
+        def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(hidden_states.cumsum(dim=1) / 30, *args, **kwargs)
+
+    for layer in model.model.layers:
+        layer.__class__ = Layer
+    with pytest.raises(UnreadableError, match="cumsum in Layer"):
+        found(model)
+
+
+class Clipping(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).clamp(-1, 1)
+
+
+class InPlace(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        x.mul_(0.5)
+        return x
+
+
+def test_a_value_that_is_changed_in_place_is_not_read() -> None:
+    model = rebuilt(tiny_model("llama"), "mlp", InPlace)
+    shape = trace(type(model), model.config, model.dtype).shape
+    recorded = capture(model, shape, frozenset())
+    with pytest.raises(UnreadableError, match="mul_ in InPlace changes a value in place"):
+        read(recorded, frozenset(), MAX_LEN)
+    graph, recorded = found(model)
+    agree(graph, recorded)

@@ -1,0 +1,109 @@
+"""Graphs of operations computed by their definitions, in float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from engine.model.program.capture import Capture
+from engine.model.program.graph import (
+    Attend,
+    Elementwise,
+    Embed,
+    Gated,
+    Gather,
+    Graph,
+    Linear,
+    Norm,
+    Opaque,
+    Operation,
+    Rotation,
+    View,
+)
+from engine.model.program.guess import ACTIVATIONS
+from engine.model.program.rotation import rotate
+
+
+def evaluate(graph: Graph, recorded: Capture) -> Tensor:
+    """The logits of the recorded pass, [samples, vocab_size]."""
+    values: dict[int, Tensor] = {}
+    for operation in graph.operations:
+        values[id(operation.out)] = _result(operation, values, recorded)
+    return values[id(graph.logits)]
+
+
+def _result(operation: Operation, values: dict[int, Tensor], recorded: Capture) -> Tensor:
+    def of(view: View) -> Tensor:
+        return values[id(view.value)][:, view.column : view.column + view.columns]
+
+    match operation:
+        case Embed(table=table, positions=positions):
+            return table[recorded.position_ids if positions else recorded.input_ids].double()
+        case Norm(x=x, groups=groups, weight=weight, bias=bias, eps=eps, center=center):
+            given = of(x).unflatten(1, (groups, -1))
+            given = given - given.mean(-1, keepdim=True) if center else given
+            normal = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + eps)
+            normal = normal if weight is None else normal * weight
+            return (normal if bias is None else normal + bias).flatten(1)
+        case Linear(x=x, residual=residual, alpha=alpha):
+            product = ACTIVATIONS[operation.activation](_product(of(x), operation))
+            return product if residual is None else of(residual) + alpha * product
+        case Gated(x=x):
+            gate, up = _product(of(x), operation).chunk(2, dim=1)
+            return ACTIVATIONS[operation.activation](gate) * up
+        case Elementwise(x=x, y=y, alpha=alpha):
+            function = ACTIVATIONS[operation.activation]
+            if operation.combine == "none":
+                return function(alpha * of(x))
+            other = of(y) if isinstance(y, View) else y
+            assert other is not None
+            if operation.combine == "add":
+                return of(x) + alpha * other
+            return alpha * function(of(x)) * other
+        case Attend():
+            return _attention(
+                operation, of(operation.query), of(operation.key), of(operation.value)
+            )
+        case Gather(x=x):
+            return of(x)[recorded.last_tokens]
+        case Opaque(x=x, module=module):
+            output = module(of(x).to(operation.out.reference.dtype)[None])
+            return (output[0] if isinstance(output, tuple) else output)[0].double()
+
+
+def _product(x: Tensor, operation: Linear | Gated) -> Tensor:
+    weight = torch.cat([weight.double() for weight in operation.weights])
+    bias = torch.cat([bias.double() for bias in operation.biases]) if operation.biases else None
+    return linear(x, weight, bias)
+
+
+def _attention(operation: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def heads(x: Tensor, count: int, rotation: Rotation | None) -> Tensor:
+        split = x.unflatten(1, (count, -1))
+        if rotation is not None:
+            cos, sin = (table[: len(x)].double() for table in (rotation.cos, rotation.sin))
+            split = rotate(split, cos, sin, rotation.interleaved)
+        return split.transpose(0, 1)
+
+    groups = operation.heads // operation.kv_heads
+    q = heads(query, operation.heads, operation.query_rotation)
+    k = heads(key, operation.kv_heads, operation.key_rotation).repeat_interleave(groups, 0)
+    v = heads(value, operation.kv_heads, None).repeat_interleave(groups, 0)
+    scores = q @ k.transpose(1, 2) * operation.scaling
+    if operation.softcap is not None:
+        scores = operation.softcap * torch.tanh(scores / operation.softcap)
+    distance = torch.arange(len(query))[:, None] - torch.arange(len(query))
+    seen = distance >= 0
+    if operation.window is not None:
+        seen &= distance < operation.window
+    scores = scores.masked_fill(~seen, float("-inf"))
+    if operation.sinks is not None:
+        sinks = operation.sinks.double()[:, None, None].expand(-1, len(query), 1)
+        scores = torch.cat((scores, sinks), dim=2)
+    weights = scores.softmax(-1)[..., : len(query)]
+    return (weights @ v).transpose(0, 1).flatten(1)
+
+
+def only(kind: type, graph: Graph) -> list[Operation]:
+    return [operation for operation in graph.operations if isinstance(operation, kind)]
