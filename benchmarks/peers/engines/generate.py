@@ -1,0 +1,62 @@
+"""Worker: transformers' `generate` over a static batch of prompts of equal length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
+
+from benchmarks.peers.load import Load
+from benchmarks.peers.serve import About, Served, Setup, serve
+
+
+class _Clock(StoppingCriteria):
+    """Stops nothing; it is asked after each step and notes when."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        self.times.append(perf_counter())
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+class Generate:
+    def load(self, setup: Setup) -> About:
+        torch.set_num_threads(setup.threads)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(
+            Path(setup.model), dtype=torch.bfloat16
+        )
+        attention = self._model.config._attn_implementation
+        return About(
+            f"transformers {transformers.__version__}, torch {torch.__version__}",
+            f"one static batch, {attention} attention, dynamic cache",
+        )
+
+    def run(self, load: Load) -> list[Served] | None:
+        if not load.is_batch:
+            return None
+        clock = _Clock()
+        start = perf_counter()
+        ids = torch.tensor(load.prompts)
+        with torch.inference_mode():
+            output = self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=load.output_tokens,
+                do_sample=False,
+                pad_token_id=0,
+                stopping_criteria=StoppingCriteriaList([clock]),
+            )
+        times = [time - start for time in clock.times]
+        tokens = output[:, ids.shape[1] :].tolist()
+        return [Served(0.0, list(times), row) for row in tokens]
+
+
+if __name__ == "__main__":
+    serve(Generate())

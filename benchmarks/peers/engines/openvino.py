@@ -1,0 +1,77 @@
+"""Worker: OpenVINO GenAI's continuous batching. An argument is the precision of its cache."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+
+import numpy as np
+import openvino  # type: ignore[import-not-found]
+import openvino_genai  # type: ignore[import-not-found]
+
+from benchmarks.peers.load import Load
+from benchmarks.peers.serve import About, Served, Setup, drive, serve
+
+_BLOCK_SIZE = 32  # its own on processors
+
+
+class OpenVino:
+    def __init__(self, cache_precision: str | None) -> None:
+        self._cache_precision = cache_precision
+
+    def load(self, setup: Setup) -> About:
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.max_num_batched_tokens = setup.budget
+        scheduler.max_num_seqs = setup.max_seqs
+        scheduler.num_kv_blocks = setup.blocks(_BLOCK_SIZE, spare=32)
+        scheduler.dynamic_split_fuse = True
+        scheduler.enable_prefix_caching = True
+        properties = {
+            "INFERENCE_PRECISION_HINT": "bf16",
+            "INFERENCE_NUM_THREADS": setup.threads,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        if self._cache_precision is not None:
+            properties["KV_CACHE_PRECISION"] = self._cache_precision
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            setup.model, scheduler, "CPU", properties
+        )
+        self._names = itertools.count()
+        self.run(Load(((0,),), 1, (0.0,)))  # it has no cache before its first step
+        cache_bytes = self._pipeline.get_metrics().cache_size_in_bytes
+        per_token = cache_bytes / (scheduler.num_kv_blocks * _BLOCK_SIZE)
+        precision = self._cache_precision or "its default"
+        return About(
+            f"openvino-genai {version('openvino-genai')}, openvino {version('openvino')}",
+            f"{setup.budget} tokens a step, dynamic split-fuse, prefix caching, LATENCY hint, bf16 "
+            f"inference, cache in {precision} ({per_token:,.0f} bytes a token)",
+        )
+
+    def run(self, load: Load) -> list[Served]:
+        self._handles: dict[int, openvino_genai.GenerationHandle] = {}
+        return drive(self, load)
+
+    def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None:
+        config = openvino_genai.GenerationConfig()
+        config.do_sample = False
+        config.max_new_tokens = output_tokens
+        config.ignore_eos = True
+        config.set_eos_token_id(0)  # there has to be one
+        ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
+        self._handles[index] = self._pipeline.add_request(next(self._names), ids, config)
+
+    def step(self) -> Iterator[tuple[int, int]]:
+        self._pipeline.step()
+        return (
+            (index, token)
+            for index, handle in self._handles.items()
+            if handle.can_read()
+            for output in handle.read().values()
+            for token in output.generated_ids
+        )
+
+
+if __name__ == "__main__":
+    serve(OpenVino(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -1,0 +1,82 @@
+"""Worker: batchdeck's engine core over the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from benchmarks.peers.load import Load
+from benchmarks.peers.serve import About, Served, Setup, drive, serve
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.knobs import Knobs
+from engine.model.forward import make_forward
+from engine.model.runner import TorchRunner
+from engine.model.trace import trace
+from engine.request import SamplingParams
+from engine.snapshot import ModelCard
+
+_BLOCK_SIZE = 16
+
+
+def build(setup: Setup) -> tuple[EngineCore, str]:
+    """The engine, as the program's loader puts it together, and its attention backend."""
+    torch.set_num_threads(setup.threads)
+    model = AutoModelForCausalLM.from_pretrained(Path(setup.model), dtype=torch.bfloat16)
+    config = EngineConfig(
+        num_blocks=setup.blocks(_BLOCK_SIZE, spare=64),
+        block_size=_BLOCK_SIZE,
+        max_model_len=setup.max_len,
+        max_num_seqs=setup.max_seqs,
+        max_num_batched_tokens=setup.budget,
+        dtype="bfloat16",
+    )
+    shape = trace(type(model), model.config, torch.bfloat16).shape
+    forward = make_forward(model, config, shape)
+    core = EngineCore(
+        config=config,
+        runner=TorchRunner(forward, config, shape),
+        shape=shape,
+        card=ModelCard("bench", "", 0, "bfloat16", "cpu", forward.attention, setup.max_len, 0, 0),
+        key="bench",
+        eos_token_ids=frozenset(),
+        knobs=Knobs(max_num_seqs=setup.max_seqs, max_num_batched_tokens=setup.budget),
+        clock=time.perf_counter,
+    )
+    return core, forward.attention
+
+
+class Batchdeck:
+    """Steps the core as the engine's thread does."""
+
+    def load(self, setup: Setup) -> About:
+        self._core, attention = build(setup)
+        versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+        return About(
+            versions,
+            f"{attention}, {setup.budget} tokens a step, prefix caching, bf16 cache of "
+            f"{_BLOCK_SIZE}s",
+        )
+
+    def run(self, load: Load) -> list[Served]:
+        return drive(self, load)
+
+    def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None:
+        sampling = SamplingParams(temperature=0.0, max_tokens=output_tokens)
+        self._core.submit(str(index), prompt, sampling)
+
+    def step(self) -> Iterator[tuple[int, int]]:
+        outputs = self._core.step()
+        for output in outputs:
+            if output.end is not None and output.end.error is not None:
+                raise RuntimeError(output.end.error.message)
+        return ((int(output.request_id), token) for output in outputs for token in output.token_ids)
+
+
+if __name__ == "__main__":
+    serve(Batchdeck())

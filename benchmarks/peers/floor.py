@@ -1,0 +1,74 @@
+"""Floor: how fast this machine reads and multiplies, and what that allows a load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.peers.load import Load
+from benchmarks.smoke import read_bandwidth
+from engine.plan import Row
+from engine.shape import ModelShape, StepCost
+
+_SIZES = (1024, 2048, 4096)
+_TIMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was measured of it.
+
+    Attributes:
+        bandwidth: bytes a second that all threads together read.
+        matrix_rate: floating-point operations a second of bfloat16 matrix products.
+    """
+
+    bandwidth: float
+    matrix_rate: float
+
+    @classmethod
+    def measure(cls) -> Machine:
+        return cls(read_bandwidth(torch.device("cpu")), _matrix_rate())
+
+    @classmethod
+    def best(cls, machines: Iterable[Machine]) -> Machine:
+        """The most that was seen: what disturbs a measurement only makes it slower."""
+        machines = tuple(machines)
+        return cls(
+            max(machine.bandwidth for machine in machines),
+            max(machine.matrix_rate for machine in machines),
+        )
+
+    def seconds(self, cost: StepCost) -> float:
+        """Least time of a step: it reads and multiplies at once."""
+        return max(cost.bytes / self.bandwidth, cost.flops / self.matrix_rate)
+
+
+def decode_cost(shape: ModelShape, load: Load) -> StepCost:
+    """Of a step that decodes one token of every sequence, half-way through the outputs."""
+    half = load.output_tokens // 2
+    return shape.cost(
+        Row(seq, len(prompt) + half, 1, (), True, False) for seq, prompt in enumerate(load.prompts)
+    )
+
+
+def prefill_cost(shape: ModelShape, load: Load) -> StepCost:
+    """Of all prompts, with nothing cached."""
+    return shape.cost(
+        Row(seq, 0, len(prompt), (), True, True) for seq, prompt in enumerate(load.prompts)
+    )
+
+
+def _matrix_rate() -> float:
+    """The best of square products of several sizes by torch, which has oneDNN compute them."""
+    best = 0.0
+    for size in _SIZES:
+        a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))
+        for _ in range(_TIMES):
+            start = time.perf_counter()
+            a @ b
+            best = max(best, 2 * size**3 / (time.perf_counter() - start))
+    return best

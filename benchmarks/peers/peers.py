@@ -1,0 +1,100 @@
+"""Peers: who is compared, where each gets its packages and its form of the model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.environment import Environment, Say, follow
+
+OURS = "batchdeck"
+
+OPENVINO = Environment(
+    "openvino",
+    ("openvino-genai==2026.4.1.0", "optimum-intel==2.2.0", "torch>=2.11,<2.14"),
+    # optimum-intel asks for it, but PyPI's does not load beside a CPU build of torch, and
+    # transformers imports whatever torchvision it finds. Nothing here has pictures.
+    unwanted=("torchvision",),
+)
+LLAMA = Environment(
+    "llama",
+    ("llama-cpp-python==0.3.36", "gguf==0.19.0"),
+    # From source, for this processor's instructions: AVX512-BF16 among them.
+    # A wheel in pip's cache may have been built otherwise.
+    options=("--no-binary", "llama-cpp-python", "--no-cache-dir"),
+    variables={
+        "CMAKE_ARGS": "-DGGML_NATIVE=ON -DGGML_LLAMAFILE=ON -DLLAVA_BUILD=OFF",
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count()),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One to compare.
+
+    Attributes:
+        module: its worker, in `benchmarks.peers.engines`.
+        environment: None is batchdeck's own interpreter, whose transformers is the peer.
+        converter: module that writes the model as this peer reads it; None reads the checkpoint.
+        model: file or folder that the converter writes, in the environment's folder.
+        arguments: of the worker.
+    """
+
+    name: str
+    module: str
+    environment: Environment | None = None
+    converter: str = ""
+    model: str = ""
+    arguments: tuple[str, ...] = ()
+
+    def set_up(self, cache: Path, checkpoint: Path, say: Say) -> tuple[Path, Path]:
+        """
+        Returns:
+            The interpreter, and the model for `load`.
+
+        Raises:
+            PeerMissingError: it cannot be had here.
+        """
+        if self.environment is None:
+            return Path(sys.executable), checkpoint
+        python = self.environment.python(cache, say)
+        folder = cache / self.environment.name
+        model = folder / self.model
+        # Older than the checkpoint, it is of another.
+        if not model.exists() or model.stat().st_mtime < checkpoint.stat().st_mtime:
+            say(f"{self.name}: converting the model")
+            command = [str(python), "-m", f"{_ENGINES}.{self.converter}", checkpoint, model]
+            follow([str(part) for part in command], folder / "convert.log", self.name, say)
+        return python, model
+
+    def command(self, python: Path) -> list[str]:
+        return [str(python), "-m", f"{_ENGINES}.{self.module}", *self.arguments]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment of its worker, besides the number of threads.
+
+        Other programs wait with OpenMP as it comes (some ms of spinning before threads sleep), not
+        as batchdeck does; said in full, for `benchmarks` sets what is not set.
+        """
+        if self.name == OURS:
+            return {}
+        return {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000"}
+
+
+_ENGINES = "benchmarks.peers.engines"
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer(OURS, "ours"),
+        Peer("generate", "generate"),
+        Peer("continuous", "continuous"),
+        Peer("openvino", "openvino", OPENVINO, "openvino_model", "model"),
+        Peer("openvino-bf16", "openvino", OPENVINO, "openvino_model", "model", ("bf16",)),
+        Peer("llama.cpp", "llama", LLAMA, "llama_model", "model.gguf"),
+    )
+}

@@ -1,0 +1,93 @@
+"""Reference: what the model says in float32, for peers to be compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from benchmarks.peers.load import Load
+from engine.model.trace import trace
+from engine.shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How a peer's greedy tokens compare.
+
+    Attributes:
+        first: whether its first token is the reference's, or as good in bfloat16.
+        is_exact: whether it is the very same.
+        equal: tokens from the first on that are the same.
+    """
+
+    first: bool
+    is_exact: bool
+    equal: int
+    total: int
+
+    def __str__(self) -> str:
+        if not self.first:
+            return "ITS FIRST TOKEN IS ANOTHER: this is not the same model"
+        same = "the same first token" if self.is_exact else "a first token as likely in bfloat16"
+        return f"{same} as float32, {self.equal} of {self.total} in a row"
+
+
+class Reference:
+    """Greedy tokens of one prompt by transformers in float32.
+
+    Args:
+        checkpoint: folder.
+        load: one request.
+
+    Attributes:
+        tolerance: the most by which transformers' own logits in bfloat16 are off.
+    """
+
+    def __init__(self, checkpoint: Path, load: Load) -> None:
+        prompt = torch.tensor(load.prompts)
+        rough = _logits(checkpoint, prompt, torch.bfloat16)
+        model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+        with torch.inference_mode():
+            self.logits: Tensor = model(prompt, logits_to_keep=1).logits[0, -1]
+            output = model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=load.output_tokens,
+                do_sample=False,
+                pad_token_id=0,
+            )
+        self.tokens: list[int] = output[0, prompt.shape[1] :].tolist()
+        self.tolerance = float((self.logits - rough).abs().max())
+
+    def compare(self, tokens: list[int]) -> Agreement:
+        return agreement(self.tokens, tokens, self.logits, self.tolerance)
+
+
+def agreement(wanted: list[int], tokens: list[int], logits: Tensor, tolerance: float) -> Agreement:
+    """
+    Args:
+        logits: [vocab_size] of the first token.
+        tolerance: how far each of two logits may be off.
+    """
+    short = float(logits.max() - logits[tokens[0]])
+    equal = 0
+    while equal < min(len(wanted), len(tokens)) and wanted[equal] == tokens[equal]:
+        equal += 1
+    return Agreement(short <= 2 * tolerance, tokens[0] == wanted[0], equal, len(wanted))
+
+
+def model_shape(checkpoint: Path) -> ModelShape:
+    config = Qwen2Config.from_pretrained(checkpoint)
+    return trace(Qwen2ForCausalLM, config, torch.bfloat16).shape
+
+
+def _logits(checkpoint: Path, prompt: Tensor, dtype: torch.dtype) -> Tensor:
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype)
+    with torch.inference_mode():
+        logits: Tensor = model(prompt, logits_to_keep=1).logits[0, -1]
+    return logits.float()

@@ -1,0 +1,105 @@
+"""Run: one load served once by one peer, and what follows from its tokens' times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from benchmarks.peers.serve import Served
+from engine.telemetry import percentile
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """
+    Attributes:
+        peak_bytes: most resident memory during the run; None where the system does not say.
+    """
+
+    requests: tuple[Served, ...]
+    peak_bytes: int | None = None
+
+    @classmethod
+    def from_json(cls, run: dict[str, Any]) -> Run:
+        return cls(tuple(Served(**request) for request in run["requests"]), run["peak_bytes"])
+
+    @property
+    def seconds(self) -> float:
+        """From the first arrival to the last token."""
+        first = min(request.arrival for request in self.requests)
+        return max(request.times[-1] for request in self.requests) - first
+
+    @property
+    def decoding(self) -> tuple[float, float] | None:
+        """When every request had its first token and none its last, if it was ever so.
+
+        None too where requests came one by one: then each peer decodes another batch.
+        """
+        if any(request.arrival for request in self.requests):
+            return None
+        start = max(request.times[0] for request in self.requests)
+        end = min(request.times[-1] for request in self.requests)
+        return (start, end) if start < end else None
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Figures of a run; NaN where there is none. Seconds, bytes, and output tokens a second.
+
+    Attributes:
+        rate: of the whole run.
+        decode_rate: while all requests decoded and no prompt was computed.
+        decode_step: median time from a request's token to its next, in that while.
+        tpot_p50, tpot_p99: of requests' mean times from token to token.
+        peak_bytes: most resident memory.
+    """
+
+    rate: float
+    decode_rate: float
+    decode_step: float
+    ttft_p50: float
+    ttft_p99: float
+    tpot_p50: float
+    tpot_p99: float
+    peak_bytes: float
+
+    @classmethod
+    def of(cls, run: Run) -> Measures:
+        decode_rate = decode_step = math.nan
+        if run.decoding is not None:
+            start, end = run.decoding
+            times = [[t for t in request.times if start <= t <= end] for request in run.requests]
+            after = sum(t > start for request in times for t in request)
+            gaps = [b - a for request in times for a, b in itertools.pairwise(request)]
+            decode_rate = after / (end - start)
+            decode_step = statistics.median(gaps) if gaps else math.nan
+        ttfts = sorted(request.times[0] - request.arrival for request in run.requests)
+        tpots = sorted(
+            (request.times[-1] - request.times[0]) / (len(request.times) - 1)
+            for request in run.requests
+            if len(request.times) > 1
+        )
+        return cls(
+            rate=sum(len(request.tokens) for request in run.requests) / run.seconds,
+            decode_rate=decode_rate,
+            decode_step=decode_step,
+            ttft_p50=percentile(ttfts, 0.5),
+            ttft_p99=percentile(ttfts, 0.99),
+            tpot_p50=percentile(tpots, 0.5),
+            tpot_p99=percentile(tpots, 0.99),
+            peak_bytes=math.nan if run.peak_bytes is None else run.peak_bytes,
+        )
+
+    @classmethod
+    def median(cls, rounds: Sequence[Measures]) -> Measures:
+        """The median of each figure over rounds."""
+        return cls(
+            **{
+                field.name: statistics.median(getattr(one, field.name) for one in rounds)
+                for field in fields(cls)
+            }
+        )

@@ -1,0 +1,168 @@
+"""serve: a worker's side of the line protocol, and how it drives an engine through a load.
+
+A line on stdin is a command, its answer a line on stdout, both JSON:
+
+    {"do": "load", "setup": {...}}  ->  {"about": {"version": ..., "settings": ...}}
+    {"do": "run", "load": {...}}    ->  {"run": {"requests": [...], "peak_bytes": ...}}, or
+                                        {"run": null}: this peer cannot take this load
+    {"do": ...} that fails          ->  {"error": ...}
+
+It ends with stdin. Standard output of the worker's libraries goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any, Protocol, TextIO
+
+from benchmarks.peers.load import Load
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What an engine is loaded for. Memory is for the largest load of the whole benchmark.
+
+    Attributes:
+        model: the model in the peer's own form.
+        max_seqs: sequences at once.
+        max_len: tokens of one sequence.
+        cache_lengths: tokens of each sequence of the load whose cache is largest.
+        budget: most tokens of a step, where the engine lets it be chosen.
+    """
+
+    model: str
+    threads: int
+    max_seqs: int
+    max_len: int
+    cache_lengths: tuple[int, ...]
+    budget: int = 2048
+
+    def blocks(self, block_size: int, spare: int) -> int:
+        """Cache blocks for the largest load, and `spare` ones."""
+        return sum(-(-length // block_size) for length in self.cache_lengths) + spare
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What an engine is.
+
+    Attributes:
+        settings: what was chosen for it, in words.
+    """
+
+    version: str
+    settings: str
+
+
+@dataclass(slots=True)
+class Served:
+    """One request: when it came, and each of its tokens, in seconds after the start of the run."""
+
+    arrival: float
+    times: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+
+class Server(Protocol):
+    """A peer's engine in its worker."""
+
+    def load(self, setup: Setup) -> About: ...
+
+    def run(self, load: Load) -> list[Served] | None:
+        """Serve a load; None if the engine cannot take it."""
+        ...
+
+
+class Stepping(Protocol):
+    """An engine that computes when it is told to."""
+
+    def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None: ...
+
+    def step(self) -> Iterable[tuple[int, int]]:
+        """Compute one step of the batch.
+
+        Returns:
+            (request, token) for each new token.
+        """
+        ...
+
+
+def drive(engine: Stepping, load: Load) -> list[Served]:
+    """Submit each request when it comes, and step as long as any is unfinished."""
+    served = [Served(arrival) for arrival in load.arrivals]
+    coming = deque(range(len(served)))
+    running = 0
+    start = perf_counter()
+    while coming or running:
+        while coming and served[coming[0]].arrival <= perf_counter() - start:
+            index = coming.popleft()
+            engine.submit(index, load.prompts[index], load.output_tokens)
+            running += 1
+        if not running:
+            sleep(max(0.0, served[coming[0]].arrival - (perf_counter() - start)))
+            continue
+        news = engine.step()
+        now = perf_counter() - start
+        for index, token in news:
+            served[index].times.append(now)
+            served[index].tokens.append(token)
+            running -= len(served[index].tokens) == load.output_tokens
+    return served
+
+
+def serve(server: Server) -> None:
+    """Answer commands until stdin ends."""
+    # Libraries write to file descriptor 1 whatever Python's sys.stdout is.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    answer(server, sys.stdin, answers)
+
+
+def answer(server: Server, commands: Iterable[str], answers: TextIO) -> None:
+    for line in commands:
+        try:
+            told = _do(server, json.loads(line))
+        except Exception as error:
+            traceback.print_exc()
+            told = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(told), file=answers, flush=True)
+
+
+def _do(server: Server, command: dict[str, Any]) -> dict[str, Any]:
+    if command["do"] == "load":
+        return {"about": asdict(server.load(Setup(**command["setup"])))}
+    load = Load.from_json(command["load"])
+    reset_peak()
+    served = server.run(load)
+    if served is None:
+        return {"run": None}
+    for request in served:
+        if len(request.tokens) != load.output_tokens:
+            raise ValueError(f"{len(request.tokens)} tokens instead of {load.output_tokens}")
+    return {"run": {"requests": [asdict(request) for request in served], "peak_bytes": peak()}}
+
+
+def reset_peak() -> None:
+    """Let the peak of resident memory begin anew (proc(5), clear_refs)."""
+    clear_refs = Path("/proc/self/clear_refs")
+    if clear_refs.is_file():
+        clear_refs.write_text("5")
+
+
+def peak() -> int | None:
+    """Most resident bytes since `reset_peak`; None where the system does not say."""
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return None
+    for line in status.read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None

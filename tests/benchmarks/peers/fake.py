@@ -1,0 +1,53 @@
+"""A worker without a model: token i of a reply is i, each 2 ms. Arguments choose how it fails."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from benchmarks.peers.load import Load
+from benchmarks.peers.serve import About, Served, Setup, drive, serve
+
+STEP_SECONDS = 0.002
+
+
+class Fake:
+    def __init__(self, behaviour: str) -> None:
+        self._behaviour = behaviour
+        self._runs = 0
+        self._left: dict[int, list[int]] = {}
+
+    def load(self, setup: Setup) -> About:
+        if self._behaviour == "refuse":
+            raise RuntimeError("no such model")
+        ctypes.CDLL(None).puts(b"a library greets on file descriptor 1")
+        ctypes.CDLL(None).fflush(None)
+        print("and so does Python")
+        return About("1.0", f"{setup.threads} threads of {setup.model}")
+
+    def run(self, load: Load) -> list[Served] | None:
+        self._runs += 1
+        if self._behaviour == "end" or (self._behaviour == "end-later" and self._runs > 1):
+            print("out of luck", file=sys.stderr, flush=True)
+            sys.exit(3)
+        if self._behaviour == "batch" and not load.is_batch:
+            return None
+        served = drive(self, load)
+        if self._behaviour == "short":
+            del served[0].tokens[-1]
+        return served
+
+    def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None:
+        self._left[index] = list(range(output_tokens))
+
+    def step(self) -> Iterator[tuple[int, int]]:
+        time.sleep(STEP_SECONDS)
+        news = [(index, left.pop(0)) for index, left in self._left.items()]
+        self._left = {index: left for index, left in self._left.items() if left}
+        return iter(news)
+
+
+if __name__ == "__main__":
+    serve(Fake(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -1,0 +1,91 @@
+"""The floor's arithmetic and the table's lines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.peers.floor import Machine, decode_cost, prefill_cost
+from benchmarks.peers.load import Load
+from benchmarks.peers.reference import agreement
+from benchmarks.peers.run import Measures
+from benchmarks.peers.table import table
+from engine.simulation.shapes import SHAPES
+
+SHAPE = SHAPES["387m"]
+MACHINE = Machine(bandwidth=25e9, matrix_rate=2.5e12)
+EIGHT = Load(((1,) * 128,) * 8, 64, (0.0,) * 8)
+MEASURES = Measures(100.0, 160.0, 0.050, 0.2, 0.3, 0.05, 0.06, 1.5e9)
+
+
+def test_a_decode_step_reads_weights_and_live_context_once() -> None:
+    cost = decode_cost(SHAPE, EIGHT)
+    # Half-way a token attends to 128 + 32 before it and to itself, and its own are written.
+    context = 8 * (128 + 32 + 1) + 8
+    assert cost.bytes == SHAPE.weight_bytes + context * SHAPE.kv_bytes_per_token
+    assert MACHINE.seconds(cost) == pytest.approx(cost.bytes / 25e9)
+
+
+def test_a_prefill_is_bound_by_its_products() -> None:
+    load = Load(((1,) * 2048,), 1, (0.0,))
+    cost = prefill_cost(SHAPE, load)
+    assert cost.flops > 2 * SHAPE.num_active_params * 2048
+    assert MACHINE.seconds(cost) == pytest.approx(cost.flops / 2.5e12)
+
+
+def test_the_best_machine_has_the_best_of_each() -> None:
+    assert Machine.best([Machine(1.0, 4.0), Machine(2.0, 3.0)]) == Machine(2.0, 4.0)
+
+
+def test_one_line_a_peer() -> None:
+    slower = replace(MEASURES, rate=40.0, decode_step=math.nan, peak_bytes=math.nan)
+    measures = {"batchdeck": MEASURES, "slower": slower, "static": None}
+    lines = table(EIGHT, measures, SHAPE, MACHINE).splitlines()[2:]
+    floor = MACHINE.seconds(decode_cost(SHAPE, EIGHT))
+    assert lines[0].split() == [
+        *("batchdeck", "100.0", "160.0", "200.0", "300.0", "50.0", "60.0", "1,500"),
+        *(f"{0.050 / floor:.2f}x", "1.00"),
+    ]
+    assert lines[1].split()[-3:] == ["-", "-", "2.50"]
+    assert lines[2].split() == ["static", "n/a"]
+
+
+def test_columns_are_under_their_heads() -> None:
+    lines = table(EIGHT, {"batchdeck": MEASURES}, SHAPE, MACHINE).splitlines()
+    assert lines[0].index("TTFT p50") + len("TTFT p50") == lines[2].index("200.0") + len("200.0")
+    assert len(lines[0]) == len(lines[2])
+
+
+def test_without_batchdeck_there_is_no_ratio() -> None:
+    line = table(EIGHT, {"other": MEASURES}, SHAPE, MACHINE).splitlines()[2]
+    assert line.split()[-1] == "-"
+
+
+def test_a_prefill_is_told_as_a_share_of_the_matrix_rate() -> None:
+    load = Load(((1,) * 2048,), 1, (0.0,))
+    seconds = prefill_cost(SHAPE, load).flops / (0.5 * MACHINE.matrix_rate)
+    measures = replace(MEASURES, ttft_p50=seconds, decode_step=math.nan)
+    assert "50% rate" in table(load, {"batchdeck": measures}, SHAPE, MACHINE)
+
+
+LOGITS = torch.tensor([1.0, 5.0, 4.95, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "first", "is_exact", "equal"),
+    [
+        ([1, 7, 8], True, True, 3),
+        ([1, 7, 9], True, True, 2),
+        ([2, 7, 8], True, False, 0),
+        ([3, 7, 8], False, False, 0),
+    ],
+)
+def test_a_first_token_agrees_within_what_bfloat16_may_be_off(
+    tokens: list[int], first: bool, is_exact: bool, equal: int
+) -> None:
+    found = agreement([1, 7, 8], tokens, LOGITS, tolerance=0.03)
+    assert (found.first, found.is_exact, found.equal, found.total) == (first, is_exact, equal, 3)
+    assert ("ANOTHER" in str(found)) is not first
