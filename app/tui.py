@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
@@ -116,6 +116,11 @@ class Tui(App[int]):
             self._client.pin("system", self._pinned)
         # The screen is painted; from here on the engine's thread may import torch.
         self._client.load(self._load_request)
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, (events.Key, events.MouseDown, events.Paste)):
+            self.deck.pump.attend()
+        await super().on_event(event)
 
     def post_display_hook(self) -> None:
         self.deck.pump.frames += 1

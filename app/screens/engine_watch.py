@@ -46,6 +46,11 @@ class EngineWatch:
         """Whether the engine computes on the cores that this program runs on."""
         return self.snapshot is not None and self.snapshot.model.device == "cpu"
 
+    @property
+    def is_computing(self) -> bool:
+        """Whether there were steps in the last seconds."""
+        return bool(self._recent)
+
     def look(self) -> list[StepRecord]:
         """Take in what is new; returns the steps that are."""
         self.status = self._client.status()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
+from collections.abc import Callable
 
 from textual.screen import Screen
+from textual.timer import Timer
 
 from app.devices import Devices
-from app.screens.cadence import Cadence
+from app.machine import num_cores
+from app.screens.cadence import Cadence, Thrift
 from app.screens.chat import ChatPane
 from app.screens.engine_watch import EngineWatch
 from app.screens.log_feed import LogFeed
@@ -29,6 +33,9 @@ class Pump:
     The engine's threads touch no widget and wake no loop: `call_from_thread` would block them, and
     a posted message costs a wake of the loop for each token.
 
+    Args:
+        clock: monotonic seconds.
+
     Attributes:
         seen: whether the terminal has the focus; what nobody looks at is painted more rarely.
         frames: repaints of the screen so far, counted by the app.
@@ -42,6 +49,7 @@ class Pump:
         mqtt: MqttWatch,
         chat: ChatPane,
         panels: Panels,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seen = True
         self.frames = 0
@@ -51,11 +59,15 @@ class Pump:
         self._mqtt = mqtt
         self._chat = chat
         self._panels = panels
+        self._clock = clock
         self._devices = Devices()
         self._log = LogFeed()
         self._lag = LoopLag()
-        self._due = {"engine": 0.0, "table": 0.0, "devices": 0.0}
-        self._frames_before = (0, time.monotonic())
+        self._thrift = Thrift(num_cores(), clock)
+        self._timer: Timer | None = None
+        self._turn_at = 0.0
+        self._done = {"engine": -math.inf, "table": -math.inf, "devices": -math.inf}
+        self._frames_before = (0, clock())
         self._status = EngineStatus(EnginePhase.EMPTY)
 
     def start(self) -> None:
@@ -70,10 +82,20 @@ class Pump:
 
     @property
     def cadence(self) -> Cadence:
-        return Cadence.fit(on_cpu=self._engine.on_cpu, seen=self.seen)
+        on_cpu, stretch = self._engine.on_cpu, self._thrift.stretch
+        return Cadence.fit(on_cpu=on_cpu, seen=self.seen, stretch=stretch)
+
+    def attend(self) -> None:
+        """A key was pressed: come as soon as usual to show what it did."""
+        self._thrift.attend()
+        moment = self._clock() + self._pause()
+        if self._timer is not None and moment < self._turn_at:
+            self._timer.stop()
+            self._come_at(moment)
 
     def turn(self, *, everything: bool = False) -> None:
         """Carry over what is due, or `everything`."""
+        self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
         cadence, current = self.cadence, self._sessions.current
         news = self._sessions.poll()
         looked = self._is_due("engine", cadence.engine, everything)
@@ -92,7 +114,11 @@ class Pump:
 
     def _come_again(self) -> None:
         self.turn()
-        self._screen.set_timer(self._pause(), self._come_again)
+        self._come_at(self._clock() + self._pause())
+
+    def _come_at(self, moment: float) -> None:
+        self._turn_at = moment
+        self._timer = self._screen.set_timer(moment - self._clock(), self._come_again)
 
     def _pause(self) -> float:
         chat, cadence = self._sessions.current.chat, self.cadence
@@ -101,10 +127,10 @@ class Pump:
         return cadence.stream if self._sessions.num_busy else cadence.idle
 
     def _is_due(self, what: str, interval: float, everything: bool) -> bool:
-        now = time.monotonic()
-        if now < self._due[what] and not everything:
+        now = self._clock()
+        if now < self._done[what] + interval and not everything:
             return False
-        self._due[what] = now + interval
+        self._done[what] = now
         return True
 
     def _look(self) -> None:
@@ -131,7 +157,7 @@ class Pump:
         if not panel.is_on_screen:
             return
         frames, then = self._frames_before
-        now = time.monotonic()
+        now = self._clock()
         self._frames_before = self.frames, now
         rate = (self.frames - frames) / max(now - then, 1e-3)
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from app.screens.cadence import Cadence
 from app.screens.engine_watch import EngineWatch
 from engine.client import ChatMessage, LoadRequest, Submission
 from engine.snapshot import EnginePhase
@@ -118,7 +117,15 @@ def test_each_knob_change_is_told_once() -> None:
     assert [change.undoes for change in watch.new_knob_changes()] == [True]
 
 
-def test_the_screen_looks_half_as_often_where_it_shares_the_cores() -> None:
-    usual, shared = Cadence.fit(on_cpu=False, seen=True), Cadence.fit(on_cpu=True, seen=True)
-    assert shared.stream == 2 * usual.stream == 0.2
-    assert Cadence.fit(on_cpu=False, seen=False).engine > usual.engine
+def test_it_computes_while_there_are_steps() -> None:
+    engine, clock = ScriptedEngine(), VirtualClock()
+    watch = EngineWatch(engine, clock)
+    watch.look()
+    assert not watch.is_computing
+    asked(engine)
+    engine.advance()
+    watch.look()
+    assert watch.is_computing
+    clock.advance(2.5)
+    watch.look()
+    assert not watch.is_computing

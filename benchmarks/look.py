@@ -1,0 +1,29 @@
+"""Look: what the program that `benchmarks.screen` measures says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.snapshot import EnginePhase
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The program at a moment.
+
+    Attributes:
+        time: monotonic seconds, the clock of the step records.
+        phase: of the engine.
+        step: number of the last step.
+        running: requests in it.
+        threads: CPU seconds of each thread that Python knows.
+        process: CPU seconds of all threads.
+    """
+
+    time: float
+    phase: EnginePhase
+    step: int
+    running: int
+    threads: Mapping[str, float]
+    process: float

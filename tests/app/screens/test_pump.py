@@ -1,0 +1,81 @@
+"""When the pump comes, by a clock and with timers in the hands of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.screens.cadence import MOST, Cadence, Thrift
+from app.screens.pump import Pump
+from tests.app.screens.stage import Stage, staged
+from tests.support.clock import VirtualClock
+
+
+class Alarm:
+    """A timer that has been set."""
+
+    def __init__(self, delay: float, call: Callable[[], None]) -> None:
+        self.delay = delay
+        self.call = call
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Alarms:
+    """Those that a stage's pump has set, oldest first, while the screen is stretched."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = VirtualClock()
+        self.set: list[Alarm] = []
+        self.pump = stage.deck.pump
+        monkeypatch.setattr(self.pump, "_clock", self.clock)
+        monkeypatch.setattr(stage.deck, "set_timer", self._set)
+        cpu = VirtualClock(0.0)
+        thrift = Thrift(1, self.clock, cpu)
+        monkeypatch.setattr(self.pump, "_thrift", thrift)
+        thrift.measure(computing=True)
+        self.clock.advance(2.0)
+        cpu.advance(2.0)
+        thrift.measure(computing=True)
+        assert thrift.stretch == MOST
+
+    def _set(self, delay: float, call: Callable[[], None]) -> Alarm:
+        self.set.append(Alarm(delay, call))
+        return self.set[-1]
+
+
+async def test_a_key_brings_the_next_turn_forward_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path) as stage:
+        usual = Cadence.fit(on_cpu=True, seen=True)
+        await stage.send("a b c d e f")
+        await stage.turn(3)
+        alarms = Alarms(stage, monkeypatch)
+        # What `_come_again` does, which the stage keeps from running by itself.
+        alarms.pump._come_at(alarms.clock.now + alarms.pump._pause())
+        assert alarms.set[-1].delay == pytest.approx(MOST * usual.stream)
+        alarms.clock.advance(0.1)
+        alarms.pump.attend()
+        first, second = alarms.set
+        assert first.is_stopped
+        assert second.delay == pytest.approx(usual.stream)
+        # Else one who types would never see anything move.
+        alarms.clock.advance(0.1)
+        alarms.pump.attend()
+        assert alarms.set == [first, second]
+        assert not second.is_stopped
+
+
+async def test_every_key_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staged(tmp_path) as stage:
+        attended: list[Pump] = []
+        # A builtin in a class is no method, and would be called without the pump.
+        monkeypatch.setattr(Pump, "attend", lambda pump: attended.append(pump))
+        await stage.press("x")
+        await stage.press("f2")
+        assert attended == 2 * [stage.deck.pump]
