@@ -8,16 +8,19 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig
 
 from benchmarks.peers.load import Load
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.knobs import Knobs
+from engine.model.checkpoint import open_checkpoint
 from engine.model.forward import make_forward
+from engine.model.gate import find_class
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
+from engine.model.weights import load_weights
 from engine.request import SamplingParams
 from engine.snapshot import ModelCard
 
@@ -27,7 +30,18 @@ _BLOCK_SIZE = 16
 def build(setup: Setup) -> tuple[EngineCore, str]:
     """The engine, as the program's loader puts it together, and its attention backend."""
     torch.set_num_threads(setup.threads)
-    model = AutoModelForCausalLM.from_pretrained(Path(setup.model), dtype=torch.bfloat16)
+    folder = Path(setup.model)
+    stated = AutoConfig.from_pretrained(folder)
+    model_class = find_class(stated)
+    # Read, not mapped: a mapped file counts as memory for as long as one of its weights is held.
+    model = load_weights(
+        model_class,
+        stated,
+        open_checkpoint(folder),
+        torch.bfloat16,
+        torch.device("cpu"),
+        lambda *_: None,
+    )
     config = EngineConfig(
         num_blocks=setup.blocks(_BLOCK_SIZE, spare=64),
         block_size=_BLOCK_SIZE,
@@ -36,7 +50,7 @@ def build(setup: Setup) -> tuple[EngineCore, str]:
         max_num_batched_tokens=setup.budget,
         dtype="bfloat16",
     )
-    shape = trace(type(model), model.config, torch.bfloat16).shape
+    shape = trace(model_class, stated, torch.bfloat16).shape
     forward = make_forward(model, config, shape)
     core = EngineCore(
         config=config,

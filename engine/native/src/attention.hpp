@@ -121,12 +121,8 @@ class Attention {
     for (int64_t b = greater(step * kStepBlocks, item_.begin); b < last; b++) prefetch_block(b);
   }
   void prefetch_block(int64_t block) const {
-    const auto* key = reinterpret_cast<const char*>(keys(block));
-    const auto* value = reinterpret_cast<const char*>(values(block));
-    const int64_t key_bytes = depth_ * kBlock * 4;
-    const int64_t value_bytes = value_unit(cache_.value_dim) * int64_t(sizeof(T));
-    for (int64_t i = 0; i < key_bytes; i += 64) __builtin_prefetch(key + i, 0, 3);
-    for (int64_t i = 0; i < value_bytes; i += 64) __builtin_prefetch(value + i, 0, 3);
+    fetch(keys(block), depth_ * kBlock);
+    fetch(values(block), value_unit(cache_.value_dim) / kUnit<T>);
   }
 
   // Queries row by row, filled up with zeros, and nothing seen so far.
@@ -155,14 +151,17 @@ class Attention {
   void take(int64_t number) {
     const int64_t base = number * kStepBlocks;
     Step step{.low = greater(item_.begin - base, 0), .high = lesser(item_.end - base, kStepBlocks),
-              .keys = {}, .values = {}};
+              .keys = {}, .values = {}, .next_keys = {}, .next_values = {}};
     for (int64_t b = 0; b < kStepBlocks; b++) {
       const bool is_read = b >= step.low && b < step.high;
       // Where tiles want a pair and only one block is read, the other's scores are masked.
       const int64_t block = base + (is_read ? b : step.low);
       step.keys[b] = keys(block);
       step.values[b] = is_read ? values(block) : nullptr;
-      if (block + kStepBlocks < item_.end && is_read) prefetch_block(block + kStepBlocks);
+      const int64_t next = is_read ? lesser(block + kStepBlocks, item_.end - 1) : block;
+      step.next_keys[b] = keys(next);
+      step.next_values[b] = values(next);
+      if (!kTiled<T> && is_read && block + kStepBlocks < item_.end) prefetch_block(next);
     }
     prepare_values<T>(step, length_ - base * kBlock, cache_.value_dim, values_);
     for (int64_t row = 0; row < rows_; row += kTileRows) {

@@ -34,7 +34,16 @@ struct Step {
   int64_t low, high;
   const uint32_t* keys[kStepBlocks];
   const uint32_t* values[kStepBlocks];
+  // What the next step reads in these places: tiles' loops fetch it as they go.
+  const uint32_t* next_keys[kStepBlocks];
+  const uint32_t* next_values[kStepBlocks];
 };
+
+// Into the second cache, a few lines at a time between products: all of a step's in one go, the
+// products wait for them.
+inline void fetch(const uint32_t* from, int64_t units) {
+  for (int64_t i = 0; i < units; i += 16) __builtin_prefetch(from + i, 0, 2);
+}
 
 // The first `count` units of 16, the rest 0.
 inline u32x16 load_units(const uint32_t* from, int64_t count) {
@@ -174,7 +183,8 @@ constexpr int64_t kTileUnits = 256;
 // scores of M tiles of 16 rows and two blocks. `query` has rows of `depth` units.
 template <int M>
 inline void score_tiles(const uint32_t* query, int64_t depth, const uint32_t* keys,
-                        const uint32_t* more_keys, float* scores) {
+                        const uint32_t* more_keys, const uint32_t* next, const uint32_t* more_next,
+                        float* scores) {
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (M == 2) {
@@ -185,7 +195,9 @@ inline void score_tiles(const uint32_t* query, int64_t depth, const uint32_t* ke
     _tile_loadd(4, query + d, depth * 4);
     _tile_loadd(6, keys + d * kBlock, 64);
     _tile_loadd(7, more_keys + d * kBlock, 64);
+    fetch(next + d * kBlock, kTileUnits);
     _tile_dpbf16ps(0, 4, 6);
+    fetch(more_next + d * kBlock, kTileUnits);
     _tile_dpbf16ps(1, 4, 7);
     if constexpr (M == 2) {
       _tile_loadd(5, query + 16 * depth + d, depth * 4);
@@ -235,12 +247,13 @@ inline void weigh_tiles(const uint32_t* weights, int64_t first, int64_t last,
 // Values of pairs of blocks as tiles, [pair][value_dim / 16][16 rows][16 units]; `values` may be
 // null for a block of zeros. A block alone would fill half a tile.
 inline void tile_values(const uint32_t* values, int64_t tokens, int64_t block, int64_t value_dim,
-                        uint32_t* tiles) {
+                        const uint32_t* next, uint32_t* tiles) {
   constexpr int64_t kRows = kBlock / 2;
   const int64_t columns = ceil_div(value_dim, 16);
   tiles += block / 2 * columns * kTileUnits + block % 2 * kRows * 16;
   for (int64_t i = 0; i < kRows; i++) {
     const uint32_t mask = seen<bf16>(i, tokens);
+    fetch(next + i * value_dim, value_dim);
     for (int64_t c = 0; c < columns; c++) {
       u32x16 units = {};
       if (values != nullptr) {
@@ -256,7 +269,8 @@ inline void score_with_tiles(const uint32_t* query, int64_t depth, const Step& s
                              float* scores) {
   settle();
   for (int64_t b = step.low; b < step.high; b += 2) {
-    score_tiles<M>(query, depth, step.keys[b], step.keys[b + 1], scores + b * kBlock);
+    score_tiles<M>(query, depth, step.keys[b], step.keys[b + 1], step.next_keys[b],
+                   step.next_keys[b + 1], scores + b * kBlock);
   }
 }
 template <int M>
@@ -309,7 +323,8 @@ inline void prepare_values(Step& step, int64_t tokens, int64_t value_dim, uint32
 #ifdef __AMX_BF16__
   if constexpr (kTiled<T>) {
     for (int64_t b = step.low / 2 * 2; b < round_up(step.high, 2); b++) {
-      tile_values(step.values[b], tokens - b * kBlock, b, value_dim, memory);
+      tile_values(step.values[b], tokens - b * kBlock, b, value_dim, step.next_values[b],
+                  memory);
     }
     return;
   }
