@@ -85,6 +85,7 @@ class Packer:
             if not self._uses[address]:
                 for parameter in self._parameters.pop(address, ()):
                     parameter.data = parameter.data.new_empty(0)
+        self._native.trim_heap()
 
 
 def _below_each_other(weights: tuple[Tensor, ...]) -> Tensor:

@@ -122,6 +122,8 @@ class _Reader:
             rest = list(made)[1:]
             cause = self._failure(call, "gives more than one tensor")
         except UnreadableError as error:
+            # Its frames hold this reader, and through it weights, until the collector comes by.
+            error.__traceback__ = error.__context__ = None
             rest, cause = list(made), error
         for address in rest:
             self._failures[address] = cause

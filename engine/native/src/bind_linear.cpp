@@ -1,4 +1,5 @@
-// pack_linear, packed_size, linear and advise_huge of the module.
+// pack_linear, packed_size, linear, and what they need of memory.
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include "arrays.hpp"
@@ -96,6 +97,14 @@ void advise_huge(const Array& array) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
+// What was freed goes back to the system: holes between matrices that are in use, which the
+// allocator would keep.
+void trim_heap() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -109,6 +118,8 @@ void bind_linear(nb::module_& m) {
         "out = activation(x W^T + bias), gated, or residual + alpha (x W^T + bias).");
   m.def("advise_huge", &advise_huge, nb::arg("array"),
         "Asks for huge pages under an array; do so before it is written.");
+  m.def("trim_heap", &trim_heap, nb::call_guard<nb::gil_scoped_release>(),
+        "Gives memory that was freed back to the system.");
 }
 
 }  // namespace batchdeck
