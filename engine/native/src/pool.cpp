@@ -41,9 +41,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long a worker waits for the next operation before it sleeps. Measured on two cores of a Xeon
 // (Sapphire Rapids, virtual): a spinning worker begins 0.4 us after the call; to wake a sleeping one
-// costs the caller 11 us, and it begins after 27 us. The second core taken by another process, the
-// wake costs 12 us and 24 us. Between the operations of a step lie the short ones that the caller
-// computes alone, well below 100 us.
+// costs the caller 11 us, and it begins after 27 us. Between the operations of a step lie the short
+// ones that the caller computes alone, well below 100 us.
 constexpr std::chrono::microseconds kSpin{100};
 
 void pause() {

@@ -113,7 +113,7 @@ def test_a_level_shares_no_function_with_others(tmp_path: Path, level: str) -> N
     listing = subprocess.run(
         ["nm", "--demangle", "--defined-only", target], capture_output=True, text=True, check=True
     )
-    # W and V are merged; u is too, for the whole process.
+    # W and V are merged; u is too, for the whole process. A pointer to the unwinder does no harm.
     lines = [line.split(maxsplit=2) for line in listing.stdout.splitlines()]
-    merged = [name for _, kind, name in lines if kind in "WVu"]
+    merged = [name for _, kind, name in lines if kind in "WVu" and not name.startswith("DW.ref.")]
     assert [name for name in merged if f"batchdeck::{level}::" not in name] == []
