@@ -15,6 +15,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -92,6 +93,7 @@ struct Pool::State {
   std::mutex turn;
   std::atomic<int> threads;
   std::vector<std::thread> workers;
+  bool is_started = false;
   Scratch scratch;  // of the calling thread
 
   // An operation: written while no piece is left, read by those who hold a piece. Nobody else may
@@ -147,11 +149,16 @@ struct Pool::State {
     if (sleepers.load() > 0) futex(calls, FUTEX_WAKE, wanted);
   }
 
+  // Where the system gives fewer threads, those do all the pieces.
   void start() {
+    is_started = true;
     const SignalsBlocked blocked;
-    for (int i = 1; i < threads; i++) {
-      workers.emplace_back([this] { work(); });
-      pthread_setname_np(workers.back().native_handle(), ("kernels-" + std::to_string(i)).c_str());
+    try {
+      for (int i = 1; i < threads; i++) {
+        workers.emplace_back([this] { work(); });
+        pthread_setname_np(workers.back().native_handle(), ("kernels-" + std::to_string(i)).c_str());
+      }
+    } catch (const std::system_error&) {
     }
   }
 
@@ -161,6 +168,7 @@ struct Pool::State {
     futex(calls, FUTEX_WAKE, INT_MAX);
     for (auto& worker : workers) worker.join();
     workers.clear();
+    is_started = false;
     stop.store(false);
   }
 };
@@ -194,7 +202,7 @@ void Pool::run(int64_t count, Piece piece, const void* context) {
     for (int64_t i = 0; i < count; i++) piece(context, i, s.scratch);
     return;
   }
-  if (s.workers.empty()) s.start();
+  if (!s.is_started) s.start();
   s.piece = piece;
   s.context = context;
   s.count = count;

@@ -9,8 +9,8 @@ namespace batchdeck {
 
 // The calling thread and threads() - 1 workers take pieces from one counter, first piece first. A
 // worker that finds none spins for a while, for the next operation of a step is microseconds away,
-// then sleeps. Workers start with the first operation that can use them; a forked child starts its
-// own.
+// then sleeps. Workers start with the first operation that can use them, as many as the system gives;
+// a forked child starts its own.
 class Pool {
  public:
   using Piece = void (*)(const void* context, int64_t piece, Scratch& scratch);

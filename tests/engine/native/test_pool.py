@@ -148,6 +148,24 @@ busy.join()
     assert done.returncode == 0, done.stderr
 
 
+def test_where_no_threads_are_to_be_had_the_caller_computes_alone() -> None:
+    done = python("""
+import resource
+doubling = Doubling()
+native.set_threads(3)
+# Less memory than the stack of a thread is left.
+mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (4 << 20), resource.RLIM_INFINITY))
+assert doubling.is_right() and doubling.is_right()
+assert workers() == []
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+native.set_threads(2)
+assert doubling.is_right()
+assert workers() == ["kernels-1"]
+""")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_process_ends_while_workers_wait() -> None:
     done = python("native.set_threads(8); print(Doubling().is_right())")
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
