@@ -7,13 +7,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 
-#include "choice.hpp"
-#include "cpu.hpp"
 #include "errors.hpp"
 #include "kernels.hpp"
-#include "pool.hpp"
 #include "rows.hpp"
 
 namespace batchdeck {
@@ -33,14 +31,21 @@ inline DType dtype_of(const Array& array, const char* name) {
   refuse(name, "must be float32 or bfloat16");
 }
 
+// A dimension of one has whatever stride its maker gave it.
+inline void check_contiguous(const Array& array, const char* name) {
+  int64_t stride = 1;
+  for (size_t i = array.ndim(); i-- > 0;) {
+    if (array.shape(i) > 1 && array.stride(i) != stride) refuse(name, "is not contiguous");
+    stride *= int64_t(array.shape(i));
+  }
+}
+
 // Numbers beside each other.
 template <class T>
 T* vector(const Array& array, int64_t size, const char* name) {
   if (array.dtype() != nb::dtype<T>() || array.ndim() != 1) refuse(name, "has the wrong type or rank");
-  if (int64_t(array.shape(0)) != size) {
-    refuse(name, "has " + std::to_string(array.shape(0)) + " numbers, not " + std::to_string(size));
-  }
-  if (size > 1 && array.stride(0) != 1) refuse(name, "is not contiguous");
+  check_equal(int64_t(array.shape(0)), size, name, "numbers");
+  check_contiguous(array, name);
   return static_cast<T*>(array.data());
 }
 template <class T>
@@ -48,19 +53,74 @@ T* vector(const std::optional<Array>& array, int64_t size, const char* name) {
   return array ? vector<T>(*array, size, name) : nullptr;
 }
 
+// A matrix to read; its rows may lie on each other, as an expanded row does.
 inline Rows rows_of(const Array& array, const char* name) {
   if (array.ndim() != 2) refuse(name, "must have two dimensions");
   if (array.shape(1) > 1 && array.stride(1) != 1) refuse(name, "has columns that are not adjacent");
   const int64_t rows = array.shape(0), width = array.shape(1);
-  return {dtype_of(array, name), array.data(), rows, width, rows > 1 ? array.stride(0) : width};
+  const int64_t stride = rows > 1 ? array.stride(0) : width;
+  if (stride < 0) refuse(name, "has rows in reverse order");
+  return {dtype_of(array, name), array.data(), rows, width, stride};
 }
 
-Activation activation_of(const std::string& name);
+// A matrix to write.
+inline Rows writable_rows_of(const Array& array, const char* name) {
+  const Rows rows = rows_of(array, name);
+  if (rows.stride < rows.width) refuse(name, "has rows that lie on each other");
+  return rows;
+}
 
-void bind_linear(nb::module_&);
-void bind_layer(nb::module_&);
-void bind_attention(nb::module_&);
-void bind_sample(nb::module_&);
-void bind_program(nb::module_&);
+// Block tables, int64 [rows, width].
+struct Tables {
+  const int64_t* data;
+  int64_t width, stride;
+};
+inline Tables tables_of(const Array& array, int64_t rows, const char* name) {
+  if (array.dtype() != nb::dtype<int64_t>() || array.ndim() != 2) {
+    refuse(name, "must be int64 and have two dimensions");
+  }
+  check_equal(int64_t(array.shape(0)), rows, name, "rows");
+  if (array.shape(1) > 1 && array.stride(1) != 1) refuse(name, "has columns that are not adjacent");
+  const int64_t width = array.shape(1);
+  return {static_cast<const int64_t*>(array.data()), width, rows > 1 ? array.stride(0) : width};
+}
+
+// Of a matrix: more than any has, and few enough that products do not overflow.
+constexpr int64_t kMostFeatures = int64_t{1} << 30;
+
+// Numbers in packed weights.
+inline int64_t size_of_packed(int64_t n, int64_t k) {
+  check_at_least(n, 1, "n");
+  check_at_least(k, 1, "k");
+  check_at_most(n, kMostFeatures, "n");
+  check_at_most(k, kMostFeatures, "k");
+  return packed_size(n, k);
+}
+
+// Packed weights of n output and k input features.
+inline void* packed_of(const Array& array, int64_t n, int64_t k, DType dtype, const char* name) {
+  const int64_t size = size_of_packed(n, k);
+  check_dtype(dtype_of(array, name), dtype, name);
+  check_equal(int64_t(array.ndim()), 1, name, "dimensions");
+  check_contiguous(array, name);
+  check_equal(int64_t(array.shape(0)), size, name, "numbers");
+  return array.data();
+}
+
+// The table of an embedding of this width and type.
+inline const void* table_of(const Array& table, bool packed, int64_t vocab_size, int64_t width,
+                            DType dtype) {
+  check_at_least(vocab_size, 1, "vocab_size");
+  if (packed) {
+    check_at_most(vocab_size, kMostFeatures, "vocab_size");
+    return packed_of(table, vocab_size, width, dtype, "table");
+  }
+  const Rows rows = rows_of(table, "table");
+  check_dtype(rows.dtype, dtype, "table");
+  check_equal(rows.rows, vocab_size, "table", "rows");
+  check_equal(rows.width, width, "table", "columns");
+  check_contiguous(table, "table");
+  return rows.data;
+}
 
 }  // namespace batchdeck

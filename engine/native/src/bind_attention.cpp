@@ -1,47 +1,20 @@
 // The cache and attention, for Python.
 #include <nanobind/stl/tuple.h>
 
-
 #include <memory>
 #include <tuple>
 
 #include "arrays.hpp"
 #include "attention_plan.hpp"
+#include "bindings.hpp"
+#include "bound_cache.hpp"
+#include "choice.hpp"
+#include "pool.hpp"
 
 namespace batchdeck {
 namespace {
 
-// One layer of a cache: keys [blocks, kv_heads, key_unit], values [blocks, kv_heads, value_unit].
-struct Layer {
-  Cache cache;
-  int64_t blocks;
-};
-
-Layer layer_of(const Array& keys, const Array& values, int64_t head_dim) {
-  if (keys.ndim() != 3) refuse("keys", "must have three dimensions");
-  if (values.ndim() != 3) refuse("values", "must have three dimensions");
-  const DType dtype = dtype_of(keys, "keys");
-  if (dtype_of(values, "values") != dtype) refuse("values", "differs from keys in type");
-  const int64_t blocks = keys.shape(0), kv_heads = keys.shape(1), unit = values.shape(2);
-  if (int64_t(values.shape(0)) != blocks || int64_t(values.shape(1)) != kv_heads) {
-    refuse("values", "differs from keys in blocks or heads");
-  }
-  if (int64_t(keys.shape(2)) != key_unit(dtype, head_dim)) {
-    refuse("keys", "has units of " + std::to_string(keys.shape(2)) + " numbers, not the " +
-                       std::to_string(key_unit(dtype, head_dim)) + " of head_dim " +
-                       std::to_string(head_dim));
-  }
-  if (unit % kBlock != 0) refuse("values", "has units that are no whole blocks");
-  for (const auto& [array, name] : {std::pair{&keys, "keys"}, std::pair{&values, "values"}}) {
-    if (array->stride(2) != 1 || array->stride(1) != int64_t(array->shape(2)) ||
-        (blocks > 1 && array->stride(0) != array->stride(1) * kv_heads)) {
-      refuse(name, "is not contiguous");
-    }
-  }
-  return {{dtype, kv_heads, head_dim, unit / kBlock, keys.data(), values.data()}, blocks};
-}
-
-// Rows of `count` heads beside each other; returns the numbers of a head.
+// Rows of `heads` heads beside each other; returns the numbers of a head.
 int64_t head_size(const Rows& rows, int64_t heads, const char* name) {
   if (heads < 1 || rows.width < heads || rows.width % heads != 0) {
     refuse(name, "has " + std::to_string(rows.width) + " columns, which " + std::to_string(heads) +
@@ -53,18 +26,17 @@ int64_t head_size(const Rows& rows, int64_t heads, const char* name) {
 void store(const Array& keys, const Array& values, const Array& slots, const Array& key,
            const Array& value) {
   const Rows key_rows = rows_of(key, "key"), value_rows = rows_of(value, "value");
-  if (keys.ndim() != 3) refuse("keys", "must have three dimensions");
-  const Layer layer = layer_of(keys, values, head_size(key_rows, keys.shape(1), "key"));
-  const Cache& cache = layer.cache;
-  if (key_rows.dtype != cache.dtype) refuse("key", "differs from keys in type");
-  if (value_rows.dtype != cache.dtype) refuse("value", "differs from keys in type");
-  if (value_rows.rows != key_rows.rows) refuse("value", "differs from key in rows");
-  if (head_size(value_rows, cache.kv_heads, "value") != cache.value_dim) {
-    refuse("value", "differs from values in the size of a head");
-  }
+  check_equal(int64_t(keys.ndim()), 3, "keys", "dimensions");
+  const int64_t kv_heads = keys.shape(1);
+  const int64_t head_dim = head_size(key_rows, kv_heads, "key");
+  const int64_t value_dim = head_size(value_rows, kv_heads, "value");
+  const auto [cache, blocks] = cache_of(keys, values, head_dim, value_dim);
+  check_dtype(key_rows.dtype, cache.dtype, "key");
+  check_dtype(value_rows.dtype, cache.dtype, "value");
+  check_equal(value_rows.rows, key_rows.rows, "value", "rows");
   const auto* places = vector<int64_t>(slots, key_rows.rows, "slots");
   for (int64_t i = 0; i < key_rows.rows; i++) {
-    if (places[i] < 0 || places[i] >= layer.blocks * kBlock) {
+    if (places[i] < 0 || places[i] / kBlock >= blocks) {
       refuse("slots", "names slot " + std::to_string(places[i]) + ", which there is not");
     }
   }
@@ -74,7 +46,7 @@ void store(const Array& keys, const Array& values, const Array& slots, const Arr
   run_pieces(kernels().store_pieces, kernels().store, args);
 }
 
-// Rows' places and counts, checked against the tokens of a step.
+// Rows' places and counts, and where their tokens begin in the packed step.
 struct Spans {
   int64_t rows;
   const int64_t* starts;
@@ -89,11 +61,17 @@ Spans spans_of(const Array& starts, const Array& counts) {
               .starts = vector<int64_t>(starts, rows, "starts"),
               .counts = vector<int64_t>(counts, rows, "counts"),
               .offsets = {}};
+  constexpr int64_t kMost = int64_t{1} << 40;  // sums of these do not overflow
   for (int64_t row = 0; row < rows; row++) {
-    if (spans.starts[row] < 0) refuse("starts", "is negative");
-    if (spans.counts[row] < 1) refuse("counts", "has a row without tokens");
+    const int64_t start = spans.starts[row], count = spans.counts[row];
+    if (start < 0 || start > kMost) {
+      refuse("starts", "has " + std::to_string(start) + ", which is no position");
+    }
+    if (count < 1 || count > kMost - spans.tokens) {
+      refuse("counts", "has " + std::to_string(count) + ", which is no number of tokens");
+    }
     spans.offsets.push_back(spans.tokens);
-    spans.tokens += spans.counts[row];
+    spans.tokens += count;
   }
   return spans;
 }
@@ -101,34 +79,26 @@ Spans spans_of(const Array& starts, const Array& counts) {
 void attend(const Array& out, const Array& query, const Array& keys, const Array& values,
             const Array& starts, const Array& counts, const Array& block_tables, int64_t heads,
             float scaling, int64_t window, float softcap, const std::optional<Array>& sinks) {
-  const Rows queries = rows_of(query, "query"), outs = rows_of(out, "out");
-  const Layer layer = layer_of(keys, values, head_size(queries, heads, "query"));
-  const Cache& cache = layer.cache;
-  if (queries.dtype != cache.dtype) refuse("query", "differs from keys in type");
-  if (outs.dtype != cache.dtype) refuse("out", "differs from keys in type");
+  const Rows queries = rows_of(query, "query"), outs = writable_rows_of(out, "out");
+  const int64_t head_dim = head_size(queries, heads, "query");
+  const int64_t value_dim = head_size(outs, heads, "out");
+  const auto [cache, blocks] = cache_of(keys, values, head_dim, value_dim);
+  check_dtype(queries.dtype, cache.dtype, "query");
+  check_dtype(outs.dtype, cache.dtype, "out");
   if (heads % cache.kv_heads != 0) refuse("heads", "is no multiple of those of the keys");
-  if (head_size(outs, heads, "out") != cache.value_dim) {
-    refuse("out", "differs from values in the size of a head");
-  }
   if (!(scaling > 0)) refuse("scaling", "must be above 0");
   if (window < 0) refuse("window", "is negative");
   if (!(softcap >= 0)) refuse("softcap", "must not be below 0");
   const Spans spans = spans_of(starts, counts);
-  if (queries.rows != spans.tokens) refuse("query", "has other rows than counts add up to");
-  if (outs.rows != spans.tokens) refuse("out", "has other rows than counts add up to");
-  if (block_tables.ndim() != 2 || block_tables.dtype() != nb::dtype<int64_t>() ||
-      int64_t(block_tables.shape(0)) != spans.rows ||
-      (block_tables.shape(1) > 1 && block_tables.stride(1) != 1)) {
-    refuse("block_tables", "must be int64 rows, one for each of starts");
-  }
-  const auto* tables = static_cast<const int64_t*>(block_tables.data());
-  const int64_t table_stride = spans.rows > 1 ? block_tables.stride(0) : 0;
+  check_equal(queries.rows, spans.tokens, "query", "rows");
+  check_equal(outs.rows, spans.tokens, "out", "rows");
+  const Tables tables = tables_of(block_tables, spans.rows, "block_tables");
   for (int64_t row = 0; row < spans.rows; row++) {
-    const int64_t blocks = ceil_div(spans.starts[row] + spans.counts[row], kBlock);
-    if (blocks > int64_t(block_tables.shape(1))) refuse("block_tables", "is too short for a row");
-    for (int64_t b = 0; b < blocks; b++) {
-      const int64_t block = tables[row * table_stride + b];
-      if (block < 0 || block >= layer.blocks) {
+    const int64_t needed = ceil_div(spans.starts[row] + spans.counts[row], kBlock);
+    if (needed > tables.width) refuse("block_tables", "is too short for a row");
+    for (int64_t b = 0; b < needed; b++) {
+      const int64_t block = tables.data[row * tables.stride + b];
+      if (block < 0 || block >= blocks) {
         refuse("block_tables", "names block " + std::to_string(block) + ", which there is not");
       }
     }
@@ -146,8 +116,8 @@ void attend(const Array& out, const Array& query, const Array& keys, const Array
       .starts = spans.starts,
       .counts = spans.counts,
       .offsets = spans.offsets.data(),
-      .tables = tables,
-      .table_stride = table_stride,
+      .tables = tables.data,
+      .table_stride = tables.stride,
       .query = queries.data,
       .query_stride = queries.stride,
       .out = outs.data,

@@ -1,5 +1,11 @@
 // Norms, rotation, embeddings and what goes number by number, each on its own.
+#include <cstdlib>
+
 #include "arrays.hpp"
+#include "bindings.hpp"
+#include "choice.hpp"
+#include "names.hpp"
+#include "pool.hpp"
 
 namespace batchdeck {
 namespace {
@@ -9,22 +15,20 @@ std::string shape_text(int64_t rows, int64_t width) {
 }
 
 // Of the dtype and shape of another.
-Rows rows_like(const Array& array, const char* name, const Rows& other, const char* other_name) {
-  const Rows rows = rows_of(array, name);
+void check_like(const Rows& rows, const char* name, const Rows& other, const char* other_name) {
   if (rows.dtype != other.dtype) refuse(name, std::string("is not of the dtype of ") + other_name);
   if (rows.rows != other.rows || rows.width != other.width) {
     refuse(name, "is " + shape_text(rows.rows, rows.width) + ", not " +
                      shape_text(other.rows, other.width) + " as " + other_name);
   }
-  return rows;
 }
 
-// Of the dtype and shape of another, and, where it shares memory with it, row upon row.
-Rows rows_over(const Array& array, const char* name, const Rows& other, const char* other_name) {
-  const Rows rows = rows_like(array, name, other, other_name);
+// To be written from another of its dtype and shape: where they share memory, row upon row.
+void check_over(const Rows& rows, const char* name, const Rows& other, const char* other_name) {
+  check_like(rows, name, other, other_name);
+  if (rows.rows == 0 || rows.width == 0) return;
   const auto bytes = [](const Rows& r) {
-    const int64_t numbers = r.rows > 0 ? (r.rows - 1) * r.stride + r.width : 0;
-    return numbers * size_of(r.dtype);
+    return ((r.rows - 1) * r.stride + r.width) * size_of(r.dtype);
   };
   const auto* mine = static_cast<const char*>(rows.data);
   const auto* theirs = static_cast<const char*>(other.data);
@@ -37,7 +41,6 @@ Rows rows_over(const Array& array, const char* name, const Rows& other, const ch
   if (!apart && !same && !beside) {
     refuse(name, std::string("overlaps ") + other_name + " and is not the same");
   }
-  return rows;
 }
 
 // int64 indices, each in [0, end).
@@ -62,7 +65,8 @@ int64_t share_out(int64_t width, int64_t parts, const char* name) {
 
 void norm(const Array& out, const Array& x, int64_t groups, const std::optional<Array>& weight,
           const std::optional<Array>& bias, float eps, bool center) {
-  const Rows from = rows_of(x, "x"), to = rows_over(out, "out", from, "x");
+  const Rows from = rows_of(x, "x"), to = writable_rows_of(out, "out");
+  check_over(to, "out", from, "x");
   const int64_t width = share_out(from.width, groups, "groups");
   const NormArgs args{.dtype = from.dtype, .rows = from.rows, .groups = groups, .width = width,
                       .x = from.data, .x_stride = from.stride, .center = center, .eps = eps,
@@ -75,13 +79,13 @@ void norm(const Array& out, const Array& x, int64_t groups, const std::optional<
 
 void rotate(const Array& x, int64_t heads, const Array& positions, const Array& cos,
             const Array& sin, bool interleaved) {
-  const Rows to = rows_of(x, "x");
+  const Rows to = writable_rows_of(x, "x");
   const int64_t head_dim = share_out(to.width, heads, "heads");
-  const Rows c = rows_of(cos, "cos"), s = rows_like(sin, "sin", c, "cos");
-  for (const auto& [angles, name] : {std::pair(c, "cos"), std::pair(s, "sin")}) {
-    if (angles.dtype != DType::f32) refuse(name, "must be float32");
-    if (angles.stride != angles.width) refuse(name, "has rows that are not adjacent");
-  }
+  const Rows c = rows_of(cos, "cos"), s = rows_of(sin, "sin");
+  check_dtype(c.dtype, DType::f32, "cos");
+  check_like(s, "sin", c, "cos");
+  check_contiguous(cos, "cos");
+  check_contiguous(sin, "sin");
   if (2 * c.width > head_dim) {
     refuse("cos", "has " + std::to_string(c.width) + " columns, more than half a head of " +
                       std::to_string(head_dim));
@@ -97,41 +101,20 @@ void rotate(const Array& x, int64_t heads, const Array& positions, const Array& 
 }
 
 void embed(const Array& out, const Array& ids, const Array& table, int64_t vocab_size, bool packed) {
-  const Rows to = rows_of(out, "out");
-  if (vocab_size < 1) refuse("vocab_size", "is " + std::to_string(vocab_size));
-  if (dtype_of(table, "table") != to.dtype) refuse("table", "is not of the dtype of out");
-  if (packed) {
-    const int64_t size = round_up(vocab_size, kPanel) * round_up(to.width, kDepth);
-    if (table.ndim() != 1 || int64_t(table.shape(0)) != size) {
-      refuse("table", "must be one row of " + std::to_string(size) + " packed numbers");
-    }
-    if (size > 1 && table.stride(0) != 1) refuse("table", "is not contiguous");
-  } else {
-    const Rows from = rows_of(table, "table");
-    if (from.rows != vocab_size || from.width != to.width) {
-      refuse("table", "is " + shape_text(from.rows, from.width) + ", not " +
-                          shape_text(vocab_size, to.width));
-    }
-    if (from.stride != from.width) refuse("table", "has rows that are not adjacent");
-  }
+  const Rows to = writable_rows_of(out, "out");
+  const void* rows = table_of(table, packed, vocab_size, to.width, to.dtype);
   const EmbedArgs args = {.dtype = to.dtype, .packed = packed, .rows = to.rows, .width = to.width,
                           .vocab_size = vocab_size,
-                          .ids = indices(ids, to.rows, vocab_size, "ids"), .table = table.data(),
+                          .ids = indices(ids, to.rows, vocab_size, "ids"), .table = rows,
                           .out = to.data, .out_stride = to.stride};
   const nb::gil_scoped_release unlocked;
   run_pieces(kernels().embed_pieces, kernels().embed, args);
 }
 
-Combine combine_of(const std::string& name) {
-  if (name == "none") return Combine::none;
-  if (name == "add") return Combine::add;
-  if (name == "multiply") return Combine::multiply;
-  refuse("combine", "is '" + name + "', which is not none, add or multiply");
-}
-
 void elementwise(const Array& out, const Array& x, const std::string& combine,
                  const std::optional<Array>& y, const std::string& activation, float alpha) {
-  const Rows from = rows_of(x, "x"), to = rows_over(out, "out", from, "x");
+  const Rows from = rows_of(x, "x"), to = writable_rows_of(out, "out");
+  check_over(to, "out", from, "x");
   ElementwiseArgs args = {.dtype = from.dtype, .combine = combine_of(combine),
                           .activation = activation_of(activation), .alpha = alpha,
                           .rows = from.rows, .width = from.width,
@@ -144,16 +127,14 @@ void elementwise(const Array& out, const Array& x, const std::string& combine,
     refuse("activation", "is '" + activation + "'; a sum has none");
   }
   if (y && y->ndim() == 1) {  // one row for all
-    if (dtype_of(*y, "y") != from.dtype) refuse("y", "is not of the dtype of x");
-    if (int64_t(y->shape(0)) != from.width) {
-      refuse("y", "has " + std::to_string(y->shape(0)) + " numbers, not " +
-                      std::to_string(from.width));
-    }
-    if (from.width > 1 && y->stride(0) != 1) refuse("y", "is not contiguous");
+    check_dtype(dtype_of(*y, "y"), from.dtype, "y");
+    check_equal(int64_t(y->shape(0)), from.width, "y", "numbers");
+    check_contiguous(*y, "y");
     args.y = y->data();
   } else if (y) {
-    const Rows other = rows_like(*y, "y", from, "x");
-    rows_over(out, "out", other, "y");
+    const Rows other = rows_of(*y, "y");
+    check_like(other, "y", from, "x");
+    check_over(to, "out", other, "y");
     args.y = other.data;
     args.y_stride = other.stride;
   }

@@ -3,32 +3,17 @@
 #include <sys/mman.h>
 
 #include "arrays.hpp"
+#include "bindings.hpp"
+#include "choice.hpp"
+#include "names.hpp"
+#include "pool.hpp"
 
 namespace batchdeck {
 namespace {
 
-int64_t size_of_packed(int64_t n, int64_t k) {
-  if (n < 1) refuse("n", "is " + std::to_string(n) + "; it must be at least 1");
-  if (k < 1) refuse("k", "is " + std::to_string(k) + "; it must be at least 1");
-  return packed_size(n, k);
-}
-
-void check_packed(const Array& array, const char* name, const char* like, DType dtype, int64_t n,
-                  int64_t k) {
-  const int64_t size = size_of_packed(n, k);
-  if (array.ndim() != 1 || dtype_of(array, name) != dtype) {
-    refuse(name, "must have one dimension and " + std::string(like) + "'s type");
-  }
-  if (int64_t(array.shape(0)) != size) {
-    refuse(name, "has " + std::to_string(array.shape(0)) + " numbers, not " + std::to_string(size));
-  }
-  if (size > 1 && array.stride(0) != 1) refuse(name, "is not contiguous");
-}
-
 void pack_linear(const Array& weight, const Array& packed) {
   const Rows from = rows_of(weight, "weight");
-  check_packed(packed, "packed", "weight", from.dtype, from.rows, from.width);
-  void* to = packed.data();
+  void* to = packed_of(packed, from.rows, from.width, from.dtype, "packed");
   const nb::gil_scoped_release unlocked;
   const auto pack = kernels().pack_linear;
   Pool::get().each(ceil_div(from.rows, kPanel), [&](int64_t panel, Scratch&) {
@@ -46,8 +31,8 @@ void check_shape(const Rows& array, const char* name, int64_t rows, int64_t colu
 void linear(const Array& out, const Array& x, const Array& weight, int64_t n, int64_t k,
             const std::optional<Array>& bias, bool gated, const std::string& activation,
             const std::optional<Array>& residual, float alpha) {
-  const Rows input = rows_of(x, "x"), result = rows_of(out, "out");
-  check_packed(weight, "weight", "x", input.dtype, n, k);
+  const Rows input = rows_of(x, "x"), result = writable_rows_of(out, "out");
+  const void* packed = packed_of(weight, n, k, input.dtype, "weight");
   if (gated && n % kPanel != 0) {
     refuse("n", "is " + std::to_string(n) + "; gated, it must be a multiple of 32");
   }
@@ -64,7 +49,7 @@ void linear(const Array& out, const Array& x, const Array& weight, int64_t n, in
   args.k = k;
   args.x = input.data;
   args.x_stride = input.stride;
-  args.weight = weight.data();
+  args.weight = packed;
   args.bias = vector<float>(bias, n, "bias");
   args.gated = gated;
   args.activation = activation_of(activation);

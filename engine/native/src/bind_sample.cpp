@@ -1,8 +1,24 @@
 // sample: one token of each row of logits.
+#include <algorithm>
+
 #include "arrays.hpp"
+#include "bindings.hpp"
+#include "choice.hpp"
+#include "pool.hpp"
 
 namespace batchdeck {
 namespace {
+
+// Outside of these ranges nothing may be left to choose from, and the kernel counts on something.
+template <class T, class F>
+void check_each(const T* numbers, int64_t count, const char* name, const char* range,
+                const F& is_good) {
+  const T* wrong = std::find_if_not(numbers, numbers + count, is_good);
+  if (wrong != numbers + count) {
+    refuse(name, "has " + std::to_string(*wrong) + " at " + std::to_string(wrong - numbers) +
+                     "; it must be " + range);
+  }
+}
 
 void sample(const Array& logits, const Array& temperature, const Array& top_k, const Array& top_p,
             const Array& min_p, const Array& uniform, const Array& tokens) {
@@ -21,6 +37,13 @@ void sample(const Array& logits, const Array& temperature, const Array& top_k, c
       .uniform = vector<double>(uniform, rows.rows, "uniform"),
       .tokens = vector<int64_t>(tokens, rows.rows, "tokens"),
   };
+  const int64_t count = args.rows;
+  check_each(args.temperature, count, "temperature", "at least 0", [](float t) { return t >= 0; });
+  check_each(args.top_k, count, "top_k", "at least 1", [](int64_t k) { return k >= 1; });
+  check_each(args.top_p, count, "top_p", "above 0", [](double p) { return p > 0; });
+  check_each(args.min_p, count, "min_p", "from 0 to 1", [](float p) { return p >= 0 && p <= 1; });
+  check_each(args.uniform, count, "uniform", "at least 0 and below 1",
+             [](double u) { return u >= 0 && u < 1; });
   const nb::gil_scoped_release unlocked;
   const auto kernel = kernels().sample;
   Pool::get().each(args.rows,

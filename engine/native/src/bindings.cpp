@@ -1,18 +1,17 @@
 // The module engine.native._native.
-#include "arrays.hpp"
+#include "bindings.hpp"
 
-namespace batchdeck {
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
-Activation activation_of(const std::string& name) {
-  static const char* const names[] = {"none",       "silu", "gelu",  "gelu_tanh", "quick_gelu",
-                                      "relu", "relu2", "tanh", "sigmoid"};
-  for (size_t i = 0; i < std::size(names); i++) {
-    if (name == names[i]) return Activation(i);
-  }
-  refuse("activation", "is '" + name + "', which is none of ours");
-}
+#include <string>
 
-}  // namespace batchdeck
+#include "choice.hpp"
+#include "cpu.hpp"
+#include "errors.hpp"
+#include "pool.hpp"
+
+namespace nb = nanobind;
 
 NB_MODULE(_native, m) {
   using namespace batchdeck;
@@ -29,5 +28,6 @@ NB_MODULE(_native, m) {
   bind_layer(m);
   bind_attention(m);
   bind_sample(m);
+  bind_step(m);
   bind_program(m);
 }

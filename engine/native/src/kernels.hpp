@@ -213,10 +213,10 @@ struct SampleArgs {
   int64_t rows, vocab_size;
   const float* logits;
   int64_t stride;
-  const float* temperature;  // [rows]; 0 takes the likeliest, the first of equals
-  const int64_t* top_k;      // [rows]; vocab_size: all
-  const double* top_p;       // [rows]; 1: all
-  const float* min_p;        // [rows]; 0: all
+  const float* temperature;  // [rows], at least 0, which takes the likeliest, the first of equals
+  const int64_t* top_k;      // [rows], at least 1; vocab_size: all
+  const double* top_p;       // [rows], above 0; 1: all
+  const float* min_p;        // [rows], in [0, 1]; 0: all
   const double* uniform;     // [rows], in [0, 1)
   int64_t* tokens;           // [rows]; -1 where a row has a NaN, +inf, or nothing finite
 };

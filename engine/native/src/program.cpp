@@ -1,5 +1,6 @@
 #include "program.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -14,7 +15,7 @@ namespace {
 // Completes an operation with what the step brings, and runs it.
 struct Execution {
   const Kernels& kernels;
-  const std::map<int64_t, Cache>& caches;
+  const Program& program;
   Step& step;
   int64_t rows;
 
@@ -38,14 +39,14 @@ struct Execution {
   }
   void operator()(const Store& store) const {
     StoreArgs args = store.args;
-    args.cache = caches.at(store.layer);
+    args.cache = program.cache(store.layer);
     args.rows = rows;
     args.slots = step.inputs().slots;
     run_pieces(kernels.store_pieces, kernels.store, args);
   }
   void operator()(const Attend& attend) const {
     AttentionArgs args = attend.args;
-    args.cache = caches.at(attend.layer);
+    args.cache = program.cache(attend.layer);
     args = step.attention(args);
     Pool& pool = Pool::get();
     pool.each(args.num_items, [&](int64_t item, Scratch& s) { kernels.attend(args, item, s); });
@@ -67,15 +68,50 @@ struct Execution {
   }
 };
 
-void at_most(int64_t number, int64_t limit, const char* name, const char* unit, const char* what) {
-  if (number > limit) {
-    refuse(name, std::to_string(number) + " " + unit + ", but " + what + " " + std::to_string(limit));
+// `needed` is unsigned, for the largest number there is has a next one, and -1 has 0.
+void at_most(uint64_t needed, int64_t limit, const char* name, const char* unit, const char* what) {
+  if (needed > uint64_t(limit)) {
+    refuse(name, std::to_string(needed) + " " + unit + ", but " + what + " " + std::to_string(limit));
   }
 }
 
 }  // namespace
 
-int64_t Program::add(const Operation& operation, bool per_sample) {
+void Program::lower(const Limits& limits) {
+  limits_ = {.tokens = std::min(limits_.tokens, limits.tokens),
+             .samples = std::min(limits_.samples, limits.samples),
+             .ids = std::min(limits_.ids, limits.ids),
+             .positions = std::min(limits_.positions, limits.positions)};
+}
+
+void Program::limit(const Limits& limits) {
+  const std::lock_guard lock(turn_);
+  lower(limits);
+}
+
+void Program::set_cache(int64_t layer, const Cache& cache, int64_t blocks) {
+  const std::lock_guard lock(turn_);
+  if (const auto found = caches_.find(layer); found != caches_.end()) {
+    const Cache& before = found->second.cache;
+    check_dtype(cache.dtype, before.dtype, "keys");
+    check_equal(cache.kv_heads, before.kv_heads, "keys", "heads");
+    check_equal(cache.head_dim, before.head_dim, "head_dim", "columns");
+    check_equal(cache.value_dim, before.value_dim, "value_dim", "columns");
+  }
+  caches_[layer] = {cache, blocks};
+  blocks_ = blocks;
+  for (const auto& [_, other] : caches_) blocks_ = std::min(blocks_, other.blocks);
+}
+
+const Cache& Program::cache(int64_t layer) const {
+  const auto found = caches_.find(layer);
+  if (found == caches_.end()) refuse("layer", std::to_string(layer) + " has no cache");
+  return found->second.cache;
+}
+
+int64_t Program::add(const Operation& operation, bool per_sample, const Limits& limits) {
+  const std::lock_guard lock(turn_);
+  lower(limits);
   instructions_.push_back({operation, per_sample});
   return size() - 1;
 }
@@ -83,21 +119,24 @@ int64_t Program::add(const Operation& operation, bool per_sample) {
 void Program::check(const Step& step) const {
   const StepInputs& in = step.inputs();
   const Step::Largest& largest = step.largest();
-  at_most(in.tokens, limits.tokens, "step has", "tokens", "the buffers' rows are");
-  at_most(in.samples, limits.samples, "step has", "rows that sample", "the buffers' rows are");
-  at_most(largest.id + 1, limits.ids, "input_ids need", "rows of the table", "it has");
-  at_most(largest.position + 1, limits.positions, "position_ids need", "positions", "there are");
-  at_most(largest.slot / kBlock + 1, limits.blocks, "slots need", "blocks", "the cache has");
-  at_most(largest.block + 1, limits.blocks, "block_tables need", "blocks", "the cache has");
+  const uint64_t ids = uint64_t(largest.id) + 1, positions = uint64_t(largest.position) + 1;
+  const uint64_t slots = uint64_t(largest.slot) + 1, blocks = uint64_t(largest.block) + 1;
+  at_most(uint64_t(in.tokens), limits_.tokens, "step has", "tokens", "the buffers' rows are");
+  at_most(uint64_t(in.samples), limits_.samples, "step has", "rows that sample",
+          "the buffers' rows are");
+  at_most(ids, limits_.ids, "input_ids need", "rows of the table", "it has");
+  at_most(positions, limits_.positions, "position_ids need", "positions", "there are");
+  at_most((slots + kBlock - 1) / kBlock, blocks_, "slots need", "blocks", "the cache has");
+  at_most(blocks, blocks_, "block_tables need", "blocks", "the cache has");
 }
 
 void Program::run(Step& step, int64_t first, int64_t last) {
+  const std::lock_guard lock(turn_);
   if (first < 0 || last < first || last > size()) {
     refuse("first, last", "are " + std::to_string(first) + ", " + std::to_string(last) +
                               "; the program has " + std::to_string(size()) + " instructions");
   }
   check(step);
-  const std::lock_guard lock(turn_);
   const Kernels& table = kernels();
   using Clock = std::chrono::steady_clock;
   auto began = Clock::now();
@@ -106,7 +145,7 @@ void Program::run(Step& step, int64_t first, int64_t last) {
     const StepInputs& in = step.inputs();
     const int64_t rows = instruction.per_sample ? in.samples : in.tokens;
     if (rows == 0) continue;
-    std::visit(Execution{table, caches, step, rows}, instruction.operation);
+    std::visit(Execution{table, *this, step, rows}, instruction.operation);
     const auto ended = Clock::now();
     Cost& cost = profile_[instruction.operation.index()];
     cost.runs++;

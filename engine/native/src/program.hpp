@@ -55,10 +55,10 @@ struct Limits {
   int64_t samples = std::numeric_limits<int64_t>::max();    // rows of the buffers by sample
   int64_t ids = std::numeric_limits<int64_t>::max();        // rows of embeddings
   int64_t positions = std::numeric_limits<int64_t>::max();  // rows of cos, sin, embeddings
-  int64_t blocks = std::numeric_limits<int64_t>::max();     // of the cache
 };
 
-// Operations in order. Whoever adds one has checked its arguments, and lowers the limits by them.
+// Operations in order. Whoever adds one has checked its arguments, and says what limits they set.
+// Runs and changes take turns.
 class Program {
  public:
   struct Cost {
@@ -67,18 +67,21 @@ class Program {
   };
   using Profile = std::array<Cost, std::variant_size_v<Operation>>;
 
-  Limits limits;
-  // By layer. Memory and number of blocks may change between two steps, not the shape.
-  std::map<int64_t, Cache> caches;
-
+  // The tighter of these limits and those there are holds.
+  void limit(const Limits& limits);
+  // A layer's cache of so many blocks. Another may take its place, not one of another shape; once
+  // this returns, the former is no longer read. Throws std::invalid_argument.
+  void set_cache(int64_t layer, const Cache& cache, int64_t blocks);
+  // Throws std::invalid_argument where the layer has none.
+  const Cache& cache(int64_t layer) const;
   // `per_sample`: it has a row for each row that samples, else one for each token. Returns its
-  // index. Not while the program runs.
-  int64_t add(const Operation& operation, bool per_sample);
+  // index.
+  int64_t add(const Operation& operation, bool per_sample, const Limits& limits = {});
   int64_t size() const { return int64_t(instructions_.size()); }
-  // Runs the operations [first, last). Runs take turns. Throws std::invalid_argument, before it has
-  // done anything, where the step leaves the limits.
+  // Runs the operations [first, last). Throws std::invalid_argument, before it has done anything,
+  // where the step leaves the limits.
   void run(Step& step, int64_t first, int64_t last);
-  // What each kind has cost since this was last asked; waits for a run to end.
+  // What each kind has cost since this was last asked.
   Profile profile();
 
  private:
@@ -87,10 +90,19 @@ class Program {
     bool per_sample;
   };
 
+  struct LayerCache {
+    Cache cache;
+    int64_t blocks;
+  };
+
+  void lower(const Limits& limits);
   void check(const Step& step) const;
 
-  std::vector<Instruction> instructions_;
   std::mutex turn_;
+  std::vector<Instruction> instructions_;
+  std::map<int64_t, LayerCache> caches_;
+  int64_t blocks_ = std::numeric_limits<int64_t>::max();  // of the smallest cache
+  Limits limits_;
   Profile profile_;
 };
 

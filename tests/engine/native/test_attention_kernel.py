@@ -390,18 +390,30 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"query": torch.zeros(2, 64)}, "query has other rows"),
-            ({"query": torch.zeros(1, 64).bfloat16()}, "type|units"),
-            ({"query": torch.zeros(1, 32)}, "keys has units"),
-            ({"out": torch.empty(1, 32)}, "out differs from values"),
+            ({"query": torch.zeros(2, 64)}, "query has 2 rows, not 1"),
+            ({"query": torch.zeros(1, 64).bfloat16()}, "query is bfloat16, not float32"),
+            ({"query": torch.zeros(1, 32)}, "keys has 256 numbers a unit, not 128"),
+            ({"out": torch.empty(1, 32)}, "values has 256 numbers a unit, not 128"),
             ({"heads": 3}, "query has 64 columns"),
-            ({"values": torch.zeros(3, 1, 256)}, "values differs from keys in blocks or heads"),
+            ({"values": torch.zeros(3, 1, 256)}, "values has 1 heads, not 2"),
             ({"keys": torch.zeros(2, 3, 256).transpose(0, 1)}, "keys is not contiguous"),
             ({"block_tables": np.array([[0, 3]])}, "names block 3"),
             ({"block_tables": np.array([[0, -1]])}, "names block -1"),
             ({"block_tables": np.array([[0]])}, "too short"),
-            ({"starts": np.array([-1])}, "starts is negative"),
-            ({"counts": np.array([0])}, "without tokens"),
+            ({"starts": np.array([-1])}, "starts has -1"),
+            ({"counts": np.array([0])}, "counts has 0"),
+            # Sums of these would be small numbers again.
+            ({"starts": np.array([2**63 - 1])}, "starts has 9223372036854775807"),
+            (
+                {
+                    "starts": np.zeros(3, np.int64),
+                    "counts": np.array([2**63 - 1, 2**63 - 1, 3]),
+                    "block_tables": np.zeros((3, 2), np.int64),
+                },
+                "counts has 9223372036854775807",
+            ),
+            ({"keys": torch.zeros(1, 0, 256), "values": torch.zeros(1, 0, 256)}, "kv_heads is 0"),
+            ({"out": torch.empty(1, 64).expand(2, -1)}, "out has rows that lie on each other"),
             ({"scaling": 0.0}, "scaling"),
             ({"window": -1}, "window"),
             ({"softcap": -1.0}, "softcap"),
@@ -412,7 +424,19 @@ class TestRefusals:
         with pytest.raises(ValueError, match=reason):
             self.attend(**changes)
 
-    def test_a_slot_outside_the_cache_is_named(self) -> None:
+    @pytest.mark.parametrize("slot", [48, -1, 2**63 - 1])
+    def test_a_slot_outside_the_cache_is_named(self, slot: int) -> None:
         keys = values = torch.zeros(3, 2, 256)
-        with pytest.raises(ValueError, match="slots names slot 48"):
-            native.store(keys, values, np.array([48]), torch.zeros(1, 32), torch.zeros(1, 32))
+        with pytest.raises(ValueError, match=f"slots names slot {slot},"):
+            native.store(keys, values, np.array([slot]), torch.zeros(1, 32), torch.zeros(1, 32))
+
+    def test_a_single_head_has_any_stride(self) -> None:
+        """What a maker gives a dimension of one says nothing of where numbers lie."""
+        keys, values = (
+            np.lib.stride_tricks.as_strided(
+                np.zeros((3, 256), np.float32), (3, 1, 256), (1024, 4, 4)
+            )
+            for _ in range(2)
+        )
+        native.store(keys, values, np.array([17]), torch.ones(1, 16), torch.ones(1, 16))
+        assert keys.sum() == values.sum() == 16

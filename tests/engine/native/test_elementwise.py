@@ -128,6 +128,20 @@ def test_many_pieces_are_one_result(rows: int, width: int, one_row: bool) -> Non
     assert out.keeps_rest()
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (1, 0), (3, 0), (0, 5)])
+def test_nothing_is_computed_of_nothing(shape: tuple[int, int]) -> None:
+    x = torch.zeros(*shape)
+    native.elementwise(x, x)
+    native.elementwise(torch.zeros(*shape), x, "add", x)
+
+
+def test_reads_a_row_that_stands_for_many() -> None:
+    x = torch.randn(1, 40).expand(6, -1)
+    out = torch.zeros(6, 40)
+    native.elementwise(out, x, "add", x)
+    assert torch.equal(out, 2 * x)
+
+
 def test_refuses_by_name() -> None:
     x = torch.zeros(4, 12)
     out = torch.zeros(4, 12)
@@ -146,3 +160,7 @@ def test_refuses_by_name() -> None:
     assert refusal(out, x, "add", torch.zeros(12).bfloat16()).startswith("y ")
     assert refusal(out, x, "add", x[:3]).startswith("y ")
     assert refusal(out[:, :11], x).startswith("out ")
+    assert refusal(out[:1].expand(4, -1), x[:1].expand(4, -1)) == (
+        "out has rows that lie on each other"
+    )
+    assert refusal(out, x.numpy()[::-1]) == "x has rows in reverse order"

@@ -82,3 +82,6 @@ def test_refuses_by_name() -> None:
     assert refusal(out, ids, torch.zeros(5, 13)[:, :12], 5, False).startswith("table ")
     assert refusal(out, ids, table, 5, True).startswith("table ")
     assert refusal(out, ids, packed(table)[:-1], 5, True).startswith("table ")
+    assert refusal(out[:1].expand(3, -1), ids, table, 5, False).startswith("out ")
+    # Padded rows times padded columns are as many as the table has, as an integer of 64 bits.
+    assert refusal(out, ids, packed(table), 2**59 + 32, True).startswith("vocab_size is ")

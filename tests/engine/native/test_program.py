@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import re
+import threading
+import time
 import weakref
 from typing import Any
 
@@ -15,6 +17,7 @@ native = kernels_or_skip()
 
 WIDTH, VOCAB, BLOCKS, POSITIONS, ROWS = 64, 50, 6, 40, 24
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
+LAST = 2**63 - 1  # what follows it is negative in 64 bits
 TOKENS, SAMPLES, FLOAT = range(3)  # buffers of `written`
 
 Program = Any
@@ -152,10 +155,10 @@ def test_what_else_an_instruction_takes(kind: str, change: dict[str, object]) ->
 REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("embed", {"out": at(buffer=7)}, "out names buffer 7 of 3"),
     ("embed", {"out": at(buffer=-1)}, "out names buffer -1 of 3"),
-    ("embed", {"out": at(-1)}, "out is columns -1 to 63 of a buffer of 256"),
-    ("embed", {"out": at(0, 0)}, "out is columns 0 to 0 of"),
-    ("embed", {"out": at(200)}, "out is columns 200 to 264 of a buffer of 256"),
-    ("embed", {"out": at(2**62, 2**62)}, "out is columns"),
+    ("embed", {"out": at(-1)}, "out is 64 columns from column -1 of a buffer of 256"),
+    ("embed", {"out": at(0, 0)}, "out is 0 columns from column 0 of"),
+    ("embed", {"out": at(200)}, "out is 64 columns from column 200 of a buffer of 256"),
+    ("embed", {"out": at(2**62, 2**62)}, "out is 4611686018427387904 columns from"),
     ("embed", {"out": at(buffer=SAMPLES)}, "out has a row for each sample"),
     ("embed", {"out": at(buffer=FLOAT)}, "table is bfloat16, not float32"),
     ("embed", {"vocab_size": 51}, "table has 50 rows, not 51"),
@@ -163,6 +166,12 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("embed", {"table": bf16(64, VOCAB).T}, "table has columns that are not adjacent"),
     ("embed", {"table": bf16(VOCAB, 65)[:, :64]}, "table is not contiguous"),
     ("embed", {"table": bf16(VOCAB * 64), "packed": True}, "table has 3200 numbers, not 4096"),
+    # Padded rows times padded columns are 4096, as an integer of 64 bits.
+    (
+        "embed",
+        {"vocab_size": 2**59 + 64, "table": bf16(64 * 64), "packed": True},
+        "vocab_size is 576460752303423552; it must be at most",
+    ),
     ("norm", {"groups": 3}, "groups is 3, which does not divide x"),
     ("norm", {"groups": 0}, "groups is 0; it must be at least 1"),
     ("norm", {"groups": 1}, "weight has 32 numbers, not 64"),
@@ -181,6 +190,7 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("linear", {"weight": bf16(96, 64)}, "weight has 2 dimensions, not 1"),
     ("linear", {"bias": torch.zeros(48)}, "bias has 48 numbers, not 96"),
     ("linear", {"gated": True}, "out has 96 columns, not 48"),
+    ("linear", {"gated": True, "n": 40}, "n is 40; gated, it must be a multiple of 32"),
     ("linear", {"activation": "swish"}, "activation is 'swish', which is none of ours"),
     ("linear", {"alpha": 2.0}, "alpha is 2.000000, but there is no residual"),
     ("linear", {"residual": at(96, 96)}, "out shares some columns"),
@@ -201,6 +211,8 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("attend", {"heads": 3}, "heads is 3; the cache's 2 heads do not divide it"),
     ("attend", {"query": at(0, 32)}, "query has 32 columns, not 64"),
     ("attend", {"out": at(0)}, "out shares columns with query"),
+    ("attend", {"heads": 2**60 + 4}, "heads is 1152921504606846980; it must be at most 64"),
+    ("attend", {"scaling": 0.0}, "scaling is 0.000000; it must be above 0"),
     ("attend", {"window": -1}, "window is -1; it must be at least 0"),
     ("attend", {"softcap": float("nan")}, "softcap is nan"),
     ("attend", {"sinks": torch.zeros(HEADS + 1)}, "sinks has 5 numbers, not 4"),
@@ -237,6 +249,10 @@ def test_a_wrong_argument_is_refused_by_name(
         ({"values": bf16(BLOCKS + 1, KV_HEADS, 256)}, "values has 7 blocks, not 6"),
         ({"values": bf16(BLOCKS, 1, 256)}, "values has 1 heads, not 2"),
         ({"head_dim": 0}, "head_dim is 0; it must be at least 1"),
+        # The numbers of a unit are 512, as an integer of 64 bits.
+        ({"head_dim": 2**60 + 32}, "head_dim is 1152921504606847008; it must be at most 512"),
+        ({"value_dim": 2**60 + 16}, "value_dim is 1152921504606846992; it must be at most 256"),
+        ({"keys": bf16(1, 0, 512), "values": bf16(1, 0, 256)}, "kv_heads is 0"),
     ],
 )
 def test_a_wrong_cache_is_refused_by_name(change: dict[str, object], told: str) -> None:
@@ -283,6 +299,10 @@ def test_a_step_of_another_type(name: str) -> None:
     ("kind", "change", "inputs", "told"),
     [
         ("embed", {}, {"input_ids": [1, 2, 3, 50]}, "input_ids need 51 rows of the table"),
+        ("embed", {}, {"input_ids": [1, 2, 3, LAST]}, f"input_ids need {LAST + 1} rows"),
+        ("rotate", {}, {"position_ids": [0, 1, 2, LAST]}, f"position_ids need {LAST + 1} pos"),
+        ("store", {}, {"slots": [0, 1, 2, LAST]}, f"slots need {(LAST + 1) // 16} blocks"),
+        ("attend", {}, {"block_tables": [[0, 0], [1, LAST]]}, f"block_tables need {LAST + 1} b"),
         (
             "embed",
             {"positions": True, "table": bf16(17, WIDTH), "vocab_size": 17},
@@ -361,6 +381,66 @@ def test_a_profile_counts_since_it_was_last_read() -> None:
     assert runs == 6
     assert 0 < seconds < 1
     assert program.profile() == {}
+
+
+def test_a_cache_is_replaced_when_no_run_reads_it() -> None:
+    """A run that has begun ends with the cache that it began with."""
+    old, new = torch.zeros(1, 1, 512), torch.zeros(1, 1, 512)
+    program = native.Program()
+    program.cache(0, old, torch.zeros(1, 1, 512), 32, 32)
+    rows = program.buffer(torch.ones(1, 32))
+    for _ in range(100_000):
+        program.store(0, (rows, 0, 32), (rows, 0, 32))
+    one = {name: [0] for name in ("input_ids", "position_ids", "slots", "starts", "last_tokens")}
+    inputs = step(**one, counts=[1], block_tables=[[0]])
+    run = threading.Thread(target=program.run, args=(inputs, 0, len(program)))
+    run.start()
+    seen = old.numpy()
+    while not seen.any():
+        time.sleep(0)
+    program.cache(0, new, torch.zeros(1, 1, 512), 32, 32)
+    run.join()
+    assert not new.any()
+    program.run(inputs, 0, 1)
+    assert new.sum() == 32
+
+
+def test_programs_take_turns_with_a_step() -> None:
+    """What a step holds of its attention is one program's at a time."""
+    length = 4000  # in shares, whose parts are the step's
+    inputs = step(
+        input_ids=[0],
+        position_ids=[0],
+        slots=[0],
+        starts=[length - 1],
+        counts=[1],
+        block_tables=[range(length // 16)],
+        last_tokens=[],
+    )
+    programs, outs = [], []
+    for number in range(3):
+        program = native.Program()
+        keys = torch.zeros(length // 16, 1, 1024)
+        program.cache(0, keys, torch.full_like(keys, number), 64, 64)
+        outs.append(torch.zeros(1, 64))
+        query, out = program.buffer(torch.zeros(1, 64)), program.buffer(outs[-1])
+        for _ in range(300):
+            program.attend((out, 0, 64), (query, 0, 64), 0, 1, 0.25, 0, 0.0, None)
+        programs.append(program)
+    wrong = []
+
+    def work(number: int) -> None:
+        for at in range(300):
+            programs[number].run(inputs, at, at + 1)
+            if not torch.allclose(outs[number], torch.tensor(float(number))):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 def test_a_program_and_a_step_keep_their_memory() -> None:

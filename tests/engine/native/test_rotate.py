@@ -77,6 +77,22 @@ def test_is_its_definition(
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_many_pieces_are_one_result(dtype: torch.dtype, interleaved: bool) -> None:
+    x = Matrix(301, 14 * 64, dtype, 3)
+    cos, sin = angles(32)
+    expected, size = definition(x.exact, 14, cos, sin, interleaved)
+    before = native.threads()
+    native.set_threads(3)
+    try:
+        native.rotate(x.data, 14, positions_of(301), cos, sin, interleaved)
+    finally:
+        native.set_threads(before)
+    assert_within(x.data, expected, ROUNDING[dtype] * expected.abs() + 2.0**-22 * size)
+    assert x.keeps_rest()
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_is_transformers(dtype: torch.dtype, interleaved: bool) -> None:
     rows, heads, head_dim = 33, 14, 64
     x = Matrix(rows, heads * head_dim, dtype)
@@ -119,5 +135,6 @@ def test_refuses_by_name() -> None:
         f"positions has {POSITIONS} at 3, which is not in [0, {POSITIONS})"
     )
     assert refusal(x, 2, at - 1, cos, sin).startswith("positions has -1 at 0")
+    assert refusal(x[:1].expand(4, -1), 2, at, cos, sin).startswith("x has rows that lie on")
     wide = torch.zeros(POSITIONS, 4)
     assert refusal(x, 2, at, wide[:, :3], wide[:, :3]).startswith("cos ")

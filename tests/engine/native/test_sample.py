@@ -270,11 +270,32 @@ def test_rows_may_lie_apart_and_are_left_as_they_are() -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_named(name: str, value: object) -> None:
-    given = {
+    arguments = {
         "logits": torch.zeros(2, 9),
         **filters([CHOICES[0]] * 2, [0.5] * 2, 9)._asdict(),
         "tokens": np.zeros(2, np.int64),
     }
-    native.sample(**given)
+    native.sample(**arguments)
     with pytest.raises(ValueError, match=f"^{name} "):
-        native.sample(**{**given, name: value})
+        native.sample(**arguments | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "told"),
+    [
+        ("temperature", [-0.5, math.nan, -INF], "at least 0"),
+        ("top_k", [0, -1], "at least 1"),
+        ("top_p", [0.0, -0.1, math.nan], "above 0"),
+        ("min_p", [-0.1, 1.5, math.nan], "from 0 to 1"),
+        ("uniform", [-0.1, 1.0, math.nan], "at least 0 and below 1"),
+    ],
+)
+def test_numbers_that_leave_nothing_to_choose_from_are_refused(
+    name: str, numbers: list[float], told: str
+) -> None:
+    good = filters([CHOICES[0]] * 2, [0.5] * 2, 5000)._asdict()
+    tokens = np.zeros(2, np.int64)
+    for number in numbers:
+        wrong = good | {name: np.array([good[name][0], number], good[name].dtype)}
+        with pytest.raises(ValueError, match=f"^{name} has .* at 1; it must be {told}$"):
+            native.sample(torch.randn(2, 5000), **wrong, tokens=tokens)

@@ -1,0 +1,15 @@
+// The parts of the module, a file each.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace batchdeck {
+
+void bind_linear(nanobind::module_&);
+void bind_layer(nanobind::module_&);
+void bind_attention(nanobind::module_&);
+void bind_sample(nanobind::module_&);
+void bind_step(nanobind::module_&);
+void bind_program(nanobind::module_&);
+
+}  // namespace batchdeck

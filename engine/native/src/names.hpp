@@ -1,0 +1,14 @@
+// Choices that Python makes by name.
+#pragma once
+
+#include <string>
+
+#include "kernels.hpp"
+
+namespace batchdeck {
+
+// Throw std::invalid_argument for a name that is none.
+Activation activation_of(const std::string& name);
+Combine combine_of(const std::string& name);
+
+}  // namespace batchdeck
