@@ -38,6 +38,26 @@ inline f32x16 widen(u16x16 value) {
 }
 inline f32x16 load(const bf16* from) { return widen(load_as<u16x16>(from)); }
 
+// `yes` where a and b compare as kPredicate (_CMP_LT_OQ and its like) says, else `no`. For numbers in
+// two registers gcc 12 makes of `?:` sixteen comparisons, one after another.
+template <int kPredicate>
+inline f32x16 where(f32x16 a, f32x16 b, f32x16 yes, f32x16 no) {
+#ifdef __AVX512F__
+  return (f32x16)_mm512_mask_blend_ps(_mm512_cmp_ps_mask((__m512)a, (__m512)b, kPredicate),
+                                      (__m512)no, (__m512)yes);
+#else
+  __m256 of[4][2];
+  std::memcpy(of[0], &a, sizeof a);
+  std::memcpy(of[1], &b, sizeof b);
+  std::memcpy(of[2], &yes, sizeof yes);
+  std::memcpy(of[3], &no, sizeof no);
+  for (int i = 0; i < 2; i++) {
+    of[0][i] = _mm256_blendv_ps(of[3][i], of[2][i], _mm256_cmp_ps(of[0][i], of[1][i], kPredicate));
+  }
+  return load_as<f32x16>(of[0]);
+#endif
+}
+
 // To the nearest, ties to even; a NaN stays one.
 inline bf16 narrow(float value) {
   const uint32_t bits = load_as<uint32_t>(&value);
@@ -52,8 +72,8 @@ inline u16x16 narrow(f32x16 value) {
   const u32x16 bits = (u32x16)value;
   const u32x16 rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   const u32x16 quiet = bits >> 16 | 0x40;
-  return __builtin_convertvector((u32x16)((value != value) ? (i32x16)quiet : (i32x16)rounded),
-                                 u16x16);
+  return __builtin_convertvector(
+      (u32x16)where<_CMP_UNORD_Q>(value, value, (f32x16)quiet, (f32x16)rounded), u16x16);
 #endif
 }
 inline void store(bf16* to, f32x16 value) {
@@ -94,25 +114,6 @@ inline f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
   return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #else
   return a * b + c;
-#endif
-}
-// `yes` where a and b compare as kPredicate (_CMP_LT_OQ and its like) says, else `no`. For numbers in
-// two registers gcc 12 makes of `?:` sixteen comparisons, one after another.
-template <int kPredicate>
-inline f32x16 where(f32x16 a, f32x16 b, f32x16 yes, f32x16 no) {
-#ifdef __AVX512F__
-  return (f32x16)_mm512_mask_blend_ps(_mm512_cmp_ps_mask((__m512)a, (__m512)b, kPredicate),
-                                      (__m512)no, (__m512)yes);
-#else
-  __m256 of[4][2];
-  std::memcpy(of[0], &a, sizeof a);
-  std::memcpy(of[1], &b, sizeof b);
-  std::memcpy(of[2], &yes, sizeof yes);
-  std::memcpy(of[3], &no, sizeof no);
-  for (int i = 0; i < 2; i++) {
-    of[0][i] = _mm256_blendv_ps(of[3][i], of[2][i], _mm256_cmp_ps(of[0][i], of[1][i], kPredicate));
-  }
-  return load_as<f32x16>(of[0]);
 #endif
 }
 inline f32x16 max(f32x16 a, f32x16 b) { return where<_CMP_GT_OQ>(a, b, a, b); }

@@ -39,9 +39,9 @@ inline f32x16 exp2(f32x16 x) {
   const f32x16 bounded = min(max(x, splat(-126.0f)), splat(128.0f));
   const f32x16 whole = round_nearest(bounded - 0.5f);
   const i32x16 power = (__builtin_convertvector(whole, i32x16) + 127) << 23;
-  f32x16 y = power_of_fraction<T>(bounded - whole) * (f32x16)power;
-  y = x < -126.0f ? f32x16{} : y;
-  return x != x ? x : y;
+  const f32x16 y = power_of_fraction<T>(bounded - whole) * (f32x16)power;
+  const f32x16 ended = where<_CMP_LT_OQ>(x, splat(-126.0f), f32x16{}, y);
+  return where<_CMP_UNORD_Q>(x, x, x, ended);
 #endif
 }
 
