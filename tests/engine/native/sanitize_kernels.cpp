@@ -135,7 +135,8 @@ void* packed(DType dtype, int64_t n, int64_t k) {
 void linear() {
   const DType dtype = a_dtype();
   const bool gated = maybe(), sums = !gated && maybe();
-  const int64_t m = a_row_count(), n = between(1, 80) * (gated ? 2 : 1), k = between(1, 150);
+  const int64_t m = a_row_count(), k = between(1, 150);
+  const int64_t n = gated ? kPanel * between(1, 5) : between(1, 160);
   const int64_t width = gated ? n / 2 : n;
   const DType out_dtype = maybe() ? dtype : DType::f32;
   const Matrix x = matrix(dtype, m, round_up(k, kDepth)), out = matrix(out_dtype, m, width);
