@@ -43,7 +43,8 @@ void store(const Array& keys, const Array& values, const Array& slots, const Arr
   const StoreArgs args{cache, key_rows.rows, places, key_rows.data, key_rows.stride,
                        value_rows.data, value_rows.stride};
   const nb::gil_scoped_release unlocked;
-  run_pieces(kernels().store_pieces, kernels().store, args);
+  const Kernels& level = kernels();
+  run_pieces(level.store_pieces, level.store, args);
 }
 
 // Rows' places and counts, and where their tokens begin in the packed step.

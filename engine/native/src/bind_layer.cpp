@@ -74,7 +74,8 @@ void norm(const Array& out, const Array& x, int64_t groups, const std::optional<
                       .bias = vector<float>(bias, width, "bias"),
                       .out = to.data, .out_stride = to.stride};
   const nb::gil_scoped_release unlocked;
-  run_pieces(kernels().norm_pieces, kernels().norm, args);
+  const Kernels& level = kernels();
+  run_pieces(level.norm_pieces, level.norm, args);
 }
 
 void rotate(const Array& x, int64_t heads, const Array& positions, const Array& cos,
@@ -97,7 +98,8 @@ void rotate(const Array& x, int64_t heads, const Array& positions, const Array& 
                            .sin = static_cast<const float*>(s.data),
                            .x = to.data, .x_stride = to.stride};
   const nb::gil_scoped_release unlocked;
-  run_pieces(kernels().rotate_pieces, kernels().rotate, args);
+  const Kernels& level = kernels();
+  run_pieces(level.rotate_pieces, level.rotate, args);
 }
 
 void embed(const Array& out, const Array& ids, const Array& table, int64_t vocab_size, bool packed) {
@@ -108,7 +110,8 @@ void embed(const Array& out, const Array& ids, const Array& table, int64_t vocab
                           .ids = indices(ids, to.rows, vocab_size, "ids"), .table = rows,
                           .out = to.data, .out_stride = to.stride};
   const nb::gil_scoped_release unlocked;
-  run_pieces(kernels().embed_pieces, kernels().embed, args);
+  const Kernels& level = kernels();
+  run_pieces(level.embed_pieces, level.embed, args);
 }
 
 void elementwise(const Array& out, const Array& x, const std::string& combine,
@@ -139,7 +142,8 @@ void elementwise(const Array& out, const Array& x, const std::string& combine,
     args.y_stride = other.stride;
   }
   const nb::gil_scoped_release unlocked;
-  run_pieces(kernels().elementwise_pieces, kernels().elementwise, args);
+  const Kernels& level = kernels();
+  run_pieces(level.elementwise_pieces, level.elementwise, args);
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ void linear(const Array& out, const Array& x, const Array& weight, int64_t n, in
     refuse("alpha", "goes with a residual only");
   }
   const nb::gil_scoped_release unlocked;
-  run_pieces(kernels().linear_pieces, kernels().linear, args);
+  const Kernels& level = kernels();
+  run_pieces(level.linear_pieces, level.linear, args);
 }
 
 // Huge pages for the whole pages of an array: a plain sum read 40 GB/s from them, 26 from small
