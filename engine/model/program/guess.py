@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from engine.model.program.agree import agree
+from engine.model.program.agree import agree, differences
 from engine.model.program.graph import Elementwise, Linear, Norm, Operation, Value, View
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -39,7 +40,7 @@ def guess(module: nn.Module, x: View, out: Value) -> Operation | None:
     if out.width != x.columns:
         return None
     if weight is None and bias is None:
-        activation = _activation(module, out.reference.dtype)
+        activation = _activation(module)
         if activation is not None:
             return Elementwise(out, x, activation=activation)
     return _norm(module, x, out, weight, bias)
@@ -55,15 +56,17 @@ def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear
     return None
 
 
-def _activation(module: nn.Module, dtype: torch.dtype) -> str | None:
-    probe = torch.linspace(-9, 9, 181, dtype=dtype)
+def _activation(module: nn.Module) -> str | None:
+    # In the model's own type ReLU would pass for GELU, and in a short range what is clipped for
+    # what is not.
+    probe = torch.linspace(-50, 50, 1001, dtype=torch.float64)
     try:
         with torch.inference_mode():
             given = module(probe)
     except Exception:  # it wants another shape
         return None
     for name, function in ACTIVATIONS.items():
-        if given.shape == probe.shape and agree(function(probe.double()), given):
+        if given.shape == probe.shape and torch.allclose(function(probe), given, 1e-6, 1e-6):
             return name
     return None
 
@@ -79,14 +82,21 @@ def _norm(
     # Gemma's norms keep their weights less 1.
     scales = [None] if weight is None else [weight.double(), 1 + weight.double()]
     stated = [getattr(module, name, None) for name in _EPS_NAMES]
+    # The best of them: of wide rows the mean is so near 0 that RMSNorm agrees with LayerNorm.
+    best: tuple[float, bool, Tensor | None] | None = None
+    least = math.inf
     for eps in dict.fromkeys(value for value in stated if isinstance(value, float)):
         for center in (False, True):
             moved = grouped - grouped.mean(-1, keepdim=True) if center else grouped
             normal = moved * torch.rsqrt(moved.square().mean(-1, keepdim=True) + eps)
             for scale in scales:
                 got = normal if scale is None else normal * scale
-                got = got if shift is None else got + shift
-                if agree(got.flatten(1), out.reference):
-                    scale, shift = (None if t is None else t.float() for t in (scale, shift))
-                    return Norm(out, x, grouped.shape[1], scale, shift, eps, center)
-    return None
+                got = (got if shift is None else got + shift).flatten(1)
+                difference = float(differences(got, out.reference).norm())
+                if difference < least and agree(got, out.reference):
+                    best, least = (eps, center, scale), difference
+    if best is None:
+        return None
+    eps, center, scale = best
+    scale, shift = (None if t is None else t.float() for t in (scale, shift))
+    return Norm(out, x, grouped.shape[1], scale, shift, eps, center)
