@@ -62,9 +62,8 @@ def _result(operation: Operation, values: dict[int, Tensor], recorded: Capture) 
                 return of(x) + alpha * other
             return alpha * function(of(x)) * other
         case Attend():
-            return _attention(
-                operation, of(operation.query), of(operation.key), of(operation.value)
-            )
+            inputs = of(operation.query), of(operation.key), of(operation.value)
+            return _attention(operation, *inputs, recorded.position_ids)
         case Gather(x=x):
             return of(x)[recorded.last_tokens]
         case Opaque(x=x, module=module):
@@ -78,11 +77,13 @@ def _product(x: Tensor, operation: Linear | Gated) -> Tensor:
     return linear(x, weight, bias)
 
 
-def _attention(operation: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _attention(
+    operation: Attend, query: Tensor, key: Tensor, value: Tensor, positions: Tensor
+) -> Tensor:
     def heads(x: Tensor, count: int, rotation: Rotation | None) -> Tensor:
         split = x.unflatten(1, (count, -1))
         if rotation is not None:
-            cos, sin = (table[: len(x)].double() for table in (rotation.cos, rotation.sin))
+            cos, sin = (table[positions].double() for table in (rotation.cos, rotation.sin))
             split = rotate(split, cos, sin, rotation.interleaved)
         return split.transpose(0, 1)
 

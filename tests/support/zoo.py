@@ -115,12 +115,22 @@ OTHERS: dict[str, dict[str, Any]] = {
         },
     },
     "nemotron": {"head_dim": 16},
+    "ministral3": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": MAX_LEN // 4,
+            "llama_4_scaling_beta": 0.5,
+        },
+    },
     "llama_dynamic_rope": {
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
         "max_position_embeddings": 32,
     },
 }
-"""Architectures that pass context on in another way, or keep state outside of attention."""
+"""Architectures that pass context on in another way, keep state outside of attention, or do more to
+queries than to rotate them."""
 
 
 def tiny_config(name: str, **changes: Any) -> PreTrainedConfig:

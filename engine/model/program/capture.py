@@ -50,6 +50,7 @@ class Call:
         target: a module without modules of its own, one that was asked to be opaque, a function of
             torch, or attention.
         scope: modules in whose forward pass it was made, outermost first; of a module, itself last.
+        changed: the tensors among its arguments that it wrote to.
     """
 
     target: nn.Module | Callable[..., Any] | AttentionCall
@@ -57,6 +58,7 @@ class Call:
     kwargs: dict[str, Any]
     output: Any
     scope: tuple[nn.Module, ...]
+    changed: tuple[Tensor, ...]
 
     @property
     def name(self) -> str:
@@ -70,6 +72,9 @@ class Capture:
     """A recorded pass over `NUM_TOKENS` tokens of one sequence, `NUM_SAMPLES` of them sampling.
 
     Attributes:
+        position_ids: rising, from 0 to the last that is served; attention takes the tokens as they
+            come. Near the beginning a frequency's angle, or a scale that sets in with a position,
+            would show nothing.
         calls: in order. All that they computed is held, so that no two share an address.
         logits: [1, NUM_SAMPLES, vocab_size].
     """
@@ -82,16 +87,33 @@ class Capture:
 
 
 def capture(
-    model: PreTrainedModel, shape: ModelShape, opaque: frozenset[type[nn.Module]]
+    model: PreTrainedModel,
+    shape: ModelShape,
+    opaque: frozenset[type[nn.Module]],
+    max_positions: int,
 ) -> Capture:
     """Run a pass and record it.
 
     Args:
         opaque: classes whose calls are recorded as one, whatever is in them.
+        max_positions: how many positions are served, at least `NUM_TOKENS`.
     """
-    input_ids = (torch.arange(NUM_TOKENS) * 7919 + 13) % shape.vocab_size
-    position_ids = torch.arange(NUM_TOKENS)
-    last_tokens = torch.arange(NUM_TOKENS - NUM_SAMPLES, NUM_TOKENS)
+    # Tensors of inference mode do not count the writes to them.
+    with torch.inference_mode(False), torch.no_grad():
+        return _capture(model, shape, opaque, max_positions)
+
+
+def _capture(
+    model: PreTrainedModel,
+    shape: ModelShape,
+    opaque: frozenset[type[nn.Module]],
+    max_positions: int,
+) -> Capture:
+    tokens = torch.arange(NUM_TOKENS)
+    input_ids = (tokens * 7919 + 13) % shape.vocab_size
+    # By their squares, so that the spans of short sequences have their share.
+    position_ids = tokens.maximum(tokens**2 * (max_positions - 1) // (NUM_TOKENS - 1) ** 2)
+    last_tokens = tokens[-NUM_SAMPLES:]
     recorder = _Recorder(opaque)
     reference = TorchAttention()
     storage = reference.storage(
@@ -110,13 +132,13 @@ def capture(
     context = StepContext(
         backend=cast(AttentionBackend, attention),
         storage=cast(KVStorage, attention),
-        slots=position_ids,
+        slots=tokens,
         starts=np.zeros(1, np.int64),
         counts=np.full(1, NUM_TOKENS, np.int64),
         block_tables=np.zeros((1, 1), np.int64),
     )
     model.set_attn_implementation(ATTENTION_NAME)
-    with torch.inference_mode(), recorder.watching(model), recorder:
+    with recorder.watching(model), recorder:
         output = model(
             input_ids=input_ids[None],
             position_ids=position_ids[None],
@@ -135,6 +157,7 @@ class _Recorder(TorchFunctionMode):
         self.calls: list[Call] = []
         self._opaque = opaque
         self._scope: list[nn.Module] = []
+        self._before: list[_Writes] = []
         self._inside = 0
 
     def __torch_function__(
@@ -144,16 +167,23 @@ class _Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        before = _Writes((args, kwargs))
         output = func(*args, **(kwargs or {}))
-        if tensors_in(output):
-            self.record(func, args, kwargs or {}, output)
+        changed = before.changed()
+        if changed or tensors_in(output):
+            self.record(func, args, kwargs or {}, output, changed)
         return output
 
     def record(
-        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+        changed: tuple[Tensor, ...] = (),
     ) -> None:
         if not self._inside:
-            self.calls.append(Call(target, args, kwargs, output, tuple(self._scope)))
+            self.calls.append(Call(target, args, kwargs, output, tuple(self._scope), changed))
 
     @contextmanager
     def silence(self) -> Iterator[None]:
@@ -181,13 +211,28 @@ class _Recorder(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._scope.append(module)
+        self._before.append(_Writes((args, kwargs)))
         self._inside += self._is_one(module)
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         self._inside -= self._is_one(module)
+        changed = self._before.pop().changed()
         if self._is_one(module):
-            self.record(module, args, kwargs, output)
+            self.record(module, args, kwargs, output, changed)
         self._scope.pop()
+
+
+class _Writes:
+    """How often the tensors of some arguments had been written to."""
+
+    def __init__(self, arguments: Any) -> None:
+        self._counts = [
+            (one, one._version) for one in tensors_in(arguments) if not one.is_inference()
+        ]
+
+    def changed(self) -> tuple[Tensor, ...]:
+        """Those that have been written to since."""
+        return tuple(one for one, count in self._counts if one._version != count)
 
 
 @dataclass(slots=True)

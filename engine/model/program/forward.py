@@ -19,7 +19,7 @@ from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, AttentionCall,
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Graph, Opaque
 from engine.model.program.read import UnreadableError, read
-from engine.model.program.verify import recorded_step, verify
+from engine.model.program.verify import MismatchError, recorded_step, verify
 from engine.native import kernels
 from engine.shape import ModelShape
 
@@ -98,14 +98,17 @@ def make_program(
     graph, recorded = find_graph(model, shape, max(config.max_model_len, NUM_TOKENS))
     graph = fuse(graph)
     used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
-    built = build(
-        graph,
-        model,
-        native,
-        CpuAttention().storage(replace(cache, num_blocks=NUM_TOKENS)),
-        max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
-        max_samples=max(config.max_num_seqs, NUM_SAMPLES),
-    )
+    try:
+        built = build(
+            graph,
+            model,
+            native,
+            CpuAttention().storage(replace(cache, num_blocks=config.blocks_for(NUM_TOKENS))),
+            max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
+            max_samples=max(config.max_num_seqs, NUM_SAMPLES),
+        )
+    except ValueError as error:
+        raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error
     forward = ProgramForward(built, native, tuple(sorted(used)))
     worst = verify(built, recorded_step(native, recorded, config.block_size))
     logger.info(
@@ -131,7 +134,7 @@ def find_graph(
     """
     opaque: tuple[type[nn.Module], ...] = ()
     while True:
-        recorded = capture(model, shape, frozenset(opaque))
+        recorded = capture(model, shape, frozenset(opaque), max_positions)
         try:
             return read(recorded, frozenset(opaque), max_positions), recorded
         except UnreadableError as error:

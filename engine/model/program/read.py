@@ -87,6 +87,11 @@ class _Reader:
         self._values: dict[int, Value] = {}
         self._failures: dict[int, UnreadableError] = {}
         self._makers: dict[int, Call] = {}
+        # What depends on the step; all else is a constant.
+        self._varying = {
+            _address(tensor)
+            for tensor in (recorded.input_ids, recorded.position_ids, recorded.last_tokens)
+        }
 
     def read(self) -> Graph:
         for call in self._recorded.calls:
@@ -103,14 +108,14 @@ class _Reader:
             for tensor in tensors_in(call.output)
             if (address := _address(tensor)) not in self._makers
         }
-        changed = call.name.rstrip("_") != call.name and not call.name.endswith("__")
-        if changed or call.name.startswith("__i"):
-            for tensor in tensors_in(call.output):
-                self._values.pop(_address(tensor), None)
-                self._failures[_address(tensor)] = self._failure(call, "changes a value in place")
+        for tensor in call.changed:
+            self._values.pop(_address(tensor), None)
+            self._failures[_address(tensor)] = self._failure(call, "changes a value in place")
         for address in fresh:
             self._makers[address] = call
         given = {_address(tensor) for tensor in tensors_in((call.args, call.kwargs))}
+        if isinstance(call.target, AttentionCall) or given & self._varying:
+            self._varying |= {_address(tensor) for tensor in (*fresh.values(), *call.changed)}
         made = {address: tensor for address, tensor in fresh.items() if address not in given}
         if not made:
             return
@@ -203,8 +208,12 @@ class _Reader:
             raise UnreadableError("its arguments are none of ours")
         if call.name in _MULTIPLY | _DIVIDE and len(tensors) == 1:
             first, second = call.args
-            factor = float(second if first is tensors[0] else first)
-            alpha = factor if call.name in _MULTIPLY else 1 / factor
+            factor = second if first is tensors[0] else first
+            if isinstance(factor, Tensor) and _address(factor) in self._varying:
+                raise UnreadableError("its factor depends on the tokens")
+            if call.name in _DIVIDE and factor is first:
+                raise UnreadableError("it divides by a matrix")
+            alpha = float(factor) if call.name in _MULTIPLY else 1 / float(factor)
             return Elementwise(out, self._like(tensors[0], output), alpha=alpha)
         if call.name in _ADD | _MULTIPLY and len(tensors) == 2:
             combine = "add" if call.name in _ADD else "multiply"
@@ -213,7 +222,7 @@ class _Reader:
                 first, second = second, first
             x = self._like(first, output)
             y: View | Tensor
-            if second.shape == (x.columns,) and _address(second) not in self._makers:
+            if second.shape == (x.columns,) and _address(second) not in self._varying:
                 y = second.detach().float().contiguous()
             else:
                 y = self._like(second, output)
@@ -244,11 +253,19 @@ class _Reader:
         if not inputs:
             raise UnreadableError("it is given no tensor")
         if type(module) in self._opaque:
-            if len(inputs) != 1:
+            if call.kwargs or len(call.args) != 1:
                 raise UnreadableError("it is given more than one tensor")
-            if inputs[0].ndim != 3 or tensors_in(call.output)[0].shape[:2] != inputs[0].shape[:2]:
+            (x,) = call.args
+            result = call.output[0] if isinstance(call.output, tuple) else call.output
+            if not (
+                isinstance(x, Tensor)
+                and isinstance(result, Tensor)
+                and x.ndim == result.ndim == 3
+                and x.shape[:2] == result.shape[:2]
+                and _address(result) == _address(out.reference)
+            ):
                 raise UnreadableError("it takes or gives no [1, tokens, columns]")
-            return [Opaque(out, self.view(inputs[0]), module)]
+            return [Opaque(out, self.view(x), module)]
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.ndim == 2 and not inputs[0].is_floating_point():
             return self._embed(inputs[0], weight, out)
@@ -328,7 +345,10 @@ class _Reader:
                 cos, sin = (table[:, pick] for table in recorded)
                 if agree(rotate(x, cos, sin, interleaved), tensor):
                     return view, Rotation(*self._tables_of(maker, pick), interleaved)
-        raise self._failures[_address(tensor)]
+        failure = self._failures[_address(tensor)]
+        if maker.target in failure.scope:  # all but the rotation was read
+            raise UnreadableError("a query or key is no rotation by its position")
+        raise failure
 
     def _sources(self, tensor: Tensor) -> tuple[list[Tensor], dict[int, Call]]:
         """What a tensor was computed from: tensors of values that were read, and modules."""

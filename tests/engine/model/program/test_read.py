@@ -145,11 +145,97 @@ class InPlace(nn.Module):
         return x
 
 
-def test_a_value_that_is_changed_in_place_is_not_read() -> None:
-    model = rebuilt(tiny_model("llama"), "mlp", InPlace)
+class Rectified(InPlace):
+    """By a module of torch, whose name says nothing."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__(inner)
+        self.rectify = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        self.rectify(x)
+        return x
+
+
+class Stored(InPlace):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        x[..., :3] = 0
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(InPlace, "mul_"), (Rectified, "ReLU"), (Stored, "__setitem__")]
+)
+def test_a_value_that_is_changed_in_place_is_not_read(kind: Any, name: str) -> None:
+    model = rebuilt(tiny_model("llama"), "mlp", kind)
     shape = trace(type(model), model.config, model.dtype).shape
-    recorded = capture(model, shape, frozenset())
-    with pytest.raises(UnreadableError, match="mul_ in InPlace changes a value in place"):
+    recorded = capture(model, shape, frozenset(), MAX_LEN)
+    assert name in {call.name for call in recorded.calls if call.changed}
+    with pytest.raises(UnreadableError):
         read(recorded, frozenset(), MAX_LEN)
     graph, recorded = found(model)
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {kind}
     agree(graph, recorded)
+
+
+class Normalised(nn.Module):
+    """By one number that depends on the tokens."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        return x / x.abs().max()
+
+
+def test_a_number_that_depends_on_the_tokens_is_no_factor() -> None:
+    graph, _ = found(rebuilt(tiny_model("llama"), "mlp", Normalised))
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Normalised}
+
+
+class Inverse(Normalised):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.div(torch.tensor(2.0), self.inner(x))
+
+
+def test_a_number_divided_by_a_matrix_is_not_the_matrix_divided() -> None:
+    graph, _ = found(rebuilt(tiny_model("llama"), "mlp", Inverse))
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Inverse}
+
+
+class Asked(Mixing):
+    """Is given more than a tensor."""
+
+    def forward(self, x: Tensor, share: float = 0.0) -> Tensor:
+        return super().forward(x * (1 - share))
+
+
+class Asking(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.asked = Asked(inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.asked(x, 0.5)
+        return result
+
+
+def test_a_module_that_is_given_more_than_a_tensor_is_run_by_the_one_around_it() -> None:
+    graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Asking))
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Asking}
+    agree(graph, recorded)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_scale_that_sets_in_with_a_position_is_no_rotation(dtype: torch.dtype) -> None:
+    model = tiny_model("ministral3", dtype=dtype)
+    model.set_attn_implementation(ATTENTION_NAME)
+    shape = trace(type(model), model.config, model.dtype).shape
+    first = model.config.rope_parameters["original_max_position_embeddings"]
+    find_graph(model, shape, first)
+    with pytest.raises(UnreadableError, match="a query or key is no rotation by its position"):
+        find_graph(model, shape, first + 1)
