@@ -44,8 +44,8 @@ class Forward(Protocol):
         """Compute a step.
 
         Returns:
-            [S, vocab_size] float32 on the model's device, valid until the next call; the caller may
-            change it.
+            [S, vocab_size] float32 on the model's device, contiguous and valid until the next call;
+            the caller may change it.
         """
         ...
 

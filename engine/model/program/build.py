@@ -58,7 +58,7 @@ class Built:
 
     Attributes:
         program: `_native.Program`.
-        logits: [most samples, vocab_size] float32.
+        logits: [most samples, vocab_size] float32, contiguous.
     """
 
     program: Any
@@ -222,7 +222,11 @@ class _Memory:
         self._program = program
         self._rows = {False: max_tokens, True: max_samples}
         self._dtype = dtype
-        self._logits = graph.logits
+        # Logits, and what is done to them, in float32: sampling wants no rounded ones.
+        self._logits = {id(graph.logits)}
+        for operation in reversed(graph.operations):
+            if isinstance(operation, Elementwise) and id(operation.out) in self._logits:
+                self._logits |= {id(view.value) for view in reads(operation)}
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
             for value in (operation.out, *(one.value for one in reads(operation))):
@@ -250,10 +254,9 @@ class _Memory:
         return buffer[:, view.column : view.column + view.columns]
 
     def _kind(self, value: Value) -> tuple[bool, int, torch.dtype]:
-        # Logits, and what is done to them, in float32: sampling wants no rounded ones.
-        is_logits = value.per_sample and value.width == self._logits.width
-        dtype = torch.float32 if is_logits else self._dtype
-        return value.per_sample, -(-value.width // _DEPTH) * _DEPTH, dtype
+        if id(value) in self._logits:
+            return value.per_sample, value.width, torch.float32
+        return value.per_sample, -(-value.width // _DEPTH) * _DEPTH, self._dtype
 
     def _make(self, value: Value) -> int:
         per_sample, width, dtype = self._kind(value)

@@ -9,10 +9,12 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from engine.model.program.graph import Embed, Gated, Linear, Operation
+from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation
 
 # Output features of a tile: gates and ups take turns in these.
 _TILE = 16
+
+_Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class Packer:
@@ -32,7 +34,7 @@ class Packer:
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_address(parameter), []).append(parameter)
-        # Uses still to come, by the address of the memory.
+        # Uses still to come, by the address of the memory; those of modules never end.
         self._uses: Counter[int] = Counter()
         for operation in operations:
             match operation:
@@ -40,14 +42,16 @@ class Packer:
                     self._uses.update(_address(weight) for weight in weights)
                 case Embed(table=table):
                     self._uses[_address(table)] += 1
-        self._packed: dict[int, Tensor] = {}
+                case Opaque(module=module):
+                    self._uses.update(_address(weight) for weight in module.parameters())
+        self._packed: dict[_Place, Tensor] = {}
 
     def linear(self, operation: Linear) -> tuple[Tensor, Tensor | None]:
         """Packed weight and bias, float32, of a product; the operation has none from now on."""
         weight = _below_each_other(operation.weights)
         packed = self._pack(weight)
         if len(operation.weights) == 1:
-            self._packed[_address(weight)] = packed
+            self._packed[_place(weight)] = packed
         bias = torch.cat([bias.float() for bias in operation.biases]) if operation.biases else None
         self._let_go(operation)
         return packed, bias
@@ -62,10 +66,10 @@ class Packer:
 
     def table(self, operation: Embed) -> tuple[Tensor, bool]:
         """The rows to look up, and whether they are those of a packed product (a tied head)."""
-        address = _address(operation.table)
-        if address in self._packed:
-            self._release([address])
-            return self._packed[address], True
+        packed = self._packed.get(_place(operation.table))
+        if packed is not None:
+            self._release([_address(operation.table)])
+            return packed, True
         return operation.table.contiguous(), False
 
     def _pack(self, weight: Tensor) -> Tensor:
@@ -101,6 +105,11 @@ def _take_turns(weights: Iterable[Tensor]) -> Tensor:
         for weight in weights
     ]
     return torch.stack(padded, dim=1).flatten(0, 2)
+
+
+def _place(tensor: Tensor) -> _Place:
+    """Where a matrix lies, and how."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
 def _address(tensor: Tensor) -> int:

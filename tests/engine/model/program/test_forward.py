@@ -104,12 +104,39 @@ def test_a_tied_head_is_packed_once_and_looked_up_there() -> None:
     torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_table_beside_a_head_in_one_piece_of_memory_is_not_the_head() -> None:
+    model = tiny_model("llama")
+    table, head = model.model.embed_tokens.weight, model.lm_head.weight
+    head.data, table.data = torch.stack((head.data, table.data)).unbind()
+    program_of(model)
+
+
 def test_experts_keep_their_weights() -> None:
     model = tiny_model("mixtral")
     forward = program_of(model)
     assert forward.opaque == ("MixtralSparseMoeBlock",)
     assert all(p.numel() for p in model.model.layers[0].mlp.parameters())
     assert not model.model.layers[0].self_attn.q_proj.weight.numel()
+
+
+def test_a_module_keeps_the_weights_that_it_shares_with_a_product() -> None:
+    model = tiny_model("llama")
+    first, second, _ = model.model.layers
+
+    class Clipped(type(first.mlp)):  # type: ignore[misc]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = super().forward(x).clamp(-2, 2)
+            return result
+
+    second.mlp = copy.copy(first.mlp)
+    first.mlp.__class__ = Clipped
+    token_ids = (5, 9, 100, 31)
+    with torch.inference_mode():
+        expected = copy.deepcopy(model)(torch.tensor([token_ids])).logits[0, -1]
+    forward = program_of(model)
+    assert forward.opaque == ("Clipped",)
+    logits = step(TorchRunner(forward, config_for(model), shape_of(model)), token_ids)
+    torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_is_gone_with_its_program() -> None:
@@ -135,6 +162,18 @@ def test_a_kernel_that_computes_something_else_is_found(
 
     monkeypatch.setattr(Packer, kind, wrong)
     with pytest.raises(MismatchError, match=f"the kernel for {kind} differs from the model by"):
+        program_of(tiny_model("llama"))
+
+
+def test_what_a_kernel_does_not_take_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = Packer.linear
+
+    def short(self: Packer, operation: Any) -> Any:
+        weight, bias = packed(self, operation)
+        return weight[:-1], bias
+
+    monkeypatch.setattr(Packer, "linear", short)
+    with pytest.raises(MismatchError, match="does not take what the model gives it: weight has"):
         program_of(tiny_model("llama"))
 
 
@@ -192,6 +231,19 @@ def test_what_the_kernels_do_not_take_runs_on_torch(change: dict[str, Any]) -> N
     forward = make_forward(model, replace(CONFIG, **change), shape_of(model))
     assert forward.attention == "torch"
     assert model.config._attn_implementation == ATTENTION_NAME
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [48, 101])  # the width of the model; no multiple of a tile
+def test_logits_are_contiguous_and_exact(vocab_size: int, dtype: torch.dtype) -> None:
+    model = tiny_model("llama", vocab_size=vocab_size, dtype=dtype)
+    forward = program_of(model)
+    runner = TorchRunner(forward, config_for(model), shape_of(model))
+    new = tuple(NewSequence(q, (5, 9 + q), 2, SamplingParams(), 0, (), ()) for q in (0, 1))
+    rows = tuple(Row(q, 0, 2, (q,), True, True) for q in (0, 1))
+    logits = runner.logits(StepPlan(1, rows, new=new))
+    assert logits.is_contiguous()
+    assert (logits.shape, logits.dtype) == ((2, vocab_size), torch.float32)
 
 
 def test_pools_may_be_changed_between_steps() -> None:
