@@ -97,9 +97,13 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
             return checked_forward(model, envelope, traced.shape, backend)
 
         try:
-            forward = load(None)
+            forward, mismatch = load(None), ""
         except MismatchError as error:
-            logger.error("%s; the native kernels are not used for %s", error, entry.name)
+            # Nothing else of it: its frames hold the model that was spent.
+            forward, mismatch = None, str(error)
+        if forward is None:
+            logger.error("%s; the native kernels are not used for %s", mismatch, entry.name)
+            gc.collect()
             forward = load("torch")
         progress("allocating the KV pool", checkpoint.num_bytes, checkpoint.num_bytes)
         runner = TorchRunner(forward, envelope, traced.shape)

@@ -22,6 +22,7 @@ from engine.model import loader
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, open_checkpoint
 from engine.model.loader import load_model
+from engine.model.program.verify import MismatchError
 from engine.plan import NewSequence, Row, StepPlan
 from engine.request import SamplingParams
 from tests.support.checkpoints import END_ID, save_checkpoint
@@ -205,6 +206,31 @@ def test_a_model_that_was_refused_is_gone_when_the_next_one_is_measured(
         gc.enable()
     assert left
     assert left == [None] * len(left)
+
+
+def test_a_model_spent_on_kernels_that_are_wrong_is_gone_when_torch_gets_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spent: list[weakref.ref[PreTrainedModel]] = []
+    check, read = loader.checked_forward, loader.load_weights
+
+    def wrong(model: PreTrainedModel, *args: Any) -> Any:
+        if args[-1] == "torch":
+            return check(model, *args)
+        spent.append(weakref.ref(model))
+        raise MismatchError("a kernel is wrong")
+
+    def counted(*args: Any) -> PreTrainedModel:
+        assert not any(one() for one in spent)
+        return read(*args)
+
+    monkeypatch.setattr(loader, "checked_forward", wrong)
+    monkeypatch.setattr(loader, "load_weights", counted)
+    loaded = load(folder)
+    assert len(spent) == 1
+    assert loaded.card.attention == "torch"
+    assert "a kernel is wrong; the native kernels are not used" in caplog.text
+    loaded.close()
 
 
 def test_local_folder_needs_no_network_and_prints_nothing(
