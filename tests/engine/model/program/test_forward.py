@@ -165,6 +165,15 @@ def test_a_kernel_that_computes_something_else_is_found(
         program_of(tiny_model("llama"))
 
 
+def test_attention_is_not_blamed_for_the_rounding_of_rotations() -> None:
+    model = tiny_model("qwen2", dtype=torch.bfloat16)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.bias *= 100
+            layer.self_attn.k_proj.bias *= 300
+    program_of(model)
+
+
 def test_what_a_kernel_does_not_take_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = Packer.linear
 
