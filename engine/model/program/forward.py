@@ -77,9 +77,11 @@ def native_step(native: ModuleType, step: PackedStep) -> Any:
 
 
 def run_opaque(stage: Stage, step: PackedStep) -> None:
-    """Run a module of the model on a step's rows."""
+    """Run a module of the model on a step's rows, if there are any."""
     assert isinstance(stage.operation, Opaque)
     rows = len(step.last_tokens if stage.operation.out.per_sample else step.input_ids)
+    if not rows:
+        return
     output = stage.operation.module(stage.given[0][None, :rows])
     stage.out[:rows] = (output[0] if isinstance(output, tuple) else output)[0]
 

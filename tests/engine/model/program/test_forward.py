@@ -139,6 +139,23 @@ def test_a_module_keeps_the_weights_that_it_shares_with_a_product() -> None:
     torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_a_head_that_torch_runs_has_no_rows_where_none_samples() -> None:
+    model = tiny_model("llama")
+
+    class Greatest(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits = super().forward(x)
+            return logits.clamp(max=logits.max() - 0.1)  # of no rows there is no greatest
+
+    model.lm_head.__class__ = Greatest
+    forward = program_of(model)
+    assert forward.opaque == ("Greatest",)
+    runner = TorchRunner(forward, config_for(model), shape_of(model))
+    new = NewSequence(0, (5, 9, 100), 3, SamplingParams(), 0, (), ())
+    assert not len(runner.logits(StepPlan(1, (Row(0, 0, 2, (0,), False, True),), new=(new,))))
+    assert len(runner.logits(StepPlan(2, (Row(0, 2, 1, (), True, False),)))) == 1
+
+
 def test_a_model_is_gone_with_its_program() -> None:
     model = tiny_model("llama")
     runner = TorchRunner(program_of(model), config_for(model), shape_of(model))
