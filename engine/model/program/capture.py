@@ -86,6 +86,8 @@ class Capture:
     logits: Tensor
 
 
+@torch.inference_mode(False)  # whose tensors do not count the writes to them
+@torch.no_grad()
 def capture(
     model: PreTrainedModel,
     shape: ModelShape,
@@ -98,17 +100,6 @@ def capture(
         opaque: classes whose calls are recorded as one, whatever is in them.
         max_positions: how many positions are served, at least `NUM_TOKENS`.
     """
-    # Tensors of inference mode do not count the writes to them.
-    with torch.inference_mode(False), torch.no_grad():
-        return _capture(model, shape, opaque, max_positions)
-
-
-def _capture(
-    model: PreTrainedModel,
-    shape: ModelShape,
-    opaque: frozenset[type[nn.Module]],
-    max_positions: int,
-) -> Capture:
     tokens = torch.arange(NUM_TOKENS)
     input_ids = (tokens * 7919 + 13) % shape.vocab_size
     # By their squares, so that the spans of short sequences have their share.
