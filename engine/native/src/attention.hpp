@@ -286,7 +286,7 @@ class Attention {
                        sums[row - first], out);
           continue;
         }
-        float* part = args_.parts + item_.part * args_.part_stride + row * (2 + cache_.value_dim);
+        float* part = args_.parts + item_.part + part_size(row, cache_.value_dim);
         part[0] = most_[row];
         part[1] = sums[row - first];
         std::memcpy(part + 2, out, size_t(cache_.value_dim) * sizeof(float));
@@ -313,19 +313,20 @@ class Attention {
 
 template <class T>
 inline void merge_parts(const AttentionArgs& args, const AttentionMerge& merge, Scratch& scratch) {
-  const int64_t value_dim = args.cache.value_dim, record = 2 + value_dim;
+  const int64_t value_dim = args.cache.value_dim;
   const int64_t rows = merge.queries * (args.heads / args.cache.kv_heads);
+  const int64_t size = part_size(rows, value_dim);
   auto* numbers = static_cast<float*>(scratch.get(size_t(value_dim) * sizeof(float)));
   for (int64_t row = 0; row < rows; row++) {
-    const float* first = args.parts + merge.first * args.part_stride + row * record;
+    const float* first = args.parts + merge.first + part_size(row, value_dim);
     float most = -INFINITY, sum = 0;
     for (int64_t p = 0; p < merge.count; p++) {
-      const float* part = first + p * args.part_stride;
+      const float* part = first + p * size;
       most = part[0] > most ? part[0] : most;
     }
     std::memset(numbers, 0, size_t(value_dim) * sizeof(float));
     for (int64_t p = 0; p < merge.count; p++) {
-      const float* part = first + p * args.part_stride;
+      const float* part = first + p * size;
       const float factor = exp2<float>(splat(part[0] - most))[0];
       sum += part[1] * factor;
       for (int64_t d = 0; d < value_dim; d++) numbers[d] += part[2 + d] * factor;

@@ -11,16 +11,27 @@ constexpr int64_t kItemRows = 128;
 constexpr int64_t kItemNumbers = 1 << 16;
 // A row of more items than this for each head keeps all cores busy without a split of its context.
 constexpr int64_t kFewItems = 4;
+// Parts of a few queries, counted by (query, head) pairs in each: 1 MB where values have 128 numbers.
+// Sequences may share a context, so that nothing else bounds the parts of a step.
+constexpr int64_t kPartRows = 2048;
 // Shares of a context begin where steps of the kernel begin, in blocks.
 constexpr int64_t kAlignment = 8;
+
+int64_t most_queries_of(int64_t group) { return std::max<int64_t>(1, kItemRows / group); }
+
+// Into how many shares so many blocks are cut, for so many (query, head) pairs in all heads.
+int64_t shares_of(int64_t blocks, int64_t pairs, int64_t value_dim) {
+  const int64_t share = std::max(kAlignment, kItemNumbers / value_dim / kBlock);
+  return std::min(ceil_div(blocks, share), std::max<int64_t>(1, kPartRows / pairs));
+}
 
 }  // namespace
 
 AttentionPlan plan_attention(int64_t rows, const int64_t* starts, const int64_t* counts,
                              int64_t heads, int64_t kv_heads, int64_t value_dim, int64_t window) {
   const int64_t group = heads / kv_heads;
-  const int64_t most_queries = std::max<int64_t>(1, kItemRows / group);
-  AttentionPlan plan{{}, {}, 0, 0};
+  const int64_t most_queries = most_queries_of(group);
+  AttentionPlan plan{{}, {}, 0};
   for (int64_t row = 0; row < rows; row++) {
     const bool may_split = ceil_div(counts[row], most_queries) <= kFewItems;
     for (int64_t query = 0; query < counts[row]; query += most_queries) {
@@ -28,22 +39,22 @@ AttentionPlan plan_attention(int64_t rows, const int64_t* starts, const int64_t*
       const int64_t earliest = starts[row] + query, latest = earliest + queries - 1;
       const int64_t begin = window == 0 ? 0 : std::max<int64_t>(0, earliest - window + 1) / kBlock;
       const int64_t end = latest / kBlock + 1;
-      const int64_t blocks = std::max(kAlignment, kItemNumbers / value_dim / kBlock);
-      const int64_t shares = may_split ? ceil_div(end - begin, blocks) : 1;
+      const int64_t shares = may_split ? shares_of(end - begin, queries * heads, value_dim) : 1;
+      const int64_t size = part_size(queries * group, value_dim);
       for (int64_t kv_head = 0; kv_head < kv_heads; kv_head++) {
-        const int64_t first = plan.parts;
-        int64_t from = begin;
+        const int64_t first = plan.parts_size;
+        int64_t from = begin, parts = 0;
         for (int64_t share = 1; share <= shares; share++) {
           const int64_t even = begin + (end - begin) * share / shares;
           const int64_t to = std::min(end, round_up(even, kAlignment));
           if (to <= from) continue;
-          const int64_t part = shares == 1 ? -1 : plan.parts++;
+          const int64_t part = shares == 1 ? -1 : first + size * parts++;
           plan.items.push_back({row, kv_head, query, queries, from, to, part});
           from = to;
         }
         if (shares > 1) {
-          plan.merges.push_back({row, kv_head, query, queries, first, plan.parts - first});
-          plan.part_stride = std::max(plan.part_stride, queries * group * (2 + value_dim));
+          plan.merges.push_back({row, kv_head, query, queries, first, parts});
+          plan.parts_size += parts * size;
         }
       }
     }
@@ -52,6 +63,17 @@ AttentionPlan plan_attention(int64_t rows, const int64_t* starts, const int64_t*
     return a.queries * (a.end - a.begin) > b.queries * (b.end - b.begin);
   });
   return plan;
+}
+
+int64_t most_plan_bytes(int64_t rows, int64_t tokens, int64_t longest, int64_t heads,
+                        int64_t kv_heads, int64_t value_dim) {
+  const int64_t cuts = rows + tokens / most_queries_of(heads / kv_heads);
+  const int64_t shares = shares_of(ceil_div(longest, kBlock), heads, value_dim);
+  const int64_t pairs = shares == 1 ? 0 : std::min(tokens * heads * shares, cuts * kPartRows);
+  // Vectors may have twice the room that they need, and half of it once more while they are sorted.
+  const int64_t vectors = cuts * kv_heads * (5 * shares * int64_t(sizeof(AttentionItem)) / 2 +
+                                             2 * int64_t(sizeof(AttentionMerge)));
+  return part_size(pairs, value_dim) * int64_t(sizeof(float)) + 2 * vectors;
 }
 
 }  // namespace batchdeck

@@ -11,8 +11,7 @@ namespace batchdeck {
 struct AttentionPlan {
   std::vector<AttentionItem> items;
   std::vector<AttentionMerge> merges;
-  int64_t parts;        // how many
-  int64_t part_stride;  // floats a part
+  int64_t parts_size;  // floats of all parts
 };
 
 // The items of rows at positions [starts[r], starts[r] + counts[r]), the most expensive first, for
@@ -20,5 +19,10 @@ struct AttentionPlan {
 // however many threads there are, so that its result is the same too.
 AttentionPlan plan_attention(int64_t rows, const int64_t* starts, const int64_t* counts,
                              int64_t heads, int64_t kv_heads, int64_t value_dim, int64_t window);
+
+// Bytes that the parts of a step take at most, and its plans for layers with and without a window,
+// for contexts up to `longest` tokens.
+int64_t most_plan_bytes(int64_t rows, int64_t tokens, int64_t longest, int64_t heads,
+                        int64_t kv_heads, int64_t value_dim);
 
 }  // namespace batchdeck

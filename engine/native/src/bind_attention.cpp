@@ -109,7 +109,7 @@ void attend(const Array& out, const Array& query, const Array& keys, const Array
   const nb::gil_scoped_release unlocked;
   const AttentionPlan plan = plan_attention(spans.rows, spans.starts, spans.counts, heads,
                                             cache.kv_heads, cache.value_dim, window);
-  const std::unique_ptr<float[]> parts(new float[size_t(plan.parts * plan.part_stride)]);
+  const std::unique_ptr<float[]> parts(new float[size_t(plan.parts_size)]);
   const AttentionArgs args{
       .cache = cache,
       .heads = heads,
@@ -132,7 +132,6 @@ void attend(const Array& out, const Array& query, const Array& keys, const Array
       .merges = plan.merges.data(),
       .num_merges = int64_t(plan.merges.size()),
       .parts = parts.get(),
-      .part_stride = plan.part_stride,
   };
   const Kernels& level = kernels();
   Pool& pool = Pool::get();
@@ -143,7 +142,7 @@ void attend(const Array& out, const Array& query, const Array& keys, const Array
 using Item = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 using Merge = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
-std::tuple<std::vector<Item>, std::vector<Merge>, int64_t, int64_t> plan(
+std::tuple<std::vector<Item>, std::vector<Merge>, int64_t> plan(
     const Array& starts, const Array& counts, int64_t heads, int64_t kv_heads, int64_t value_dim,
     int64_t window) {
   const Spans spans = spans_of(starts, counts);
@@ -162,7 +161,7 @@ std::tuple<std::vector<Item>, std::vector<Merge>, int64_t, int64_t> plan(
   for (const auto& m : plan.merges) {
     merges.emplace_back(m.row, m.kv_head, m.query, m.queries, m.first, m.count);
   }
-  return {items, merges, plan.parts, plan.part_stride};
+  return {items, merges, plan.parts_size};
 }
 
 }  // namespace
@@ -180,6 +179,8 @@ void bind_attention(nb::module_& m) {
         nb::arg("starts"), nb::arg("counts"), nb::arg("block_tables"), nb::arg("heads"),
         nb::arg("scaling"), nb::arg("window") = 0, nb::arg("softcap") = 0.0f,
         nb::arg("sinks") = nb::none());
+  m.def("most_plan_bytes", &most_plan_bytes, nb::arg("rows"), nb::arg("tokens"),
+        nb::arg("longest"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("value_dim"));
   m.def("plan_attention", &plan, nb::arg("starts"), nb::arg("counts"), nb::arg("heads"),
         nb::arg("kv_heads"), nb::arg("value_dim"), nb::arg("window") = 0);
 }

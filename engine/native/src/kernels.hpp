@@ -140,9 +140,9 @@ struct AttentionItem {
   int64_t kv_head;
   int64_t query, queries;  // in the row
   int64_t begin, end;      // blocks
-  int64_t part;            // where a partial result goes; -1 if this item holds the whole context
+  int64_t part;            // where its partial result begins; -1 if it holds the whole context
 };
-// Parts [first, first + count) make the result of these queries.
+// `count` parts, one behind the other from `first` on, make the result of these queries.
 struct AttentionMerge {
   int64_t row, kv_head, query, queries;
   int64_t first, count;
@@ -174,10 +174,11 @@ struct AttentionArgs {
   int64_t num_items;
   const AttentionMerge* merges;
   int64_t num_merges;
-  // Part p: for each query and head of the group, maximum, sum and value_dim unnormalised numbers.
+  // A part: for each query and head of the group, maximum, sum and value_dim unnormalised numbers.
   float* parts;
-  int64_t part_stride;  // floats a part
 };
+// Floats of a part of `rows` queries and heads.
+constexpr int64_t part_size(int64_t rows, int64_t value_dim) { return rows * (2 + value_dim); }
 
 // Rows of an embedding. `packed` tables are packed weights of n = vocabulary, k = width.
 struct EmbedArgs {

@@ -77,8 +77,7 @@ AttentionArgs Step::attention(AttentionArgs args) {
   args.num_items = int64_t(plan.items.size());
   args.merges = plan.merges.data();
   args.num_merges = int64_t(plan.merges.size());
-  args.part_stride = plan.part_stride;
-  args.parts = static_cast<float*>(parts_.get(size_t(plan.parts * plan.part_stride) * sizeof(float)));
+  args.parts = static_cast<float*>(parts_.get(size_t(plan.parts_size) * sizeof(float)));
   return args;
 }
 

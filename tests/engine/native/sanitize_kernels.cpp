@@ -259,8 +259,7 @@ void attention() {
                            .softcap = maybe() ? 0.0f : 5.0f, .sinks = maybe_floats(heads),
                            .items = plan.items.data(), .num_items = int64_t(plan.items.size()),
                            .merges = plan.merges.data(), .num_merges = int64_t(plan.merges.size()),
-                           .parts = numbers<float>(plan.parts * plan.part_stride),
-                           .part_stride = plan.part_stride};
+                           .parts = numbers<float>(plan.parts_size)};
   Pool& pool = Pool::get();
   pool.each(args.num_items, [&](int64_t i, Scratch& s) { kernels.attend(args, i, s); });
   pool.each(args.num_merges, [&](int64_t i, Scratch& s) { kernels.merge(args, i, s); });

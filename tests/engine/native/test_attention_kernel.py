@@ -324,16 +324,16 @@ class TestPlan:
         window: int,
     ) -> None:
         starts, counts = (np.array(column) for column in zip(*rows, strict=True))
-        items, merges, parts, stride = native.plan_attention(
-            starts, counts, kv_heads * group, kv_heads, value_dim, window
+        heads = kv_heads * group
+        items, merges, size = native.plan_attention(
+            starts, counts, heads, kv_heads, value_dim, window
         )
         last_block = int((starts + counts).max() - 1) // 16 + 1
         covered = [np.zeros((kv_heads, count, last_block), dtype=np.int64) for _, count in rows]
-        for row, kv_head, query, queries, begin, end, part in items:
+        for row, kv_head, query, queries, begin, end, _ in items:
             assert queries > 0
             assert begin < end
             covered[row][kv_head, query : query + queries, begin:end] += 1
-            assert part < 0 or queries * group * (2 + value_dim) <= stride
         for row, (start, count) in enumerate(rows):
             at = start + np.arange(count)
             low = np.maximum(at - window + 1, 0) // 16 if window else np.zeros_like(at)
@@ -342,12 +342,22 @@ class TestPlan:
             assert (covered[row][:, needed] == 1).all()
             assert (covered[row] <= 1).all()
             assert not covered[row][:, :, (start + count - 1) // 16 + 1 :].any()
-        # Each part is written by one item and read by one merge, that of the same queries.
+        # Each part is written by one item and read by one merge, that of the same queries; they
+        # lie side by side, and are no more than was said.
         made = {item[6]: item[:4] for item in items if item[6] >= 0}
-        assert sorted(made) == list(range(parts))
-        read = [(p, merge[:4]) for merge in merges for p in range(merge[4], merge[4] + merge[5])]
+        read = [
+            (first + p * queries * group * (2 + value_dim), (row, kv_head, query, queries))
+            for row, kv_head, query, queries, first, parts in merges
+            for p in range(parts)
+        ]
         assert dict(read) == made
-        assert len(read) == parts
+        assert len(read) == len(made)
+        ends = [at + made[at][3] * group * (2 + value_dim) for at in sorted(made)]
+        assert [0, *ends] == [*sorted(made), size]
+        longest, tokens = int((starts + counts).max()), int(counts.sum())
+        assert 4 * size + 56 * len(items) <= native.most_plan_bytes(
+            len(rows), tokens, longest, heads, kv_heads, value_dim
+        )
 
     def test_a_row_is_cut_the_same_way_among_any_others(self) -> None:
         rows = [(5000, 1), (0, 700), (3000, 9), (12, 1)]
@@ -360,6 +370,15 @@ class TestPlan:
 
         assert cut(rows) == cut(rows[:1]) == cut(rows[::-1])
         assert len(cut(rows)) > 2
+
+    def test_many_that_share_a_long_context_do_not_take_gigabytes(self) -> None:
+        rows, queries, heads, kv_heads, value_dim = 256, 8, 32, 8, 128
+        starts, counts = np.full(rows, 131_072 - queries), np.full(rows, queries)
+        items, _, size = native.plan_attention(starts, counts, heads, kv_heads, value_dim)
+        assert len(items) > rows * kv_heads  # they are split all the same
+        taken = 4 * size + 56 * len(items)
+        most = native.most_plan_bytes(rows, rows * queries, 131_072, heads, kv_heads, value_dim)
+        assert taken <= most < 512 << 20
 
     def test_the_most_expensive_items_come_first(self) -> None:
         items = native.plan_attention(np.array([40, 0, 9000]), np.array([1, 900, 1]), 8, 2, 64, 0)[
