@@ -110,6 +110,11 @@ def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
     )
 
 
+def pick_backend(cache: CacheShape) -> str:
+    """`cpu`, the native kernels, where they can serve such a cache; else `torch`."""
+    return "torch" if CpuAttention.why_not(cache) else "cpu"
+
+
 def make_forward(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None = None
 ) -> Forward:
@@ -117,16 +122,14 @@ def make_forward(
 
     Args:
         model: in `config`'s dtype and on its device.
-        backend: `torch` or `cpu`; None picks the faster one of those that fit.
+        backend: `torch` or `cpu`; None leaves it to `pick_backend`.
 
     Raises:
         ModelError: the model does not let its attention be chosen.
         MismatchError: a kernel computes something else than the model, which is spent.
     """
     model.eval()  # type: ignore[no-untyped-call]
-    if backend is None:
-        backend = "torch" if CpuAttention.why_not(cache_shape(config, shape)) else "cpu"
-    if backend == "torch":
+    if (backend or pick_backend(cache_shape(config, shape))) == "torch":
         return ModuleForward(model, TorchAttention())
     try:
         return make_program(model, config, cache_shape(config, shape), shape)

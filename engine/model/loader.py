@@ -29,7 +29,8 @@ from engine.model.device import (
     pick_device,
     pick_dtype,
 )
-from engine.model.forward import Forward
+from engine.model.footprint import footprint_of
+from engine.model.forward import Forward, cache_shape, pick_backend
 from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
 from engine.model.memory import MemoryNeeds, plan_memory, show_bytes
@@ -68,21 +69,35 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     device = pick_device(request.device)
     dtype = pick_dtype(request.dtype, entry.dtype, checkpoint.dtype, device)
     traced = trace(model_class, config, dtype)
-    envelope = plan_memory(
-        request,
-        MemoryNeeds(
-            name=entry.name,
-            shape=traced.shape,
-            weight_bytes=checkpoint.num_bytes_as(dtype.itemsize),
-            layer_width=traced.layer_width,
-            max_positions=_max_positions(config, folder),
-            context_length=entry.context_length,
-        ),
-        device=str(device),
-        dtype=str(dtype).removeprefix("torch."),
-        free=free_memory(device),
-        share=entry.memory_share or default_share(device),
+    needs = MemoryNeeds(
+        name=entry.name,
+        shape=traced.shape,
+        weight_bytes=checkpoint.num_bytes_as(dtype.itemsize),
+        layer_width=traced.layer_width,
+        max_positions=_max_positions(config, folder),
+        context_length=entry.context_length,
     )
+
+    smallest = EngineConfig(
+        num_blocks=1,
+        max_model_len=1,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+    )
+    backend = pick_backend(cache_shape(smallest, traced.shape))
+
+    def plan(backend: str) -> EngineConfig:
+        return plan_memory(
+            request,
+            needs,
+            footprint_of(backend, device),
+            device=smallest.device,
+            dtype=smallest.dtype,
+            free=free_memory(device),
+            share=entry.memory_share or default_share(device),
+        )
+
+    envelope = plan(backend)
     tokenizer = _read_tokenizer(folder)
     generation = _read_generation(folder)
     sampling = _default_sampling(entry, generation, folder)
@@ -90,21 +105,24 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
 
     with _telling_of_memory(entry.name, device):
 
-        def load(backend: str | None) -> Forward:
+        def load(backend: str, envelope: EngineConfig) -> Forward:
             model = load_weights(model_class, config, checkpoint, dtype, device, progress)
             progress("testing the model", checkpoint.num_bytes, checkpoint.num_bytes)
             freeze_rope(model, envelope.max_model_len)
             return checked_forward(model, envelope, traced.shape, backend)
 
+        forward: Forward | None = None
         try:
-            forward, mismatch = load(None), ""
+            forward = load(backend, envelope)
         except MismatchError as error:
-            # Nothing else of it: its frames hold the model that was spent.
-            forward, mismatch = None, str(error)
+            # By its text: a log that kept the error would keep its frames, and the spent model.
+            reason = str(error)
+            logger.error("%s; the native kernels are not used for %s", reason, entry.name)
         if forward is None:
-            logger.error("%s; the native kernels are not used for %s", mismatch, entry.name)
+            # Here, where the error is gone, and the model with it.
             gc.collect()
-            forward = load("torch")
+            envelope = plan("torch")
+            forward = load("torch", envelope)
         progress("allocating the KV pool", checkpoint.num_bytes, checkpoint.num_bytes)
         runner = TorchRunner(forward, envelope, traced.shape)
     card = ModelCard(

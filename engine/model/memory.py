@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.client import LoadRequest
 from engine.config import EngineConfig
@@ -19,18 +20,6 @@ _MIN_TOKENS = 256
 # run at once until a knob is turned, and bytes. On a GPU it takes all that is left.
 _HOST_SEQS = Knobs().max_num_seqs
 _HOST_POOL_BYTES = 4 << 30
-
-# Of one logit: it, and what sampling makes of it when all rows need a nucleus of most of the
-# vocabulary and log-probabilities (44 measured).
-_SAMPLING_BYTES = 48
-# Of one token in a layer, in units of its width: the residual stream, its norm and the attention's
-# input and output; gate, up and their product (6 and 3 make 1.02 to 1.3 times what was measured).
-_STREAMS, _WIDE_STREAMS = 6, 3
-# The torch backend: tokens it gathers for one call, and how often it holds a gathered copy; scores
-# that it holds in float32 for softcap and sinks, with their copies; bytes a position of its mask.
-_GATHERED_TOKENS, _GATHERED_COPIES = 1 << 16, 3
-_SCORE_BYTES = 4 * 4 << 24
-_MASK_BYTES = 256 * 2 * 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +42,36 @@ class MemoryNeeds:
     context_length: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargestStep:
+    """What a step never exceeds: sequences, tokens, and tokens of one sequence's context."""
+
+    seqs: int
+    tokens: int
+    longest: int
+
+
+class Footprint(Protocol):
+    """What a way to compute a model takes beside its weights and its pool."""
+
+    def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """Bytes of the largest step, sampling included, and of what is kept from step to step."""
+        ...
+
+    def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """Bytes while the weights become what computes them, when there is no pool yet."""
+        ...
+
+
 def plan_memory(
-    request: LoadRequest, needs: MemoryNeeds, *, device: str, dtype: str, free: int, share: float
+    request: LoadRequest,
+    needs: MemoryNeeds,
+    footprint: Footprint,
+    *,
+    device: str,
+    dtype: str,
+    free: int,
+    share: float,
 ) -> EngineConfig:
     """The envelope that fits.
 
@@ -63,6 +80,7 @@ def plan_memory(
     pool takes what is left then, up to full length for the largest batch, and less on a host.
 
     Args:
+        footprint: of what will compute the model.
         device, dtype: as torch names them.
         free: bytes that can be had on the device.
 
@@ -75,9 +93,18 @@ def plan_memory(
     max_num_seqs, max_num_batched_tokens = _largest_batch(request)
     block_bytes = needs.shape.kv_bytes_per_token * _BLOCK_SIZE
 
-    def total(length: int, num_blocks: int) -> int:
-        step = step_bytes(needs, max_num_seqs, max_num_batched_tokens, length)
+    def largest(length: int) -> LargestStep:
+        return LargestStep(seqs=max_num_seqs, tokens=max_num_batched_tokens, longest=length)
+
+    def loading(length: int) -> int:
+        return needs.weight_bytes + footprint.load_bytes(needs, largest(length))
+
+    def serving(length: int, num_blocks: int) -> int:
+        step = footprint.step_bytes(needs, largest(length))
         return needs.weight_bytes + step + num_blocks * block_bytes
+
+    def total(length: int, num_blocks: int) -> int:
+        return max(loading(length), serving(length, num_blocks))
 
     num_blocks = _given_blocks(request, block_bytes)
     if num_blocks is not None:
@@ -95,15 +122,22 @@ def plan_memory(
             length = max(fits, min(longest, _MIN_TOKENS))
         else:
             length = request.max_model_len
-        spare = (budget - total(length, 0)) // block_bytes
+        spare = (budget - serving(length, 0)) // block_bytes
         num_blocks = max(_blocks(length), min(most, spare))
-    if total(length, num_blocks) > budget:
+    needed = total(length, num_blocks)
+    if needed > budget:
+        if needed == loading(length):
+            parts = f" and {show_bytes(needed - needs.weight_bytes)} to load them"
+        else:
+            step = serving(length, 0) - needs.weight_bytes
+            parts = (
+                f", largest step {show_bytes(step)} and a cache of {num_blocks * _BLOCK_SIZE} "
+                f"tokens {show_bytes(num_blocks * block_bytes)}"
+            )
         raise ModelError(
-            f"{needs.name} does not fit on {device}: weights {show_bytes(needs.weight_bytes)}, "
-            f"largest step {show_bytes(total(length, 0) - needs.weight_bytes)} and a cache of "
-            f"{num_blocks * _BLOCK_SIZE} tokens {show_bytes(num_blocks * block_bytes)} make "
-            f"{show_bytes(total(length, num_blocks))}; of {show_bytes(free)} free, "
-            f"{show_bytes(budget)} may be used"
+            f"{needs.name} does not fit on {device}: weights {show_bytes(needs.weight_bytes)}"
+            f"{parts} make {show_bytes(needed)}; of {show_bytes(free)} free, {show_bytes(budget)} "
+            "may be used"
         )
     return EngineConfig(
         num_blocks=num_blocks,
@@ -113,24 +147,6 @@ def plan_memory(
         dtype=dtype,
         device=device,
     )
-
-
-def step_bytes(needs: MemoryNeeds, max_num_seqs: int, max_num_tokens: int, longest: int) -> int:
-    """Bytes that the largest step takes beside weights and pool.
-
-    Args:
-        longest: most tokens of one sequence.
-    """
-    shape = needs.shape
-    heads = shape.num_heads * (shape.head_dim + shape.value_dim)
-    token = _STREAMS * max(shape.hidden_size, heads // 2) + _WIDE_STREAMS * needs.layer_width
-    activations = max_num_tokens * token * shape.dtype_bytes
-    logits = max_num_seqs * shape.vocab_size * _SAMPLING_BYTES
-    gathered = max(longest, min(_GATHERED_TOKENS, max_num_seqs * longest))
-    layer_kv_bytes = shape.kv_bytes_per_token // shape.num_layers
-    attention = _GATHERED_COPIES * gathered * layer_kv_bytes + _SCORE_BYTES + _MASK_BYTES * longest
-    # Layers and head run one after the other, but a GPU's allocator does not mix their pieces.
-    return activations + attention + logits
 
 
 def show_bytes(count: int) -> str:

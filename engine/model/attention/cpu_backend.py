@@ -9,7 +9,9 @@ from torch import Tensor
 from engine.cache.storage import CacheShape, UnitStorage
 from engine.errors import ModelError
 from engine.model.attention.base import StepContext
+from engine.model.memory import LargestStep
 from engine.native import kernels
+from engine.shape import ModelShape
 
 
 class CpuAttention:
@@ -28,6 +30,21 @@ class CpuAttention:
         if shape.block_size != native.BLOCK:
             return f"the native kernels take blocks of {native.BLOCK}, not {shape.block_size}"
         return ""
+
+    @staticmethod
+    def step_bytes(shape: ModelShape, largest: LargestStep) -> int:
+        """Bytes that the attention of a step takes at most: it gathers nothing."""
+        native = kernels()
+        assert native is not None
+        size: int = native.most_plan_bytes(
+            largest.seqs,
+            largest.tokens,
+            largest.longest,
+            shape.num_heads,
+            shape.num_kv_heads,
+            shape.value_dim,
+        )
+        return size
 
     @property
     def name(self) -> str:

@@ -11,6 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine.cache.storage import CacheShape, TokenStorage
 from engine.model.attention.base import IntArray, StepContext
+from engine.model.memory import LargestStep
+from engine.shape import ModelShape
 
 # Queries a call in prefill. Keys past a tile's last query are not read, which saves half the work;
 # smaller tiles lose more to overhead (64: 22 ms, 256: 15 ms for 512 tokens at 1,536, bf16).
@@ -26,6 +28,10 @@ _MAX_CPU_GROUP_TOKENS = 1 << 13
 _MAX_SCORES = 1 << 24
 # Tokens by which the masks of prefills grow with their contexts.
 _BAND_GROWTH = 2048
+# How often what one call gathered is held, in copies; the same of its scores in float32; and bytes
+# of a position of the masks.
+_GATHERED_COPIES, _SCORE_COPIES = 3, 4
+_MASK_BYTES = _TILE * 2 * 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,14 @@ class TorchAttention:
     def name(self) -> str:
         """See `AttentionBackend.name`."""
         return "torch"
+
+    @staticmethod
+    def step_bytes(shape: ModelShape, largest: LargestStep, device: torch.device) -> int:
+        """Bytes that the attention of a step takes at most; that of layer after layer."""
+        together = min(_group_limit(device), largest.seqs * largest.longest)
+        gathered = max(largest.longest, together) * shape.kv_bytes_per_token // shape.num_layers
+        scores = _SCORE_COPIES * 4 * _MAX_SCORES
+        return _GATHERED_COPIES * gathered + scores + _MASK_BYTES * largest.longest
 
     def storage(self, shape: CacheShape) -> TokenStorage:
         """See `AttentionBackend.storage`."""
@@ -214,8 +228,7 @@ def _lay_out(context: StepContext, window: int | None) -> _Layout:
 
     decodes = []
     widths = last_blocks[:num_decodes] - first_blocks[:num_decodes]
-    limit = _MAX_CPU_GROUP_TOKENS if device.type == "cpu" else _MAX_GROUP_TOKENS
-    for first, last in _runs(widths, size, limit):
+    for first, last in _runs(widths, size, _group_limit(device)):
         low, high = first_blocks[first:last, None], last_blocks[first:last, None]
         width = int((high - low).max())
         # Padding repeats a row's own last block: another sequence's block could hold NaN, which no
@@ -242,6 +255,10 @@ def _lay_out(context: StepContext, window: int | None) -> _Layout:
             )
         )
     return _Layout(tuple(decodes), tuple(prefills))
+
+
+def _group_limit(device: torch.device) -> int:
+    return _MAX_CPU_GROUP_TOKENS if device.type == "cpu" else _MAX_GROUP_TOKENS
 
 
 def _runs(widths: IntArray, block_size: int, max_tokens: int) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE, open_checkpoint
 from engine.model.loader import load_model
 from engine.model.program.verify import MismatchError
+from engine.native import kernels
 from engine.plan import NewSequence, Row, StepPlan
 from engine.request import SamplingParams
 from tests.support.checkpoints import END_ID, save_checkpoint
@@ -300,11 +301,56 @@ def test_auto_dtype_is_the_stored_one_where_the_machine_has_it(
 def test_no_byte_of_weights_is_read_before_a_refusal(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "free_memory", lambda device: 100 << 20)
+    monkeypatch.setattr(loader, "free_memory", lambda device: 10 << 20)
     progress = Recorded()
     with pytest.raises(ModelError, match=r"does not fit on cpu: weights 0\.3 MiB"):
         load(folder, progress, num_blocks=None)
     assert [call for call in progress.calls if call[0] == "loading weights"] == []
+
+
+@pytest.mark.skipif(kernels() is None, reason="no native kernels here")
+class TestNativeKernels:
+    """A CPU load is planned for the native kernels, and anew where they are given up."""
+
+    # Torch's attention alone takes 256 MiB in a step.
+    LITTLE, ENOUGH = 300 << 20, 400 << 20
+
+    def test_the_pool_takes_what_torch_would_need(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(loader, "free_memory", lambda device: self.LITTLE)
+        loaded = load(folder, num_blocks=None)
+        assert loaded.card.attention.startswith("cpu")
+        assert loaded.config.num_slots == 4 * MAX_LEN
+        loaded.close()
+
+    def test_torch_is_planned_for_once_the_kernels_are_given_up(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        checked = loader.checked_forward
+        given_up: list[weakref.ref[PreTrainedModel]] = []
+        free = self.LITTLE
+
+        def check(model: PreTrainedModel, *args: Any) -> Any:
+            if args[-1] == "cpu":
+                given_up.append(weakref.ref(model))
+                raise MismatchError("the kernel for norm differs")
+            return checked(model, *args)
+
+        def free_memory(device: torch.device) -> int:
+            # What is free is asked for when the first model is gone.
+            assert [model() for model in given_up] in ([], [None])
+            return free
+
+        monkeypatch.setattr(loader, "checked_forward", check)
+        monkeypatch.setattr(loader, "free_memory", free_memory)
+        assert "does not fit on cpu" in refusal(folder, num_blocks=None).message
+        assert given_up.pop()() is None
+
+        free = self.ENOUGH
+        loaded = load(folder, num_blocks=None)
+        assert loaded.card.attention == "torch"
+        loaded.close()
 
 
 class Cancelled(Exception):  # noqa: N818

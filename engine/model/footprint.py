@@ -1,0 +1,125 @@
+"""Footprints: what computing a model takes beside its weights and its pool, by what computes it.
+
+The native one was measured by the resident set, on models of 24 layers of 896 numbers, 6 of 1024,
+4 of 1152 (Gemma 2) and 4 of 2048, with vocabularies of 32,000 to 152,000, at 512 tokens of 32
+sequences and 2,048 of 256. It is 1.1 to 1.4 times what a step took as a program (1.3 to 1.8 as
+modules), and 1.1 to 1.7 times what loading took.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+
+from engine.errors import ModelError
+from engine.model.attention.cpu_backend import CpuAttention
+from engine.model.attention.torch_backend import TorchAttention
+from engine.model.memory import Footprint, LargestStep, MemoryNeeds
+from engine.model.program.capture import NUM_TOKENS
+from engine.native import kernels
+
+# Of one token in a layer, in units of its width: the residual stream, its norm and the attention's
+# input and output; gate, up and their product (6 and 3 make 1.02 to 1.3 times what was measured). A
+# program has buffers of less: it computes gate, up and their product at once.
+_STREAMS, _WIDE_STREAMS = 6, 3
+
+# Of one logit: it, and what sampling makes of it when all rows need a nucleus of most of the
+# vocabulary and log-probabilities: by torch (44 measured), and by the native kernels, which draw in
+# memory of their own (17 measured; 21 where a softcap has a second buffer of logits).
+_TORCH_SAMPLING_BYTES = 48
+_NATIVE_SAMPLING_BYTES = 22
+# Of one logit, for each thread that draws: five numbers in float32; and what attention and products
+# need of a thread, which is less than this.
+_DRAWING_BYTES = 20
+_THREAD_BYTES = 1 << 20
+
+# What glibc's heap keeps of what was freed: up to 64 MB once it has seen blocks of 32 (40 to 55
+# measured after a program was made).
+HEAP_BYTES = 64 << 20
+# Of one position: its id in each sequence, and its part of a block's number, held and sent.
+_ID_BYTES = 5
+# Of one position and number of a head: cosines and sines of half of them in float32, for two kinds
+# of layers; and what a model makes on the way to them (12 measured).
+_ROTATION_BYTES, _ROTATING_BYTES = 8, 16
+# Numbers that the recorded pass holds for each of its tokens and layers, in units as above.
+_RECORDED_STREAMS, _RECORDED_WIDE_STREAMS = 32, 6
+
+
+def footprint_of(backend: str, device: torch.device) -> Footprint:
+    """That of a backend as `engine.model.forward.make_forward` takes it."""
+    if backend == "torch":
+        return TorchFootprint(device)
+    native = kernels()
+    if native is None:
+        raise ModelError("this installation has no native kernels")
+    return NativeFootprint(native)
+
+
+class TorchFootprint:
+    """Of the model's own modules with `TorchAttention`, as torch's allocator counts."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """See `Footprint.step_bytes`."""
+        # Layers and head run one after the other, but a GPU's allocator does not mix their pieces.
+        logits = largest.seqs * needs.shape.vocab_size * _TORCH_SAMPLING_BYTES
+        attention = TorchAttention.step_bytes(needs.shape, largest, self._device)
+        return _activations(needs, largest) + attention + logits
+
+    def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """See `Footprint.load_bytes`: none, weights stay as they are read."""
+        return 0
+
+
+class NativeFootprint:
+    """Of a program of native kernels, and of the model's modules with native attention alone.
+
+    Which of them it will be shows when the weights are there, so this holds for both.
+
+    Args:
+        native: the compiled kernels.
+    """
+
+    def __init__(self, native: ModuleType) -> None:
+        self._native = native
+
+    def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """See `Footprint.step_bytes`."""
+        shape = needs.shape
+        logits = largest.seqs * shape.vocab_size * _NATIVE_SAMPLING_BYTES
+        threads: int = self._native.threads()
+        positions = largest.seqs * _ID_BYTES + shape.head_dim * _ROTATION_BYTES
+        attention = CpuAttention.step_bytes(shape, largest)
+        scratch = threads * (shape.vocab_size * _DRAWING_BYTES + _THREAD_BYTES)
+        kept = largest.longest * positions + scratch + HEAP_BYTES
+        return _activations(needs, largest) + attention + logits + kept
+
+    def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """See `Footprint.load_bytes`: buffers, what was recorded, a matrix being packed."""
+        shape = needs.shape
+        width = _width(needs)
+        numbers = _RECORDED_STREAMS * width + _RECORDED_WIDE_STREAMS * needs.layer_width
+        recorded = NUM_TOKENS * shape.num_layers * numbers * shape.dtype_bytes
+        block: int = self._native.BLOCK
+        pool = NUM_TOKENS * block * shape.kv_bytes_per_token
+        logits = largest.seqs * shape.vocab_size * 2 * 4
+        rotation = largest.longest * shape.head_dim * _ROTATING_BYTES
+        buffers = _activations(needs, largest) + logits + rotation
+        # Matrices that are read side by side are joined, then packed; the head is packed only.
+        joined = 2 * max(2 * needs.layer_width, 3 * width)
+        packing = max(joined, shape.vocab_size) * shape.hidden_size * shape.dtype_bytes
+        return buffers + recorded + pool + packing + HEAP_BYTES
+
+
+def _activations(needs: MemoryNeeds, largest: LargestStep) -> int:
+    token = _STREAMS * _width(needs) + _WIDE_STREAMS * needs.layer_width
+    return largest.tokens * token * needs.shape.dtype_bytes
+
+
+def _width(needs: MemoryNeeds) -> int:
+    """Of the residual stream or of attention's input and output, whichever is wider."""
+    shape = needs.shape
+    return max(shape.hidden_size, shape.num_heads * (shape.head_dim + shape.value_dim) // 2)
