@@ -1,6 +1,6 @@
 """The program that `benchmarks.screen` measures: an engine with the interface, or without.
 
-    python -m benchmarks.streaming --pipe FD {screen,headless} [--switch-ms X] [--share X]
+    python -m benchmarks.screen.streaming --pipe FD {screen,headless} [--switch-ms X] [--share X]
 
 It reads its settings where `tui` does, and answers what comes through the pipe: `look` with a
 `Look`, `records` with the engine's step records, `ask` (headless only) by starting the replies.
@@ -21,7 +21,7 @@ from app.screens import cadence
 from app.serving import load_model
 from app.settings import Settings, load_settings
 from app.store import Store
-from benchmarks.look import Look
+from benchmarks.screen.look import Look
 from engine.client import ChatMessage, Submission
 from engine.host import EngineHost
 from engine.snapshot import EnginePhase

@@ -45,9 +45,9 @@ from typing import Any
 from app.columns import align
 from app.console import write_json
 from app.machine import num_cores
-from benchmarks import random_model
-from benchmarks.look import Look
-from benchmarks.terminal import Terminal
+from benchmarks.screen import random_model
+from benchmarks.screen.look import Look
+from benchmarks.screen.terminal import Terminal
 from engine.snapshot import EnginePhase
 from engine.telemetry import StepRecord
 
@@ -241,7 +241,7 @@ def program(
     """One with its model loaded; without interface where it is called headless."""
     headless = name == "headless"
     ours, theirs = Pipe()
-    command = [sys.executable, "-m", "benchmarks.streaming", "--pipe", str(theirs.fileno())]
+    command = [sys.executable, "-m", "benchmarks.screen.streaming", "--pipe", str(theirs.fileno())]
     for setting, option in (("switch", "--switch-ms"), ("share", "--share")):
         if setting in compare:
             command += [option, compare[setting]]

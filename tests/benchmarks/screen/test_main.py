@@ -1,21 +1,27 @@
-"""What `benchmarks.screen` makes of step records, and the terminal that it gives the interface."""
+"""What `benchmarks.screen` makes of step records."""
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
 
-from benchmarks.look import Look
-from benchmarks.screen import LEAD_SECONDS, OUTPUT_TOKENS, Program, Turn, Window, _window, rows
+from benchmarks.screen.look import Look
 from engine.snapshot import EnginePhase
 from tests.widgets.samples import record
 
 if sys.platform == "win32":
     pytest.skip("there are no pseudo-terminals", allow_module_level=True)
 
-from benchmarks.terminal import Terminal
+from benchmarks.screen.__main__ import (
+    LEAD_SECONDS,
+    OUTPUT_TOKENS,
+    Program,
+    Turn,
+    Window,
+    _window,
+    rows,
+)
 
 
 def look(time: float, step: int, **cpu: float) -> Look:
@@ -61,16 +67,3 @@ def test_all_ask_anew_before_a_reply_ends_within_a_turn() -> None:
     assert program.has_room(3.0)
     program.asked_at -= 2
     assert not program.has_room(3.0)
-
-
-def test_the_terminal_has_the_size_and_tells_how_long_a_key_takes() -> None:
-    # What is typed comes back from the terminal itself.
-    script = "import os, sys; print(*os.get_terminal_size(), flush=True); sys.stdin.read()"
-    terminal = Terminal([sys.executable, "-c", script], (160, 48), os.environ)
-    try:
-        with terminal._news:
-            assert terminal._news.wait_for(lambda: b"160 48" in terminal._recent, 20.0)
-        assert 0.0 < terminal.echo("ā", 20.0) < 20.0
-    finally:
-        terminal.close()
-    assert terminal.painted >= len("160 48ā".encode())
