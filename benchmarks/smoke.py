@@ -6,7 +6,8 @@ For each model and number of sessions the engine and `generate` (one static batc
 equal length) take turns on the same prompts, greedy, with a fixed number of output tokens; figures
 are medians over the rounds. Rates count output tokens over the whole run, prefill included. The
 second table takes the engine's decode-only steps apart and sets the bytes that a step has to move
-against the read bandwidth measured in the same run.
+against the read bandwidth measured in the same run. Where native kernels compute the whole forward
+pass, the third one takes it apart.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.kinds import COLUMNS, HEADLINE, Profile, cells
 from engine.builtin import MODEL_DIR
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.knobs import Knobs
 from engine.model.forward import make_forward
+from engine.model.program.forward import ProgramForward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.request import SamplingParams
@@ -43,11 +46,17 @@ BUDGET = 2048
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One round of the engine: seconds, each request's timings, the steps."""
+    """One round of the engine.
+
+    Attributes:
+        timings: of each request.
+        profiles: of each step; empty ones where no program computes it.
+    """
 
     seconds: float
     timings: list[Timings]
     steps: list[StepRecord]
+    profiles: list[Profile]
 
 
 def load(name: str, device: torch.device) -> PreTrainedModel:
@@ -91,7 +100,8 @@ class Engine:
             device=str(device),
         )
         self.shape: ModelShape = trace(type(model), model.config, torch.bfloat16).shape
-        self.runner = TorchRunner(make_forward(model, config, self.shape), config, self.shape)
+        self._forward = make_forward(model, config, self.shape)
+        self.runner = TorchRunner(self._forward, config, self.shape)
         card = ModelCard("bench", "", 0, "bfloat16", str(device), "torch", length, 0, 0)
         self.core = EngineCore(
             config=config,
@@ -111,11 +121,22 @@ class Engine:
         for i, prompt in enumerate(prompts):
             self.core.submit(str(i), prompt, sampling)
         timings = []
+        profiles: list[Profile] = []
+        self._profile()
         while not self.core.idle:
             timings += [o.end.timings for o in self.core.step() if o.end is not None]
+            # The last call finds nothing to do, and leaves no record.
+            if self.core.records.total > first + len(profiles):
+                profiles.append(self._profile())
         seconds = time.perf_counter() - start
+        steps = list(self.core.records.since(first))
         assert len(timings) == len(prompts)
-        return Run(seconds, timings, list(self.core.records.since(first)))
+        assert len(profiles) == len(steps)
+        return Run(seconds, timings, steps, profiles)
+
+    def _profile(self) -> Profile:
+        """What each kind of operation has cost since this was last asked."""
+        return self._forward.profile() if isinstance(self._forward, ProgramForward) else {}
 
 
 def run_generate(model: PreTrainedModel, prompts: list[list[int]], device: torch.device) -> float:
@@ -150,9 +171,13 @@ def median(values: list[float]) -> float:
     return statistics.median(values) if values else float("nan")
 
 
+def is_decode(step: StepRecord) -> bool:
+    return step.decode_tokens > 0 and not step.prefill_tokens
+
+
 def phases(steps: list[StepRecord], bandwidth: float) -> str:
     """Median milliseconds of each phase of a decode-only step, and its distance to the floor."""
-    decodes = [step for step in steps if not step.prefill_tokens and step.decode_tokens]
+    decodes = [step for step in steps if is_decode(step)]
     parts = [
         [step.plan for step in decodes],
         [step.times.prepare for step in decodes],
@@ -166,6 +191,19 @@ def phases(steps: list[StepRecord], bandwidth: float) -> str:
     cells.append(f"{1e3 * floor:8.2f}")
     cells.append(f"{median(parts[-1]) / floor:7.2f}x")
     return " ".join(cells)
+
+
+def kinds(runs: list[Run], shape: ModelShape) -> str | None:
+    """Median milliseconds of each kind of operation in a decode-only step, if they are known."""
+    decodes = [
+        (step, profile)
+        for run in runs
+        for step, profile in zip(run.steps, run.profiles, strict=True)
+        if is_decode(step) and profile
+    ]
+    if not decodes:
+        return None
+    return " ".join(f"{cell:>9}" for cell in cells(decodes, shape))
 
 
 def main() -> None:
@@ -183,7 +221,7 @@ def main() -> None:
         f"transformers {transformers.__version__}; reads {bandwidth / 1e9:.1f} GB/s; "
         f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, bfloat16, {options.rounds} rounds"
     )
-    rows, phase_rows = [], []
+    rows, phase_rows, kind_rows = [], [], []
     for model_name in options.models.split(","):
         for sessions in map(int, options.sessions.split(",")):
             peer = load(model_name, device)
@@ -209,6 +247,8 @@ def main() -> None:
             )
             steps = [step for run in runs for step in run.steps]
             phase_rows.append(f"{head} {phases(steps, bandwidth)}")
+            if parts := kinds(runs, engine.shape):
+                kind_rows.append(f"{head} {parts}")
             engine.runner.close()
     print(
         f"\n{'model':8} {'sessions':>8} {'batchdeck':>10} {'generate':>10} {'ratio':>7} "
@@ -224,6 +264,10 @@ def main() -> None:
         + f" {'of floor':>8}"
     )
     print("\n".join(phase_rows))
+    if kind_rows:
+        names = " ".join(f"{column:>9}" for column in COLUMNS)
+        print(f"\n{HEADLINE}\n{'model':8} {'sessions':>8} {names}")
+        print("\n".join(kind_rows))
 
 
 if __name__ == "__main__":

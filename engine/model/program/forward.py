@@ -45,6 +45,11 @@ class ProgramForward:
         """See `engine.model.forward.Forward`."""
         return CpuAttention().name
 
+    def profile(self) -> dict[str, tuple[int, float]]:
+        """Runs and seconds of each kind of operation since this was last asked."""
+        costs: dict[str, tuple[int, float]] = self._program.profile()
+        return costs
+
     def storage(self, shape: CacheShape) -> KVStorage:
         """See `engine.model.forward.Forward`."""
         return CpuAttention().storage(shape)
