@@ -29,6 +29,31 @@ inline V load_as(const void* from) {
 inline f32x16 load(const float* from) { return load_as<f32x16>(from); }
 inline void store(float* to, f32x16 value) { std::memcpy(to, &value, sizeof value); }
 
+// Past the caches, for what nobody reads soon: `to` is aligned to 64 bytes. Other threads see it after
+// a locked instruction of this one, such as the pool's count of finished pieces.
+inline void stream(float* to, f32x16 value) {
+#ifdef __AVX512F__
+  _mm512_stream_ps(to, (__m512)value);
+#else
+  for (int i = 0; i < 16; i += 8) {
+    _mm256_stream_ps(to + i, load_as<__m256>(reinterpret_cast<const float*>(&value) + i));
+  }
+#endif
+}
+
+// Asks for the lines of [from, from + bytes), to be read or to be written soon.
+inline void fetch(const void* from, int64_t bytes) {
+  const auto* line = static_cast<const char*>(from);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(line + i, 0, 2);
+}
+inline void claim(void* to, int64_t bytes) {
+  // Not __builtin_prefetch: without -mprfchw it asks for a line that others may have too. Where
+  // there is no such instruction, it does nothing.
+  for (int64_t i = 0; i < bytes; i += 64) {
+    __asm__ volatile("prefetchw %0" ::"m"(static_cast<char*>(to)[i]));
+  }
+}
+
 inline float widen(bf16 value) {
   const uint32_t bits = uint32_t{value} << 16;
   return load_as<float>(&bits);
