@@ -9,6 +9,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from engine.model.program.arena import Arena
 from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation
 
 # Output features of a tile: gates and ups take turns in these.
@@ -18,7 +19,7 @@ _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class Packer:
-    """Packs weights, each into memory of its own, and lets go of the originals as it goes.
+    """Packs weights and lets go of the originals as it goes.
 
     Packed matrices are as large as the originals, so that loading needs room for one matrix more
     and not for a second model.
@@ -31,6 +32,7 @@ class Packer:
         self, native: ModuleType, model: nn.Module, operations: Iterable[Operation]
     ) -> None:
         self._native = native
+        self._arena = Arena(native)
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_address(parameter), []).append(parameter)
@@ -73,8 +75,7 @@ class Packer:
         return operation.table.contiguous(), False
 
     def _pack(self, weight: Tensor) -> Tensor:
-        packed = torch.empty(self._native.packed_size(*weight.shape), dtype=weight.dtype)
-        self._native.advise_huge(packed)
+        packed = self._arena.take(self._native.packed_size(*weight.shape), weight.dtype)
         self._native.pack_linear(weight.contiguous(), packed)
         return packed
 

