@@ -159,8 +159,14 @@ def attend(
     sinks: Array | None = None,
 ) -> None: ...
 def plan_attention(
-    starts: Array, counts: Array, heads: int, kv_heads: int, value_dim: int, window: int = 0
-) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], int]: ...
+    starts: Array,
+    counts: Array,
+    heads: int,
+    kv_heads: int,
+    value_dim: int,
+    window: int = 0,
+    threads: int = 1,
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], int, list[int]]: ...
 def most_plan_bytes(
     rows: int, tokens: int, longest: int, heads: int, kv_heads: int, value_dim: int
 ) -> int: ...

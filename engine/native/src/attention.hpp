@@ -50,21 +50,67 @@ inline void write_row(const AttentionArgs& args, int64_t step_row, int64_t kv_he
   }
 }
 
+// Blocks that are fetched before the first is computed; one more then with each.
+constexpr int64_t kAhead = 4;
+
+// The blocks that a piece's items read, one after another.
+class Reading {
+ public:
+  struct Block {
+    const uint32_t *keys, *values;
+  };
+
+  Reading(const AttentionArgs& args, int64_t first, int64_t last)
+      : args_(args), item_(args.items + first), last_(args.items + last), block_(item_->begin) {}
+
+  static Block at(const AttentionArgs& args, const AttentionItem& item, int64_t block) {
+    const Cache& cache = args.cache;
+    const int64_t table = args.tables[item.row * args.table_stride + block];
+    const int64_t unit = table * cache.kv_heads + item.kv_head;
+    const int64_t size = size_of(cache.dtype);
+    return {static_cast<const uint32_t*>(cache.keys) +
+                unit * key_unit(cache.dtype, cache.head_dim) * size / 4,
+            static_cast<const uint32_t*>(cache.values) +
+                unit * value_unit(cache.value_dim) * size / 4};
+  }
+
+  // The next block; again the last where there is no other.
+  Block next() {
+    while (item_ != last_ && block_ == item_->end) {
+      if (++item_ != last_) block_ = item_->begin;
+    }
+    if (item_ != last_) before_ = at(args_, *item_, block_++);
+    return before_;
+  }
+
+ private:
+  const AttentionArgs& args_;
+  const AttentionItem *item_, *const last_;
+  int64_t block_;
+  Block before_{};
+};
+
+template <class T>
+inline void fetch_block(const Cache& cache, Reading::Block block) {
+  fetch(block.keys, key_unit(cache.dtype, cache.head_dim) * int64_t(sizeof(T)));
+  fetch(block.values, value_unit(cache.value_dim) * int64_t(sizeof(T)));
+}
+
 // One item's queries against its share of the context.
 template <class T>
 class Attention {
  public:
-  Attention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
+  Attention(const AttentionArgs& args, const AttentionItem& item, Reading& ahead, Scratch& scratch)
       : args_(args),
         cache_(args.cache),
         item_(item),
+        ahead_(ahead),
         group_(args.heads / cache_.kv_heads),
         rows_(item.queries * group_),
         depth_(key_depth(cache_.dtype, cache_.head_dim) / kUnit<T>),
         width_(round_up(cache_.value_dim, 16)),
         start_(args.starts[item.row]),
-        length_(start_ + args.counts[item.row]),
-        table_(args.tables + item.row * args.table_stride) {
+        length_(start_ + args.counts[item.row]) {
     Carver sizes(nullptr);
     carve(sizes);
     Carver memory(scratch.get(size_t(sizes.used())));
@@ -73,7 +119,6 @@ class Attention {
 
   void run() {
     const int64_t first = item_.begin / kStepBlocks, last = ceil_div(item_.end, kStepBlocks);
-    prefetch(first);
     start();
     for (int64_t step = first; step < last; step++) take(step);
     finish();
@@ -106,25 +151,6 @@ class Attention {
   }
   int64_t to(int64_t position) const { return lesser(item_.end * kBlock, position + 1); }
 
-  const uint32_t* keys(int64_t block) const {
-    const int64_t unit = table_[block] * cache_.kv_heads + item_.kv_head;
-    return static_cast<const uint32_t*>(cache_.keys) + unit * depth_ * kBlock;
-  }
-  const uint32_t* values(int64_t block) const {
-    const int64_t unit = table_[block] * cache_.kv_heads + item_.kv_head;
-    const int64_t size = value_unit(cache_.value_dim) / kUnit<T>;
-    return static_cast<const uint32_t*>(cache_.values) + unit * size;
-  }
-
-  void prefetch(int64_t step) const {
-    const int64_t last = lesser((step + 1) * kStepBlocks, item_.end);
-    for (int64_t b = greater(step * kStepBlocks, item_.begin); b < last; b++) prefetch_block(b);
-  }
-  void prefetch_block(int64_t block) const {
-    fetch(keys(block), depth_ * kBlock);
-    fetch(values(block), value_unit(cache_.value_dim) / kUnit<T>);
-  }
-
   // Queries row by row, filled up with zeros, and nothing seen so far.
   void start() {
     const int64_t depth = depth_ * kUnit<T>;
@@ -155,13 +181,13 @@ class Attention {
     for (int64_t b = 0; b < kStepBlocks; b++) {
       const bool is_read = b >= step.low && b < step.high;
       // Where tiles want a pair and only one block is read, the other's scores are masked.
-      const int64_t block = base + (is_read ? b : step.low);
-      step.keys[b] = keys(block);
-      step.values[b] = is_read ? values(block) : nullptr;
-      const int64_t next = is_read ? lesser(block + kStepBlocks, item_.end - 1) : block;
-      step.next_keys[b] = keys(next);
-      step.next_values[b] = values(next);
-      if (!kTiled<T> && is_read && block + kStepBlocks < item_.end) prefetch_block(next);
+      const auto block = Reading::at(args_, item_, base + (is_read ? b : step.low));
+      const auto next = is_read ? ahead_.next() : block;
+      step.keys[b] = block.keys;
+      step.values[b] = is_read ? block.values : nullptr;
+      step.next_keys[b] = next.keys;
+      step.next_values[b] = next.values;
+      if (!kTiled<T> && is_read) fetch_block<T>(cache_, next);
     }
     prepare_values<T>(step, length_ - base * kBlock, cache_.value_dim, values_);
     for (int64_t row = 0; row < rows_; row += kTileRows) {
@@ -297,11 +323,11 @@ class Attention {
   const AttentionArgs& args_;
   const Cache& cache_;
   const AttentionItem& item_;
+  Reading& ahead_;  // of what is computed
   const int64_t group_, rows_;
   const int64_t depth_;  // units of a key
   const int64_t width_;  // of a row of `out_`
   const int64_t start_, length_;
-  const int64_t* table_;
   uint32_t* query_;    // [rows][depth]
   float* out_;         // [rows][width], not yet divided by the sums
   float* most_;        // [rows], running maxima, in powers of two
@@ -310,6 +336,13 @@ class Attention {
   uint32_t* weights_;  // [kTileRows][kStep / kUnit]
   uint32_t* values_;   // of `prepare_values`
 };
+
+template <class T>
+inline void attend_piece(const AttentionArgs& args, int64_t first, int64_t last, Scratch& scratch) {
+  Reading ahead(args, first, last);
+  for (int64_t b = 0; b < kAhead; b++) fetch_block<T>(args.cache, ahead.next());
+  for (int64_t i = first; i < last; i++) Attention<T>(args, args.items[i], ahead, scratch).run();
+}
 
 template <class T>
 inline void merge_parts(const AttentionArgs& args, const AttentionMerge& merge, Scratch& scratch) {
@@ -339,12 +372,12 @@ inline void merge_parts(const AttentionArgs& args, const AttentionMerge& merge, 
 
 namespace batchdeck::LEVEL {
 
-inline void attend(const AttentionArgs& args, int64_t item, Scratch& scratch) {
+inline void attend(const AttentionArgs& args, int64_t piece, Scratch& scratch) {
   if (args.cache.dtype == DType::f32) {
-    attention::Attention<float>(args, args.items[item], scratch).run();
+    attention::attend_piece<float>(args, args.pieces[piece], args.pieces[piece + 1], scratch);
   } else {
     [[maybe_unused]] const attention::Tiles tiles;
-    attention::Attention<bf16>(args, args.items[item], scratch).run();
+    attention::attend_piece<bf16>(args, args.pieces[piece], args.pieces[piece + 1], scratch);
   }
 }
 

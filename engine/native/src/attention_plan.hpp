@@ -10,15 +10,18 @@ namespace batchdeck {
 
 struct AttentionPlan {
   std::vector<AttentionItem> items;
+  std::vector<int64_t> pieces;  // where each begins in items, and the end
   std::vector<AttentionMerge> merges;
   int64_t parts_size;  // floats of all parts
 };
 
 // The items of rows at positions [starts[r], starts[r] + counts[r]), the most expensive first, for
-// layers with this window (0: none). A row is cut the same way whatever rows stand beside it and
-// however many threads there are, so that its result is the same too.
+// layers with this window (0: none), and their pieces for so many threads. A row is cut into items
+// the same way whatever rows stand beside it and however many threads there are, so that its result
+// is the same too.
 AttentionPlan plan_attention(int64_t rows, const int64_t* starts, const int64_t* counts,
-                             int64_t heads, int64_t kv_heads, int64_t value_dim, int64_t window);
+                             int64_t heads, int64_t kv_heads, int64_t value_dim, int64_t window,
+                             int threads);
 
 // Bytes that the parts of a step take at most, and its plans for layers with and without a window,
 // for contexts up to `longest` tokens.

@@ -34,16 +34,11 @@ struct Step {
   int64_t low, high;
   const uint32_t* keys[kStepBlocks];
   const uint32_t* values[kStepBlocks];
-  // What the next step reads in these places: tiles' loops fetch it as they go.
+  // Blocks to be read soon: tiles' loops fetch them, a few lines at a time between products, which
+  // would wait for all of them in one go.
   const uint32_t* next_keys[kStepBlocks];
   const uint32_t* next_values[kStepBlocks];
 };
-
-// Into the second cache, a few lines at a time between products: all of a step's in one go, the
-// products wait for them.
-inline void fetch(const uint32_t* from, int64_t units) {
-  for (int64_t i = 0; i < units; i += 16) __builtin_prefetch(from + i, 0, 2);
-}
 
 // The first `count` units of 16, the rest 0.
 inline u32x16 load_units(const uint32_t* from, int64_t count) {
@@ -195,9 +190,9 @@ inline void score_tiles(const uint32_t* query, int64_t depth, const uint32_t* ke
     _tile_loadd(4, query + d, depth * 4);
     _tile_loadd(6, keys + d * kBlock, 64);
     _tile_loadd(7, more_keys + d * kBlock, 64);
-    fetch(next + d * kBlock, kTileUnits);
+    fetch(next + d * kBlock, kTileUnits * 4);
     _tile_dpbf16ps(0, 4, 6);
-    fetch(more_next + d * kBlock, kTileUnits);
+    fetch(more_next + d * kBlock, kTileUnits * 4);
     _tile_dpbf16ps(1, 4, 7);
     if constexpr (M == 2) {
       _tile_loadd(5, query + 16 * depth + d, depth * 4);
@@ -253,7 +248,7 @@ inline void tile_values(const uint32_t* values, int64_t tokens, int64_t block, i
   tiles += block / 2 * columns * kTileUnits + block % 2 * kRows * 16;
   for (int64_t i = 0; i < kRows; i++) {
     const uint32_t mask = seen<bf16>(i, tokens);
-    fetch(next + i * value_dim, value_dim);
+    fetch(next + i * value_dim, value_dim * 4);
     for (int64_t c = 0; c < columns; c++) {
       u32x16 units = {};
       if (values != nullptr) {

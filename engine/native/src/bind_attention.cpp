@@ -108,7 +108,8 @@ void attend(const Array& out, const Array& query, const Array& keys, const Array
 
   const nb::gil_scoped_release unlocked;
   const AttentionPlan plan = plan_attention(spans.rows, spans.starts, spans.counts, heads,
-                                            cache.kv_heads, cache.value_dim, window);
+                                            cache.kv_heads, cache.value_dim, window,
+                                            Pool::get().threads());
   const std::unique_ptr<float[]> parts(new float[size_t(plan.parts_size)]);
   const AttentionArgs args{
       .cache = cache,
@@ -128,31 +129,33 @@ void attend(const Array& out, const Array& query, const Array& keys, const Array
       .softcap = softcap,
       .sinks = sink,
       .items = plan.items.data(),
-      .num_items = int64_t(plan.items.size()),
+      .pieces = plan.pieces.data(),
+      .num_pieces = int64_t(plan.pieces.size()) - 1,
       .merges = plan.merges.data(),
       .num_merges = int64_t(plan.merges.size()),
       .parts = parts.get(),
   };
   const Kernels& level = kernels();
   Pool& pool = Pool::get();
-  pool.each(args.num_items, [&](int64_t i, Scratch& scratch) { level.attend(args, i, scratch); });
+  pool.each(args.num_pieces, [&](int64_t i, Scratch& scratch) { level.attend(args, i, scratch); });
   pool.each(args.num_merges, [&](int64_t i, Scratch& scratch) { level.merge(args, i, scratch); });
 }
 
 using Item = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 using Merge = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
-std::tuple<std::vector<Item>, std::vector<Merge>, int64_t> plan(
+std::tuple<std::vector<Item>, std::vector<Merge>, int64_t, std::vector<int64_t>> plan(
     const Array& starts, const Array& counts, int64_t heads, int64_t kv_heads, int64_t value_dim,
-    int64_t window) {
+    int64_t window, int threads) {
   const Spans spans = spans_of(starts, counts);
   if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0) {
     refuse("heads", "is no multiple of kv_heads");
   }
   if (value_dim < 1) refuse("value_dim", "must be at least 1");
   if (window < 0) refuse("window", "is negative");
+  if (threads < 1) refuse("threads", "must be at least 1");
   const AttentionPlan plan = plan_attention(spans.rows, spans.starts, spans.counts, heads, kv_heads,
-                                            value_dim, window);
+                                            value_dim, window, threads);
   std::vector<Item> items;
   for (const auto& i : plan.items) {
     items.emplace_back(i.row, i.kv_head, i.query, i.queries, i.begin, i.end, i.part);
@@ -161,7 +164,7 @@ std::tuple<std::vector<Item>, std::vector<Merge>, int64_t> plan(
   for (const auto& m : plan.merges) {
     merges.emplace_back(m.row, m.kv_head, m.query, m.queries, m.first, m.count);
   }
-  return {items, merges, plan.parts_size};
+  return {items, merges, plan.parts_size, plan.pieces};
 }
 
 }  // namespace
@@ -182,7 +185,7 @@ void bind_attention(nb::module_& m) {
   m.def("most_plan_bytes", &most_plan_bytes, nb::arg("rows"), nb::arg("tokens"),
         nb::arg("longest"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("value_dim"));
   m.def("plan_attention", &plan, nb::arg("starts"), nb::arg("counts"), nb::arg("heads"),
-        nb::arg("kv_heads"), nb::arg("value_dim"), nb::arg("window") = 0);
+        nb::arg("kv_heads"), nb::arg("value_dim"), nb::arg("window") = 0, nb::arg("threads") = 1);
 }
 
 }  // namespace batchdeck

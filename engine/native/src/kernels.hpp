@@ -171,7 +171,10 @@ struct AttentionArgs {
   const float* sinks;  // [heads] logits that take part in the softmax and carry no value, or null
   // The split, made once a step for all layers of the same window (`plan_attention`).
   const AttentionItem* items;
-  int64_t num_items;
+  // Piece p is the items [pieces[p], pieces[p + 1]): the first blocks of each are fetched while the
+  // one before computes.
+  const int64_t* pieces;
+  int64_t num_pieces;
   const AttentionMerge* merges;
   int64_t num_merges;
   // A part: for each query and head of the group, maximum, sum and value_dim unnormalised numbers.
@@ -238,8 +241,8 @@ struct Kernels {
   int64_t (*store_pieces)(const StoreArgs&, int threads);
   void (*store)(const StoreArgs&, int threads, int64_t piece, Scratch&);
 
-  // One piece an item, then, when all are done, one a merge.
-  void (*attend)(const AttentionArgs&, int64_t item, Scratch&);
+  // When all pieces are done, one call a merge.
+  void (*attend)(const AttentionArgs&, int64_t piece, Scratch&);
   void (*merge)(const AttentionArgs&, int64_t merge, Scratch&);
 
   int64_t (*embed_pieces)(const EmbedArgs&, int threads);

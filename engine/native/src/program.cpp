@@ -49,7 +49,7 @@ struct Execution {
     args.cache = program.cache(attend.layer);
     args = step.attention(args);
     Pool& pool = Pool::get();
-    pool.each(args.num_items, [&](int64_t item, Scratch& s) { kernels.attend(args, item, s); });
+    pool.each(args.num_pieces, [&](int64_t piece, Scratch& s) { kernels.attend(args, piece, s); });
     pool.each(args.num_merges, [&](int64_t merge, Scratch& s) { kernels.merge(args, merge, s); });
   }
   void operator()(ElementwiseArgs args) const {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "errors.hpp"
+#include "pool.hpp"
 
 namespace batchdeck {
 namespace {
@@ -64,7 +65,8 @@ AttentionArgs Step::attention(AttentionArgs args) {
   if (found == plans_.end()) {
     found = plans_.emplace(key, plan_attention(inputs_.rows, inputs_.starts, inputs_.counts,
                                                args.heads, args.cache.kv_heads,
-                                               args.cache.value_dim, args.window)).first;
+                                               args.cache.value_dim, args.window,
+                                               Pool::get().threads())).first;
   }
   const AttentionPlan& plan = found->second;
   args.rows = inputs_.rows;
@@ -74,7 +76,8 @@ AttentionArgs Step::attention(AttentionArgs args) {
   args.tables = inputs_.tables;
   args.table_stride = inputs_.table_stride;
   args.items = plan.items.data();
-  args.num_items = int64_t(plan.items.size());
+  args.pieces = plan.pieces.data();
+  args.num_pieces = int64_t(plan.pieces.size()) - 1;
   args.merges = plan.merges.data();
   args.num_merges = int64_t(plan.merges.size());
   args.parts = static_cast<float*>(parts_.get(size_t(plan.parts_size) * sizeof(float)));

@@ -247,7 +247,7 @@ void attention() {
 
   const int64_t window = maybe() ? 0 : between(1, 64);
   const AttentionPlan plan = plan_attention(rows, starts, counts, heads, kv_heads, value_dim,
-                                            window);
+                                            window, between(1, 4));
   const Matrix query = matrix(dtype, tokens, heads * head_dim);
   const Matrix out = matrix(dtype, tokens, heads * value_dim);
   const AttentionArgs args{.cache = cache, .heads = heads, .rows = rows, .starts = starts,
@@ -257,11 +257,12 @@ void attention() {
                            .out = out.data, .out_stride = out.stride,
                            .scaling = 0.1f, .window = window,
                            .softcap = maybe() ? 0.0f : 5.0f, .sinks = maybe_floats(heads),
-                           .items = plan.items.data(), .num_items = int64_t(plan.items.size()),
+                           .items = plan.items.data(), .pieces = plan.pieces.data(),
+                           .num_pieces = int64_t(plan.pieces.size()) - 1,
                            .merges = plan.merges.data(), .num_merges = int64_t(plan.merges.size()),
                            .parts = numbers<float>(plan.parts_size)};
   Pool& pool = Pool::get();
-  pool.each(args.num_items, [&](int64_t i, Scratch& s) { kernels.attend(args, i, s); });
+  pool.each(args.num_pieces, [&](int64_t i, Scratch& s) { kernels.attend(args, i, s); });
   pool.each(args.num_merges, [&](int64_t i, Scratch& s) { kernels.merge(args, i, s); });
 }
 

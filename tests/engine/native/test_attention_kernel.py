@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -314,6 +315,7 @@ class TestPlan:
         group=st.sampled_from([1, 2, 7, 71, 200]),
         value_dim=st.sampled_from([16, 64, 256]),
         window=st.just(0) | st.integers(1, 5000),
+        threads=st.integers(1, 9),
     )
     def test_every_query_and_block_is_covered_once(
         self,
@@ -322,12 +324,15 @@ class TestPlan:
         group: int,
         value_dim: int,
         window: int,
+        threads: int,
     ) -> None:
         starts, counts = (np.array(column) for column in zip(*rows, strict=True))
         heads = kv_heads * group
-        items, merges, size = native.plan_attention(
-            starts, counts, heads, kv_heads, value_dim, window
+        items, merges, size, pieces = native.plan_attention(
+            starts, counts, heads, kv_heads, value_dim, window, threads
         )
+        assert pieces == sorted(set(pieces))
+        assert (pieces[0], pieces[-1]) == (0, len(items))
         last_block = int((starts + counts).max() - 1) // 16 + 1
         covered = [np.zeros((kv_heads, count, last_block), dtype=np.int64) for _, count in rows]
         for row, kv_head, query, queries, begin, end, _ in items:
@@ -355,7 +360,7 @@ class TestPlan:
         ends = [at + made[at][3] * group * (2 + value_dim) for at in sorted(made)]
         assert [0, *ends] == [*sorted(made), size]
         longest, tokens = int((starts + counts).max()), int(counts.sum())
-        assert 4 * size + 56 * len(items) <= native.most_plan_bytes(
+        assert 4 * size + 56 * len(items) + 8 * len(pieces) <= native.most_plan_bytes(
             len(rows), tokens, longest, heads, kv_heads, value_dim
         )
 
@@ -374,11 +379,22 @@ class TestPlan:
     def test_many_that_share_a_long_context_do_not_take_gigabytes(self) -> None:
         rows, queries, heads, kv_heads, value_dim = 256, 8, 32, 8, 128
         starts, counts = np.full(rows, 131_072 - queries), np.full(rows, queries)
-        items, _, size = native.plan_attention(starts, counts, heads, kv_heads, value_dim)
+        items, _, size, _ = native.plan_attention(starts, counts, heads, kv_heads, value_dim)
         assert len(items) > rows * kv_heads  # they are split all the same
         taken = 4 * size + 56 * len(items)
         most = native.most_plan_bytes(rows, rows * queries, 131_072, heads, kv_heads, value_dim)
         assert taken <= most < 512 << 20
+
+    def test_small_items_make_pieces_together_and_large_ones_do_not(self) -> None:
+        def pieces(tokens: int, threads: int) -> list[int]:
+            starts, counts = np.full(32, tokens - 1), np.ones(32, dtype=np.int64)
+            items, _, _, pieces = native.plan_attention(starts, counts, 14, 2, 64, threads=threads)
+            assert pieces[-1] == len(items)
+            return [to - at for at, to in itertools.pairwise(pieces)]
+
+        assert pieces(161, 2) == [5] * 12 + [4]
+        assert pieces(161, 16) == [1] * 64
+        assert set(pieces(4096, 2)) == {1}
 
     def test_the_most_expensive_items_come_first(self) -> None:
         items = native.plan_attention(np.array([40, 0, 9000]), np.array([1, 900, 1]), 8, 2, 64, 0)[
