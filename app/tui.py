@@ -146,6 +146,13 @@ class Tui(App[int]):
     def action_help(self) -> None:
         self.push_screen(HelpScreen(key_groups(self, self.deck)))
 
+    def action_help_quit(self) -> None:
+        """Ctrl+C where nothing is selected: whoever is used to it learns what ends the program."""
+        quits = (a.binding for a in self.active_bindings.values() if a.binding.action == "quit")
+        if binding := next(quits, None):
+            key = self.get_key_display(binding)
+            self.notify(f"{key} ends the program; ^c copies where text is selected.")
+
     @on(Transcript.CopyWanted)
     def copy(self, event: Transcript.CopyWanted) -> None:
         self.copy_to_clipboard(event.text)

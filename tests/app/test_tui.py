@@ -139,6 +139,25 @@ async def test_the_palette_runs_what_the_keys_do(tmp_path: Path) -> None:
         assert len(stage.sessions.sessions) == 1
 
 
+async def test_ctrl_c_says_what_ends_the_program(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press("ctrl+c")
+        assert stage.toasts == ["^q ends the program; ^c copies where text is selected."]
+
+
+async def test_ctrl_c_knows_keys_that_were_changed(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"app.quit": "f10"}) as stage:
+        await stage.press("f2", "ctrl+c")
+        assert stage.toasts == ["f10 ends the program; ^c copies where text is selected."]
+
+
+async def test_ctrl_c_copies_where_text_is_selected(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*"some", "ctrl+shift+left", "ctrl+c")
+        assert stage.app.clipboard == "some"
+        assert stage.toasts == []
+
+
 async def test_quitting_stops_what_streams_and_ends_the_engine(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("long")
