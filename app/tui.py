@@ -106,6 +106,8 @@ class Tui(App[int]):
         if self.is_headless or sys.platform == "win32":
             return
         for number, code in (
+            # Nobody's key here, but another program's: left to asyncio, it ends with code 0.
+            (signal.SIGINT, ExitCode.INTERRUPTED),
             (signal.SIGTERM, ExitCode.TERMINATED),
             (signal.SIGHUP, ExitCode.HUNG_UP),
         ):

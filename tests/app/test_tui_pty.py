@@ -143,13 +143,16 @@ def test_start_chat_resize_quit(terminal: Terminal) -> None:
     assert reply[2] in (FinishReason.STOP, FinishReason.LENGTH)
 
 
-def test_sigterm_restores_the_terminal_and_keeps_the_chat(terminal: Terminal) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_restores_the_terminal_and_keeps_the_chat(
+    terminal: Terminal, number: signal.Signals
+) -> None:
     process = terminal.start()
     terminal.type("Hello")
     terminal.press("Enter")
     terminal.see("queued")
-    process.send_signal(signal.SIGTERM)
-    terminal.see(f"code={128 + signal.SIGTERM}")
+    process.send_signal(number)
+    terminal.see(f"code={128 + number}")
     terminal.assert_restored()
     assert terminal.messages() == [
         ("user", "Hello", None),
