@@ -442,12 +442,16 @@ def _flags(context: typer.Context) -> dict[str, object]:
 def _settings(context: typer.Context) -> Settings:
     from app.process import complain
     from app.settings import SettingsError, load_settings
+    from engine import native
+    from engine.errors import InvalidConfigError
 
     try:
-        return load_settings(_flags(context), context.params["config"])
-    except SettingsError as error:
+        settings = load_settings(_flags(context), context.params["config"])
+        native.check()
+    except (SettingsError, InvalidConfigError) as error:
         complain(str(error))
         raise typer.Exit(ExitCode.USAGE) from None
+    return settings
 
 
 def _refuse_options(context: typer.Context) -> None:

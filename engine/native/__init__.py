@@ -42,6 +42,16 @@ def why_not() -> str:
     return _load()[1]
 
 
+def check() -> None:
+    """Refuse now what the environment names and cannot be had, before anything slow is loaded.
+
+    Raises:
+        InvalidConfigError: as `kernels`.
+    """
+    if os.environ.get(VARIABLE):
+        _load()  # 3 ms, and no thread is started
+
+
 @functools.cache
 def _load() -> tuple[ModuleType | None, str]:
     wanted = os.environ.get(VARIABLE, "")

@@ -207,6 +207,35 @@ def test_a_wrong_variable_and_a_wrong_key_are_named(
     assert result.stderr.startswith("tui: TUI_TOP_K: top_k is 'x'; it must be an integer")
 
 
+@pytest.mark.parametrize("command", ["", "serve --embedded-broker"])
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        ("banana", "tui: BATCHDECK_KERNELS is 'banana'; allowed are amx, avx512, avx2, off\n"),
+        ("amx", "tui: BATCHDECK_KERNELS is 'amx'; this processor allows avx2, off\n"),
+    ],
+)
+def test_a_level_of_kernels_that_cannot_be_had_is_refused_before_torch_is_imported(
+    level: str, told: str, command: str, own_process: Path
+) -> None:
+    # An older processor: another extension stands in the place of ours.
+    code = (
+        "import sys, types\n"
+        "sys.modules['engine.native._native'] = types.SimpleNamespace(levels=lambda: ['avx2'])\n"
+        "from app.cli import main\n"
+        "try:\n    main()\n"
+        "finally:\n    assert not {'torch', 'textual'} & set(sys.modules)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *command.split()],
+        input="hi\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "BATCHDECK_KERNELS": level},
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (ExitCode.USAGE, "", told)
+
+
 def test_a_model_that_cannot_be_loaded_ends_with_3_and_is_told_once(
     own_process: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
