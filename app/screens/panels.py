@@ -8,6 +8,7 @@ from textual.widget import Widget
 
 from app.screens.engine_watch import EngineWatch
 from app.screens.mqtt_watch import MqttWatch
+from app.screens.numbering import Numbering, session_of
 from engine.snapshot import RequestView
 from engine.telemetry import StepRecord
 from widgets.batch_chart import BatchChart
@@ -23,9 +24,14 @@ from widgets.session_table import SessionTable
 
 
 class Panels:
-    """The views of the engine, and what of it each of them shows."""
+    """The views of the engine, and what of it each of them shows.
+
+    Attributes:
+        numbering: of the sessions that they show.
+    """
 
     def __init__(self, glyphs: Glyphs) -> None:
+        self.numbering = Numbering()
         self.kpi = KpiStrip(glyphs, id="kpi")
         self.table = SessionTable(glyphs, id="sessions")
         self.batch = BatchChart(glyphs, id="batch")
@@ -58,10 +64,10 @@ class Panels:
         if new:
             self.batch.show(engine.records, new[-1].budget, snapshot.knob_history)
         self.kv.show(
-            snapshot.blocks,
+            self.numbering.of_blocks(snapshot.blocks),
             snapshot.config.block_size,
             engine.kv_waste,
-            snapshot.sharing,
+            self.numbering.of_sharing(snapshot.sharing),
             snapshot.pins,
         )
 
@@ -74,7 +80,10 @@ class Panels:
         snapshot = engine.snapshot
         if snapshot is not None:
             effect = engine.comparison.effect(snapshot.time, engine.records)
-            self.table.show(_newest(snapshot.requests), snapshot.goodput, paused=engine.paused)
+            rows = [self.numbering.of_request(view) for view in _newest(snapshot.requests)]
+            self.table.show(rows, snapshot.goodput, paused=engine.paused)
+            if self.kv.selected is not None and self.table.current is not None:
+                self.kv.select(self.table.current.ordinal)  # a tab was closed: numbers moved
             self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
             self.latency.show(snapshot.latency, snapshot.totals, snapshot.goodput)
 
@@ -83,7 +92,7 @@ def _newest(requests: Sequence[RequestView]) -> list[RequestView]:
     """One request of each conversation, the newest; those of none all stand."""
     newest: dict[str, RequestView] = {}
     for view in requests:
-        key = view.origin.conversation or view.request_id
+        key = session_of(view)
         if key not in newest or newest[key].ordinal < view.ordinal:
             newest[key] = view
     return list(newest.values())
