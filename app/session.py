@@ -66,6 +66,16 @@ class ChatSession:
         """Whether a reply is being made."""
         return self._stream is not None
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt of the reply being made; 0 while they are not known."""
+        return self._stream.num_prompt_tokens if self._stream is not None else 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens of the reply being made, as far as it has been taken in."""
+        return self._stream.num_output_tokens if self._stream is not None else 0
+
     def send(self, text: str, wake: Callable[[], None] | None = None) -> None:
         """Say `text` and ask for a reply.
 

@@ -91,11 +91,18 @@ class Delta:
 
 
 class RequestStream:
-    """A queue of deltas with one writer and one reader, on any threads."""
+    """A queue of deltas with one writer and one reader, on any threads.
+
+    Attributes:
+        num_prompt_tokens: of the prompt, 0 until it is encoded.
+        num_output_tokens: of the deltas that were drained.
+    """
 
     def __init__(self, request_id: str, wake: Callable[[], None] | None = None) -> None:
         self.request_id = request_id
         self.wake = wake
+        self.num_prompt_tokens = 0
+        self.num_output_tokens = 0
         self._deltas: deque[Delta] = deque()
         self._ready = threading.Condition()
 
@@ -114,13 +121,17 @@ class RequestStream:
     def drain(self) -> Delta | None:
         """All that has come since the last call as one delta, or None. Never blocks."""
         with self._ready:
-            if len(self._deltas) < 2:  # the usual case
-                return self._deltas.popleft() if self._deltas else None
             deltas = tuple(self._deltas)
             self._deltas.clear()
+        if not deltas:
+            return None
+        num_tokens = sum(delta.num_tokens for delta in deltas)
+        self.num_output_tokens += num_tokens
+        if len(deltas) == 1:  # the usual case
+            return deltas[0]
         return Delta(
             "".join(delta.text for delta in deltas),
-            sum(delta.num_tokens for delta in deltas),
+            num_tokens,
             deltas[-1].finish,
             tuple(token for delta in deltas for token in delta.logprobs),
         )

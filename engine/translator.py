@@ -159,6 +159,7 @@ class Translator:
             else:
                 token_ids = list(submission.prompt_token_ids)
                 codec.check_token_ids(token_ids, "prompt_token_ids")
+            pending.stream.num_prompt_tokens = len(token_ids)
             processor.open(pending.stream, sampling, len(submission.messages))
         except EngineError as error:
             _refuse(pending.stream, error)

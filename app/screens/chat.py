@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from app.screens.engine_watch import EngineWatch
-from app.screens.entries import Entries
+from app.screens.entries import Entries, is_ahead
 from app.screens.sessions import OpenSession, SessionList
 from engine.request import FinishReason
 from engine.snapshot import EnginePhase, EngineStatus, RequestView
@@ -93,6 +93,8 @@ def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool
     messages = session.chat.messages
     if session.chat.is_busy:
         view = views.get(session.request_id)
+        if is_ahead(session, view):
+            return Mark.DECODE
         # Until the next snapshot an ended request may still be listed, and a new one not yet.
         return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
     failed = bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
@@ -100,11 +102,13 @@ def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool
 
 
 def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
-    """Tokens of the conversation so far, as the engine last counted them."""
-    if view := views.get(session.request_id):
-        return view.prompt_tokens + view.output_tokens
+    """Tokens of the conversation so far, the text of a reply in the making included."""
+    if known := session.chat.num_prompt_tokens:
+        return known + session.chat.num_output_tokens
     for message in reversed(session.chat.messages):
-        if view := views.get(message.request_id or ""):
+        view = views.get(message.request_id or "")
+        # Until the next snapshot an ended request may be listed as it was before.
+        if view is not None and view.finish_reason is not None:
             return view.prompt_tokens + view.output_tokens
         if message.usage is not None:
             return message.usage.prompt_tokens + message.usage.completion_tokens

@@ -41,7 +41,12 @@ class Entries:
             if entry is None:
                 growing = bool(request_id) and message is messages[-1]
                 view = views.get(request_id) if growing else None
-                note = progress(view, status, paused) if growing else outcome(message)
+                if not growing:
+                    note = outcome(message)
+                elif is_ahead(session, view):
+                    note = streaming(session.chat.num_output_tokens)
+                else:
+                    note = progress(view, status, paused)
                 entry = _entry(message, author, note, growing)
                 # A watched reply may have an end before it is known here.
                 if message.role != "assistant" or message.finish_reason is not None:
@@ -75,7 +80,16 @@ def progress(view: RequestView | None, status: EngineStatus, paused: bool = Fals
         case Mark.PREFILL:
             done = f"{count(view.computed_tokens)}/{count(view.prompt_tokens)}"
             return f"reading the prompt · {done} tok"
-    return f"streaming · {count(view.output_tokens)} tok"
+    return streaming(view.output_tokens)
+
+
+def is_ahead(session: OpenSession, view: RequestView | None) -> bool:
+    """Whether more of a reply has come than the newest snapshot knows of: text comes sooner."""
+    return session.chat.num_output_tokens > (view.output_tokens if view is not None else 0)
+
+
+def streaming(num_tokens: int) -> str:
+    return f"streaming · {count(num_tokens)} tok"
 
 
 def outcome(message: Message) -> str:

@@ -59,6 +59,14 @@ class WatchedChat:
         return self.request_id is not None
 
     @property
+    def num_prompt_tokens(self) -> int:
+        return self._seen.num_prompt_tokens if self._seen else 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self._seen.num_output_tokens if self._seen else 0
+
+    @property
     def refusal(self) -> str:
         """Why nothing can be said in it."""
         who = self.conversation.user

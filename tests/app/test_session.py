@@ -65,14 +65,17 @@ def test_the_reply_grows_as_it_comes(engine: ScriptedEngine) -> None:
     assert [(m.role, m.content) for m in session.messages] == [("user", "one"), ("assistant", "")]
     engine.advance()
     assert len(wakes) == 1
+    assert (session.num_prompt_tokens, session.num_output_tokens) == (4, 0)
     delta = session.poll()
     assert delta is not None
     assert (delta.text, delta.finish) == ("first", None)
+    assert (session.num_prompt_tokens, session.num_output_tokens) == (4, 1)
     reply = session.messages[-1]
     assert (reply.content, reply.finish_reason) == ("first", None)
     engine.advance()
     session.poll()
     assert not session.is_busy
+    assert (session.num_prompt_tokens, session.num_output_tokens) == (0, 0)
     assert (reply.content, reply.finish_reason) == ("first reply", FinishReason.STOP)
     assert reply.model == "scripted"
     assert reply.usage is not None

@@ -278,6 +278,7 @@ class TestServing:
         host.load(LoadRequest("a"))
         stream = host.submit(Submission(prompt_token_ids=(7, 8)))
         assert read(stream)[0] == say("a", [7, 8], 5)
+        assert (stream.num_prompt_tokens, stream.num_output_tokens) == (2, 5)
 
     def test_submitted_before_there_is_a_model(self, host: EngineHost, loader: Loader) -> None:
         early = ask(host, "1")

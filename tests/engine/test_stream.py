@@ -18,9 +18,12 @@ def test_drain_joins_what_came() -> None:
     for text in ("one ", "two ", "three"):
         stream.put(Delta(text, 2))
     assert stream.drain() == Delta("one two three", 6)
+    assert stream.num_output_tokens == 6
     stream.put(Delta("!", 1))
+    assert stream.num_output_tokens == 6
     stream.put(Delta("", 0, END))
     assert stream.drain() == Delta("!", 1, END)
+    assert stream.num_output_tokens == 7
     assert stream.drain() is None
 
 

@@ -372,6 +372,7 @@ class ScriptedEngine:
         ends = FinishReason.LENGTH if len(script) > most else FinishReason.STOP
         self._ordinals += 1
         self.prompts[submission.request_id] = prompt
+        stream.num_prompt_tokens = len(prompt)
         timings = RequestTimings(arrival=self.now)
         return _Sequence(self._ordinals, submission, stream, prompt, script[:most], ends, timings)
 

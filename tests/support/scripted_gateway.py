@@ -71,7 +71,15 @@ class ScriptedGateway:
             return None
         self._take(held)
         running = held.requests[-1] if held.stream is not None else None
-        return Transcript(held.conversation, tuple(held.messages), running, held.version)
+        stream = held.stream
+        return Transcript(
+            held.conversation,
+            tuple(held.messages),
+            running,
+            held.version,
+            num_prompt_tokens=stream.num_prompt_tokens if stream else 0,
+            num_output_tokens=stream.num_output_tokens if stream else 0,
+        )
 
     def reconnect(self) -> None:
         self.reconnects += 1

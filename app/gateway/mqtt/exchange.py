@@ -219,7 +219,15 @@ class Exchange:
         messages = self.history.messages
         if not self.is_session:
             messages = (*self._told(), *messages)
-        return Transcript(self.conversation, messages, running, self.version)
+        stream = self.stream if running else None
+        return Transcript(
+            self.conversation,
+            messages,
+            running,
+            self.version,
+            num_prompt_tokens=stream.num_prompt_tokens if stream else 0,
+            num_output_tokens=stream.num_output_tokens if stream else 0,
+        )
 
     def _told(self) -> Iterator[Message]:
         """What a request that is one shot has before its last message."""

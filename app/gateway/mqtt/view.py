@@ -102,12 +102,15 @@ class Transcript:
         messages: oldest first; the last may be the reply in the making.
         request_id: the engine's, of that reply; None if none is made.
         version: grows with every change.
+        num_prompt_tokens, num_output_tokens: of that reply, as far as they are known.
     """
 
     conversation: Conversation
     messages: tuple[Message, ...]
     request_id: str | None
     version: int
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
 
 
 class Gateway(Protocol):

@@ -45,6 +45,25 @@ async def test_a_message_is_answered(tmp_path: Path) -> None:
         assert stage.store.messages(stage.sessions.current.key)[1].content == "The first reply."
 
 
+async def test_the_header_is_as_fresh_as_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("one")
+        for _ in range(2):
+            await stage.turn()
+            before = stage.engine.snapshot()
+            monkeypatch.setattr(stage.engine, "snapshot", lambda kept=before: kept)
+            await stage.turn(1)
+            monkeypatch.undo()
+            said = stage.deck.chat.transcript.text
+            (prompt,) = stage.engine.prompts.values()
+            came = stage.sessions.current.chat.num_output_tokens
+            assert f"streaming · {came} tok" in said
+            assert f"ctx {len(prompt) + came}/" in await stage.screen()
+            assert "1 ● one" in await stage.screen()
+
+
 async def test_keys_that_come_faster_than_the_screen_keep_their_order(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         keys = [*"one", "enter", "ctrl+n", *"two", "enter", *"draft", "left", "left", "x"]

@@ -61,6 +61,10 @@ async def test_a_chat_over_mqtt_is_watched_while_it_grows(tmp_path: Path) -> Non
         await stage.turn(3)
         assert "word word word word word" in stage.transcript
         assert "streaming · 5 tok" in stage.transcript
+        stage.engine.advance(2)
+        stage.sessions.poll()
+        stage.deck.chat.update()  # before the next look at the engine
+        assert "streaming · 7 tok" in stage.transcript
         await stage.finish()
         assert "400 tok · ttft" in stage.transcript
         await stage.press("ctrl+w")

@@ -459,11 +459,14 @@ def test_who_watches_sees_the_chat_as_it_stands(served: Serving, alice: Peer) ->
     assert running.request_id == key
     assert [m.content for m in running.messages[:3]] == ["first", "yes", "second"]
     assert running.conversation.user == "alice"
+    assert running.num_prompt_tokens == len(served.engine.prompts[key])
+    assert running.num_output_tokens > 0
     finish(served, alice, "1")
     ended = transcript(key)
     assert ended is not None
     assert ended.version > running.version
     assert ended.request_id is None
+    assert (ended.num_prompt_tokens, ended.num_output_tokens) == (0, 0)
     assert ended.messages[-1].finish_reason is FinishReason.STOP
     assert transcript("nobody/knows/this/one") is None
 
