@@ -175,6 +175,7 @@ class Tui(App[int]):
 
     def switch_model(self, model: str) -> None:
         """Drain, unload, load; progress and failure show on the screen."""
+        log.info("switching from %s to %s", self._load_request.model, model)
         self._load_request = replace(self._load_request, model=model)
         self._client.load(self._load_request)
 

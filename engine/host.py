@@ -211,7 +211,7 @@ class EngineHost:
             self._core, self._snapshot = core, core.snapshot()
             self._status = EngineStatus(EnginePhase.READY, model.card.name, loaded.failure)
             self._text.serve(model, wanted)
-            while not self._stopping and not (self._wanted is not None and self._drained(core)):
+            while not self._stopping and not (self._wanted and self._drained(core, self._wanted)):
                 self._text.deliver(core.step())
                 if self._snapshot_wanted or core.idle:
                     self._snapshot_wanted = False
@@ -225,12 +225,16 @@ class EngineHost:
             self._snapshot = None
             model.close()
 
-    def _drained(self, core: EngineCore) -> bool:
-        """Whether all work is done; if not, see to it that it gets done."""
-        if not core.num_unfinished and core.idle:
+    def _drained(self, core: EngineCore, wanted: LoadRequest) -> bool:
+        """Whether all work is done; if not, see to it that it gets done, and say so."""
+        number = core.num_unfinished
+        if not number and core.idle:
             return True
+        who = "1 request ends" if number == 1 else f"{number} requests end"
+        detail = f"{who} before {wanted.model} is loaded"
         if self._status.phase is not EnginePhase.DRAINING:
-            detail = f"{core.num_unfinished} requests end before the model is switched"
+            log.info("%s", detail)
+        if self._status.phase is not EnginePhase.DRAINING or self._status.detail != detail:
             self._status = replace(self._status, phase=EnginePhase.DRAINING, detail=detail)
         knobs = core.ledger.knobs
         if knobs.paused or knobs.draining:

@@ -63,6 +63,8 @@ class KpiStrip(LineView):
             sign = f"{self.glyphs.marks[broker.mark]} MQTT {broker}"
             self._write_part(line, (sign, palette.marks[broker.mark]))
         if self._snapshot is not None and status.phase in (EnginePhase.READY, EnginePhase.DRAINING):
+            if status.phase is EnginePhase.DRAINING:
+                self._write_switching(line)
             self._write_running(line, self._snapshot)
             return [line]
         self._write_part(line, ("", palette.text))  # the divider, where something stands before it
@@ -87,6 +89,13 @@ class KpiStrip(LineView):
             share = status.loaded_bytes / status.total_bytes
             line.add(self.glyphs.meter(share, meter), palette.prefill).add(figure, palette.text)
         line.add(shorten(status.detail, line.room), palette.muted)
+
+    def _write_switching(self, line: Line) -> None:
+        """What is waited for, whatever else there is no room for then."""
+        divider = f" {self.glyphs.divider} " if len(line.segments) > 1 else ""
+        line.add(divider, self.palette.frame)
+        sign = f"{self.glyphs.marks[Mark.PREFILL]} {self._status.detail}"
+        line.add(shorten(sign, line.room), self.palette.marks[Mark.PREFILL])
 
     def _write_running(self, line: Line, snapshot: Snapshot) -> None:
         palette, latency, blocks = self.palette, snapshot.latency, snapshot.blocks

@@ -98,14 +98,16 @@ class Pump:
         self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
         cadence, current = self.cadence, self._sessions.current
         news = self._sessions.poll()
+        phase = self._status.phase
         looked = self._is_due("engine", cadence.engine, everything)
         if looked:
             self._look()
+        turned = self._status.phase is not phase
         if current.key in news or looked:
             self._chat.update()
         elif news:
             self._chat.update_bar()
-        if self._is_due("table", cadence.table, everything):
+        if self._is_due("table", cadence.table, everything or turned):
             self._mqtt.look()
             self._tell_broker()
             self._panels.show_figures(self._engine, self._mqtt)

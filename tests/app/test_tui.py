@@ -93,7 +93,10 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         assert "There is no model" in await stage.screen()
 
 
-async def test_the_model_is_switched_from_the_palette(tmp_path: Path) -> None:
+async def test_the_model_is_switched_from_the_palette(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "app.tui")
     registry = tmp_path / "models.toml"
     registry.write_text('[first]\nsource = "./a"\n[second]\nsource = "owner/name"\n')
     async with staged(tmp_path, REPLIES) as stage:
@@ -107,7 +110,8 @@ async def test_the_model_is_switched_from_the_palette(tmp_path: Path) -> None:
         assert stage.engine.loads[-1] == LoadRequest(
             "second", models_file=str(registry), device="cpu"
         )
-        assert stage.engine.status().phase is EnginePhase.DRAINING
+        assert "◐ 1 request ends before second is loaded │ ttft" in await stage.screen()
+        assert caplog.messages == ["switching from scripted to second"]
         await stage.press("ctrl+n")
         await stage.send("one")
         assert "queued: the model is being switched" in stage.transcript

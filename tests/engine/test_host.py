@@ -652,8 +652,13 @@ class TestLoading:
 
 class TestSwitching:
     def test_what_runs_ends_and_what_comes_waits_for_the_new_model(
-        self, host: EngineHost, loader: Loader, turnstile: Turnstile
+        self,
+        host: EngineHost,
+        loader: Loader,
+        turnstile: Turnstile,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
+        caplog.set_level("INFO", "engine.host")
         loader.knobs = {"max_num_seqs": 1}
         host.load(LoadRequest("a"))
         runs, queued = ask(host, "1", max_tokens=20), ask(host, "2", max_tokens=20)
@@ -667,6 +672,7 @@ class TestSwitching:
         assert read(runs)[0] == say("a", [1], 20)
         assert read(queued)[0] == say("a", [2], 20)
         assert read(held)[0] == say("b", [3], 5)
+        assert caplog.messages == ["2 requests end before b is loaded"]
         assert loader.closed == ["a"]
         assert host.status().model == "b"
 

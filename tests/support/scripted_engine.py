@@ -212,7 +212,8 @@ class ScriptedEngine:
 
     def snapshot(self) -> Snapshot | None:
         with self._lock:
-            return self._snapshot() if self._loading is None and self.loads else None
+            serves = self._loading is None or self._status.phase is EnginePhase.DRAINING
+            return self._snapshot() if serves and self.loads else None
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
         return self._records.since(since)
@@ -242,8 +243,12 @@ class ScriptedEngine:
         with self._lock:
             self.loads.append(request)
             self._loading = request
-            phase = EnginePhase.DRAINING if self._running else EnginePhase.LOADING
-            self._status = EngineStatus(phase, request.model, "reading weights", 0, 0)
+            if number := len(self._running):
+                who = "1 request ends" if number == 1 else f"{number} requests end"
+                detail = f"{who} before {request.model} is loaded"
+                self._status = replace(self._status, phase=EnginePhase.DRAINING, detail=detail)
+            else:
+                self._status = EngineStatus(EnginePhase.LOADING, request.model, "reading weights")
 
     def shutdown(self) -> None:
         with self._lock:

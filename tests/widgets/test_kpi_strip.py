@@ -51,6 +51,21 @@ async def test_an_engine_at_a_standstill_says_so_first(switch: str) -> None:
         assert rows(strip)[0].startswith(f" = {switch} | ttft 190ms")
 
 
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (80, f" ◐ 3 requests end before Qwen3-4B is loaded │{LATENCY}"),
+        (30, " ◐ 3 requests end before Qwen…"),
+    ],
+)
+async def test_what_another_model_waits_for_stands_first(width: int, text: str) -> None:
+    detail = "3 requests end before Qwen3-4B is loaded"
+    strip = KpiStrip()
+    async with hosted(strip, width, 1):
+        strip.show(snapshot(), replace(READY, phase=EnginePhase.DRAINING, detail=detail), 0.0, 0.0)
+        assert rows(strip)[0].startswith(text)
+
+
 LOADING = EngineStatus(
     EnginePhase.LOADING, "Qwen3-0.6B", "reading weights", 123_000_000, 400_000_000
 )

@@ -9,6 +9,7 @@ import pytest
 
 from app.screens.cadence import MOST, Cadence, Thrift
 from app.screens.pump import Pump
+from engine.client import LoadRequest
 from tests.app.screens.stage import Stage, staged
 from tests.support.clock import VirtualClock
 
@@ -69,6 +70,21 @@ async def test_a_key_brings_the_next_turn_forward_once(
         alarms.pump.attend()
         assert alarms.set == [first, second]
         assert not second.is_stopped
+
+
+async def test_what_becomes_of_the_engine_waits_for_no_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path) as stage:
+        pump, clock = stage.deck.pump, VirtualClock()
+        monkeypatch.setattr(pump, "_clock", clock)
+        await stage.send("a b c d e f")
+        await stage.turn(3)
+        stage.engine.load(LoadRequest("other"))
+        assert pump.cadence.engine < pump.cadence.table
+        clock.advance(pump.cadence.engine)
+        pump.turn()
+        assert "◐ 1 request ends before other is loaded" in await stage.screen()
 
 
 async def test_every_key_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
