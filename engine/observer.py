@@ -113,6 +113,9 @@ class Observer:
         views += reversed(self._ended)
         since = now - WINDOW
         knobs, good = ledger.knobs, self._good.over(since)
+        # A long reply says for minutes how fast it comes; its end would be late to hear of it.
+        running = (r.timings.tpot(len(r.output_token_ids)) for r in scheduler.running)
+        tpot = self._tpot.over(since, (mean for mean in running if mean is not None))
         return Snapshot(
             time=now,
             step=self.records.total,
@@ -128,7 +131,7 @@ class Observer:
             latency=LatencyView(
                 WINDOW,
                 self._ttft.over(since),
-                self._tpot.over(since),
+                tpot,
                 self._itl.over(since),
                 self._queue.over(since),
                 self._e2e.over(since),

@@ -177,7 +177,12 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True)
 class LatencyView:
-    """Distributions over the last `window` seconds, in seconds, of 8,192 samples at most each."""
+    """Distributions over the last `window` seconds, in seconds, of 8,192 samples at most each.
+
+    Attributes:
+        tpot: of requests that ended, and of those that run the mean so far.
+        e2e: of requests that ended.
+    """
 
     window: float
     ttft: Distribution

@@ -180,9 +180,9 @@ class Samples:
     def add(self, time: float, value: float) -> None:
         self._samples.append((time, value))
 
-    def over(self, since: float) -> Distribution:
-        """Distribution of the samples taken at `since` or later."""
-        recent = []
+    def over(self, since: float, unfinished: Iterable[float] = ()) -> Distribution:
+        """Distribution of the samples taken at `since` or later, and of those still being taken."""
+        recent = list(unfinished)
         for time, value in reversed(self._samples):
             if time < since:
                 break

@@ -95,6 +95,25 @@ class TestTimings:
         latency = engine.snapshot().latency
         assert (latency.e2e.count, latency.tpot.count, latency.ttft.count) == (0, 0, 1)
 
+    def test_the_tpot_of_what_runs_counts_as_it_is_so_far(self) -> None:
+        engine = slow_engine(max_num_seqs=2)
+        engine.submit("a", PROMPT, 3)
+        engine.submit("b", PROMPT, 9)
+        engine.step()
+        assert engine.snapshot().latency.tpot.count == 0
+        engine.clock.advance(1.0)
+        engine.step()
+        assert engine.snapshot().latency.tpot == Distribution.of([2.0, 2.0])
+        assert view(engine, "b").tpot == 2.0
+        engine.step()  # a ends
+        engine.step()
+        assert engine.snapshot().latency.tpot == Distribution.of([1.5, 4 / 3])
+        engine.clock.advance(WINDOW)
+        assert engine.snapshot().latency.tpot == Distribution.of([4 / 3])
+        engine.core.abort("b")
+        engine.step()
+        assert engine.snapshot().latency.tpot.count == 0
+
     def test_a_refused_request_has_an_end_and_nothing_else(self) -> None:
         engine = slow_engine()
         engine.submit("a", [], 9, arrival=engine.clock.now - 1.0)

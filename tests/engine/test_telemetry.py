@@ -80,6 +80,7 @@ class TestSamples:
         assert samples.over(7.0) == Distribution.of([70.0, 80.0, 90.0])
         assert samples.over(-1.0).count == 10
         assert samples.over(9.5).count == 0
+        assert samples.over(8.0, iter([5.0])) == Distribution.of([5.0, 80.0, 90.0])
 
     def test_the_oldest_go_when_it_is_full(self) -> None:
         samples = Samples(capacity=4)

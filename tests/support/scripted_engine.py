@@ -632,6 +632,9 @@ class ScriptedEngine:
         latency: dict[str, Distribution] = {
             name: samples.over(self.now - LATENCY_WINDOW) for name, samples in self._samples.items()
         }
+        means = (s.timings.tpot(len(s.output)) for s in self._running)
+        so_far = [mean for mean in means if mean is not None]
+        latency["tpot"] = self._samples["tpot"].over(self.now - LATENCY_WINDOW, so_far)
         good = latency.pop("good")
         return Snapshot(
             time=self.now,
