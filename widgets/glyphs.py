@@ -22,6 +22,7 @@ class Mark(StrEnum):
     PREEMPTED = "preempted"
     PAUSED = "paused"
     DONE = "done"
+    CUT = "cut off"
     STOPPED = "stopped"
     FAILED = "error"
     IDLE = "idle"
@@ -43,6 +44,8 @@ def state_mark(view: RequestView, paused: bool = False) -> Mark:
             return Mark.FAILED
         case FinishReason.ABORT:
             return Mark.STOPPED
+        case FinishReason.LENGTH:
+            return Mark.CUT
     return Mark.DONE
 
 
@@ -123,6 +126,7 @@ UNICODE = Glyphs(
         Mark.PREEMPTED: "⇄",
         Mark.PAUSED: "‖",
         Mark.DONE: "✓",
+        Mark.CUT: "…",
         Mark.STOPPED: "■",
         Mark.FAILED: "✗",
         Mark.IDLE: "○",
@@ -160,6 +164,7 @@ ASCII = Glyphs(
         Mark.PREEMPTED: "<",
         Mark.PAUSED: "|",
         Mark.DONE: "+",
+        Mark.CUT: "~",
         Mark.STOPPED: "=",
         Mark.FAILED: "x",
         Mark.IDLE: "o",

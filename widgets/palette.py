@@ -120,6 +120,7 @@ class Palette:
                 Mark.PREEMPTED: colored(PURPLE),
                 Mark.PAUSED: colored(YELLOW),
                 Mark.DONE: colored(GREEN),
+                Mark.CUT: colored(YELLOW),
                 Mark.STOPPED: muted,
                 Mark.FAILED: bad,
                 Mark.IDLE: muted,

@@ -144,7 +144,7 @@ class Prompt(Widget, can_focus=False):
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._glyphs = glyphs
-        self._hint = self._refusal = ""
+        self._hint = self._refusal = self._new = ""
         self.area = PromptArea()
 
     def compose(self) -> ComposeResult:
@@ -155,8 +155,9 @@ class Prompt(Widget, can_focus=False):
     def text(self) -> str:
         return self.area.text
 
-    def hint(self, send: str, newline: str) -> None:
-        """Name the keys while the prompt is empty."""
+    def hint(self, send: str, newline: str, new: str) -> None:
+        """Name the keys while the prompt is empty, and that of a new chat once this one is full."""
+        self._new = new
         history = "↑" if self._glyphs.unicode else "up"
         keys = f"({send} send · {newline} newline · {history} history)"
         self._hint = self._glyphs.fit(f"Ask…  {keys}")
@@ -184,5 +185,7 @@ class Prompt(Widget, can_focus=False):
     def show_context(self, used: int, limit: int | None) -> None:
         """Say how many tokens of the context are used."""
         title = f"ctx {count(used)}/{compact(limit)}" if limit else ""
+        if limit and used >= limit:
+            title += self._glyphs.fit(f" · full: a new chat ({self._new}) begins afresh")
         if title != str(self.border_title or ""):
             self.border_title = Content(title)

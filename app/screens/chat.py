@@ -44,6 +44,11 @@ class ChatPane(Vertical):
         yield self.transcript
         yield self.prompt
 
+    def hint(self, send: str, newline: str, new: str) -> None:
+        """Name keys to the user, as they are bound."""
+        self.prompt.hint(send, newline, new)
+        self._entries.new_key = new
+
     def update(self) -> None:
         """Bring the screen up to date with the list and its current session."""
         session, views = self._sessions.current, self._engine.views
@@ -55,8 +60,8 @@ class ChatPane(Vertical):
             self.prompt.refuse(session.refusal)
         entries = self._entries.of(session, views, self._engine.status, self._engine.paused)
         self.transcript.show(session.key, entries, greeting(self._engine.status))
-        snapshot = self._engine.snapshot
-        limit = snapshot.model.max_model_len if snapshot else None
+        config = self._engine.snapshot.config if self._engine.snapshot else None
+        limit = min(config.max_model_len, config.num_slots) if config else None
         self.prompt.show_context(context_used(session, views), limit)
         if session.title != self._title:
             # Setting it repaints the pane.

@@ -138,7 +138,7 @@ class Deck(Steering):
 
     def on_mount(self) -> None:
         self._show_panel(0)
-        self.chat.prompt.hint(self._key_of("send"), self._key_of("newline"))
+        self.chat.hint(*(self._key_of(action) for action in ("send", "newline", "new")))
         self.pump.start()
 
     def on_resize(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from app.screens.sessions import OpenSession
 from app.store import Message
+from engine.errors import InvalidRequestError
 from engine.request import FinishReason
 from engine.snapshot import EnginePhase, EngineStatus, RequestView
 from widgets.figures import count, duration, percent
@@ -15,9 +16,14 @@ from widgets.passage import Entry
 
 
 class Entries:
-    """Makes entries, keeping those of messages that do not change any more."""
+    """Makes entries, keeping those of messages that do not change any more.
+
+    Attributes:
+        new_key: what opens a new chat, as it is shown.
+    """
 
     def __init__(self) -> None:
+        self.new_key = ""
         self._kept: dict[str, dict[str, Entry]] = {}  # of each conversation, by message
 
     def of(
@@ -32,7 +38,7 @@ class Entries:
         Args:
             views: requests of the newest snapshot by id, for the state of a reply in the making.
         """
-        entries = []
+        entries: list[Entry] = []
         kept = self._kept.setdefault(session.key, {})
         author = "you" if session.is_own else session.chat.conversation.user
         request_id, messages = session.request_id, session.chat.messages
@@ -43,6 +49,9 @@ class Entries:
                 view = views.get(request_id) if growing else None
                 if not growing:
                     note = outcome(message)
+                    # With what came before, the prompt is too long; alone it may not be.
+                    if len(entries) > 1 and session.is_own and is_refused_prompt(message):
+                        note += f"; a new chat ({self.new_key}) begins afresh"
                 elif is_ahead(session, view):
                     note = streaming(session.chat.num_output_tokens)
                 else:
@@ -110,6 +119,12 @@ def outcome(message: Message) -> str:
         figures = (("ttft", message.timings.ttft), ("tpot", message.timings.tpot))
         parts += [f"{name} {duration(value)}" for name, value in figures if value is not None]
     return " · ".join(parts)
+
+
+def is_refused_prompt(message: Message) -> bool:
+    """Whether the engine did not take the prompt of a reply, above all for its length."""
+    error = message.error
+    return error is not None and (error.type, error.param) == (InvalidRequestError.type, "prompt")
 
 
 def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:

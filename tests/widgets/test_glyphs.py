@@ -50,7 +50,7 @@ def test_nothing_is_told_by_colour_alone(glyphs: Glyphs) -> None:
         ({"state": RequestState.WAITING}, Mark.QUEUED),
         ({"state": RequestState.PREEMPTED}, Mark.PREEMPTED),
         ({"state": RequestState.FINISHED, "finish_reason": FinishReason.STOP}, Mark.DONE),
-        ({"state": RequestState.FINISHED, "finish_reason": FinishReason.LENGTH}, Mark.DONE),
+        ({"state": RequestState.FINISHED, "finish_reason": FinishReason.LENGTH}, Mark.CUT),
         ({"state": RequestState.FINISHED, "finish_reason": FinishReason.ABORT}, Mark.STOPPED),
         ({"state": RequestState.FINISHED, "finish_reason": FinishReason.ERROR}, Mark.FAILED),
     ],

@@ -116,6 +116,12 @@ async def test_the_context_is_told_above_the_text() -> None:
         prompt.show_context(812, 4096)
         await pilot.pause()
         assert "ctx 812/4.1k" in app.screen._compositor.render_strips()[0].text
+        prompt.hint("enter", "^j", "^n")
+        for used, more in ((4095, ""), (4096, " · full: a new chat (^n) begins afresh")):
+            prompt.show_context(used, 4096)
+            await pilot.pause()
+            row = app.screen._compositor.render_strips()[0].text
+            assert row.rstrip("─").endswith(f"ctx {used:,}/4.1k{more}")
         prompt.show_context(0, None)
         await pilot.pause()
         assert "ctx" not in app.screen._compositor.render_strips()[0].text
@@ -124,6 +130,6 @@ async def test_the_context_is_told_above_the_text() -> None:
 async def test_ascii_hint() -> None:
     prompt = Prompt(ASCII)
     async with hosted(prompt):
-        prompt.hint("enter", "ctrl+j")
+        prompt.hint("enter", "ctrl+j", "ctrl+n")
         assert str(prompt.area.placeholder) == "Ask~  (enter send - ctrl+j newline - up history)"
         assert all(row.isascii() for row in rows(prompt))

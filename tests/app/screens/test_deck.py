@@ -64,6 +64,29 @@ async def test_the_header_is_as_fresh_as_the_text(
             assert "1 ● one" in await stage.screen()
 
 
+async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
+    advice = "a new chat (^n) begins afresh"
+    async with staged(tmp_path, lambda _: "word " * 1100, size=(160, 48)) as stage:
+        await stage.send("one")
+        await stage.finish()
+        screen = await stage.screen()
+        assert "… cut off" in screen
+        assert "✓ done" not in screen
+        assert f"ctx 1,024/1.0k · full: {advice}" in screen
+        await stage.send("two")
+        await stage.finish()
+        assert "at most 1023 fit" in stage.transcript
+        assert advice in " ".join(stage.transcript.split())
+
+
+async def test_a_first_message_that_is_too_long_is_not_sent_to_a_new_chat(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("one " * 1100)
+        await stage.finish()
+        assert "at most 1023 fit" in stage.transcript
+        assert "begins afresh" not in await stage.screen()
+
+
 async def test_keys_that_come_faster_than_the_screen_keep_their_order(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         keys = [*"one", "enter", "ctrl+n", *"two", "enter", *"draft", "left", "left", "x"]
