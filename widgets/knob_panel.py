@@ -161,12 +161,20 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """Any key takes the refusal away; what is typed goes into the knob under the cursor."""
+        """Any key takes the refusal away; what is typed goes into the knob under the cursor.
+
+        A character that does nothing is not dropped without a word: what the knob takes is said.
+        """
         if self._refusal:
             self._refusal = ""
             self.redraw()
         knob, typed = self._chosen, self._typed
-        if knob is None or typed is None:
+        if knob is None:
+            return
+        if typed is None:
+            if event.is_printable and event.key not in self.screen.active_bindings:
+                self._refusal = _way_to_set(knob)
+                self.redraw()
             return
         character = event.character or ""
         kept = "" if self._selected else typed
@@ -180,7 +188,9 @@ class KnobPanel(ScrollPanel, can_focus=True):
                 self._ask(knob, parsed(knob, typed))
                 self._entered = knob.name, typed
         elif event.is_printable:
-            self._refusal = f"{knob.name} is a number; Enter sets it, Esc leaves it as it was"
+            self._refusal = (
+                f"{knob.name} is a number {knob.allowed}; Enter sets it, Esc leaves it as it was"
+            )
         else:
             self._typed = None
             if event.key != "escape":
@@ -215,9 +225,13 @@ class KnobPanel(ScrollPanel, can_focus=True):
         return "Knobs · p policy · h history · u undo"
 
     def footer(self) -> str:
-        """What became of the last change."""
+        """What became of the last change, else the keys that the title does not name."""
+        if self.history_shown:
+            return ""
+        if self._typed is not None:
+            return "enter sets · esc leaves it as it was"
         effect = self._history.effect
-        return effect.line if effect and not self.history_shown else ""
+        return effect.line if effect else "left/right turn · enter edits"
 
     def draw(self, width: int, height: int) -> list[Line]:
         self._entries = self._history.lines(self._inner_width) if self.history_shown else []
@@ -290,6 +304,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
     def _go_to(self, row: int) -> None:
         self.current = self._knobs[max(0, min(row, len(self._knobs) - 1))].name
         self._typed = None
+        self._refusal = ""  # of another knob
         self.redraw()
 
     def _ask(self, knob: KnobState, value: KnobValue) -> None:
@@ -345,6 +360,14 @@ def _name(knob: KnobState) -> str:
 def _in_force(knob: KnobState) -> str:
     """What holds now, where that is not what is asked for."""
     return f"  now {setting(knob.effective)}" if knob.effective != knob.requested else ""
+
+
+def _way_to_set(knob: KnobState) -> str:
+    """What a knob may be, and the keys that set it."""
+    keys = "Enter edits it" if knob.allowed.form else "Enter edits it, left and right turn it"
+    if knob.allowed.choices:
+        keys = "left and right turn it"
+    return f"{knob.name} is {knob.allowed}; {keys}"
 
 
 def _help(knob: KnobState) -> str:

@@ -64,7 +64,7 @@ async def test_asked_for_beside_in_force() -> None:
             "│                                                                          │",
             "│ which batching policy composes each step: one of 'stall_free', 'static', │",
             "│ 'dynamic'.                                                               │",
-            "╰──────────────────────────────────────────────────────────────────────────╯",
+            "╰─ left/right turn · enter edits ──────────────────────────────────────────╯",
         ]
         ignored = [s.style for s in panel.render_line(16) if "static" in s.text]
         assert ignored == [panel.palette.muted]
@@ -226,9 +226,30 @@ async def test_typing_shows_what_is_typed() -> None:
         assert "◂      12_ ▸" in rows(panel)[5]
         await press(app, "x")
         assert "◂      12_ ▸" in rows(panel)[5]
-        assert "✗ ageing is a number; Enter sets it" in "".join(rows(panel))
+        assert "✗ ageing is a number from 0.0 to 86400.0; Enter sets it" in rows(panel)[-3]
+        assert rows(panel)[-1].startswith("┗━ enter sets · esc leaves it as it was ━")
         await press(app, "escape")
         assert "_" not in asked(panel, "ageing")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("max_num_seqs", "max_num_seqs is from 1 to 32; Enter edits it, left and right turn it"),
+        ("static_fill", "static_fill is one of 'idle', 'full'; left and right turn it"),
+        ("user_weights", " of weights above 0; Enter edits it"),
+    ],
+)
+async def test_a_character_that_does_nothing_is_answered(name: str, told: str) -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 90, 30, focus=True) as (app, _):
+        panel.show(knobs())
+        panel.current = name
+        await press(app, "n")
+        assert told in " ".join(row[2:-2].rstrip() for row in rows(panel)[-3:-1])
+        await press(app, "h")  # a key of the panel
+        assert "✗" not in "".join(rows(panel))
+        assert posted(app) == []
 
 
 async def test_a_text_is_edited_and_emptied_and_its_end_is_seen() -> None:
