@@ -1,10 +1,11 @@
 // Products of a few rows of x and one panel of packed weights, in registers.
 //
-// multiply(x, x_stride, rows, weight, depth, first, c, cold): c[rows][kPanel] += x W^T over `depth`
-// features (bfloat16: a multiple of kDepth), from 0 where `first`; rows are at most kRows<T>. Each
-// element is one sum in the order of the features, in float32, whatever else is computed beside it:
-// a row's result depends neither on the other rows nor on how the product is cut into pieces.
-// `cold` says that the weights come from memory.
+// multiply(x, x_stride, rows, weight, depth, first, c, cold, beside): c[rows][kPanel] += x W^T over
+// `depth` features (bfloat16: a multiple of kDepth), from 0 where `first`; rows are at most kRows<T>.
+// Each element is one sum in the order of the features, in float32, whatever else is computed beside
+// it: a row's result depends neither on the other rows nor on how the product is cut into pieces.
+// `cold` says that the weights come from memory. beside.some(n) is called n times in all, or
+// beside.all() once: what is to be done while they come.
 #pragma once
 
 #include <utility>
@@ -85,12 +86,15 @@ inline void multiply_rows(const T* x, int64_t x_stride, const T* weight, int64_t
   std::memcpy(c, sums, sizeof sums);
 }
 
-template <class T, int R = kRows<T>>
+template <class T, class Beside, int R = kRows<T>>
 inline void multiply(const T* x, int64_t x_stride, int64_t rows, const T* weight, int64_t depth,
-                     bool first, float* c, bool cold) {
+                     bool first, float* c, bool cold, Beside& beside) {
   if constexpr (R > 1) {
-    if (rows < R) return multiply<T, R - 1>(x, x_stride, rows, weight, depth, first, c, cold);
+    if (rows < R) {
+      return multiply<T, Beside, R - 1>(x, x_stride, rows, weight, depth, first, c, cold, beside);
+    }
   }
+  beside.all();
   multiply_rows<R>(x, x_stride, weight, depth, first, c);
 }
 
@@ -126,9 +130,9 @@ inline void touch_tile(const bf16* tile) {
 }
 
 // Wants shape_tiles(rows).
-template <bool Lower, bool Cold>
+template <bool Lower, bool Cold, class Beside>
 inline void multiply_tiles(const bf16* x, int64_t x_stride, const bf16* weight, int64_t depth,
-                           bool first, float* c) {
+                           bool first, float* c, Beside& beside) {
   constexpr int kStride = kPanel * sizeof(float), kTile = kPanel / 2 * kDepth;
   if (first) {
     _tile_zero(0);
@@ -141,7 +145,9 @@ inline void multiply_tiles(const bf16* x, int64_t x_stride, const bf16* weight, 
     if (Lower) _tile_loadd(2, c + 16 * kPanel, kStride);
     if (Lower) _tile_loadd(3, c + 16 * kPanel + 16, kStride);
   }
+  const int64_t steps = depth / kDepth;
   for (int64_t k = 0; k < depth; k += kDepth, weight += 2 * kTile) {
+    beside.some(steps);
     if (Cold) {
       touch_tile(weight);
       touch_tile(weight + kTile);
@@ -163,12 +169,14 @@ inline void multiply_tiles(const bf16* x, int64_t x_stride, const bf16* weight, 
   if (Lower) _tile_stored(3, c + 16 * kPanel + 16, kStride);
 }
 
+template <class Beside>
 inline void multiply(const bf16* x, int64_t x_stride, int64_t rows, const bf16* weight,
-                     int64_t depth, bool first, float* c, bool cold) {
-  const auto tiles = rows > 16 ? cold ? multiply_tiles<true, true> : multiply_tiles<true, false>
-                     : cold    ? multiply_tiles<false, true>
-                               : multiply_tiles<false, false>;
-  tiles(x, x_stride, weight, depth, first, c);
+                     int64_t depth, bool first, float* c, bool cold, Beside& beside) {
+  const auto tiles = rows > 16 ? cold ? multiply_tiles<true, true, Beside>
+                                      : multiply_tiles<true, false, Beside>
+                     : cold    ? multiply_tiles<false, true, Beside>
+                               : multiply_tiles<false, false, Beside>;
+  tiles(x, x_stride, weight, depth, first, c, beside);
 }
 #endif
 
