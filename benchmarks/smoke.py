@@ -22,9 +22,10 @@ from typing import Any, cast
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.kinds import COLUMNS, HEADLINE, Profile, cells
+from benchmarks.model_387m import make_model
 from engine.builtin import MODEL_DIR
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -66,17 +67,7 @@ def load(name: str, device: torch.device) -> PreTrainedModel:
     if name == "builtin":
         model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.bfloat16)
     else:
-        torch.manual_seed(0)
-        config = Qwen2Config(
-            hidden_size=896,
-            intermediate_size=4864,
-            num_hidden_layers=24,
-            num_attention_heads=14,
-            num_key_value_heads=2,
-            vocab_size=32_000,
-            tie_word_embeddings=True,
-        )
-        model = Qwen2ForCausalLM(config)
+        model = make_model()
     return cast(PreTrainedModel, model.to(device, torch.bfloat16).eval())
 
 

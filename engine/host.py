@@ -234,8 +234,7 @@ class EngineHost:
         detail = f"{who} before {wanted.model} is loaded"
         if self._status.phase is not EnginePhase.DRAINING:
             log.info("%s", detail)
-        if self._status.phase is not EnginePhase.DRAINING or self._status.detail != detail:
-            self._status = replace(self._status, phase=EnginePhase.DRAINING, detail=detail)
+        self._status = replace(self._status, phase=EnginePhase.DRAINING, detail=detail)
         knobs = core.ledger.knobs
         if knobs.paused or knobs.draining:
             core.change_knobs({"paused": False, "draining": False}, "model switch")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import string
 from pathlib import Path
-from typing import Any
 
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
-VOCAB_SIZE = 32_000
+from benchmarks.model_387m import VOCAB_SIZE, make_model
+
 # A token in so many ends a paragraph: the paragraphs of a chat are that long.
 PARAGRAPH = 60
 MAX_POSITIONS = 2048
@@ -27,21 +25,12 @@ _TEMPLATE = (
 def save(folder: Path) -> None:
     """Write weights in bfloat16, configuration and tokenizer; what is drawn from the model is
     words, in paragraphs."""
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        hidden_size=896,
-        intermediate_size=4864,
-        num_hidden_layers=24,
-        num_attention_heads=14,
-        num_key_value_heads=2,
-        vocab_size=VOCAB_SIZE,
+    model = make_model(
         max_position_embeddings=MAX_POSITIONS,
-        tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=_SPECIAL.index(_END),
     )
-    model: Any = Qwen2ForCausalLM(config)  # `to` is not typed for a type alone
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.save_pretrained(folder)
     _tokenizer().save(str(folder / "tokenizer.json"))
     about = {
         "tokenizer_class": "TokenizersBackend",
