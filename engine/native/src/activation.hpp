@@ -21,7 +21,7 @@ inline f32x16 tanh(f32x16 x) {
   p = fma(p, z, splat(-3.3333329e-1f));
   const f32x16 near = fma(p * z, x, x);
   const f32x16 far = 1.0f - 2.0f / (exp(x + x) + 1.0f);
-  return where<_CMP_LT_OQ>(z, splat(0.390625f), near, far);
+  return select(less(z, splat(0.390625f)), near, far);
 }
 
 // x Phi(x). The tail Phi(-|x|) = e^(-x^2 / 2) t P(t) with t = 1 / (1 + 0.35 |x|), P fitted like
@@ -40,7 +40,7 @@ inline f32x16 gelu(f32x16 x) {
   p = fma(p, t, splat(1.3986189e-1f));
   p = fma(p, t, splat(1.3962140e-1f));
   const f32x16 tail = exp(x * x * -0.5f) * t * p;
-  return x * where<_CMP_GT_OQ>(x, f32x16{}, 1.0f - tail, tail);
+  return x * select(more(x, f32x16{}), 1.0f - tail, tail);
 }
 
 // With u = sqrt(2 / pi) (x + 0.044715 x^3): x (1 + tanh u) / 2 = x sigmoid(2 u).
@@ -57,8 +57,8 @@ inline f32x16 apply(Activation activation, f32x16 x) {
     case Activation::gelu: return gelu(x);
     case Activation::gelu_tanh: return gelu_tanh(x);
     case Activation::quick_gelu: return x * sigmoid(1.702f * x);
-    case Activation::relu: return where<_CMP_LT_OQ>(x, zero, zero, x);
-    case Activation::relu2: return where<_CMP_LT_OQ>(x, zero, zero, x * x);
+    case Activation::relu: return select(less(x, zero), zero, x);
+    case Activation::relu2: return select(less(x, zero), zero, x * x);
     case Activation::tanh: return tanh(x);
     case Activation::sigmoid: return sigmoid(x);
   }

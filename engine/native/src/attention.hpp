@@ -4,6 +4,7 @@
 
 #include "activation.hpp"
 #include "attention_products.hpp"
+#include "attention_reading.hpp"
 #include "softmax.hpp"
 
 namespace batchdeck::LEVEL::attention {
@@ -11,9 +12,6 @@ namespace batchdeck::LEVEL::attention {
 // A running maximum is left as it is until scores pass it by this many powers of two: rows are
 // scaled anew a few times in a context, not at every step, and weights of up to 2^8 lose nothing.
 constexpr float kSlack = 8;
-
-inline int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-inline int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Memory cut into arrays, each aligned to 64 bytes.
 class Carver {
@@ -48,52 +46,6 @@ inline void write_row(const AttentionArgs& args, int64_t step_row, int64_t kv_he
   if (d < value_dim) {
     store_first(out + d, load_first(numbers + d, value_dim - d) * share, value_dim - d);
   }
-}
-
-// Blocks that are fetched before the first is computed; one more then with each.
-constexpr int64_t kAhead = 4;
-
-// The blocks that a piece's items read, one after another.
-class Reading {
- public:
-  struct Block {
-    const uint32_t *keys, *values;
-  };
-
-  Reading(const AttentionArgs& args, int64_t first, int64_t last)
-      : args_(args), item_(args.items + first), last_(args.items + last), block_(item_->begin) {}
-
-  static Block at(const AttentionArgs& args, const AttentionItem& item, int64_t block) {
-    const Cache& cache = args.cache;
-    const int64_t table = args.tables[item.row * args.table_stride + block];
-    const int64_t unit = table * cache.kv_heads + item.kv_head;
-    const int64_t size = size_of(cache.dtype);
-    return {static_cast<const uint32_t*>(cache.keys) +
-                unit * key_unit(cache.dtype, cache.head_dim) * size / 4,
-            static_cast<const uint32_t*>(cache.values) +
-                unit * value_unit(cache.value_dim) * size / 4};
-  }
-
-  // The next block; again the last where there is no other.
-  Block next() {
-    while (item_ != last_ && block_ == item_->end) {
-      if (++item_ != last_) block_ = item_->begin;
-    }
-    if (item_ != last_) before_ = at(args_, *item_, block_++);
-    return before_;
-  }
-
- private:
-  const AttentionArgs& args_;
-  const AttentionItem *item_, *const last_;
-  int64_t block_;
-  Block before_{};
-};
-
-template <class T>
-inline void fetch_block(const Cache& cache, Reading::Block block) {
-  fetch(block.keys, key_unit(cache.dtype, cache.head_dim) * int64_t(sizeof(T)));
-  fetch(block.values, value_unit(cache.value_dim) * int64_t(sizeof(T)));
 }
 
 // One item's queries against its share of the context.
@@ -147,9 +99,9 @@ class Attention {
   // The tokens that a query at `position` sees of this share are [from, to).
   int64_t from(int64_t position) const {
     const int64_t share = item_.begin * kBlock;
-    return args_.window == 0 ? share : greater(share, position - args_.window + 1);
+    return args_.window == 0 ? share : max(share, position - args_.window + 1);
   }
-  int64_t to(int64_t position) const { return lesser(item_.end * kBlock, position + 1); }
+  int64_t to(int64_t position) const { return min(item_.end * kBlock, position + 1); }
 
   // Queries row by row, filled up with zeros, and nothing seen so far.
   void start() {
@@ -176,7 +128,7 @@ class Attention {
   // is the same whatever queries stand beside it in the item.
   void take(int64_t number) {
     const int64_t base = number * kStepBlocks;
-    Step step{.low = greater(item_.begin - base, 0), .high = lesser(item_.end - base, kStepBlocks),
+    Step step{.low = max<int64_t>(item_.begin - base, 0), .high = min(item_.end - base, kStepBlocks),
               .keys = {}, .values = {}, .next_keys = {}, .next_values = {}};
     for (int64_t b = 0; b < kStepBlocks; b++) {
       const bool is_read = b >= step.low && b < step.high;
@@ -191,11 +143,11 @@ class Attention {
     }
     prepare_values<T>(step, length_ - base * kBlock, cache_.value_dim, values_);
     for (int64_t row = 0; row < rows_; row += kTileRows) {
-      const int64_t count = lesser(kTileRows, rows_ - row);
+      const int64_t count = min(kTileRows, rows_ - row);
       const Tile tile{row, count, position(row), position(row + count - 1)};
       Step mine = step;
-      mine.low = greater(step.low, from(tile.earliest) / kBlock - base);
-      mine.high = lesser(step.high, ceil_div(to(tile.latest), kBlock) - base);
+      mine.low = max(step.low, from(tile.earliest) / kBlock - base);
+      mine.high = min(step.high, ceil_div(to(tile.latest), kBlock) - base);
       if (mine.low >= mine.high) continue;
       mine.low = mine.low / kBlocksAtOnce<T> * kBlocksAtOnce<T>;
       mine.high = round_up(mine.high, kBlocksAtOnce<T>);
@@ -215,7 +167,7 @@ class Attention {
     const float factor = is_capped ? kLog2e : args_.scaling * kLog2e;
     const int64_t low = step.low, high = step.high;
     for (int64_t half = 0; half < tile.count; half += 16) {
-      const int64_t count = lesser(16, tile.count - half);
+      const int64_t count = min<int64_t>(16, tile.count - half);
       float* scores = scores_ + half * kStep;
       f32x16 tops[16];
       for (int64_t r = 0; r < 16; r++) tops[r] = splat(-INFINITY);
@@ -228,7 +180,7 @@ class Attention {
         tops[r] = top;
       }
       alignas(64) float shifts[16];
-      raise(tile.first + half, most_of_each(tops) * factor, shifts);
+      raise(tile.first + half, maxima_of(tops) * factor, shifts);
       for (int64_t r = 0; r < count; r++) {
         const float* row = scores + r * kStep;
         T* weights = reinterpret_cast<T*>(weights_) + (half + r) * kStep;
@@ -255,26 +207,23 @@ class Attention {
   // Leaves alone the blocks [whole_from, whole_to).
   void mask(float* row, int64_t position, int64_t base, const Step& step, int64_t whole_from,
             int64_t whole_to) const {
-    const i32x16 lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const int64_t first = from(position) - base, last = to(position) - base;
     for (int64_t b = step.low; b < step.high; b++) {
       if (b >= whole_from && b < whole_to) continue;
       float* scores = row + b * kBlock;
-      const int32_t low = int32_t(greater(first - b * kBlock, 0));
-      const int32_t high = int32_t(lesser(greater(last - b * kBlock, 0), kBlock));
-      const i32x16 is_seen = (lanes >= low) & (lanes < high);
-      store(scores, is_seen ? load(scores) : splat(-INFINITY));
+      const Mask is_seen = lanes(first - b * kBlock, last - b * kBlock);
+      store(scores, select(is_seen, load(scores), splat(-INFINITY)));
     }
   }
 
   // Takes new maxima of 16 rows into account; shifts are what their scores are reckoned from.
   void raise(int64_t row, f32x16 tops, float* shifts) {
     const f32x16 before = load(most_ + row);
-    const i32x16 is_higher = tops > before + kSlack;
-    const f32x16 most = is_higher ? tops : before;
-    const f32x16 shift = most == -INFINITY ? f32x16{} : most;
+    const Mask is_higher = more(tops, before + kSlack);
+    const f32x16 most = select(is_higher, tops, before);
+    const f32x16 shift = select(equal(most, splat(-INFINITY)), f32x16{}, most);
     store(shifts, shift);
-    const uint32_t higher = mask_of(is_higher);
+    const uint32_t higher = bits_of(is_higher);
     if (higher == 0) return;
     store(most_ + row, most);
     alignas(64) float factors[16];
@@ -288,24 +237,14 @@ class Attention {
     }
   }
 
-  static uint32_t mask_of(i32x16 truth) {
-#ifdef __AVX512F__
-    return _mm512_movepi32_mask((__m512i)truth);
-#else
-    uint32_t bits = 0;
-    for (int i = 0; i < 16; i++) bits |= (truth[i] & 1u) << i;
-    return bits;
-#endif
-  }
-
   // The result, or a part of it.
   void finish() {
     for (int64_t first = 0; first < rows_; first += 16) {
       f32x16 lanes[16];
       for (int64_t r = 0; r < 16; r++) lanes[r] = load(sums_ + (first + r) * 16);
       alignas(64) float sums[16];
-      store(sums, sum_of_each(lanes));
-      for (int64_t row = first; row < lesser(first + 16, rows_); row++) {
+      store(sums, sums_of(lanes));
+      for (int64_t row = first; row < min(first + 16, rows_); row++) {
         const float* out = out_ + row * width_;
         if (item_.part < 0) {
           write_row<T>(args_, item_.row, item_.kv_head, item_.query, row, most_[row],
@@ -355,7 +294,7 @@ inline void merge_parts(const AttentionArgs& args, const AttentionMerge& merge, 
     float most = -INFINITY, sum = 0;
     for (int64_t p = 0; p < merge.count; p++) {
       const float* part = first + p * size;
-      most = part[0] > most ? part[0] : most;
+      most = max(part[0], most);
     }
     std::memset(numbers, 0, size_t(value_dim) * sizeof(float));
     for (int64_t p = 0; p < merge.count; p++) {

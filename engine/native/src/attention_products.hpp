@@ -1,64 +1,10 @@
 // The two matrix products of attention, of up to kTileRows rows of queries and a step's blocks.
-//
-// Keys and values are read as units of 32 bits, a float or a pair of bfloat16: a block of keys is
-// [depth in units][16 tokens], one of values [16 tokens in units][value_dim]. So the same loops do
-// for both types; tiles take bfloat16 where there are any.
 #pragma once
 
-#include "simd.hpp"
+#include "attention_step.hpp"
+#include "attention_tiles.hpp"
 
 namespace batchdeck::LEVEL::attention {
-
-// Blocks between two looks at the maximum: their scores, weights, keys and values take 56 KB for 32
-// rows of 64 dimensions in bfloat16.
-constexpr int64_t kStepBlocks = 8;
-constexpr int64_t kStep = kStepBlocks * kBlock;
-// Rows that share what was read of a step's keys and values: two tiles.
-constexpr int64_t kTileRows = 32;
-
-template <class T>
-constexpr int64_t kUnit = 4 / int64_t(sizeof(T));  // numbers of T in a unit
-#ifdef __AMX_BF16__
-template <class T>
-constexpr bool kTiled = sizeof(T) == 2;
-#else
-template <class T>
-constexpr bool kTiled = false;
-#endif
-// Tiles take the values of two blocks at a time.
-template <class T>
-constexpr int64_t kBlocksAtOnce = kTiled<T> ? 2 : 1;
-
-// The blocks of a step that are read, by their places [low, high) in it.
-struct Step {
-  int64_t low, high;
-  const uint32_t* keys[kStepBlocks];
-  const uint32_t* values[kStepBlocks];
-  // Blocks to be read soon: tiles' loops fetch them, a few lines at a time between products, which
-  // would wait for all of them in one go.
-  const uint32_t* next_keys[kStepBlocks];
-  const uint32_t* next_values[kStepBlocks];
-};
-
-// The first `count` units of 16, the rest 0.
-inline u32x16 load_units(const uint32_t* from, int64_t count) {
-  if (count >= 16) return load_as<u32x16>(from);
-#ifdef __AVX512F__
-  return (u32x16)_mm512_maskz_loadu_epi32(__mmask16((1u << count) - 1), from);
-#else
-  u32x16 units = {};
-  std::memcpy(&units, from, size_t(count) * sizeof(uint32_t));
-  return units;
-#endif
-}
-
-// What is kept of unit row `row` of values if only the first `tokens` of their block are seen.
-template <class T>
-inline uint32_t seen(int64_t row, int64_t tokens) {
-  if constexpr (kUnit<T> == 1) return row < tokens ? ~0u : 0u;
-  const int64_t left = tokens - row * 2;
-  return left >= 2 ? ~0u : left == 1 ? 0xffffu : 0u;
-}
 
 // total + many * one, both numbers of each unit.
 template <class T>
@@ -111,7 +57,7 @@ inline void add_values(const uint32_t* weights, const Step& step, int64_t column
     for (int64_t i = 0; i < kRows; i++, values += value_dim) {
       u32x16 value[C];
       for (int c = 0; c < C - 1; c++) value[c] = load_as<u32x16>(values + c * 16);
-      value[C - 1] = load_units(values + (C - 1) * 16, tail);
+      value[C - 1] = load_first(values + (C - 1) * 16, tail);
       for (int r = 0; r < R; r++) {
         const uint32_t weight = weights[r * kWeights + b * kRows + i];
         for (int c = 0; c < C; c++) total[r][c] = multiply_add<T>(total[r][c], value[c], weight);
@@ -150,145 +96,6 @@ inline void with_rows(int64_t rows, const F& body) {
   }
   body.template operator()<Most>();
 }
-
-#ifdef __AMX_BF16__
-
-// What was written before is in memory: the compiler does not know that tiles read it.
-inline void settle() { __asm__ volatile("" ::: "memory"); }
-
-// All eight tiles are whole: 16 rows of 64 bytes.
-class Tiles {
- public:
-  Tiles() {
-    alignas(64) static constexpr struct {
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } kWhole;
-    _tile_loadconfig(&kWhole);
-  }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-  ~Tiles() { _tile_release(); }
-};
-
-// Units from row to row of a tile that lies by itself.
-constexpr int64_t kTileUnits = 256;
-
-// scores of M tiles of 16 rows and two blocks. `query` has rows of `depth` units.
-template <int M>
-inline void score_tiles(const uint32_t* query, int64_t depth, const uint32_t* keys,
-                        const uint32_t* more_keys, const uint32_t* next, const uint32_t* more_next,
-                        float* scores) {
-  _tile_zero(0);
-  _tile_zero(1);
-  if constexpr (M == 2) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t d = 0; d < depth; d += 16) {
-    _tile_loadd(4, query + d, depth * 4);
-    _tile_loadd(6, keys + d * kBlock, 64);
-    _tile_loadd(7, more_keys + d * kBlock, 64);
-    fetch(next + d * kBlock, kTileUnits * 4);
-    _tile_dpbf16ps(0, 4, 6);
-    fetch(more_next + d * kBlock, kTileUnits * 4);
-    _tile_dpbf16ps(1, 4, 7);
-    if constexpr (M == 2) {
-      _tile_loadd(5, query + 16 * depth + d, depth * 4);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-  _tile_stored(0, scores, kStep * 4);
-  _tile_stored(1, scores + kBlock, kStep * 4);
-  if constexpr (M == 2) {
-    _tile_stored(2, scores + 16 * kStep, kStep * 4);
-    _tile_stored(3, scores + 16 * kStep + kBlock, kStep * 4);
-  }
-}
-
-// out of M tiles of 16 rows and N of 16 columns, for pairs [first, last) of blocks. Values are
-// tiles, those of the next pair of blocks `apart` units on.
-template <int M, int N>
-inline void weigh_tiles(const uint32_t* weights, int64_t first, int64_t last,
-                        const uint32_t* values, int64_t apart, float* out, int64_t out_stride) {
-  constexpr int64_t kWeights = kStep / 2;
-  float* lower = out + 16 * out_stride;
-  _tile_loadd(0, out, out_stride * 4);
-  if constexpr (N == 2) _tile_loadd(1, out + 16, out_stride * 4);
-  if constexpr (M == 2) _tile_loadd(2, lower, out_stride * 4);
-  if constexpr (M == 2 && N == 2) _tile_loadd(3, lower + 16, out_stride * 4);
-  for (int64_t pair = first; pair < last; pair++) {
-    _tile_loadd(4, weights + pair * 16, kWeights * 4);
-    _tile_loadd(6, values + pair * apart, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (N == 2) {
-      _tile_loadd(7, values + pair * apart + kTileUnits, 64);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if constexpr (M == 2) {
-      _tile_loadd(5, weights + 16 * kWeights + pair * 16, kWeights * 4);
-      _tile_dpbf16ps(2, 5, 6);
-    }
-    if constexpr (M == 2 && N == 2) _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, out, out_stride * 4);
-  if constexpr (N == 2) _tile_stored(1, out + 16, out_stride * 4);
-  if constexpr (M == 2) _tile_stored(2, lower, out_stride * 4);
-  if constexpr (M == 2 && N == 2) _tile_stored(3, lower + 16, out_stride * 4);
-}
-
-// Values of pairs of blocks as tiles, [pair][value_dim / 16][16 rows][16 units]; `values` may be
-// null for a block of zeros. A block alone would fill half a tile.
-inline void tile_values(const uint32_t* values, int64_t tokens, int64_t block, int64_t value_dim,
-                        const uint32_t* next, uint32_t* tiles) {
-  constexpr int64_t kRows = kBlock / 2;
-  const int64_t columns = ceil_div(value_dim, 16);
-  tiles += block / 2 * columns * kTileUnits + block % 2 * kRows * 16;
-  for (int64_t i = 0; i < kRows; i++) {
-    const uint32_t mask = seen<bf16>(i, tokens);
-    fetch(next + i * value_dim, value_dim * 4);
-    for (int64_t c = 0; c < columns; c++) {
-      u32x16 units = {};
-      if (values != nullptr) {
-        units = load_units(values + i * value_dim + c * 16, value_dim - c * 16) & mask;
-      }
-      std::memcpy(tiles + c * kTileUnits + i * 16, &units, sizeof units);
-    }
-  }
-}
-
-template <int M>
-inline void score_with_tiles(const uint32_t* query, int64_t depth, const Step& step,
-                             float* scores) {
-  settle();
-  for (int64_t b = step.low; b < step.high; b += 2) {
-    score_tiles<M>(query, depth, step.keys[b], step.keys[b + 1], step.next_keys[b],
-                   step.next_keys[b + 1], scores + b * kBlock);
-  }
-}
-template <int M>
-inline void weigh_with_tiles(const uint32_t* weights, const Step& step, int64_t value_dim,
-                             const uint32_t* tiles, float* out, int64_t out_stride) {
-  const int64_t columns = ceil_div(value_dim, 16);
-  int64_t c = 0;
-  settle();
-  for (; c + 2 <= columns; c += 2) {
-    weigh_tiles<M, 2>(weights, step.low / 2, step.high / 2, tiles + c * kTileUnits,
-                      columns * kTileUnits, out + c * 16, out_stride);
-  }
-  if (c < columns) {
-    weigh_tiles<M, 1>(weights, step.low / 2, step.high / 2, tiles + c * kTileUnits,
-                      columns * kTileUnits, out + c * 16, out_stride);
-  }
-}
-
-#else
-
-struct Tiles {};
-
-#endif
 
 // scores [rows][kStep] of the step's blocks.
 template <class T>

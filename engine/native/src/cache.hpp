@@ -9,8 +9,7 @@ namespace batchdeck::LEVEL {
 constexpr int64_t kStoreUnits = 256;
 
 inline int64_t store_rows(const StoreArgs& args) {
-  const int64_t rows = kStoreUnits / args.cache.kv_heads;
-  return rows > 1 ? rows : 1;
+  return max<int64_t>(kStoreUnits / args.cache.kv_heads, 1);
 }
 
 // A column of the unit: its numbers lie a vector apart, pairs of them where they are bfloat16.
@@ -69,8 +68,7 @@ inline int64_t store_pieces(const StoreArgs& args, int) {
 
 inline void store(const StoreArgs& args, int, int64_t piece, Scratch&) {
   const int64_t first = piece * store_rows(args);
-  const int64_t end = first + store_rows(args);
-  const int64_t last = end < args.rows ? end : args.rows;
+  const int64_t last = min(first + store_rows(args), args.rows);
   if (args.cache.dtype == DType::f32) {
     store_tokens<float>(args, first, last);
   } else {

@@ -6,8 +6,9 @@
 // beside their arguments is in their thread's Scratch.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+
+#include "scratch.hpp"
 
 namespace batchdeck {
 
@@ -26,21 +27,6 @@ using bf16 = uint16_t;
 
 enum class DType : uint8_t { f32, bf16 };
 constexpr int64_t size_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-
-// Memory of one thread, aligned to 64 bytes, that lasts until the piece ends.
-class Scratch {
- public:
-  Scratch() = default;
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  ~Scratch();
-  // At least `bytes`; what it gave before in this piece is no longer valid.
-  void* get(size_t bytes);
-
- private:
-  void* data_ = nullptr;
-  size_t size_ = 0;
-};
 
 // gelu is exact (erf), gelu_tanh its tanh approximation, quick_gelu x * sigmoid(1.702 x),
 // relu2 relu squared.

@@ -6,8 +6,6 @@
 // 2008).
 #pragma once
 
-#include <algorithm>
-
 #include "activation.hpp"
 #include "multiply.hpp"
 
@@ -45,9 +43,9 @@ inline LinearBlocks linear_blocks(const LinearArgs& args, int threads) {
   const int64_t share = ceil_div(panels * blocks.row_blocks, kPiecesAThread * threads);
   int64_t most = kMostPanels;
   if (args.m <= kRows<T>) {
-    most = std::max<int64_t>(1, kMostBytes / (kPanel * depth * int64_t(sizeof(T))));
+    most = max<int64_t>(1, kMostBytes / (kPanel * depth * int64_t(sizeof(T))));
   }
-  blocks.panels = std::clamp<int64_t>(share, 1, most);
+  blocks.panels = min(max<int64_t>(share, 1), most);
   blocks.panel_blocks = ceil_div(panels, blocks.panels);
   return blocks;
 }
@@ -77,7 +75,7 @@ class Epilogue {
   Epilogue(const LinearArgs& args, int64_t row, int64_t rows, int64_t panel, const float* c)
       : args_(&args), rows_(rows), left_(rows), c_(c), streamed_(is_streamed(args)) {
     const int64_t width = args.gated ? kPanel / 2 : kPanel, column = panel * width;
-    count_ = std::min(width, (args.gated ? args.n / 2 : args.n) - column);
+    count_ = min(width, (args.gated ? args.n / 2 : args.n) - column);
     if (args.bias != nullptr) {
       for (int half = 0; half < 2; half++) {
         const int64_t at = panel * kPanel + half * 16, left = args.n - at;
@@ -145,9 +143,9 @@ inline void linear_piece(const LinearArgs& args, int threads, int64_t piece, Scr
   const LinearBlocks blocks = linear_blocks<T>(args, threads);
   // Pieces that follow each other have weights in common.
   const int64_t first_row = piece % blocks.row_blocks * blocks.rows;
-  const int64_t last_row = std::min(args.m, first_row + blocks.rows);
+  const int64_t last_row = min(args.m, first_row + blocks.rows);
   const int64_t first_panel = piece / blocks.row_blocks * blocks.panels;
-  const int64_t last_panel = std::min(ceil_div(args.n, kPanel), first_panel + blocks.panels);
+  const int64_t last_panel = min(ceil_div(args.n, kPanel), first_panel + blocks.panels);
   const int64_t depth = round_up(args.k, kDepth);
   const auto* x = static_cast<const T*>(args.x);
   const auto* weight = static_cast<const T*>(args.weight);
@@ -162,10 +160,10 @@ inline void linear_piece(const LinearArgs& args, int threads, int64_t piece, Scr
   for (int64_t k = 0; k < depth; k += blocks.depth) {
     // Panels are filled up with zeros; x of float32 is read no further than it has numbers.
     const int64_t end = sizeof(T) == 2 ? depth : args.k;
-    const int64_t features = std::min(blocks.depth, end - k);
+    const int64_t features = min(blocks.depth, end - k);
     if (!is_whole) c = sums;
     for (int64_t row = first_row; row < last_row; row += kRows<T>) {
-      const int64_t rows = std::min<int64_t>(kRows<T>, last_row - row);
+      const int64_t rows = min<int64_t>(kRows<T>, last_row - row);
 #ifdef __AMX_BF16__
       if (sizeof(T) == 2 && (row == first_row || rows < kRows<T>)) shape_tiles(rows);
 #endif
@@ -206,8 +204,8 @@ inline void pack_linear(DType dtype, const void* weight, int64_t stride, int64_t
       for (int64_t at = 0; at < depth; at += kDepth) {
         for (int64_t tile = 0; tile < kPanel; tile += kTile, to += kTile * kDepth) {
           uint32_t square[kTile][kDepth / kBeside] = {};
-          const int64_t width = std::clamp<int64_t>(k - at, 0, kDepth);
-          const int64_t height = std::clamp<int64_t>(n - panel * kPanel - tile, 0, kTile);
+          const int64_t width = min(max<int64_t>(k - at, 0), kDepth);
+          const int64_t height = min(max<int64_t>(n - panel * kPanel - tile, 0), kTile);
           for (int64_t i = 0; i < height; i++) {
             std::memcpy(square[i], from + (panel * kPanel + tile + i) * stride + at,
                         size_t(width) * sizeof(T));

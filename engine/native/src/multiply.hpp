@@ -8,8 +8,6 @@
 // beside.all() once: what is to be done while they come.
 #pragma once
 
-#include <utility>
-
 #include "simd.hpp"
 
 namespace batchdeck::LEVEL {
@@ -108,7 +106,7 @@ struct alignas(64) TileShapes {
 
 // Tiles 0 to 3 hold sums, 4 and 5 x, 6 and 7 weights: of 16 rows and the rest.
 inline void shape_tiles(int64_t rows) {
-  const auto upper = uint8_t(rows < 16 ? rows : 16), lower = uint8_t(rows > 16 ? rows - 16 : 16);
+  const auto upper = uint8_t(min<int64_t>(rows, 16)), lower = uint8_t(rows > 16 ? rows - 16 : 16);
   TileShapes shapes;
   for (int tile = 0; tile < 8; tile++) shapes.bytes[tile] = 64;
   for (int tile : {0, 1, 4}) shapes.rows[tile] = upper;

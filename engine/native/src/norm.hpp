@@ -24,7 +24,7 @@ inline void norm_group(const NormArgs& args, const T* x, T* out, float* wide) {
   if (args.center) {
     // From the differences, since the mean of squares less the mean's square cancels. The last
     // vector's empty lanes are made to differ by nothing.
-    mean = sum(total) / float(width);
+    mean = sum_of(total) / float(width);
     for (int64_t i = width; i < round_up(width, 16); i++) wide[i] = mean;
     squares = f32x16{};
     for (int64_t i = 0; i < width; i += 16) {
@@ -34,7 +34,7 @@ inline void norm_group(const NormArgs& args, const T* x, T* out, float* wide) {
   }
   const float* const weight = args.weight;
   const float* const bias = args.bias;
-  const float scale = 1 / std::sqrt(sum(squares) / float(width) + args.eps);
+  const float scale = 1 / std::sqrt(sum_of(squares) / float(width) + args.eps);
   each_vector(0, width, [&](int64_t i, auto count) {
     f32x16 value = (load(wide + i) - mean) * scale;
     if (weight != nullptr) value *= load_first(weight + i, count);

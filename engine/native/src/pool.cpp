@@ -11,7 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
-#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <string>
@@ -20,21 +19,6 @@
 #include <vector>
 
 namespace batchdeck {
-
-Scratch::~Scratch() { std::free(data_); }
-
-void* Scratch::get(size_t bytes) {
-  if (bytes > size_) {
-    std::free(data_);
-    size_ = size_t(round_up(int64_t(bytes), 4096));
-    data_ = std::aligned_alloc(4096, size_);
-    if (data_ == nullptr) {
-      size_ = 0;
-      throw std::bad_alloc();
-    }
-  }
-  return data_;
-}
 
 namespace {
 

@@ -14,8 +14,7 @@ struct Share {
 
 // Pieces of whole rows, as even as they come, of about `piece` numbers each.
 inline int64_t row_pieces(int64_t rows, int64_t width, int64_t piece) {
-  const int64_t pieces = ceil_div(rows * width, piece);
-  return pieces < rows ? pieces : rows;
+  return min(ceil_div(rows * width, piece), rows);
 }
 inline Share share_of(int64_t rows, int64_t pieces, int64_t piece) {
   return {rows * piece / pieces, rows * (piece + 1) / pieces};

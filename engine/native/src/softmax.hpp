@@ -1,7 +1,5 @@
-// Attention's softmax: powers of two, and reductions of 16 rows to one vector.
+// Attention's softmax: powers of two.
 #pragma once
-
-#include <utility>
 
 #include "simd.hpp"
 
@@ -40,34 +38,8 @@ inline f32x16 exp2(f32x16 x) {
   const f32x16 whole = round_nearest(bounded - 0.5f);
   const i32x16 power = (__builtin_convertvector(whole, i32x16) + 127) << 23;
   const f32x16 y = power_of_fraction<T>(bounded - whole) * (f32x16)power;
-  const f32x16 ended = where<_CMP_LT_OQ>(x, splat(-126.0f), f32x16{}, y);
-  return where<_CMP_UNORD_Q>(x, x, x, ended);
+  return select(is_nan(x), x, select(less(x, splat(-126.0f)), f32x16{}, y));
 #endif
-}
-
-// Lanes in groups of 2 W: a group's first W lanes from `a`, its last from `b`; of each, the first
-// or the last W of that group.
-template <int W, int Shift, int... I>
-inline f32x16 interleave(f32x16 a, f32x16 b, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(a, b, (I % (2 * W) < W ? I + Shift : 16 + I - W + Shift)...);
-}
-template <int W, class F>
-inline void fold(f32x16* rows, const F& join) {
-  using Lanes = std::make_integer_sequence<int, 16>;
-  for (int i = 0; i < W; i++) {
-    rows[i] = join(interleave<W, 0>(rows[i], rows[i + W], Lanes{}),
-                   interleave<W, W>(rows[i], rows[i + W], Lanes{}));
-  }
-  if constexpr (W > 1) fold<W / 2>(rows, join);
-}
-// Lane i of the result is the most, or the sum, of the 16 lanes of row i. Rows are used up.
-inline f32x16 most_of_each(f32x16 (&rows)[16]) {
-  fold<8>(rows, [](f32x16 a, f32x16 b) { return max(a, b); });
-  return rows[0];
-}
-inline f32x16 sum_of_each(f32x16 (&rows)[16]) {
-  fold<8>(rows, [](f32x16 a, f32x16 b) { return a + b; });
-  return rows[0];
 }
 
 }  // namespace batchdeck::LEVEL::attention

@@ -62,13 +62,15 @@ def run(program: Path, *arguments: int) -> None:
 
 
 def sanitized_kernels(folder: Path, level: str, *options: str) -> Path:
-    sources = [SOURCES / f"{name}.cpp" for name in ("level", "pool", "cpu", "attention_plan")]
+    sources = [
+        SOURCES / f"{name}.cpp" for name in ("level", "pool", "scratch", "cpu", "attention_plan")
+    ]
     options = (*options, f"-DLEVEL={level}", *INSTRUCTIONS[level])
     return build(folder, "kernels", [HERE / "sanitize_kernels.cpp", *sources], *options)
 
 
 def sanitized_pool(folder: Path, *options: str) -> Path:
-    sources = [HERE / "sanitize_pool.cpp", SOURCES / "pool.cpp"]
+    sources = [HERE / "sanitize_pool.cpp", SOURCES / "pool.cpp", SOURCES / "scratch.cpp"]
     return build(folder, "pool", sources, "-O1", *options)
 
 

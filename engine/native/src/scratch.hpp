@@ -1,0 +1,23 @@
+// Memory that a piece of a kernel computes in.
+#pragma once
+
+#include <cstddef>
+
+namespace batchdeck {
+
+// Memory of one thread, aligned to 64 bytes, that lasts until the piece ends.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch();
+  // At least `bytes`; what it gave before in this piece is no longer valid.
+  void* get(size_t bytes);
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace batchdeck
