@@ -1,14 +1,16 @@
-# make run: set up and open the interface (a demonstration where there is no terminal).
-# make test: set up and pass every test and static check. make test-long: fuzzing and soaks.
+# `make help` lists the targets: a target's line says after `##` what it does.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 # A file to a process: the tests of one may share a broker or a model.
 PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
-.PHONY: run setup test test-long clean
+.PHONY: help run setup check test test-long clean
 
-setup: $(STAMP)
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## set up .venv with batchdeck, its kernels and the tools of development
 
 $(STAMP): pyproject.toml CMakeLists.txt $(wildcard engine/native/src/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "batchdeck needs Python 3.11 or newer, not " + sys.version.split()[0])'
@@ -16,18 +18,20 @@ $(STAMP): pyproject.toml CMakeLists.txt $(wildcard engine/native/src/*)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(STAMP)
 
-run: setup
+run: setup ## set up, then open the interface (without a terminal: hold eight scripted chats)
 	@if [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/tui; else exec $(BIN)/tui demo; fi
 
-test: setup
+check: setup ## format, lint, types and import contracts: what `make test` and a commit run first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+test: check ## every check and every test that is not long
 	$(BIN)/pytest $(PARALLEL) -m 'not long'
 
-test-long: setup
+test-long: setup ## fuzzing, sanitizers and soaks
 	$(BIN)/pytest $(PARALLEL) -m long
 
-clean:
+clean: ## remove .venv
 	rm -rf .venv

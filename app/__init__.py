@@ -1,0 +1,1 @@
+"""The program: commands, settings, store, screens, gateways."""

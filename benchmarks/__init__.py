@@ -2,5 +2,6 @@
 
 import os
 
-# As the program itself does (`app.serving`), and before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+WAITING, PASSIVE = "OMP_WAIT_POLICY", "PASSIVE"
+# As the program itself does (`app.process.serving`), and before torch is imported.
+os.environ.setdefault(WAITING, PASSIVE)

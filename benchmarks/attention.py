@@ -23,18 +23,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from app.process.columns import row
+from benchmarks.heading import heading
+from engine.api.config import BLOCK_SIZE
 from engine.cache.storage import CacheShape
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
+from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
 from engine.native import kernels
 
-HEADS, KV_HEADS, HEAD_DIM, BLOCK = 14, 2, 64, 16
-SCALING = HEAD_DIM**-0.5
+HEADS, KV_HEADS, HEAD_DIM = 14, 2, 64
+PARAMS = AttentionParams(HEAD_DIM**-0.5)
 TOKEN_BYTES = KV_HEADS * HEAD_DIM * 2 * 2
 CACHE_BYTES = 1 << 30
 DECODES = [(1, 512), (1, 2048), (8, 512), (8, 2048), (32, 512), (32, 2048), (1, 16384)]
 PREFILLS = [512, 2048]
+DECODE_WIDTHS = (14, 10, 7, 8, 7, 6)
+PREFILL_WIDTHS = (14, 10, 7, 8, 14)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -47,12 +53,14 @@ def step(
     backend: AttentionBackend, layers: int, starts: list[int], counts: list[int]
 ) -> StepContext:
     """A step over a cache of random numbers, whose blocks lie in random order."""
-    blocks = [-(-(start + count) // BLOCK) for start, count in zip(starts, counts, strict=True)]
+    blocks = [
+        -(-(start + count) // BLOCK_SIZE) for start, count in zip(starts, counts, strict=True)
+    ]
     storage = backend.storage(
         CacheShape(
             num_layers=layers,
             num_blocks=sum(blocks),
-            block_size=BLOCK,
+            block_size=BLOCK_SIZE,
             num_kv_heads=KV_HEADS,
             head_dim=HEAD_DIM,
             value_dim=HEAD_DIM,
@@ -74,9 +82,7 @@ def step(
 
 
 def attend(context: StepContext, query: Tensor, layer: int) -> Tensor:
-    return context.backend.attend(
-        query, layer, context, scaling=SCALING, window=None, softcap=None, sinks=None
-    )
+    return context.backend.attend(query, layer, context, PARAMS)
 
 
 def decode(backends: list[AttentionBackend], rows: int, tokens: int, rounds: int) -> list[float]:
@@ -122,20 +128,17 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     backends = cast(list[AttentionBackend], [CpuAttention(), TorchAttention()])
     with torch.inference_mode():
-        print(f"{native.level()}, {arguments.threads} threads, bfloat16")
-        print(
-            f"{'decode':>14} {'read GB/s':>10} {'ours':>7} {'of read':>8} {'torch':>7} {'ratio':>6}"
-        )
+        print(heading(f"{native.level()}, {arguments.threads} threads", "bfloat16"))
+        print(row(("decode", "read GB/s", "ours", "of read", "torch", "ratio"), DECODE_WIDTHS))
         for rows, tokens in DECODES:
             read, ours, theirs = decode(backends, rows, tokens, arguments.rounds)
-            print(
-                f"{f'{rows} x {tokens}':>14} {read:10.1f} {ours:7.1f} {ours / read:8.0%}"
-                f" {theirs:7.1f} {ours / theirs:6.1f}"
-            )
-        print(f"{'prefill':>14} {'TFLOPS':>10} {'torch':>7} {'sdpa':>8} {'ratio':>14}")
+            rates = (f"{read:.1f}", f"{ours:.1f}", f"{ours / read:.0%}", f"{theirs:.1f}")
+            print(row((f"{rows} x {tokens}", *rates, f"{ours / theirs:.1f}"), DECODE_WIDTHS))
+        print(row(("prefill", "TFLOPS", "torch", "sdpa", "ratio"), PREFILL_WIDTHS))
         for tokens in PREFILLS:
             ours, theirs, sdpa = prefill(backends, tokens, arguments.rounds)
-            print(f"{tokens:>14} {ours:10.2f} {theirs:7.2f} {sdpa:8.2f} {ours / sdpa:14.1f}")
+            cells = (str(tokens), f"{ours:.2f}", f"{theirs:.2f}", f"{sdpa:.2f}")
+            print(row((*cells, f"{ours / sdpa:.1f}"), PREFILL_WIDTHS))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 
+from app.process.columns import row
+
+_WIDTHS = (-4, -38, 9, -5, 8, -1)
+HEAD = row(("part", "figure", "measured", "", "target", "against"), _WIDTHS)
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -44,18 +49,6 @@ class Figure:
         whole = self.value == int(self.value)
         digits = 0 if whole else 3 if abs(self.value) < 1 else 1
         target = "" if self.target is None else f"{self.relation} {self.target:g}"
-        return _row(
-            self.part,
-            self.name,
-            f"{self.value:,.{digits}f}",
-            self.unit,
-            target,
-            self.against if self.is_met else f"MISSED; {self.against}",
-        )
-
-
-def _row(part: str, name: str, value: str, unit: str, target: str, against: str) -> str:
-    return f"{part:4} {name:38} {value:>9} {unit:5} {target:>8}  {against}".rstrip()
-
-
-HEAD = _row("part", "figure", "measured", "", "target", "against")
+        against = self.against if self.is_met else f"MISSED; {self.against}"
+        value = f"{self.value:,.{digits}f}"
+        return row((self.part, self.name, value, self.unit, target, against), _WIDTHS)

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from engine.shape import ModelShape
-from engine.telemetry import StepRecord
+from engine.api.telemetry import StepRecord
+from engine.batch.shape import ModelShape
 
 Profile: TypeAlias = Mapping[str, tuple[int, float]]  # of a step: runs and seconds of each kind
 

@@ -23,6 +23,8 @@ from statistics import median
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from app.process.columns import row
+from benchmarks.heading import heading
 from engine.native import kernels
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ EPS = 1e-6
 TURNS = 15
 TURN_SECONDS = 0.005
 PAUSE_SECONDS = 0.005
+HEAD = ("operation", "rows", "ours", "calling", "torch", "ratio")
+WIDTHS = (-20, 5, 9, 9, 9, 6)
 SPINS = "300000"  # the default of GNU OpenMP, about a millisecond
 
 Pair = tuple[Callable[[], object], Callable[[], object]]
@@ -129,8 +133,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, options.dtype)
-    print(f"{native.level()}, {options.threads} threads, {options.dtype}, microseconds a call")
-    print(f"{'operation':<20} {'rows':>5} {'ours':>9} {'calling':>9} {'torch':>9} {'ratio':>6}")
+    print(heading(f"{native.level()}, {options.threads} threads", options.dtype))
+    print("microseconds a call")
+    print(row(HEAD, WIDTHS))
     with torch.inference_mode():
         callings = {
             name: measure((ours, ours))[0]
@@ -139,10 +144,8 @@ def main() -> None:
         for rows in map(int, options.rows.split(",")):
             for name, pair in make_pairs(native, rows, dtype).items():
                 ours, theirs = measure(pair)
-                print(
-                    f"{name:<20} {rows:>5} {1e6 * ours:>9.1f} {1e6 * callings[name]:>9.1f} "
-                    f"{1e6 * theirs:>9.1f} {theirs / ours:>6.2f}"
-                )
+                times = (f"{1e6 * t:.1f}" for t in (ours, callings[name], theirs))
+                print(row((name, str(rows), *times, f"{theirs / ours:.2f}"), WIDTHS))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from app.console import write_json
+from app.process.columns import row
+from app.process.console import write_json
+from benchmarks.heading import heading
 from engine.native import kernels
 
 # Name: output and input features.
@@ -67,19 +69,25 @@ class Result:
     def __str__(self) -> str:
         rates = [self.bytes / s / 1e9 for s in (self.ours, self.torch, self.packed, self.read)]
         speeds = [self.flop / s / 1e12 for s in (self.ours, self.torch, self.packed)]
-        return (
-            f"{self.shape:9} {self.k:5} -> {self.n:5} {self.rows:5}  "
-            + " ".join(f"{rate:6.1f}" for rate in rates)
-            + "  "
-            + " ".join(f"{speed:6.3f}" for speed in speeds)
-            + f"  {self.read / self.ours:7.0%} {min(self.torch, self.packed) / self.ours:8.0%}"
+        cells = (
+            *(self.shape, str(self.k), "->", str(self.n), str(self.rows)),
+            *(f"{rate:.1f}" for rate in rates),
+            *(f"{speed:.3f}" for speed in speeds),
+            f"{self.read / self.ours:.0%}",
+            f"{min(self.torch, self.packed) / self.ours:.0%}",
         )
+        return row(cells, WIDTHS)
 
 
-HEAD = (
-    f"{'':9} {'':14} {'':5}  {'GB/s':27}  {'TFLOPS':20}\n"
-    f"{'shape':9} {'k -> n':14} {'rows':>5}  {'ours':>6} {'torch':>6} {'packed':>6} {'read':>6}  "
-    f"{'ours':>6} {'torch':>6} {'packed':>6}  {'of read':>7} {'of torch':>8}"
+WIDTHS = (-9, 5, 2, 5, 5, 7, 6, 6, 6, 7, 6, 6, 8, 8)
+HEADS = (
+    (*("",) * 5, "GB/s", *("",) * 3, "TFLOPS"),
+    (
+        *("shape", "k", "->", "n", "rows"),
+        *("ours", "torch", "packed", "read"),
+        *("ours", "torch", "packed"),
+        *("of read", "of torch"),
+    ),
 )
 
 
@@ -159,8 +167,9 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     native.set_threads(torch.get_num_threads())
-    print(f"{native.level()}, {native.threads()} threads, torch {torch.__version__}")
-    print(HEAD)
+    print(heading(f"{native.level()}, {native.threads()} threads", f"torch {torch.__version__}"))
+    for head in HEADS:
+        print(row(head, WIDTHS))
     results = []
     for name in options.shapes.split(","):
         row_counts = [int(rows) for rows in options.rows.split(",")]

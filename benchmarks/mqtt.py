@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import tempfile
@@ -40,24 +39,24 @@ from typing import Any
 
 import psutil
 
-from app.console import write_json
 from app.gateway.mqtt.gateway import MqttGateway
 from app.gateway.mqtt.settings import MqttSettings, Quota
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import LinkPhase
 from app.gateway.mqtt.view import GatewayView
-from app.machine import num_cores
+from app.process.console import write_json
 from benchmarks.asking import Ask, Askers, Heard
 from benchmarks.figure import HEAD, Figure
+from benchmarks.heading import heading
 from benchmarks.mosquitto import Mosquitto, mosquitto, shipped_limits
 from benchmarks.paced import NAME, PacedLoader, reply
 from benchmarks.usage import Usage, peak_memory
-from engine.client import ChatMessage, LoadRequest, Submission
-from engine.host import EngineHost
-from engine.request import Origin
-from engine.snapshot import EnginePhase
-from engine.stream import RequestStream
-from engine.telemetry import percentile
+from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.origin import Origin
+from engine.api.status import EnginePhase
+from engine.api.stream import RequestStream
+from engine.api.telemetry import percentile
+from engine.serving.host import EngineHost
 
 STEP_SECONDS = 0.025
 RATE = 1 / STEP_SECONDS
@@ -397,10 +396,7 @@ def main() -> None:
         closing(Askers(broker.port, USERS)) as askers,
         loaded(loader) as host,
     ):
-        about = (
-            f"{num_cores()} cores of {platform.machine()}, Python {platform.python_version()},"
-            f" {broker.version}; load {psutil.getloadavg()[0]:.2f} at the start"
-        )
+        about = heading(broker.version, f"load {psutil.getloadavg()[0]:.2f} at the start")
         print(about)
         print(HEAD, flush=True)
         bench = Bench(broker, host, askers, options)

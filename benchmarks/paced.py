@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from engine.client import ChatMessage, LoadRequest
-from engine.config import EngineConfig
-from engine.errors import InvalidRequestError
-from engine.knobs import Knobs
-from engine.loading import LoadedModel, Progress
-from engine.plan import StepPlan, StepResult
-from engine.request import SamplingParams
+from engine.api.client import ChatMessage, LoadRequest
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.errors import InvalidRequestError
+from engine.api.knobs import Knobs
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.api.stream import Context
+from engine.batch.plan import StepPlan, StepResult
+from engine.serving.loading import LoadedModel, Progress
 from engine.simulation.shapes import SHAPES
-from engine.snapshot import ModelCard
-from engine.stream import Context
 
 NAME = "paced"
 BUDGET = 4096
-BLOCK_SIZE = 16
 # A later submit finds the device idle; one up to here is the host's work between two steps.
 _LATE_SECONDS = 0.005
 # What all replies say, over and over: 4.8 bytes a token, about what English has.
@@ -94,6 +93,9 @@ class WordCodec:
     def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
         return self.encode(messages, None)
 
+    def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
+        pass
+
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         if token_ids:
             raise InvalidRequestError(f"{param} is set; this model takes no token ids", param)
@@ -123,7 +125,6 @@ class PacedLoader:
             card=ModelCard(NAME, "", 0, "bfloat16", "cpu", "none", self.max_model_len, 0, 0),
             config=EngineConfig(
                 num_blocks=blocks + blocks // 50,
-                block_size=BLOCK_SIZE,
                 max_model_len=self.max_model_len,
                 max_num_seqs=self.max_num_seqs,
                 max_num_batched_tokens=BUDGET,

@@ -14,11 +14,13 @@ import time
 import numpy as np
 import torch
 
+from app.process.columns import row
+from benchmarks.heading import heading
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence
 from engine.model.draw import Draw, KernelDraw, TorchDraw
 from engine.model.sampler import Sampler
 from engine.native import kernels
-from engine.plan import NewSequence
-from engine.request import SamplingParams
 
 CASES = {
     "greedy": SamplingParams(temperature=0),
@@ -27,12 +29,13 @@ CASES = {
     "top_k 50": SamplingParams(top_k=50),
     "no filter": SamplingParams(),
 }
+WIDTHS = (10, -28, 15, 15)
 
 
 def make_sampler(rows: int, vocab_size: int, params: SamplingParams, draw: Draw) -> Sampler:
     sampler = Sampler(max_num_seqs=rows, vocab_size=vocab_size, device="cpu", draw=draw)
-    for row in range(rows):
-        sampler.add(row, NewSequence(0, (0,), 1, params, row, (), ()))
+    for slot in range(rows):
+        sampler.add(slot, NewSequence(0, (0,), 1, params, slot, (), ()))
     return sampler
 
 
@@ -60,15 +63,16 @@ def main() -> None:
     names = ["torch"] if native is None else [f"kernel ({native.level()})", "torch"]
     if native is not None:
         native.set_threads(torch.get_num_threads())
-    print(f"ms a step of {args.rows} rows, {torch.get_num_threads()} threads each")
-    print(f"{'vocabulary':>10}  {'':28}" + "".join(f"{name:>16}" for name in names))
+    print(heading(f"{torch.get_num_threads()} threads each", f"torch {torch.__version__}"))
+    print(f"ms a step of {args.rows} rows")
+    print(row(("vocabulary", "", *names), WIDTHS))
     for vocab_size in map(int, args.vocab.split(",")):
         torch.manual_seed(0)
         logits = torch.randn(args.rows, vocab_size) * 3
         for name, params in CASES.items():
             samplers = [make_sampler(args.rows, vocab_size, params, draw) for draw in draws]
             times = milliseconds(samplers, logits, args.rounds)
-            print(f"{vocab_size:>10,}  {name:28}" + "".join(f"{ms:>16.2f}" for ms in times))
+            print(row((f"{vocab_size:,}", name, *(f"{ms:.2f}" for ms in times)), WIDTHS))
 
 
 if __name__ == "__main__":

@@ -15,18 +15,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.knobs import Knobs
-from engine.plan import StepPlan, StepResult
-from engine.request import Origin, SamplingParams
+from app.process.columns import row
+from benchmarks.heading import heading
+from engine.api.client import Submission
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.origin import Origin
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.batch.plan import StepPlan, StepResult
+from engine.core.core import EngineCore
 from engine.scheduling.policies import policy_names
 from engine.simulation.shapes import SHAPES
-from engine.snapshot import ModelCard
 
 PROMPT_TOKENS = 128
 STEPS = 300
 WARM_UP = 20
+HEAD = ("policy", "order", "running", "waiting", "plan", "commit", "both", "step")
+WIDTHS = (-14, -9, 7, 7, 7, 7, 7, 7)
 
 
 class NullRunner:
@@ -46,7 +52,7 @@ def make_core(running: int, waiting: int, policy: str, order: str) -> EngineCore
     """A core with `running` sequences that decode and `waiting` behind them."""
     length = PROMPT_TOKENS + 4 * STEPS
     config = EngineConfig(
-        num_blocks=running * -(-length // 16) + 64,
+        num_blocks=running * -(-length // BLOCK_SIZE) + 64,
         max_model_len=length,
         max_num_seqs=running,
         max_num_batched_tokens=running * PROMPT_TOKENS,
@@ -74,10 +80,10 @@ def make_core(running: int, waiting: int, policy: str, order: str) -> EngineCore
     sampling = SamplingParams(temperature=0.0, max_tokens=4 * STEPS)
     for i in range(running + waiting):
         core.submit(
-            str(i),
+            # A user each: the dearest case of a fair order.
+            Submission(request_id=str(i), origin=Origin(user=str(i))),
             [i % 30_000, *range(1, PROMPT_TOKENS)],
             sampling,
-            origin=Origin(user=str(i)),  # the dearest case of a fair order
         )
     return core
 
@@ -136,22 +142,17 @@ def main() -> None:
     parser.add_argument("--orders", default="priority,fair")
     parser.add_argument("--model", default="387m")
     options = parser.parse_args()
+    print(heading())
     print("median milliseconds of a step in which every sequence decodes")
-    print(
-        f"{'policy':14} {'order':9} {'running':>7} {'waiting':>7} {'plan':>7} {'commit':>7} ",
-        end="",
-    )
-    print(f"{'both':>7} {'step':>7}")
+    print(row(HEAD, WIDTHS))
     for running in map(int, options.running.split(",")):
         for waiting in map(int, options.waiting.split(",")):
             for policy in policy_names() if waiting == 10_000 else policy_names()[:1]:
                 for order in options.orders.split(","):
                     plan, commit, whole = measure(running, waiting, policy, order)
-                    print(
-                        f"{policy:14} {order:9} {running:7} {waiting:7} {1e3 * plan:7.3f} "
-                        f"{1e3 * commit:7.3f} {1e3 * (plan + commit):7.3f} {1e3 * whole:7.3f}",
-                        flush=True,
-                    )
+                    times = (f"{1e3 * t:.3f}" for t in (plan, commit, plan + commit, whole))
+                    cells = (policy, order, str(running), str(waiting), *times)
+                    print(row(cells, WIDTHS), flush=True)
     if options.model != "none":
         measure_model(options.model)
 

@@ -1,11 +1,11 @@
-"""What the simulator predicts beside what the engine then does, on loads it was not fitted to.
+"""What the simulator predicts beside what the engine then does, on workloads it was not fitted to.
 
     python -m benchmarks.simulation [--model builtin|387m] [--rounds N] [--seed N]
 
 Runs of the engine under `stall_free`, on Poisson arrivals, give step records, and a cost model is
-fitted to them. Other loads (other lengths, arrivals and concurrency) run under other policies, on
-the engine and in the simulator, with the same requests. Errors are relative to the real run. On the
-engine all take turns, round by round, so that a machine whose speed drifts is the same to all;
+fitted to them. Other workloads (other lengths, arrivals and concurrency) run under other policies,
+on the engine and in the simulator, with the same requests. Errors are relative to the real run. On
+the engine all take turns, round by round, so that a machine whose speed drifts is the same to all;
 percentiles are of all rounds' samples. Beside each error stands its standard error over the rounds:
 what chance, of the machine and of the draw, does to it.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -27,39 +26,43 @@ from app.bench.runs import Plan, Run, run_all
 from app.bench.scripts import Synthetic
 from app.bench.setting import Setting
 from app.bench.testbed import Testbed, in_virtual_time
+from app.process.columns import row
+from benchmarks.heading import heading
+from benchmarks.smoke import device_name
 from benchmarks.testbed import on_this_machine
-from engine.config import EngineConfig
-from engine.knobs import Knobs
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.telemetry import StepRecord, percentile
 from engine.simulation.fitted import Fitted
 from engine.simulation.records import Recording
-from engine.telemetry import StepRecord, percentile
 
 MODEL_LENGTH = 1024
 SLOTS = 32
 BUDGET = 512
 # Predictions are wanted within this of the real run.
 WANTED = 0.1
+WIDTHS = (-28, 10, 10, 8, 7, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load under a policy."""
+    """A workload under a policy."""
 
-    load: Synthetic
+    workload: Synthetic
     knobs: Knobs
     concurrency: int | None = None
 
     def __str__(self) -> str:
         """One round of it."""
-        load = self.load
+        workload = self.workload
         comes = (
             f"{self.concurrency} at a time"
             if self.concurrency
-            else f"{load.request_rate:g} requests/s, burstiness {load.burstiness:g}"
+            else f"{workload.request_rate:g} requests/s, burstiness {workload.burstiness:g}"
         )
         return (
-            f"{self.knobs.policy}: {load.num_prompts} requests, {comes}, "
-            f"{load.input_len} tokens in, {load.output_len} out, "
+            f"{self.knobs.policy}: {workload.num_prompts} requests, {comes}, "
+            f"{workload.input_len} tokens in, {workload.output_len} out, "
             f"{self.knobs.max_num_seqs} sequences at most"
         )
 
@@ -76,7 +79,7 @@ def knobs(policy: str, max_num_seqs: int = SLOTS) -> Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The load that is learned from, and those that are predicted."""
+    """The workload that is learned from, and those that are predicted."""
 
     learned: Case
     predicted: tuple[Case, ...]
@@ -167,7 +170,7 @@ STUDIES = {
 
 def envelope() -> EngineConfig:
     return EngineConfig(
-        num_blocks=SLOTS * MODEL_LENGTH // 16,
+        num_blocks=SLOTS * MODEL_LENGTH // BLOCK_SIZE,
         max_model_len=MODEL_LENGTH,
         max_num_seqs=SLOTS,
         max_num_batched_tokens=BUDGET,
@@ -179,14 +182,14 @@ def envelope() -> EngineConfig:
 def run(case: Case, testbed: Testbed, seed: int, records: list[StepRecord] | None = None) -> Run:
     """One round; its step records are appended to `records`."""
     plan = Plan(
-        load=case.load,
+        workload=case.workload,
         settings=[(Setting(case.knobs.policy, {}), case.knobs)],
         concurrency=case.concurrency,
         seed=seed,
         warmups=8,
     )
     (one,) = run_all(plan, testbed, on_record=None if records is None else records.append)
-    assert one.measured.completed == case.load.num_requests, one.measured.errors
+    assert one.measured.completed == case.workload.num_requests, one.measured.errors
     return one
 
 
@@ -229,16 +232,14 @@ def standard_errors(predicted: Sequence[Run], real: Sequence[Run]) -> dict[str, 
 
 def report(predicted: Sequence[Run], real: Sequence[Run]) -> Iterator[str]:
     """The table of a case; a row that chance alone may move by `WANTED` is marked."""
-    yield f"{'':28} {'predicted':>10} {'real':>10} {'error':>8} {'+-':>7}"
+    yield row(("", "predicted", "real", "error", "+-"), WIDTHS)
     foretold, truth = rows(predicted), rows(real)
     off, chance = errors(predicted, real), standard_errors(predicted, real)
     unsure = {label for label, se in chance.items() if not 2 * se <= WANTED}
     for label, value in foretold.items():
-        mark = "  ?" if label in unsure else ""
-        yield (
-            f"{label:28} {value:10.2f} {truth[label]:10.2f} {off[label]:+8.1%} "
-            f"{chance[label]:7.1%}{mark}"
-        )
+        mark = "?" if label in unsure else ""
+        figures = (f"{value:.2f}", f"{truth[label]:.2f}", f"{off[label]:+.1%}")
+        yield row((label, *figures, f"{chance[label]:.1%}", mark), WIDTHS)
     requests = sum(one.measured.completed for one in real)
     yield (
         f"+-: standard error over {len(real)} rounds, {requests} requests; a p99 is set by the "
@@ -261,11 +262,15 @@ def main() -> None:
     if options.rounds < 1:
         parser.error(f"--rounds: it is {options.rounds}; it must be at least 1")
     testbed = on_this_machine(options.model, envelope())
+    device = torch.device(testbed.config.device)
     print(
-        f"{options.model} in bfloat16 on {testbed.config.device} {platform.machine()}, "
-        f"{torch.get_num_threads()} threads, torch {torch.__version__}, budget {BUDGET} tokens, "
-        f"{options.rounds} rounds"
+        heading(
+            device_name(device),
+            f"{torch.get_num_threads()} threads",
+            f"torch {torch.__version__}",
+        )
     )
+    print(f"{options.model} in bfloat16, budget {BUDGET} tokens, {options.rounds} rounds")
     seeds = range(options.seed, options.seed + options.rounds)
     records: list[StepRecord] = []
     real: list[list[Run]] = [[] for _ in study.predicted]

@@ -4,7 +4,7 @@
 
 Goodput is the requests that meet both targets over the seconds in which requests come, which are
 the same for all settings; the mean over the seeds. `best` is the fixed setting that is the best for
-that load, chosen after the fact. The whole takes about four minutes on one core.
+that workload, chosen after the fact. The whole takes about four minutes on one core.
 
 `max_partial_prefills` is not among the settings: without a chunk cap `stall_free` gives one prompt
 after the other all that a step has left, so that at most one stays partly computed in any case.
@@ -24,7 +24,9 @@ from app.bench.runs import Plan, run_all
 from app.bench.scripts import Synthetic
 from app.bench.setting import Setting
 from app.bench.testbed import Testbed, in_virtual_time
-from engine.knobs import KnobValue
+from app.process.columns import row
+from benchmarks.heading import heading
+from engine.api.knob_spec import KnobValue
 from engine.simulation.cost import Roofline
 from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape
@@ -85,7 +87,7 @@ class Box:
         )
         return in_virtual_time(config, shape, Roofline(device, shape), {})
 
-    def loads(self, requests: int) -> dict[str, Synthetic]:
+    def workloads(self, requests: int) -> dict[str, Synthetic]:
         """By name: Poisson arrivals, the same in bursts, and long prompts among short ones."""
         lengths: dict[str, tuple[Lengths, float]] = {
             "steady": (Uniform(64, 1024), 1.0),
@@ -142,6 +144,7 @@ FIXED = (
     (1024, 256),
     (2048, 512),
 )
+WIDTHS = (-14, *(9,) * (len(FIXED) + 3))
 
 
 def fixed(budget: int, chunk: int, order: str) -> dict[str, KnobValue]:
@@ -157,7 +160,7 @@ def fixed(budget: int, chunk: int, order: str) -> dict[str, KnobValue]:
 def goodput(
     testbed: Testbed,
     box: Box,
-    load: Synthetic,
+    workload: Synthetic,
     changes: Mapping[str, KnobValue],
     seeds: Sequence[int],
 ) -> float:
@@ -167,10 +170,12 @@ def goodput(
     knobs = testbed.with_knobs({"max_num_seqs": SLOTS, **aims, **changes})
     found = []
     for seed in seeds:
-        plan = Plan(load=load, settings=[(Setting("", {}), knobs)], targets=targets, seed=seed)
+        plan = Plan(
+            workload=workload, settings=[(Setting("", {}), knobs)], targets=targets, seed=seed
+        )
         (run,) = run_all(plan, testbed)
         measured = run.measured
-        assert measured.completed == load.num_requests, measured.errors
+        assert measured.completed == workload.num_requests, measured.errors
         found.append(measured.good / max(measured.arrived))
     return sum(found) / len(found)
 
@@ -184,6 +189,7 @@ def main() -> None:
     parser.add_argument("--tuning", action="store_true", help="the seeds of the tuning")
     options = parser.parse_args()
     seeds = TUNING_SEEDS if options.tuning else SEEDS
+    print(heading("simulated"))
     names = [f"{budget}" + (f"/{chunk}" if chunk else "") for budget, chunk in FIXED]
     print(
         f"goodput in requests/s, {options.requests} requests a run, seeds {seeds}; stall_free in "
@@ -196,31 +202,32 @@ def main() -> None:
             f"\n{box.model} on {box.device}, TTFT {box.ttft_ms:g} ms, TPOT {box.tpot_ms:g} ms; "
             f"mixed is {box.mixed} tokens in"
         )
-        print(f"{'load':14}" + "".join(f"{name:>10}" for name in [*names, "best", "slo", "ratio"]))
-        for name, load in box.loads(options.requests).items():
+        print(row(("workload", *names, "best", "slo", "ratio"), WIDTHS))
+        for name, workload in box.workloads(options.requests).items():
             settings = [fixed(budget, chunk, options.order) for budget, chunk in FIXED]
             settings.append({"policy": "slo", "max_num_batched_tokens": MOST_TOKENS})
-            row = [goodput(testbed, box, load, setting, seeds) for setting in settings]
-            table.append(row)
-            *others, slo = row
+            found = [goodput(testbed, box, workload, setting, seeds) for setting in settings]
+            table.append(found)
+            *others, slo = found
             best = max(others)
-            cells = [*others, best, slo, slo / best]
-            print(f"{name:14}" + "".join(f"{cell:10.3f}" for cell in cells), flush=True)
+            figures = (f"{figure:.3f}" for figure in (*others, best, slo, slo / best))
+            print(row((name, *figures), WIDTHS), flush=True)
     _compare(names, table)
 
 
 def _compare(names: Sequence[str], table: Sequence[Sequence[float]]) -> None:
-    """Any one setting for all loads beside `slo`, and beside the best for each."""
-    best = [max(row[:-1]) for row in table]
-    below = sum(row[-1] < top for row, top in zip(table, best, strict=True))
-    print(f"\n{len(table)} loads; slo is below the best fixed setting on {below}")
-    print("goodput over that of the best fixed setting for each load:")
-    print(f"{'':14}{'geomean':>10}{'mean':>10}{'least':>10}")
+    """Any one setting for all workloads beside `slo`, and beside the best for each."""
+    best = [max(found[:-1]) for found in table]
+    below = sum(found[-1] < top for found, top in zip(table, best, strict=True))
+    print(f"\n{len(table)} workloads; slo is below the best fixed setting on {below}")
+    print("goodput over that of the best fixed setting for each workload:")
+    print(row(("", "geomean", "mean", "least"), WIDTHS))
     for number, name in enumerate([*names, "slo"]):
-        ratios = [row[number] / top for row, top in zip(table, best, strict=True)]
-        # A setting that serves nobody in time on some load has a geometric mean of 0.
+        ratios = [found[number] / top for found, top in zip(table, best, strict=True)]
+        # A setting that serves nobody in time on some workload has a geometric mean of 0.
         mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if min(ratios) > 0 else 0.0
-        print(f"{name:14}{mean:10.3f}{sum(ratios) / len(ratios):10.3f}{min(ratios):10.3f}")
+        figures = (mean, sum(ratios) / len(ratios), min(ratios))
+        print(row((name, *(f"{figure:.3f}" for figure in figures)), WIDTHS))
 
 
 if __name__ == "__main__":

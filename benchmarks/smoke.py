@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import time
 from dataclasses import dataclass
@@ -24,25 +23,41 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from app.process.columns import align
+from benchmarks.heading import heading
 from benchmarks.kinds import COLUMNS, HEADLINE, Profile, cells
 from benchmarks.model_387m import make_model
+from engine.api.client import Submission
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import Timings
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.api.telemetry import StepRecord
+from engine.batch.shape import ModelShape
 from engine.builtin import MODEL_DIR
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.knobs import Knobs
+from engine.core.core import EngineCore
 from engine.model.forward import make_forward
 from engine.model.program.forward import ProgramForward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.request import SamplingParams
-from engine.shape import ModelShape
-from engine.snapshot import ModelCard
-from engine.stream import Timings
-from engine.telemetry import StepRecord
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64
 BUDGET = 2048
+
+RATE_HEADS: tuple[tuple[str, ...], ...] = (
+    ("model", "sessions", "batchdeck", "generate", "ratio", "TTFT p50", "TPOT p50"),
+    ("", "", "tok/s", "tok/s", "", "ms", "ms"),
+)
+PHASE_HEADLINE = (
+    "median milliseconds of a decode step; floor: bytes it has to move at the bandwidth above"
+)
+PHASE_HEAD: tuple[str, ...] = (
+    *("model", "sessions", "plan", "prepare", "forward", "sample", "commit", "step"),
+    *("floor", "of floor"),
+)
+KIND_HEAD: tuple[str, ...] = ("model", "sessions", *COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,11 @@ def load(name: str, device: torch.device) -> PreTrainedModel:
     return cast(PreTrainedModel, model.to(device, torch.bfloat16).eval())
 
 
+def device_name(device: torch.device) -> str:
+    """Where models run."""
+    return torch.cuda.get_device_name() if device.type == "cuda" else device.type
+
+
 def make_prompts(vocab_size: int, sessions: int, round_: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(1000 * sessions + round_)
     ids = torch.randint(4, vocab_size, (sessions, PROMPT_TOKENS), generator=generator)
@@ -83,7 +103,7 @@ class Engine:
     def __init__(self, model: PreTrainedModel, sessions: int, device: torch.device) -> None:
         length = PROMPT_TOKENS + OUTPUT_TOKENS
         config = EngineConfig(
-            num_blocks=sessions * -(-length // 16) + 64,
+            num_blocks=sessions * -(-length // BLOCK_SIZE) + 64,
             max_model_len=length,
             max_num_seqs=sessions,
             max_num_batched_tokens=BUDGET,
@@ -110,7 +130,7 @@ class Engine:
         sampling = SamplingParams(temperature=0.0, max_tokens=OUTPUT_TOKENS)
         start = time.perf_counter()
         for i, prompt in enumerate(prompts):
-            self.core.submit(str(i), prompt, sampling)
+            self.core.submit(Submission(request_id=str(i)), prompt, sampling)
         timings = []
         profiles: list[Profile] = []
         self._profile()
@@ -166,7 +186,7 @@ def is_decode(step: StepRecord) -> bool:
     return step.decode_tokens > 0 and not step.prefill_tokens
 
 
-def phases(steps: list[StepRecord], bandwidth: float) -> str:
+def phases(steps: list[StepRecord], bandwidth: float) -> list[str]:
     """Median milliseconds of each phase of a decode-only step, and its distance to the floor."""
     decodes = [step for step in steps if is_decode(step)]
     parts = [
@@ -177,14 +197,12 @@ def phases(steps: list[StepRecord], bandwidth: float) -> str:
         [step.commit for step in decodes],
         [step.duration for step in decodes],
     ]
-    cells = [f"{1e3 * median(part):8.2f}" for part in parts]
     floor = median([step.cost.bytes / bandwidth for step in decodes])
-    cells.append(f"{1e3 * floor:8.2f}")
-    cells.append(f"{median(parts[-1]) / floor:7.2f}x")
-    return " ".join(cells)
+    medians = [*map(median, parts), floor]
+    return [*(f"{1e3 * part:.2f}" for part in medians), f"{median(parts[-1]) / floor:.2f}x"]
 
 
-def kinds(runs: list[Run], shape: ModelShape) -> str | None:
+def kinds(runs: list[Run], shape: ModelShape) -> list[str] | None:
     """Median milliseconds of each kind of operation in a decode-only step, if they are known."""
     decodes = [
         (step, profile)
@@ -192,9 +210,45 @@ def kinds(runs: list[Run], shape: ModelShape) -> str | None:
         for step, profile in zip(run.steps, run.profiles, strict=True)
         if is_decode(step) and profile
     ]
-    if not decodes:
-        return None
-    return " ".join(f"{cell:>9}" for cell in cells(decodes, shape))
+    return cells(decodes, shape) if decodes else None
+
+
+def rates(runs: list[Run], peers: list[float], sessions: int) -> list[str]:
+    """Tokens a second of both sides, and the engine's latencies, as medians.
+
+    Args:
+        peers: seconds of each round of `generate`.
+    """
+    tokens = sessions * OUTPUT_TOKENS
+    ours = median([tokens / run.seconds for run in runs])
+    theirs = median([tokens / seconds for seconds in peers])
+    timings = [timing for run in runs for timing in run.timings]
+    ttft = median([timing.ttft for timing in timings if timing.ttft is not None])
+    tpot = median([timing.tpot for timing in timings if timing.tpot is not None])
+    return [
+        *(f"{ours:.1f}", f"{theirs:.1f}", f"{ours / theirs:.2f}"),
+        *(f"{1e3 * ttft:.1f}", f"{1e3 * tpot:.2f}"),
+    ]
+
+
+def take_turns(
+    engine: Engine, peer: PreTrainedModel, sessions: int, rounds: int, device: torch.device
+) -> tuple[list[Run], list[float]]:
+    """The engine's rounds, and the seconds of those of `generate`, after one to warm up."""
+    runs, peers = [], []
+    for round_ in range(-1, rounds):
+        prompts = make_prompts(engine.shape.vocab_size, sessions, round_)
+        run, seconds = engine.run(prompts), run_generate(peer, prompts, device)
+        if round_ >= 0:
+            runs.append(run)
+            peers.append(seconds)
+    return runs, peers
+
+
+def show(table: list[tuple[str, ...]], *headlines: str) -> None:
+    """A table below its headlines; the model's name is flush left."""
+    print("", *headlines, sep="\n")
+    print("\n".join(align(table, numbers=range(1, len(table[0])))))
 
 
 def main() -> None:
@@ -204,61 +258,33 @@ def main() -> None:
     parser.add_argument("--models", default="builtin,387m")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
     bandwidth = read_bandwidth(device)
     print(
-        f"{device} {name}, {torch.get_num_threads()} threads "
-        f"({os.environ['OMP_WAIT_POLICY'].lower()} waiting), torch {torch.__version__}, "
-        f"transformers {transformers.__version__}; reads {bandwidth / 1e9:.1f} GB/s; "
-        f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, bfloat16, {options.rounds} rounds"
+        heading(
+            device_name(device),
+            f"{torch.get_num_threads()} threads ({os.environ['OMP_WAIT_POLICY'].lower()} waiting)",
+            f"torch {torch.__version__}, transformers {transformers.__version__}",
+            f"reads {bandwidth / 1e9:.1f} GB/s",
+        )
     )
-    rows, phase_rows, kind_rows = [], [], []
+    print(f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, bfloat16, {options.rounds} rounds")
+    rate_rows, phase_rows, kind_rows = list(RATE_HEADS), [PHASE_HEAD], [KIND_HEAD]
     for model_name in options.models.split(","):
         for sessions in map(int, options.sessions.split(",")):
             peer = load(model_name, device)
             engine = Engine(load(model_name, device), sessions, device)
-            vocab = engine.shape.vocab_size
-            runs, peers = [], []
-            for round_ in range(-1, options.rounds):  # round -1 warms up
-                prompts = make_prompts(vocab, sessions, round_)
-                run, seconds = engine.run(prompts), run_generate(peer, prompts, device)
-                if round_ >= 0:
-                    runs.append(run)
-                    peers.append(seconds)
-            tokens = sessions * OUTPUT_TOKENS
-            ours = median([tokens / run.seconds for run in runs])
-            theirs = median([tokens / seconds for seconds in peers])
-            timings = [timing for run in runs for timing in run.timings]
-            ttft = median([timing.ttft for timing in timings if timing.ttft is not None])
-            tpot = median([timing.tpot for timing in timings if timing.tpot is not None])
-            head = f"{model_name:8} {sessions:8}"
-            rows.append(
-                f"{head} {ours:10.1f} {theirs:10.1f} {ours / theirs:7.2f} "
-                f"{1e3 * ttft:9.1f} {1e3 * tpot:9.2f}"
-            )
+            runs, peers = take_turns(engine, peer, sessions, options.rounds, device)
             steps = [step for run in runs for step in run.steps]
-            phase_rows.append(f"{head} {phases(steps, bandwidth)}")
+            head = (model_name, str(sessions))
+            rate_rows.append((*head, *rates(runs, peers, sessions)))
+            phase_rows.append((*head, *phases(steps, bandwidth)))
             if parts := kinds(runs, engine.shape):
-                kind_rows.append(f"{head} {parts}")
+                kind_rows.append((*head, *parts))
             engine.runner.close()
-    print(
-        f"\n{'model':8} {'sessions':>8} {'batchdeck':>10} {'generate':>10} {'ratio':>7} "
-        f"{'TTFT p50':>9} {'TPOT p50':>9}\n{'':17} {'tok/s':>10} {'tok/s':>10} {'':7} "
-        f"{'ms':>9} {'ms':>9}"
-    )
-    print("\n".join(rows))
-    columns = ("plan", "prepare", "forward", "sample", "commit", "step", "floor")
-    print(
-        "\nmedian milliseconds of a decode step; floor: bytes it has to move at the bandwidth above"
-        f"\n{'model':8} {'sessions':>8} "
-        + " ".join(f"{column:>8}" for column in columns)
-        + f" {'of floor':>8}"
-    )
-    print("\n".join(phase_rows))
-    if kind_rows:
-        names = " ".join(f"{column:>9}" for column in COLUMNS)
-        print(f"\n{HEADLINE}\n{'model':8} {'sessions':>8} {names}")
-        print("\n".join(kind_rows))
+    show(rate_rows)
+    show(phase_rows, PHASE_HEADLINE)
+    if len(kind_rows) > 1:
+        show(kind_rows, HEADLINE)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ import torch
 from app.bench.ending import EndingRunner
 from app.bench.testbed import Testbed
 from benchmarks.smoke import load
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.drive import Clock, WallClock
-from engine.knobs import Knobs
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.status import ModelCard
+from engine.core.core import EngineCore
+from engine.driving.drive import Clock, WallClock
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.snapshot import ModelCard
 
 EOS = 0
 

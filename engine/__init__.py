@@ -1,0 +1,1 @@
+"""The serving engine: a library that knows no screen, no broker and no event loop."""

@@ -1,0 +1,1 @@
+"""Views: each takes data and paints it."""

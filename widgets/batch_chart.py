@@ -12,8 +12,8 @@ from typing import ClassVar
 from rich.style import Style
 from textual.binding import Binding, BindingType
 
-from engine.ledger import KnobChange
-from engine.telemetry import StepRecord
+from engine.api.knobs import KnobChange
+from engine.api.telemetry import StepRecord
 from widgets.figures import change_text, compact, count, ms
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
@@ -59,7 +59,8 @@ class BatchChart(Panel, can_focus=True):
     """Batch occupancy by step: the last steps, one to a column or several averaged.
 
     Above what was computed stands what a padded batch would compute besides, for nothing: prompts
-    filled up to the longest, and members that have ended. In sequences, that is the latter.
+    filled up to the longest, and members that have ended. A chart of sequences shows only the
+    members that have ended.
 
     Columns hold fixed ranges of step numbers, so that a column never changes once it is full.
     """
@@ -126,7 +127,7 @@ class BatchChart(Panel, can_focus=True):
         return f"{self.glyphs.tick_head} {what} after step {count(last.step)} by {last.who}"
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # Before the title, which names the kinds that there are.
+        # The columns are collected before the title is drawn, which names the kinds in them.
         inner = width - 4 if self.framed else width
         self._collect(max(inner - _label_width(inner) - 1, 0))
         return super().draw(width, height)
@@ -237,7 +238,7 @@ class BatchChart(Panel, can_focus=True):
         """
         glyphs, palette = self.glyphs, self.palette
         levels = len(glyphs.prefill)
-        # One token of 2,048 rounds to nothing; what was computed is seen, if barely.
+        # One token of 2,048 would round to nothing, but whatever was computed has to be seen.
         decode = max(round(column.decode * scale), 1) if column.decode else 0
         total = round((column.prefill + column.decode) * scale)
         if column.prefill:

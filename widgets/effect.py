@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.ledger import KnobChange
-from engine.telemetry import Distribution
+from engine.api.knobs import KnobChange
+from engine.api.telemetry import Distribution
 from widgets.figures import UNKNOWN, compact, ms, percent
 
 
@@ -16,7 +16,7 @@ class Figure:
     """One of the figures.
 
     Attributes:
-        samples: that the value comes from; None if it comes from all steps.
+        samples: how many the value comes from; None if it comes from all steps.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Figures:
     Attributes:
         throughput: output tokens a second of the time in which there was something to compute.
         ttft, tpot: of the requests whose first token came, and of those that ended; in seconds.
-        sequences: that got tokens in a step, weighted by what the steps took.
+        sequences: how many got tokens in a step, weighted by the time that the steps took.
         kv_waste: given but unused token slots over given ones, of all steps.
     """
 

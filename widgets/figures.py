@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from engine.ledger import KnobChange
+from engine.api.knobs import KnobChange
 
 UNKNOWN = "–"
 

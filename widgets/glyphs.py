@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from engine.request import FinishReason, RequestState
-from engine.snapshot import RequestView
-
-LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.snapshot import RequestView
 
 
 class Mark(StrEnum):
@@ -47,11 +45,6 @@ def state_mark(view: RequestView, paused: bool = False) -> Mark:
         case FinishReason.LENGTH:
             return Mark.CUT
     return Mark.DONE
-
-
-def letter(ordinal: int) -> str:
-    """A session's letter on the KV map: 1 to 9, a to z, then from 1 again."""
-    return LETTERS[(ordinal - 1) % len(LETTERS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from engine.ledger import KnobChange
+from engine.api.knobs import KnobChange
 from widgets.effect import Effect
 from widgets.figures import change_text, time_of_day
 from widgets.line import Line, shorten

@@ -9,18 +9,22 @@ from typing import ClassVar
 from rich.cells import cell_len
 from rich.style import Style
 from textual import events
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from engine.knobs import KnobValue
-from engine.ledger import KnobChange, KnobState
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import KnobChange, KnobState
 from widgets.effect import Effect
+from widgets.field import Field, Leaving
 from widgets.figures import UNKNOWN, setting
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.knob_history import KnobHistory
-from widgets.knob_values import is_ignored, parsed, turned, typed_key
+from widgets.knob_values import is_ignored, parsed, turned, typeable
+from widgets.knob_words import help_text, in_force, rank, shown_name, way_to_set
 from widgets.line import Line, shorten
-from widgets.scroll_panel import ScrollPanel
+from widgets.list_cursor import ListCursor
+from widgets.scroll_panel import ScrollPanel, list_keys
 
 _NAME_WIDTH = 22
 _VALUE_WIDTH = 12
@@ -37,17 +41,11 @@ class KnobPanel(ScrollPanel, can_focus=True):
     went elsewhere, or refused. A value that was typed and refused can be typed on.
 
     Attributes:
-        current: name of the knob that the cursor is on; it stays there when the lines move.
         history_shown: whether the history is on view.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "choose(-1)", "Up", show=False, id="knobs.up"),
-        Binding("down", "choose(1)", "Down", show=False, id="knobs.down"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="knobs.page_up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="knobs.page_down"),
-        Binding("home", "choose(-1_000_000)", "First", show=False, id="knobs.first"),
-        Binding("end", "choose(1_000_000)", "Last", show=False, id="knobs.last"),
+        *list_keys("knobs"),
         Binding("left", "turn(False)", "Less", show=False, id="knobs.less"),
         Binding("right", "turn(True)", "More", show=False, id="knobs.more"),
         Binding("space", "switch", "Toggle", id="knobs.toggle"),
@@ -65,14 +63,12 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
-        self.current = ""
         self.history_shown = False
-        self._knobs: list[KnobState] = []
+        self._cursor = ListCursor[KnobState](lambda knob: knob.name)
         self._history = KnobHistory(self)
         self._entries: list[Line] = []
         self._asked: dict[str, list[KnobValue]] = {}
-        self._typed: str | None = None
-        self._selected = False  # the number as it was, which the first key typed replaces
+        self._field = Field(self._typed, self._left, self._say_what_fits)
         self._entered = ("", "")  # knob and text of the last value that was typed
         self._refusal = ""
 
@@ -84,7 +80,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         effect: Effect | None = None,
     ) -> None:
         """Show the knobs as they stand, and how they came to be (as `KnobHistory.show`)."""
-        self._knobs = sorted(knobs, key=_rank)
+        self._cursor.items = sorted(knobs, key=rank)
         self._history.show(history, epoch, effect)
         for knob in knobs:
             path = self._asked.get(knob.name, [])
@@ -94,11 +90,12 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     def refuse(self, sentence: str) -> None:
         """Say why the last change was not made, until the next key."""
-        self._refusal = sentence
         self._asked.clear()
         name, text = self._entered
-        if self._typed is None and self.has_focus and self._chosen and self._chosen.name == name:
-            self._typed, self._selected = text, False
+        knob = self._chosen
+        if self.has_focus and knob is not None and knob.name == name:
+            self._edit(knob, text)
+        self._refusal = sentence
         self.redraw()
 
     def forget(self) -> None:
@@ -109,26 +106,31 @@ class KnobPanel(ScrollPanel, can_focus=True):
     @property
     def cursor(self) -> int:
         """Index of the knob that the cursor is on."""
-        places = (i for i, knob in enumerate(self._knobs) if knob.name == self.current)
-        return next(places, 0)
+        return self._cursor.place
+
+    @property
+    def current(self) -> str:
+        """Name of the knob that the cursor is on; it stays there when the lines move."""
+        knob = self._cursor.item
+        return knob.name if knob else ""
+
+    @current.setter
+    def current(self, name: str) -> None:
+        self._cursor.key = name
 
     @property
     def num_rows(self) -> int:
-        return len(self._entries) if self.history_shown else len(self._knobs)
+        return len(self._entries) if self.history_shown else len(self._cursor.items)
 
     @property
     def page(self) -> int:
         return max(super().page - self._help_lines, 0)
 
-    def action_choose(self, rows: int) -> None:
+    def action_step(self, rows: int) -> None:
         if self.history_shown:
-            self.scroll(self.first + rows)
-            self.redraw()
-        elif self._knobs:
+            super().action_step(rows)
+        else:
             self._go_to(self.cursor + rows)
-
-    def action_page(self, pages: int) -> None:
-        self.action_choose(pages * max(self.page - 1, 1))
 
     def action_turn(self, up: bool) -> None:
         if knob := self._chosen:
@@ -145,10 +147,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
         if knob.allowed.choices:
             self.action_turn(True)
         else:
-            self._typed = setting(self._value(knob))
             # A list of weights is added to rather than written anew.
-            self._selected = not knob.allowed.form
-            self.redraw()
+            self._edit(knob, setting(self._value(knob)), selected=not knob.allowed.form)
 
     def action_history(self) -> None:
         """Between the knobs and their history."""
@@ -156,60 +156,43 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     def show_history(self, shown: bool) -> None:
         self.history_shown = shown
-        self._typed = None
+        self._field.close()
         self.scroll(0)
         self.redraw()
 
+    def compose(self) -> ComposeResult:
+        yield self._field
+
+    def redraw(self) -> None:
+        super().redraw()
+        knob = self._chosen
+        if self._field.is_open and knob is not None:
+            # A number stands at the right end of its cells, and so does the field.
+            span = self._value_span(knob)[2:-2]
+            width = min(cell_len(self._field.value) + 1, len(span))
+            x = span.start if isinstance(self._value(knob), str) else span.stop - width
+            self._field.place(x + (2 if self.framed else 0), 1 + self.cursor - self.first, width)
+
+    def on_resize(self) -> None:
+        self.redraw()
+
     def on_key(self, event: events.Key) -> None:
-        """Any key takes the refusal away; what is typed goes into the knob under the cursor.
+        """Any key takes the refusal away.
 
         A character that does nothing is not dropped without a word: what the knob takes is said.
         """
-        if self._refusal:
-            self._refusal = ""
-            self.redraw()
-        knob, typed = self._chosen, self._typed
-        if knob is None:
-            return
-        if typed is None:
-            if event.is_printable and event.key not in self.screen.active_bindings:
-                self._refusal = _way_to_set(knob)
-                self.redraw()
-            return
-        character = event.character or ""
-        kept = "" if self._selected else typed
-        if typed_key(knob, kept, character):
-            self._typed, self._selected = kept + character, False
-        elif event.key == "backspace":
-            self._typed, self._selected = typed[:-1], False
-        elif event.key == "enter":
-            self._typed = None
-            if typed or knob.allowed.form:
-                self._ask(knob, parsed(knob, typed))
-                self._entered = knob.name, typed
-        elif event.is_printable:
-            self._refusal = (
-                f"{knob.name} is a number {knob.allowed}; Enter sets it, Esc leaves it as it was"
-            )
-        else:
-            self._typed = None
-            if event.key != "escape":
-                self.redraw()
-                return
-        event.stop()
-        event.prevent_default()
-        self.redraw()
-
-    def on_blur(self) -> None:
-        self._typed = None
+        knob = self._chosen
+        self._refusal = ""
+        if knob and event.is_printable and event.key not in self.screen.active_bindings:
+            self._refusal = way_to_set(knob)
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
         x, row = event.x - (2 if self.framed else 0), event.y - 1 + self.first
-        if self.history_shown or not 0 <= event.y - 1 < self.page or row >= len(self._knobs):
+        if self.history_shown or not 0 <= event.y - 1 < self.page or row >= len(self._cursor.items):
             return
         self._go_to(row)
-        knob = self._knobs[row]
+        knob = self._cursor.items[row]
         span = self._value_span(knob)
         if isinstance(self._value(knob), bool):
             if x in span:
@@ -228,7 +211,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         """What became of the last change, else the keys that the title does not name."""
         if self.history_shown:
             return ""
-        if self._typed is not None:
+        if self._field.is_open:
             return "enter sets · esc leaves it as it was"
         effect = self._history.effect
         return effect.line if effect else "left/right turn · enter edits"
@@ -238,7 +221,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         return super().draw(width, height)
 
     def body(self, width: int, height: int) -> list[Line]:
-        if not self._knobs:
+        if not self._cursor.items:
             return [self.line(width).add(shorten("No model yet.", width), self.palette.muted)]
         cursor = self.cursor
         if self.history_shown:
@@ -246,15 +229,15 @@ class KnobPanel(ScrollPanel, can_focus=True):
             lines = self._entries[self.first : self.first + self.page]
         else:
             self.reveal(cursor)  # lines may have become fewer, or moved
-            rows = range(self.first, min(self.first + self.page, len(self._knobs)))
-            lines = [self._row(self._knobs[row], width, row == cursor) for row in rows]
+            rows = range(self.first, min(self.first + self.page, len(self._cursor.items)))
+            lines = [self._row(self._cursor.items[row], width, row == cursor) for row in rows]
         help_lines = self._help_lines
         lines += [self.line(width) for _ in range(height - help_lines - len(lines))]
         if self._refusal:
             mark = self.glyphs.marks[Mark.FAILED]
             text, style = f"{mark} {self._refusal}", self.palette.bad
         else:
-            text, style = _help(self._knobs[cursor]), self.palette.muted
+            text, style = help_text(self._cursor.items[cursor]), self.palette.muted
         wrapped = textwrap.wrap(text, width)
         if len(wrapped) > help_lines > 0:
             wrapped[help_lines - 1] = shorten(" ".join(wrapped[help_lines - 1 :]), width)
@@ -275,7 +258,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
     @property
     def _chosen(self) -> KnobState | None:
         """The knob that keys act on."""
-        return self._knobs[self.cursor] if self._knobs and not self.history_shown else None
+        return None if self.history_shown else self._cursor.item
 
     def _value(self, knob: KnobState) -> KnobValue:
         """What is asked for, turns that the engine has not seen yet included."""
@@ -283,8 +266,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     def _text(self, knob: KnobState) -> str:
         """The value on the screen, as far as it is typed where it is being typed."""
-        if self._typed is not None and knob.name == self._knobs[self.cursor].name:
-            return f"{self._typed}_"
+        if self._field.is_open and knob.name == self.current:
+            return f"{self._field.value}_"
         return setting(self._value(knob)) or UNKNOWN
 
     def _value_span(self, knob: KnobState) -> range:
@@ -293,19 +276,40 @@ class KnobPanel(ScrollPanel, can_focus=True):
         What is a name or a text takes what the knob's name leaves; what is in force instead of the
         value stands beside it, whatever becomes of the knob's name.
         """
-        width, length = self._inner_width - len(_in_force(knob)), _VALUE_WIDTH
+        width, length = self._inner_width - len(in_force(knob)), _VALUE_WIDTH
         if isinstance(knob.requested, str):
-            room = width - 3 - len(_name(knob))
+            room = width - 3 - len(shown_name(knob))
             length = max(min(cell_len(self._text(knob)) + 4, room), length)
         length = max(min(length, width - 3), 5)
         start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
         return range(start, start + length)
 
     def _go_to(self, row: int) -> None:
-        self.current = self._knobs[max(0, min(row, len(self._knobs) - 1))].name
-        self._typed = None
-        self._refusal = ""  # of another knob
+        self._cursor.go_to(row)
+        self._field.close()
+        self._refusal = ""  # It was about another knob.
         self.redraw()
+
+    def _edit(self, knob: KnobState, text: str, *, selected: bool = False) -> None:
+        self._field.open(text, selected=selected, allowed=typeable(knob))
+
+    def _typed(self) -> None:
+        self._refusal = ""
+        self.redraw()
+
+    def _left(self, how: Leaving) -> None:
+        knob, text = self._chosen, self._field.value
+        if how == "enter" and knob is not None and (text or knob.allowed.form):
+            self._ask(knob, parsed(knob, text))
+            self._entered = knob.name, text
+        self._refusal = ""
+        self.redraw()
+
+    def _say_what_fits(self) -> None:
+        if knob := self._chosen:
+            number = f"{knob.name} is a number {knob.allowed}"
+            self._refusal = f"{number}; Enter sets it, Esc leaves it as it was"
+            self.redraw()
 
     def _ask(self, knob: KnobState, value: KnobValue) -> None:
         self._entered = "", ""
@@ -317,7 +321,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     def _row(self, knob: KnobState, width: int, current: bool) -> Line:
         palette, value = self.palette, self._value(knob)
-        over = palette.cursor if current and self.has_focus else Style.null()
+        over = palette.cursor if current and self.has_focus_within else Style.null()
         text, strong = palette.text + over, palette.strong + over
         muted = text if over else palette.muted
         if is_ignored(knob):
@@ -325,57 +329,18 @@ class KnobPanel(ScrollPanel, can_focus=True):
         line = self.line(width)
         line.cell(self.glyphs.cursor if current else "", 2, palette.strong + over)
         span, shown = self._value_span(knob), self._text(knob)
-        line.cell(_name(knob), span.start - 3, text).add(" ", text)
+        line.cell(shown_name(knob), span.start - 3, text).add(" ", text)
         if isinstance(value, bool):
             line.cell("[x]" if value else "[ ]", len(span), strong)
         else:
             room = len(span) - 4
-            if current and self._typed is not None:
-                shown = shown[-room:]  # seen where it is typed: at its end
+            if current and self._field.is_open:
+                shown = shown[-room:]  # The end is shown, where it is typed.
             turns = not knob.allowed.form
             line.add(f"{self.glyphs.less if turns else ' '} ", muted)
-            if current and self._typed is not None and self._selected:
-                strong += Style(reverse=True)
             line.cell(shown, room, strong, "left" if isinstance(value, str) else "right")
             line.add(f" {self.glyphs.more if turns else ' '}", muted)
-        line.add(_in_force(knob), palette.warn + over)
+        line.add(in_force(knob), palette.warn + over)
         if knob.note:
             line.add("  ", text).add(shorten(knob.note, line.room), muted)
         return line.pad(text)
-
-
-def _rank(knob: KnobState) -> int:
-    """Where a knob stands: with what it acts under, or with what is ignored."""
-    if is_ignored(knob):
-        return 3
-    under = knob.name if knob.spec.acts == "always" else knob.spec.acts
-    return {"policy": 0, "order": 1}.get(under, 2)
-
-
-def _name(knob: KnobState) -> str:
-    """The name, set in below the policy or the order that it acts under."""
-    return knob.name if knob.spec.acts == "always" or is_ignored(knob) else f"  {knob.name}"
-
-
-def _in_force(knob: KnobState) -> str:
-    """What holds now, where that is not what is asked for."""
-    return f"  now {setting(knob.effective)}" if knob.effective != knob.requested else ""
-
-
-def _way_to_set(knob: KnobState) -> str:
-    """What a knob may be, and the keys that set it."""
-    keys = "Enter edits it" if knob.allowed.form else "Enter edits it, left and right turn it"
-    if knob.allowed.choices:
-        keys = "left and right turn it"
-    return f"{knob.name} is {knob.allowed}; {keys}"
-
-
-def _help(knob: KnobState) -> str:
-    """What a knob means, what it may be, and what is the matter with it."""
-    unit = f" {knob.spec.unit}" if knob.spec.unit else ""
-    note = ""
-    if knob.effective != knob.requested:
-        note = f" Now {setting(knob.effective)}: {knob.note}."
-    elif knob.note:
-        note = f" {knob.note[0].upper()}{knob.note[1:]}."
-    return f"{knob.spec.meaning}: {knob.allowed}{unit}.{note}"

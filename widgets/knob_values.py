@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.knobs import KnobValue
-from engine.ledger import KnobState
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import KnobState
 
 # Where a knob at 0 goes when it is doubled, as a share of its range: an engine whose prefill chunk
 # had no cap would nearly stop at 1.
@@ -28,13 +28,9 @@ def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
     return int(new) if isinstance(value, int) else float(new)
 
 
-def typed_key(knob: KnobState, typed: str, character: str) -> bool:
-    """Whether a key adds to what is `typed` into a knob so far."""
-    if knob.allowed.choices or not character:
-        return False
-    if knob.allowed.form:
-        return character.isprintable()
-    return character in "0123456789.-" + ("e" if typed else "")
+def typeable(knob: KnobState) -> str | None:
+    """What may be typed into a knob, as a regular expression; None is anything."""
+    return None if knob.allowed.form else r"([0-9.-][0-9.e-]*)?"
 
 
 def parsed(knob: KnobState, text: str) -> KnobValue:

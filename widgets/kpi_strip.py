@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.cells import cell_len
 from rich.style import Style
 
-from engine.knobs import Knobs
-from engine.snapshot import EnginePhase, EngineStatus, Snapshot
+from engine.api.knobs import Knobs
+from engine.api.snapshot import Snapshot
+from engine.api.status import EnginePhase, EngineStatus
 from widgets.broker_state import BrokerState
 from widgets.figures import compact, count, duration, percent, size_of
 from widgets.glyphs import UNICODE, Glyphs, Mark
@@ -114,7 +115,7 @@ class KpiStrip(LineView):
         knobs = {knob.name: knob for knob in snapshot.knobs}
         asked, policy = str(knobs["policy"].requested), str(knobs["policy"].effective)
         changed = any(c.before.policy != c.after.policy for c in snapshot.knob_history)
-        # What is not as it always is stays in view where there is little room.
+        # A policy that is not the usual one stays in view where there is little room.
         notable = changed or {policy, asked} != {Knobs().policy}
         if notable:
             self._write_policy(line, policy, asked, bool(knobs["paused"].effective))

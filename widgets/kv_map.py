@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -11,23 +10,18 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 
-from engine.snapshot import BlockMap, BlockState, PinView, Sharing
+from engine.api.block_map import BlockMap, BlockState, PinView, Sharing
 from widgets.figures import count, percent
-from widgets.glyphs import UNICODE, Glyphs, letter
+from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panel import Panel
+from widgets.session_number import SessionNumber
 
 CURSOR = Style(reverse=True, underline=True)
 SELECTED = Style(reverse=True)
 
-# Of states that are equally frequent in a cell, the busiest is shown.
-_BUSIEST_FIRST = (
-    *(BlockState.SHARED, BlockState.USED, BlockState.RESERVED),
-    *(BlockState.PINNED, BlockState.CACHED, BlockState.FREE),
-)
-_HELD = (BlockState.SHARED, BlockState.USED, BlockState.RESERVED)
 _WORDS = {
-    BlockState.SHARED: "shared, first held",
+    BlockState.SHARED: "shared",
     BlockState.USED: "used",
     BlockState.RESERVED: "reserved and not yet used",
     BlockState.PINNED: "pinned: held by nobody, never evicted",
@@ -40,8 +34,7 @@ _MIN_HEIGHT_FOR_NOTES = 5
 class KvMap(Panel, can_focus=True):
     """The pool as cells in reading order; arrow keys inspect a cell.
 
-    Where the panel has fewer cells than the map, neighbouring cells are merged as the map itself
-    was made: the most frequent state, of ties the busiest.
+    Where the panel has fewer cells than the map, neighbouring cells are merged.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,8 +49,9 @@ class KvMap(Panel, can_focus=True):
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self.cursor = 0
-        self.selected: int | None = None
+        self.selected: SessionNumber | None = None
         self._blocks: BlockMap | None = None
+        self._numbers: Mapping[int, SessionNumber] = {}
         self._block_size: int | None = None
         self._waste: float | None = None
         self._sharing: Sequence[Sharing] = ()
@@ -68,6 +62,7 @@ class KvMap(Panel, can_focus=True):
     def show(
         self,
         blocks: BlockMap,
+        numbers: Mapping[int, SessionNumber],
         block_size: int | None = None,
         waste: float | None = None,
         sharing: Sequence[Sharing] = (),
@@ -76,18 +71,20 @@ class KvMap(Panel, can_focus=True):
         """Show the pool.
 
         Args:
+            numbers: of the sessions whose requests are shown, by ordinal; blocks may be held by
+                others too, such as one that ended in a batch which goes on.
             block_size: token slots a block, for the title.
             waste: given but unused token slots over given ones, in the last steps.
             sharing: who shares how many blocks, most blocks first.
         """
-        self._blocks, self._block_size = blocks, block_size
+        self._blocks, self._numbers, self._block_size = blocks, numbers, block_size
         self._waste, self._sharing, self._pins = waste, sharing, pins
         self.redraw()
 
-    def select(self, ordinal: int | None) -> None:
+    def select(self, number: SessionNumber | None) -> None:
         """Bring out the blocks of one session, or of none."""
-        if ordinal != self.selected:
-            self.selected = ordinal
+        if number != self.selected:
+            self.selected = number
             self.redraw()
 
     def action_move(self, columns: int, rows: int) -> None:
@@ -126,7 +123,7 @@ class KvMap(Panel, can_focus=True):
         return " · ".join(parts)
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # Before the title, which says how many blocks a cell stands for.
+        # The map is fitted before the title is drawn, which says how many blocks a cell is.
         self._fit(width - 4 if self.framed else width, height - (2 if self.framed else 1))
         return super().draw(width, height)
 
@@ -167,7 +164,7 @@ class KvMap(Panel, can_focus=True):
         self._columns = max(width, 1)
         if self._blocks is not None:
             room = self._columns * max(height - self._num_notes(height), 1)
-            self._cells = merge(self._blocks, room)
+            self._cells = self._blocks.within(room)
             self.cursor = min(self.cursor, len(self._cells.states) - 1)
 
     def _look(self, state: str, owner: int) -> tuple[str, Style]:
@@ -182,12 +179,13 @@ class KvMap(Panel, can_focus=True):
                 return glyphs.pinned, palette.pinned
             case BlockState.SHARED:
                 return glyphs.shared, palette.shared
-        if owner < 1:
+        number = self._numbers.get(owner)
+        if number is None:
             return glyphs.unknown, palette.text
-        style = palette.owner(owner)
-        if owner == self.selected:
+        style = palette.owner(number)
+        if number == self.selected:
             style += SELECTED
-        return glyphs.reserved if state == BlockState.RESERVED else letter(owner), style
+        return glyphs.reserved if state == BlockState.RESERVED else number.letter, style
 
     def _num_notes(self, height: int) -> int:
         """Lines below the cells: the legend, and what there is to say of sharing and pins."""
@@ -223,23 +221,33 @@ class KvMap(Panel, can_focus=True):
         where = f"blocks {first}..{last}" if last > first else f"block {first}"
         state = BlockState(cells.states[self.cursor])
         owner = cells.owners[self.cursor]
-        if state not in _HELD or owner < 0:
+        if state is BlockState.SHARED:
+            groups = [group for group in self._sharing if owner in group.ordinals]
+            if len(groups) == 1:
+                return f"{where} · shared by {self._holders(groups[0], 'sessions ')}"
+        number = self._numbers.get(owner)
+        if number is None:
             return f"{where} · {_WORDS[state]}"
-        groups = [group for group in self._sharing if owner in group.ordinals]
-        if state is BlockState.SHARED and len(groups) == 1:
-            return f"{where} · shared by sessions {_numbers(groups[0])}"
-        return f"{where} · {_WORDS[state]} by session {owner} ({letter(owner)})"
+        held = ", first held" if state is BlockState.SHARED else ""
+        return f"{where} · {_WORDS[state]}{held} by session {number} ({number.letter})"
 
     def _said(self) -> str:
         """Pinned prefixes, broken ones first, and who shares what."""
         pins = sorted(self._pins, key=lambda pin: not pin.error)
         parts = [f"pin {pin.name} {_pin_state(pin)}" for pin in pins]
-        parts += [f"{group.blocks} blk shared by {_numbers(group)}" for group in self._sharing]
+        parts += [f"{group.blocks} blk shared by {self._holders(group)}" for group in self._sharing]
         return " · ".join(parts)
 
-
-def _numbers(group: Sharing) -> str:
-    return ", ".join(map(str, group.ordinals))
+    def _holders(self, group: Sharing, what: str = "") -> str:
+        """The sessions of a group after `what` they are, and how many of its requests have none
+        that is shown."""
+        known = {self._numbers[o] for o in group.ordinals if o in self._numbers}
+        names = ", ".join(map(str, sorted(known)))
+        others = sum(ordinal not in self._numbers for ordinal in group.ordinals)
+        if not others:
+            return what + names
+        word = "1 other" if others == 1 else f"{count(others)} others"
+        return f"{what}{names} and {word}" if names else word
 
 
 def _pin_state(pin: PinView) -> str:
@@ -257,22 +265,3 @@ def _runs(styles: Sequence[Style], start: int, stop: int) -> Iterator[tuple[int,
             yield first, i
             first = i
     yield first, stop
-
-
-def merge(blocks: BlockMap, max_cells: int) -> BlockMap:
-    """`blocks` in at most `max_cells` cells."""
-    factor = -(-len(blocks.states) // max_cells)
-    if factor <= 1:
-        return blocks
-    states, owners = [], []
-    for start in range(0, len(blocks.states), factor):
-        cell = blocks.states[start : start + factor]
-        state = max(_BUSIEST_FIRST, key=cell.count)
-        states.append(state)
-        owners.append(blocks.owners[start + cell.find(state)])
-    return replace(
-        blocks,
-        blocks_per_cell=blocks.blocks_per_cell * factor,
-        states="".join(states),
-        owners=tuple(owners),
-    )

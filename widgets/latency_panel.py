@@ -6,8 +6,8 @@ import math
 
 from rich.style import Style
 
-from engine.snapshot import Goodput, LatencyView, Totals
-from engine.telemetry import Distribution
+from engine.api.snapshot import Goodput, LatencyView, Totals
+from engine.api.telemetry import Distribution
 from widgets.figures import compact, ms, percent
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.history import History
@@ -96,7 +96,7 @@ class LatencyPanel(Panel):
         return {"TTFT": good.ttft_target, "TPOT": good.tpot_target} if good else {}
 
     def _styles(self, name: str) -> tuple[Style, Style]:
-        """Of median and 99th percentile: a few late requests warn, half of them late are bad."""
+        """Styles of median and 99th percentile: a few late requests warn, half of them are bad."""
         palette, target = self.palette, self._targets.get(name)
         if target is None or self._latency is None:
             return palette.text, palette.strong

@@ -66,8 +66,8 @@ class Line:
 
 
 def shorten_parts(text: str, width: int) -> str:
-    """`text` in at most `width` cells, without those of its parts, divided by " · ", that come last
-    and do not fit; a single part is cut."""
+    """`text` in at most `width` cells. Its parts are divided by " · ", and the last ones are left
+    out if they do not fit; a single part is cut."""
     while cell_len(text) > width and " · " in text:
         text = text.rpartition(" · ")[0]
     return shorten(text, width)

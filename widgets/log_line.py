@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from engine.ledger import KnobChange
-from engine.telemetry import BlockChange, StepRecord
+from engine.api.knobs import KnobChange
+from engine.api.telemetry import BlockChange, StepRecord
 from widgets.figures import change_text, count
 
 

@@ -16,7 +16,7 @@ from widgets.figures import count, time_of_day
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.log_line import Level, LogLine
-from widgets.scroll_panel import ScrollPanel
+from widgets.scroll_panel import ScrollPanel, list_keys
 
 CAPACITY = 1000
 
@@ -39,12 +39,7 @@ class LogPanel(ScrollPanel, can_focus=True):
     """The last `CAPACITY` events. It follows the newest unless one has scrolled up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_rows(-1)", "Up", show=False, id="log.up"),
-        Binding("down", "scroll_rows(1)", "Down", show=False, id="log.down"),
-        Binding("pageup", "scroll_pages(-1)", "Page up", show=False, id="log.page_up"),
-        Binding("pagedown", "scroll_pages(1)", "Page down", show=False, id="log.page_down"),
-        Binding("home", "scroll_rows(-1_000_000)", "First", show=False, id="log.first"),
-        Binding("end", "scroll_rows(1_000_000)", "Follow", show=False, id="log.last"),
+        *list_keys("log", last="Follow"),
         Binding("l", "level", "Level", id="log.level"),
     ]
 
@@ -71,13 +66,6 @@ class LogPanel(ScrollPanel, can_focus=True):
         super().scroll(first)
         self.following = self.first >= self.num_rows - self.page
 
-    def action_scroll_rows(self, rows: int) -> None:
-        self.scroll(self.first + rows)
-        self.redraw()
-
-    def action_scroll_pages(self, pages: int) -> None:
-        self.action_scroll_rows(pages * max(self.page - 1, 1))
-
     def action_level(self) -> None:
         """Show one level less, or all again."""
         self.level = Level((self.level + 1) % len(Level))
@@ -91,7 +79,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         return "" if self.following else f"{count(newer)} newer lines · End to follow"
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # Before the frame, whose edge shows how long the log is.
+        # The rows are laid out before the frame is drawn, whose edge shows how many there are.
         self._lay_out(width - 4 if self.framed else width)
         return super().draw(width, height)
 
@@ -138,7 +126,8 @@ class LogPanel(ScrollPanel, can_focus=True):
         return (palette.muted, palette.good, palette.warn, palette.bad)[level]
 
 
-# Breaking costs 20 us a line, one of 1,000 characters 100; all are laid out with each new one.
+# Breaking costs 20 us a line, and 100 us one of 1,000 characters. Each new line has all of them
+# laid out anew.
 @lru_cache(maxsize=2 * CAPACITY)
 def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))

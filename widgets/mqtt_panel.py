@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -11,12 +10,15 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from engine.telemetry import Distribution
-from widgets.broker_state import BrokerState
+from engine.api.telemetry import Distribution
 from widgets.figures import compact, count, duration, time_of_day
+from widgets.foreign_text import pieces, wrap
 from widgets.glyphs import UNICODE, Glyphs
+from widgets.harmless import spelt_out
 from widgets.line import Line, shorten
-from widgets.scroll_panel import ScrollPanel
+from widgets.list_cursor import ListCursor
+from widgets.mqtt_readings import BadMessage, MqttReadings, MqttUser
+from widgets.scroll_panel import ScrollPanel, list_keys
 
 OFF = (
     "MQTT is off. `tui --mqtt mqtt://HOST` serves chats over a broker,"
@@ -36,93 +38,11 @@ _USERS = 6
 _EXCERPT_ROWS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Refusals:
-    """Requests refused for one reason; `code` is that of HTTP."""
-
-    code: int
-    reason: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class MqttUser:
-    """One user who has requests here, or had some rejected.
-
-    Attributes:
-        running: requests accepted and unfinished; `waiting` of them have no first token.
-    """
-
-    name: str
-    running: int
-    waiting: int
-    rejected: int
-
-
-@dataclass(frozen=True, slots=True)
-class BadMessage:
-    """A message that could not be served.
-
-    Attributes:
-        time: seconds since the epoch.
-        topic, excerpt: as they came.
-    """
-
-    time: float
-    topic: str
-    code: int
-    reason: str
-    excerpt: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MqttReadings:
-    """The gateway at one moment.
-
-    Attributes:
-        address: the broker's, without a password.
-        detail: why it is in that state, if there is something to say.
-        lasted: seconds since the state began.
-        protocol: "5", "3.1.1", or "" before a connection.
-        received, published: messages a second.
-        running: requests accepted and unfinished; `waiting` of them have no first token.
-        untold: endings that the broker has not taken yet.
-        accepted, finished: requests since the start.
-        first_token: from publish to first token, seconds.
-        bad: the newest first.
-        users: the busiest first.
-    """
-
-    address: str
-    state: BrokerState
-    detail: str
-    lasted: float
-    protocol: str
-    pool: str
-    node: str
-    received: float
-    published: float
-    running: int
-    waiting: int
-    untold: int
-    accepted: int
-    finished: int
-    rejected: tuple[Refusals, ...]
-    first_token: Distribution
-    bad: tuple[BadMessage, ...]
-    users: tuple[MqttUser, ...]
-
-
 class MqttPanel(ScrollPanel, can_focus=True):
     """State and figures on top, then the bad messages; the one under the cursor is shown whole."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "choose(-1)", "Up", show=False, id="mqtt.up"),
-        Binding("down", "choose(1)", "Down", show=False, id="mqtt.down"),
-        Binding("pageup", "scroll_pages(-1)", "Page up", show=False, id="mqtt.page_up"),
-        Binding("pagedown", "scroll_pages(1)", "Page down", show=False, id="mqtt.page_down"),
-        Binding("home", "choose(-1_000_000)", "First", show=False, id="mqtt.first"),
-        Binding("end", "choose(1_000_000)", "Last", show=False, id="mqtt.last"),
+        *list_keys("mqtt"),
         Binding(
             "r", "reconnect", "Reconnect", tooltip="Connect to the broker now", id="mqtt.reconnect"
         ),
@@ -134,17 +54,16 @@ class MqttPanel(ScrollPanel, can_focus=True):
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self._readings: MqttReadings | None = None
-        self._chosen: BadMessage | None = None
+        self._cursor = ListCursor[BadMessage](lambda message: message, start=-1)
         self._drawn: list[Line] = []
         self._chosen_rows = range(0)
 
     def show(self, readings: MqttReadings | None) -> None:
         """Show the gateway; None where there is none."""
         self._readings = readings
-        if self._chosen not in self._bad:
-            self._chosen = None
-        elif self._chosen_rows:
-            # Newer ones come above it: it stays where it is read.
+        self._cursor.items = readings.bad if readings else ()
+        if self.chosen is not None and self._chosen_rows:
+            # Newer messages come above the chosen one, which stays where it is being read.
             before = self._chosen_rows.start
             self._lay_out(self._inner_width)
             self.scroll(self.first + self._chosen_rows.start - before)
@@ -153,30 +72,27 @@ class MqttPanel(ScrollPanel, can_focus=True):
     @property
     def chosen(self) -> BadMessage | None:
         """The bad message under the cursor; None while the cursor is above them."""
-        return self._chosen
+        return self._cursor.item
 
     @property
     def num_rows(self) -> int:
         return len(self._drawn)
 
-    def action_choose(self, places: int) -> None:
+    def action_step(self, rows: int) -> None:
         """Go through the bad messages; above the first, and below the last, scroll on."""
-        before = -1 if self._chosen is None else self._bad.index(self._chosen)
-        place = max(-1, min(before + places, len(self._bad) - 1))
-        self._chosen = self._bad[place] if place >= 0 else None
+        if not self._cursor.go_to(self._cursor.place + rows):
+            super().action_step(rows)
+            return
         self._lay_out(self._inner_width)
-        if place == before:
-            self.scroll(self.first + places)
-        elif self._chosen is None:
+        if self.chosen is None:
             self.scroll(0)
         else:
             self.reveal(self._chosen_rows.stop - 1)
             self.reveal(self._chosen_rows.start)
         self.redraw()
 
-    def action_scroll_pages(self, pages: int) -> None:
-        self.scroll(self.first + pages * max(self.page - 1, 1))
-        self.redraw()
+    def action_page(self, pages: int) -> None:
+        super().action_step(self._rows_of(pages))
 
     def action_reconnect(self) -> None:
         self.post_message(self.ReconnectWanted())
@@ -185,8 +101,8 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return action != "reconnect" or self._readings is not None
 
     def on_blur(self) -> None:
-        # What one sees in passing is how things stand.
-        self._chosen = None
+        # Who has left the panel and looks at it in passing wants to see the state on top.
+        self._cursor.key = None
         self.scroll(0)
         self.redraw()
 
@@ -195,24 +111,20 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return f"MQTT · {readings.pool}/{readings.node}" if readings else "MQTT"
 
     def footer(self) -> str:
-        if self._chosen is not None:
+        if self.chosen is not None:
             return ""
-        # They come last, in one row each.
-        below = min(len(self._bad), self.num_rows - self.first - self.page)
+        # The bad messages come last, in one row each.
+        below = min(len(self._cursor.items), self.num_rows - self.first - self.page)
         return f"{_bad_messages(below)} below" if below > 0 else ""
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # Before the frame, whose edge shows how long this is.
+        # The rows are laid out before the frame is drawn, whose edge shows how many there are.
         self._lay_out(self._inner_width)
         self.scroll(self.first)
         return super().draw(width, height)
 
     def body(self, width: int, height: int) -> list[Line]:
         return self._drawn[self.first : self.first + height]
-
-    @property
-    def _bad(self) -> Sequence[BadMessage]:
-        return self._readings.bad if self._readings else ()
 
     @property
     def _inner_width(self) -> int:
@@ -234,13 +146,16 @@ class MqttPanel(ScrollPanel, can_focus=True):
             text = _bad_messages(len(readings.bad))
             lines.append(self.line(width).add(shorten(text, width), palette.muted))
         for message in readings.bad:
-            if message == self._chosen:
+            if message == self.chosen:
                 start = len(lines)
                 lines += self._whole(message, width)
                 self._chosen_rows = range(start, len(lines))
             else:
                 parts = (message.reason, message.topic, message.excerpt)
-                line, text = self._head(message, width), " · ".join(map(self._harmless, parts))
+                line, text = (
+                    self._head(message, width),
+                    " · ".join(map(self._harmless, parts)),
+                )
                 lines.append(line.add(shorten(text, line.room), palette.text))
 
     def _state(self, readings: MqttReadings, width: int) -> Iterator[Line]:
@@ -313,7 +228,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
     def _head(self, message: BadMessage, width: int) -> Line:
         """The beginning of a line: the cursor, when, and which error."""
         palette = self.palette
-        chosen = message == self._chosen
+        chosen = message == self.chosen
         over = palette.cursor if chosen else Style.null()
         line = self.line(width).cell(self.glyphs.cursor if chosen else "", 2, palette.strong + over)
         if width >= _MIN_TIMED_WIDTH:
@@ -324,7 +239,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         """The message under the cursor: the sentence, where it came, and how it begins."""
         palette, line = self.palette, self._head(message, width)
         style, lead = palette.text + palette.cursor, width - line.room
-        for piece in _wrap(self._harmless(message.reason), max(line.room, 1)):
+        for piece in wrap(self._harmless(message.reason), max(line.room, 1)):
             yield line.add(piece, style).pad(style)
             line = self.line(width).add(" " * lead, style)
         yield from self._indented(message.topic, width, palette.muted)
@@ -332,54 +247,15 @@ class MqttPanel(ScrollPanel, can_focus=True):
 
     def _indented(self, text: str, width: int, style: Style) -> Iterator[Line]:
         room = max(width - _INDENT, 1)
-        for piece in list(_pieces(self._harmless(text), room))[:_EXCERPT_ROWS]:
+        for piece in list(pieces(self._harmless(text), room))[:_EXCERPT_ROWS]:
             yield self.line(width).add(" " * _INDENT, style).add(piece, style)
 
     def _text(self, text: str, width: int, style: Style) -> Iterator[Line]:
-        for piece in _wrap(self._harmless(text), width):
+        for piece in wrap(self._harmless(text), width):
             yield self.line(width).add(piece, style)
 
     def _harmless(self, text: str) -> str:
-        """`text` with what a terminal would obey, or cannot show, as escapes that can be read.
-
-        That is controls, formatting such as a change of direction, and halves of surrogate pairs;
-        in ASCII also all that is not in it.
-        """
-        if self.glyphs.unicode:
-            return "".join(c if c.isprintable() else _escape(c) for c in text)
-        return "".join(c if c.isascii() and c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def _pieces(text: str, width: int) -> Iterator[str]:
-    """`text` broken hard at `width` cells, as what is looked at character by character."""
-    piece, room = "", width
-    for character in text:
-        cells = cell_len(character)
-        if cells > room and piece:
-            yield piece
-            piece, room = "", width
-        piece += character
-        room -= cells
-    if piece:
-        yield piece
-
-
-def _wrap(text: str, width: int) -> Iterator[str]:
-    """`text` broken between words; a word that is wider than `width` cells is broken hard."""
-    line = ""
-    for word in text.split():
-        for piece in _pieces(word, width):
-            longer = f"{line} {piece}" if line else piece
-            if cell_len(longer) <= width:
-                line = longer
-            else:
-                yield line
-                line = piece
-    yield line
+        return spelt_out(text, ascii_only=not self.glyphs.unicode)
 
 
 def _bad_messages(number: int) -> str:

@@ -11,6 +11,7 @@ from rich.style import Style
 from textual.color import BLACK, WHITE, Color
 
 from widgets.glyphs import Mark
+from widgets.session_number import SessionNumber
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour blindness.
 ORANGE = Color.parse("#E69F00")
@@ -66,9 +67,9 @@ class Palette:
     marks: Mapping[Mark, Style]
     owners: tuple[Style, ...]
 
-    def owner(self, ordinal: int) -> Style:
-        """The style of a session, by the order of its arrival."""
-        return self.owners[(ordinal - 1) % len(self.owners)]
+    def owner(self, number: SessionNumber) -> Style:
+        """The style of a session."""
+        return self.owners[(number.value - 1) % len(self.owners)]
 
     @staticmethod
     @lru_cache(maxsize=16)

@@ -43,8 +43,9 @@ class Panel(LineView):
             head = self.line(width)
             self._write_title(head, width)
             return [head, *self.body(width, height - 1)]
-        frame = self.glyphs.focused if self.has_focus else self.glyphs.frame
-        style = palette.focused if self.has_focus else palette.frame
+        focused = self.has_focus_within  # a field of it has the focus too
+        frame = self.glyphs.focused if focused else self.glyphs.frame
+        style = palette.focused if focused else palette.frame
         top_left, edge, top_right, side, bottom_left, bottom_right = frame
         top = self.line(width).add(top_left + edge + " ", style)
         self._write_title(top, width - 5)

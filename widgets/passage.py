@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.content import Content
 from textual.strip import Strip
 
+from widgets.harmless import HARMFUL
 from widgets.typeset import Document, Row, Typesetter, wrap
 
 INDENT = 2
 BLANK = Row()
-
-# What a terminal would obey, and the marks that turn the direction of what stands around them.
-# Joiners and the like stay: Persian words and emoji sequences are spelt with them.
-_HARMFUL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +61,7 @@ class Passage:
         return self._set_body()
 
     def _set_body(self) -> int:
-        stayed, text = 0, _HARMFUL.sub("", self.entry.text)
+        stayed, text = 0, HARMFUL.sub("", self.entry.text)
         if self._document is not None:
             stayed = self._document.grow(text, complete=not self.entry.growing)
             self._body = self._document.rows

@@ -15,6 +15,7 @@ from textual.widgets import Label, TextArea
 
 from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs
+from widgets.key_order import run_bound
 
 MAX_HEIGHT = 8
 
@@ -53,17 +54,7 @@ class PromptArea(TextArea):
         self._recalled = None
 
     async def on_key(self, event: events.Key) -> None:
-        """Run what a key is bound to in the order of typing.
-
-        Textual runs bindings from the app's queue, while characters wait in the widget's own: of
-        keys that come faster than the screen is painted, Enter would overtake the text before it.
-        """
-        if event.is_printable:
-            return
-        bound = self.screen.active_bindings.get(event.key)
-        if bound is not None and await self.app.run_action(bound.binding.action, bound.node):
-            event.stop()
-            event.prevent_default()
+        await run_bound(self, event)
 
     def action_newline(self) -> None:
         start, end = self.selection

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from textual import events
+from textual.binding import Binding, BindingType
 
 from widgets.panel import Panel
+
+
+def list_keys(name: str, last: str = "Last") -> tuple[BindingType, ...]:
+    """The keys that go through the rows of a panel; `name` is the first part of their ids."""
+    return (
+        Binding("up", "step(-1)", "Up", show=False, id=f"{name}.up"),
+        Binding("down", "step(1)", "Down", show=False, id=f"{name}.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id=f"{name}.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id=f"{name}.page_down"),
+        Binding("home", "edge(-1)", "First", show=False, id=f"{name}.first"),
+        Binding("end", "edge(1)", last, show=False, id=f"{name}.last"),
+    )
 
 
 class ScrollPanel(Panel):
@@ -35,6 +48,21 @@ class ScrollPanel(Panel):
     def reveal(self, row: int) -> None:
         """Scroll as little as brings `row` into view."""
         self.scroll(max(min(self.first, row), row - self.page + 1))
+
+    def action_step(self, rows: int) -> None:
+        """Go `rows` further, as far as they go; panels with a cursor move that."""
+        self.scroll(self.first + rows)
+        self.redraw()
+
+    def action_page(self, pages: int) -> None:
+        self.action_step(self._rows_of(pages))
+
+    def action_edge(self, direction: int) -> None:
+        self.action_step(direction * self.num_rows)
+
+    def _rows_of(self, pages: int) -> int:
+        """A page goes on with the last row of the one before."""
+        return pages * max(self.page - 1, 1)
 
     def thumb(self, height: int) -> range:
         rows, page = self.num_rows, self.page

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from engine.snapshot import Goodput, RequestView
+from engine.api.snapshot import Goodput, RequestView
 from widgets.figures import compact, ms
+from widgets.session_number import SessionNumber
 
 CURSOR_WIDTH = 2
 ID_WIDTH = 7
@@ -59,13 +60,13 @@ def title_of(view: RequestView) -> str:
     return title if origin.source == "screen" else f"@{origin.user} {title}"
 
 
-def sort_key(view: RequestView, column: str) -> tuple[bool, float | str]:
+def sort_key(view: RequestView, number: SessionNumber, column: str) -> tuple[bool, float | str]:
     """What `column` sorts by; the first part puts rows without a value last in either order."""
     if column in _BY_NAME:
         value = _BY_NAME[column].value(view)
         return value is None, value or 0
     texts = {"title": title_of(view).casefold(), "src": view.origin.source}
-    return False, texts.get(column, view.ordinal)
+    return False, texts.get(column, number.value)
 
 
 @dataclass(frozen=True, slots=True)

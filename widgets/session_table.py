@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from textual import events
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from engine.snapshot import Goodput, RequestView
+from engine.api.snapshot import Goodput, RequestView
+from engine.api.waiting import in_words
+from widgets.field import Field, Leaving
 from widgets.figures import compact, count
-from widgets.glyphs import UNICODE, Glyphs, Mark, letter, state_mark
+from widgets.glyphs import UNICODE, Glyphs, Mark, state_mark
 from widgets.line import Line, shorten
-from widgets.scroll_panel import ScrollPanel
+from widgets.list_cursor import ListCursor
+from widgets.scroll_panel import ScrollPanel, list_keys
 from widgets.session_columns import (
     BY_STATE,
     CURSOR_WIDTH,
@@ -27,18 +32,14 @@ from widgets.session_columns import (
     sort_key,
     title_of,
 )
+from widgets.session_number import SessionNumber
 
 
 class SessionTable(ScrollPanel, can_focus=True):
     """One row a request. The cursor stays with its request when rows move."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", show=False, id="table.up"),
-        Binding("down", "move(1)", "Down", show=False, id="table.down"),
-        Binding("pageup", "page(-1)", "Page up", show=False, id="table.page_up"),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="table.page_down"),
-        Binding("home", "move(-1_000_000)", "First", show=False, id="table.first"),
-        Binding("end", "move(1_000_000)", "Last", show=False, id="table.last"),
+        *list_keys("table"),
         Binding("enter", "choose", "Open", id="table.open"),
         Binding("s", "sort", "Sort", id="table.sort"),
         Binding("S", "reverse", "Reverse", key_display="S", id="table.reverse"),
@@ -48,45 +49,48 @@ class SessionTable(ScrollPanel, can_focus=True):
     class Highlighted(Message):
         """The cursor went to another request."""
 
-        def __init__(self, request_id: str, ordinal: int) -> None:
+        def __init__(self, request_id: str, number: SessionNumber) -> None:
             super().__init__()
             self.request_id = request_id
-            self.ordinal = ordinal
+            self.number = number
 
     class Selected(Message):
         """A request was chosen with Enter or a click."""
 
-        def __init__(self, request_id: str, ordinal: int) -> None:
+        def __init__(self, request_id: str, number: SessionNumber) -> None:
             super().__init__()
             self.request_id = request_id
-            self.ordinal = ordinal
+            self.number = number
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self.sort = BY_STATE
         self.descending = False
         self.filter = ""
-        self._typing = False
+        self._field = Field(self._typed, self._left)
         self._requests: Sequence[RequestView] = ()
-        self._rows: list[RequestView] = []
+        self._numbers: Mapping[int, SessionNumber] = {}
+        self._cursor = ListCursor[RequestView](lambda view: view.request_id)
         self._goodput: Goodput | None = None
         self._paused = False
-        self._cursor_id = ""
 
     def show(
         self,
         requests: Sequence[RequestView],
+        numbers: Mapping[int, SessionNumber],
         goodput: Goodput | None = None,
         *,
         paused: bool = False,
     ) -> None:
-        """Show these requests; as they come is their order by state.
+        """Show these requests. The order in which they come is the order by state.
 
         Args:
+            numbers: the numbers of their sessions, by the ordinals of the requests.
             goodput: has the targets that figures are judged by.
             paused: nothing is planned, so that what runs stands still.
         """
-        self._requests, self._goodput, self._paused = requests, goodput, paused
+        self._requests, self._numbers = requests, numbers
+        self._goodput, self._paused = goodput, paused
         self._arrange()
         self.redraw()
 
@@ -98,39 +102,30 @@ class SessionTable(ScrollPanel, can_focus=True):
     @property
     def cursor(self) -> int:
         """Index of the row that the cursor is on."""
-        ids = (i for i, view in enumerate(self._rows) if view.request_id == self._cursor_id)
-        return next(ids, 0)
+        return self._cursor.place
 
     @property
     def current(self) -> RequestView | None:
         """The request that the cursor is on."""
-        return self._rows[self.cursor] if self._rows else None
+        return self._cursor.item
 
     @property
     def num_rows(self) -> int:
-        return len(self._rows)
+        return len(self._cursor.items)
 
     @property
     def page(self) -> int:
         return max(super().page - 1, 0)  # one line is the head
 
-    def action_move(self, rows: int) -> None:
-        if not self._rows:
-            return
-        row = max(0, min(self.cursor + rows, len(self._rows) - 1))
-        view = self._rows[row]
-        if view.request_id != self._cursor_id:
-            self._cursor_id = view.request_id
-            self.post_message(self.Highlighted(view.request_id, view.ordinal))
-        self.reveal(row)
+    def action_step(self, rows: int) -> None:
+        if self._cursor.go_to(self.cursor + rows) and (view := self.current):
+            self.post_message(self.Highlighted(view.request_id, self._number(view)))
+        self.reveal(self.cursor)
         self.redraw()
-
-    def action_page(self, pages: int) -> None:
-        self.action_move(pages * max(self.page - 1, 1))
 
     def action_choose(self) -> None:
         if view := self.current:
-            self.post_message(self.Selected(view.request_id, view.ordinal))
+            self.post_message(self.Selected(view.request_id, self._number(view)))
 
     def action_sort(self) -> None:
         self._sort_by(SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)])
@@ -140,27 +135,19 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._rearrange()
 
     def action_filter(self) -> None:
-        self._typing = True
-        self.redraw()
+        self._field.open(self.filter)
 
-    def on_key(self, event: events.Key) -> None:
-        """While a filter is typed, characters are text and no bindings."""
-        if not self._typing:
-            return
-        if event.key in ("enter", "escape"):
-            self._typing = False
-            self.set_filter(self.filter if event.key == "enter" else "")
-        elif event.key == "backspace":
-            self.set_filter(self.filter[:-1])
-        elif event.character and event.is_printable:
-            self.set_filter(self.filter + event.character)
-        else:
-            return
-        event.stop()
-        event.prevent_default()
+    def compose(self) -> ComposeResult:
+        yield self._field
 
-    def on_blur(self) -> None:
-        self._typing = False
+    def redraw(self) -> None:
+        super().redraw()
+        if self._field.is_open:
+            # After the slash of the title, whose count of rows goes with what is typed.
+            x = (3 if self.framed else 0) + len(self._title_head())
+            self._field.place(x, 0, min(cell_len(self.filter) + 1, self._filter_room))
+
+    def on_resize(self) -> None:
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
@@ -169,16 +156,16 @@ class SessionTable(ScrollPanel, can_focus=True):
             for name, start, width in self._columns.spans():
                 if start <= x < start + width:
                     self._sort_by(name)
-        elif 0 <= event.y - 2 < self.page and event.y - 2 + self.first < len(self._rows):
-            self.action_move(event.y - 2 + self.first - self.cursor)
+        elif 0 <= event.y - 2 < self.page and event.y - 2 + self.first < self.num_rows:
+            self.action_step(event.y - 2 + self.first - self.cursor)
             self.action_choose()
 
     def title(self) -> str:
-        shown, total = len(self._rows), len(self._requests)
-        number = count(total) if shown == total else f"{count(shown)} of {count(total)}"
-        text = self.filter + ("_" if self._typing else "")
+        text = self.filter
+        if self._field.is_open:
+            text = f"{text}_"[-self._filter_room :]
         arrow = self.glyphs.down if self.descending else self.glyphs.up
-        return f"Sessions {number} · / {text or 'filter'} · s sort: {self.sort} {arrow}"
+        return f"{self._title_head()}{text or 'filter'} · s sort: {self.sort} {arrow}"
 
     def footer(self) -> str:
         """The row under the cursor in full: what the columns may have cut off."""
@@ -189,7 +176,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         if note:
             title = shorten(title, MIN_TITLE_WIDTH)  # the note is what is wanted whole
         parts = [
-            f"{view.ordinal} {title}",
+            f"{self._number(view)} {title}",
             note,
             f"priority {count(view.priority)}" if view.priority else "",
             f"prompt {count(view.prompt_tokens)}, {count(view.cached_tokens)} cached",
@@ -200,19 +187,36 @@ class SessionTable(ScrollPanel, can_focus=True):
         return " · ".join(part for part in parts if part)
 
     def body(self, width: int, height: int) -> list[Line]:
-        if not self._rows:
+        if not self.num_rows:
             return [self._head(width), self._empty(width)]
         cursor = self.cursor
         self.scroll(self.first)  # rows or lines may have become fewer
-        rows = range(self.first, min(self.first + height - 1, len(self._rows)))
+        rows = range(self.first, min(self.first + height - 1, self.num_rows))
         return [
             self._head(width),
-            *(self._row(self._rows[row], width, row == cursor) for row in rows),
+            *(self._row(self._cursor.items[row], width, row == cursor) for row in rows),
         ]
 
     @property
     def _columns(self) -> SessionColumns:
         return SessionColumns.within(self.size.width - (4 if self.framed else 0))
+
+    def _title_head(self) -> str:
+        """What stands before the filter."""
+        shown, total = self.num_rows, len(self._requests)
+        number = count(total) if shown == total else f"{count(shown)} of {count(total)}"
+        return f"Sessions {number} · / "
+
+    @property
+    def _filter_room(self) -> int:
+        """Cells that the title has for the filter while it is typed, though nothing comes after."""
+        return max(self.size.width - (5 if self.framed else 0) - len(self._title_head()), 1)
+
+    def _typed(self) -> None:
+        self.set_filter(self._field.value)
+
+    def _left(self, how: Leaving) -> None:
+        self.set_filter("" if how == "escape" else self.filter)
 
     def _sort_by(self, column: str) -> None:
         self.descending = not self.descending if column == self.sort else False
@@ -228,16 +232,27 @@ class SessionTable(ScrollPanel, can_focus=True):
     def _arrange(self) -> None:
         """Filter and sort, leaving the cursor on its request."""
         words = self.filter.casefold().split()
-        rows = [v for v in self._requests if all(w in _haystack(v, self._paused) for w in words)]
+        rows = [v for v in self._requests if all(w in self._haystack(v) for w in words)]
         if self.sort == BY_STATE:
             if self.descending:
                 rows.reverse()
         else:
-            known = [v for v in rows if not sort_key(v, self.sort)[0]]
-            unknown = [v for v in rows if sort_key(v, self.sort)[0]]
-            known.sort(key=lambda v: sort_key(v, self.sort), reverse=self.descending)
+            keys = {v.ordinal: sort_key(v, self._number(v), self.sort) for v in rows}
+            known = [v for v in rows if not keys[v.ordinal][0]]
+            unknown = [v for v in rows if keys[v.ordinal][0]]
+            known.sort(key=lambda v: keys[v.ordinal], reverse=self.descending)
             rows = known + unknown
-        self._rows = rows
+        self._cursor.items = rows
+
+    def _number(self, view: RequestView) -> SessionNumber:
+        return self._numbers[view.ordinal]
+
+    def _haystack(self, view: RequestView) -> str:
+        """What the filter looks through."""
+        origin = view.origin
+        mark = state_mark(view, self._paused)
+        words = (title_of(view), view.request_id, origin.source, origin.user, mark)
+        return f"{self._number(view)} {' '.join(words)}".casefold()
 
     def _head(self, width: int) -> Line:
         line = self.line(width).add(" " * CURSOR_WIDTH, self.palette.muted)
@@ -259,7 +274,7 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     def _row(self, view: RequestView, width: int, current: bool) -> Line:
         palette, columns = self.palette, self._columns
-        over = palette.cursor if current and self.has_focus else Style.null()
+        over = palette.cursor if current and self.has_focus_within else Style.null()
         mark = state_mark(view, self._paused)
         ended = mark in (Mark.DONE, Mark.CUT, Mark.STOPPED, Mark.FAILED)
         gap = palette.text + over
@@ -267,8 +282,9 @@ class SessionTable(ScrollPanel, can_focus=True):
         text = muted if ended else gap
         line = self.line(width)
         line.cell(self.glyphs.cursor if current else "", CURSOR_WIDTH, palette.strong + over)
-        line.add(letter(view.ordinal), palette.owner(view.ordinal) + over)
-        line.cell(str(view.ordinal), ID_WIDTH - 2, muted, "right").add(" ", gap)
+        number = self._number(view)
+        line.add(number.letter, palette.owner(number) + over)
+        line.cell(str(number), ID_WIDTH - 2, muted, "right").add(" ", gap)
         line.cell(self._priority(view) + title_of(view), columns.title, text).add(" ", gap)
         if columns.source:
             line.cell(view.origin.source, columns.source, muted).add(" ", gap)
@@ -308,7 +324,7 @@ class SessionTable(ScrollPanel, can_focus=True):
 
 def _note(view: RequestView) -> str:
     """Why a request waits, or how it failed."""
-    return view.wait_reason or view.error
+    return in_words(view.wait) or view.error
 
 
 def _blocks(view: RequestView) -> str:
@@ -319,11 +335,3 @@ def _blocks(view: RequestView) -> str:
     parts += [f"{count(view.shared_blocks)} shared"] if view.shared_blocks else []
     parts += [f"{count(view.reserved_blocks)} reserved"] if view.reserved_blocks else []
     return ", ".join(parts)
-
-
-def _haystack(view: RequestView, paused: bool) -> str:
-    """What the filter looks through."""
-    origin = view.origin
-    mark = state_mark(view, paused)
-    words = (title_of(view), view.request_id, origin.source, origin.user, mark)
-    return f"{view.ordinal} {' '.join(words)}".casefold()

@@ -158,7 +158,7 @@ class Transcript(ScrollView, can_focus=True):
         self._arrange()
         self.refresh()
 
-    # At once and not animated: text that comes before the first frame would pull the view back.
+    # Scrolling is not animated: text that comes before the first frame would pull the view back.
 
     def action_scroll_up(self) -> None:
         self.scroll_up(animate=False)

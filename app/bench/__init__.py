@@ -1,0 +1,1 @@
+"""Workloads, measurement and reports of `tui bench` and `tui simulate`."""

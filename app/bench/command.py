@@ -1,4 +1,4 @@
-"""`tui bench`: run a load on an engine of this process and report on it."""
+"""`tui bench`: run a workload on an engine of this process and report on it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from contextlib import contextmanager
 from rich.progress import Progress
 
 from app.bench import results
-from app.bench.options import Options
+from app.bench.options import BenchOptions
 from app.bench.plots import show_charts, write_charts
 from app.bench.report import to_text
 from app.bench.runs import Plan, Run, medians, run_all
 from app.bench.scripts import Synthetic
 from app.bench.setting import Setting, parse_settings
 from app.bench.testbed import Testbed, of_model, simulated
-from app.console import progress_bar, write_json, writing
-from app.exits import ExitCode
-from app.process import complain, show
-from app.serving import ModelLoadError, load_model
-from app.settings import Settings, SettingsError
-from engine.drive import StalledError
-from engine.errors import InvalidConfigError, ModelError
-from engine.knobs import Knobs
+from app.bench.workloads import parse_targets, recorded, synthetic
+from app.process.console import progress_bar, write_json, writing
+from app.process.exits import ExitCode
+from app.process.process import complain, show
+from app.process.serving import ModelLoadError, load_model
+from app.settings.settings import Settings, SettingsError
+from engine.api.errors import InvalidConfigError, ModelError
+from engine.api.knobs import Knobs
+from engine.api.telemetry import StepRecord
+from engine.driving.drive import StalledError
 from engine.simulation.records import Recording
-from engine.telemetry import StepRecord
 
 
-def run(settings: Settings, options: Options) -> int:
+def run(settings: Settings, options: BenchOptions) -> int:
     """Measure and report; returns the exit code.
 
     Raises:
@@ -41,15 +42,15 @@ def run(settings: Settings, options: Options) -> int:
     with progress_bar() as progress:
         # What can be wrong without a model is told before one is loaded.
         compared = _compared(options)
-        load = options.synthetic() if options.dataset_path is None else None
-        targets = options.targets()
+        workload = synthetic(options) if options.dataset_path is None else None
+        targets = parse_targets(options)
         with _testbed(settings, options, progress) as testbed:
             plan = Plan(
-                load=load or options.recorded(testbed.encode),
+                workload=workload or recorded(options, testbed.encode),
                 settings=_with_knobs(compared, testbed, options),
                 concurrency=options.max_concurrency,
                 targets=targets,
-                seed=options.load_seed,
+                seed=options.seed,
                 rounds=options.rounds,
                 warmups=options.num_warmups,
             )
@@ -70,13 +71,16 @@ def run(settings: Settings, options: Options) -> int:
 
 
 @contextmanager
-def _testbed(settings: Settings, options: Options, progress: Progress) -> Iterator[Testbed]:
+def _testbed(settings: Settings, options: BenchOptions, progress: Progress) -> Iterator[Testbed]:
     """What `--simulate` names, or the model of the settings, loaded for the context."""
     if options.simulate is not None:
         try:
             testbed = simulated(options.simulate, settings, charge_padding=options.charge_padding)
         except InvalidConfigError as error:
-            raise SettingsError(f"--simulate: {error.message}") from None
+            named = error.param in ("simulate", "device", "model")
+            raise SettingsError(
+                f"--simulate: {error.message}" if named else error.message
+            ) from None
         except ModelError as error:
             raise ModelLoadError(error.message) from None
         yield testbed
@@ -105,7 +109,7 @@ def _testbed(settings: Settings, options: Options, progress: Progress) -> Iterat
         loaded.close()
 
 
-def _compared(options: Options) -> list[Setting]:
+def _compared(options: BenchOptions) -> list[Setting]:
     try:
         return parse_settings(options.compare, options.knob)
     except InvalidConfigError as error:
@@ -113,7 +117,7 @@ def _compared(options: Options) -> list[Setting]:
 
 
 def _with_knobs(
-    compared: list[Setting], testbed: Testbed, options: Options
+    compared: list[Setting], testbed: Testbed, options: BenchOptions
 ) -> list[tuple[Setting, Knobs]]:
     try:
         return [(setting, testbed.with_knobs(setting.changes)) for setting in compared]
@@ -121,7 +125,7 @@ def _with_knobs(
         raise _wrong_knob(error, options) from None
 
 
-def _wrong_knob(error: InvalidConfigError, options: Options) -> SettingsError:
+def _wrong_knob(error: InvalidConfigError, options: BenchOptions) -> SettingsError:
     """The error, with the flag that the knob was stated by."""
     stated = [
         part.partition("=")[0].strip() for text in options.compare for part in text.split(",")
@@ -133,13 +137,13 @@ def _wrong_knob(error: InvalidConfigError, options: Options) -> SettingsError:
 
 
 def _check_lengths(plan: Plan, testbed: Testbed) -> None:
-    """Refuse a made-up load that does not fit. Of a file, what does not fit counts as failed."""
+    """Refuse a made-up workload that does not fit. Of a dataset, what does not counts as failed."""
     limit = min(testbed.config.max_model_len, testbed.config.num_slots)
-    if isinstance(plan.load, Synthetic) and plan.load.most_tokens > limit:
+    if isinstance(plan.workload, Synthetic) and plan.workload.most_tokens > limit:
         raise SettingsError(
             f"--random-input-len, --random-output-len: with prefix and turns a request may have "
-            f"{plan.load.most_tokens} tokens; it must be at most {limit}, for which model length "
-            "and KV pool have room"
+            f"{plan.workload.most_tokens} tokens; it must be at most {limit}, for which model "
+            "length and KV pool have room"
         )
 
 
@@ -168,7 +172,7 @@ def _measure(
     return runs, ""
 
 
-def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: Options) -> None:
+def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions) -> None:
     """Tables and charts to standard output, and the files that were asked for."""
     grouped = results.by_setting(plan, runs)
     show(
@@ -189,21 +193,21 @@ def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: Options) -> 
         write_json(results.to_json(plan, testbed, runs), options.json_file)
 
 
-def _about(plan: Plan, testbed: Testbed, options: Options) -> str:
-    """Model, device and load, a line each."""
-    load = plan.load
-    if isinstance(load, Synthetic):
-        what = f"{load.input_len} tokens in, {load.output_len} out"
-        what += f", {load.turns} turns" if load.turns > 1 else ""
+def _about(plan: Plan, testbed: Testbed, options: BenchOptions) -> str:
+    """Model, device and workload, a line each."""
+    workload = plan.workload
+    if isinstance(workload, Synthetic):
+        what = f"{workload.input_len} tokens in, {workload.output_len} out"
+        what += f", {workload.turns} turns" if workload.turns > 1 else ""
     else:
         what = f"of {options.dataset_path}"
-    if load.request_rate is not None:
-        together = load.request_rate == math.inf
-        what += ", all at once" if together else f", {load.request_rate:g} requests/s"
+    if workload.request_rate is not None:
+        together = workload.request_rate == math.inf
+        what += ", all at once" if together else f", {workload.request_rate:g} requests/s"
     what += f", at most {plan.concurrency} at once" if plan.concurrency else ""
     return (
-        f"Model:   {testbed.about['name']} on {testbed.config.device}\n"
-        f"Load:    {load.num_requests} requests, {what}; seed {plan.seed}"
+        f"Model:    {testbed.about['name']} on {testbed.config.device}\n"
+        f"Workload: {workload.num_requests} requests, {what}; seed {plan.seed}"
     )
 
 

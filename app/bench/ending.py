@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from engine.plan import Runner, StepPlan, StepResult
+from engine.batch.plan import Runner, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,9 @@ class _Handle:
 
 
 class EndingRunner:
-    """An `engine.plan.Runner` over another: as soon as `min_tokens` of a sequence are reached, its
-    next token is `eos`. So outputs have the lengths of the load and cost what the model costs.
+    """A `Runner` (`engine.batch.plan`) over another: as soon as `min_tokens` of a sequence are
+    reached, its next token is `eos`. So outputs have the lengths of the workload and cost what the
+    model costs.
 
     One runner serves core after core: with the first step of a new one (steps count from 1), it
     lets go of what the one before left behind.

@@ -1,4 +1,4 @@
-"""Measurement: what one run of a load gave, gathered while it runs, in bounded memory."""
+"""Measurement: what one run of a workload gave, gathered while it runs, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from app.bench.histogram import Histogram
 from app.bench.series import Series
 from app.bench.steps import StepTally
-from engine.core import EngineCore
-from engine.load import Outcome
-from engine.request import FinishReason
-from engine.telemetry import StepRecord
+from engine.api.lifecycle import FinishReason
+from engine.api.telemetry import StepRecord
+from engine.core.core import EngineCore
+from engine.driving.traffic import Outcome
 
 MOST_ERRORS = 10
 READ_EVERY = 256
@@ -22,7 +22,8 @@ TARGETS = ("ttft", "tpot", "e2el")
 
 
 class Measurement:
-    """An `engine.load.Watcher`. Memory grows with requests (49 bytes each), not with tokens.
+    """A `Watcher` (`engine.driving.traffic`). Its memory grows with requests (49 bytes each), not
+    with tokens.
 
     Attributes:
         offered: arrivals of all requests that ended, failed ones too, in seconds after the start.

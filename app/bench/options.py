@@ -1,156 +1,143 @@
-"""Options: what `tui bench` was told, and the load that it means."""
+"""Options: what `tui bench` and `tui simulate` are told, as typed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from app.bench.lengths import LengthError, Lengths, parse_lengths
-from app.bench.measurement import TARGETS
-from app.bench.plots import check_charts
-from app.bench.scripts import Recorded, Synthetic
-from app.bench.workload import Encode, WorkloadError, read_workload
-from app.console import check_folder
-from app.settings import SettingsError
+from typer import Argument, Option
 
-NUM_PROMPTS = 100
+from app.settings.flags import MaxNumBatchedTokens, MaxNumSeqs
+
+Burstiness = Annotated[float, Option(metavar="X", help="Shape of the gamma gaps; 1 is Poisson.")]
+OutputLen = Annotated[
+    str, Option(metavar="LEN", help="Likewise; its most is what requests announce.")
+]
+InputLen = Annotated[
+    str, Option(metavar="LEN", help="N, uniform:LOW:HIGH or exponential:MEAN:CAP.")
+]
+Seed = Annotated[int, Option("--seed", metavar="N", help="Makes the workload repeatable.")]
+JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures there.")]
+Svg = Annotated[Path | None, Option(metavar="FOLDER", help="Write charts there.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The command line, as typed. `None` and empty are not stated."""
+class Envelope:
+    """The settings that a benchmark takes of how a model is loaded; None is not stated."""
 
-    num_prompts: int | None = None
-    request_rate: float | None = None
-    burstiness: float = 1.0
-    max_concurrency: int | None = None
-    random_input_len: str = "128"
-    random_output_len: str = "128"
-    random_prefix_len: int = 0
-    num_prefixes: int = 1
-    turns: int = 1
-    think_time: float = 0.0
-    dataset_path: Path | None = None
-    goodput: Sequence[str] = ()
-    more_targets: Sequence[str] = ()
-    compare: Sequence[str] = ()
-    knob: Sequence[str] = ()
-    rounds: int = 1
-    num_warmups: int = 1
-    load_seed: int = 0
-    simulate: str | None = None
-    charge_padding: bool = False
-    json_file: Path | None = None
-    svg: Path | None = None
-    plot: bool = False
-    save_steps: Path | None = None
-
-    @staticmethod
-    def of(params: Mapping[str, Any]) -> Options:
-        """From the parameters of the command, which may be more; None is not stated."""
-        known = {f.name for f in fields(Options)}
-        return Options(
-            **{name: value for name, value in params.items() if name in known and value is not None}
-        )
-
-    def synthetic(self) -> Synthetic:
-        """The load, where no file has it.
-
-        Raises:
-            SettingsError: an option outside its range.
-        """
-        self._check()
-        return Synthetic(
-            num_prompts=self.num_prompts or NUM_PROMPTS,
-            input_len=_lengths("--random-input-len", self.random_input_len),
-            output_len=_lengths("--random-output-len", self.random_output_len),
-            request_rate=math.inf if self.request_rate is None else self.request_rate,
-            burstiness=self.burstiness,
-            prefix_len=self.random_prefix_len,
-            num_prefixes=self.num_prefixes,
-            turns=self.turns,
-            think=self.think_time,
-        )
-
-    def recorded(self, encode: Encode | None) -> Recorded:
-        """The load of the file `dataset_path`.
-
-        Raises:
-            SettingsError: it cannot be read, or an option is outside its range.
-        """
-        assert self.dataset_path is not None
-        self._check()
-        try:
-            asks = read_workload(self.dataset_path, encode)
-        except WorkloadError as error:
-            raise SettingsError(f"--dataset-path: {error}") from None
-        return Recorded(
-            asks=asks[: self.num_prompts],
-            request_rate=self.request_rate,
-            burstiness=self.burstiness,
-        )
-
-    def targets(self) -> dict[str, float]:
-        """Milliseconds by name.
-
-        Raises:
-            SettingsError: a target that is none.
-        """
-        if self.more_targets and not self.goodput:
-            raise SettingsError(f"{self.more_targets[0]}: it stands behind no option")
-        targets = {}
-        for text in " ".join((*self.goodput, *self.more_targets)).split():
-            name, _, limit = text.partition(":")
-            try:
-                targets[name] = float(limit)
-            except ValueError:
-                targets[name] = math.nan
-            if name not in TARGETS or not targets[name] > 0:
-                raise SettingsError(
-                    f"--goodput: {text!r} is no target; it must be NAME:MS with a name of "
-                    f"{', '.join(TARGETS)} and milliseconds above 0"
-                )
-        return targets
-
-    def _check(self) -> None:
-        least = {
-            "num_prompts": 1,
-            "max_concurrency": 1,
-            "random_prefix_len": 0,
-            "num_prefixes": 1,
-            "turns": 1,
-            "think_time": 0,
-            "rounds": 1,
-            "num_warmups": 0,
-            "load_seed": 0,
-        }
-        for name, low in least.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value < math.inf:
-                raise SettingsError(f"{_flag(name)}: it is {value}; it must be at least {low}")
-        for name in ("json_file", "save_steps"):
-            path = getattr(self, name)
-            if path is not None:
-                check_folder(_flag(name), path)
-        if self.svg is not None:
-            check_charts("--svg", self.svg)
-        for name in ("request_rate", "burstiness"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SettingsError(
-                    f"{_flag(name)}: it is {value}; it must be above 0, inf is allowed"
-                )
+    dtype: Annotated[str | None, Option(metavar="TYPE", help="As `tui` has it.")] = None
+    num_blocks: Annotated[
+        int | None, Option(metavar="N", help="Blocks of the KV cache, of 16 tokens.")
+    ] = None
+    max_model_len: Annotated[int | None, Option(metavar="N", help="Most tokens of a sequence.")] = (
+        None
+    )
+    max_num_seqs: MaxNumSeqs = None
+    max_num_batched_tokens: MaxNumBatchedTokens = None
 
 
-def _flag(name: str) -> str:
-    return "--" + name.removeprefix("load_").removesuffix("_file").replace("_", "-")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """The command line of `tui bench`; None and empty are not stated.
+
+    Attributes:
+        more_targets: of `goodput`, which takes several, as vllm has it.
+    """
+
+    more_targets: Annotated[list[str], Argument(metavar="NAME:MS", hidden=True)] = field(
+        default_factory=list
+    )
+    simulate: Annotated[
+        str | None, Option(metavar="DEVICE:MODEL", help="Simulate these, such as h100:llama-8b.")
+    ] = None
+    charge_padding: Annotated[
+        bool, Option("--charge-padding", help="Simulated padding costs time.")
+    ] = False
+    num_prompts: Annotated[
+        int | None, Option(metavar="N", help="Requests; 100, or all of a file.")
+    ] = None
+    request_rate: Annotated[
+        float | None, Option(metavar="R", help="Arrivals a second; else all at once.")
+    ] = None
+    burstiness: Burstiness = 1.0
+    max_concurrency: Annotated[
+        int | None, Option(metavar="N", help="Most requests at once: a closed loop.")
+    ] = None
+    random_input_len: InputLen = "128"
+    random_output_len: OutputLen = "128"
+    random_prefix_len: Annotated[
+        int, Option(metavar="N", help="Tokens that prompts begin with in common.")
+    ] = 0
+    num_prefixes: Annotated[int, Option(metavar="N", help="Different ones, in turn.")] = 1
+    turns: Annotated[
+        int, Option(metavar="N", help="Each prompt begins a conversation of N turns.")
+    ] = 1
+    think_time: Annotated[float, Option(metavar="S", help="Seconds between its turns.")] = 0.0
+    dataset_path: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Workload: JSON lines, Azure trace or ShareGPT."),
+    ] = None
+    goodput: Annotated[
+        list[str],
+        Option(metavar="NAME:MS...", help="Targets of ttft, tpot, e2el, as ttft:200."),
+    ] = field(default_factory=list)
+    compare: Annotated[
+        list[str],
+        Option(metavar="K=V,...", help="A setting to compare; give it several times."),
+    ] = field(default_factory=list)
+    knob: Annotated[list[str], Option(metavar="K=V", help="A knob, for all settings.")] = field(
+        default_factory=list
+    )
+    rounds: Annotated[int, Option(metavar="N", help="Runs of each setting, interleaved.")] = 1
+    num_warmups: Annotated[
+        int, Option(metavar="N", help="Requests under each setting that are not measured.")
+    ] = 1
+    seed: Seed = 0
+    json_file: JsonFile = None
+    svg: Svg = None
+    plot: Annotated[bool, Option("--plot", help="Draw charts in the terminal.")] = False
+    save_steps: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write the step records, for `tui simulate --fit`."),
+    ] = None
 
 
-def _lengths(flag: str, text: str) -> Lengths:
-    try:
-        return parse_lengths(text)
-    except LengthError as error:
-        raise SettingsError(f"{flag}: {error}") from None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """The command line of `tui simulate`; None is not stated. Targets are milliseconds."""
+
+    device: Annotated[
+        str | None, Option(metavar="NAME", help="h100 (the default), h200, l4, ...")
+    ] = None
+    model: Annotated[
+        str | None, Option(metavar="NAME", help="llama-8b (the default), opt-13b, ...")
+    ] = None
+    policy: Annotated[str, Option(metavar="NAME,...", help="Policies to compare.")] = "stall_free"
+    rate: Annotated[str, Option(metavar="A:B:xK|A:B:+K|R,...", help="Requests a second.")] = (
+        "1:64:x2"
+    )
+    requests: Annotated[int, Option(metavar="N", help="Requests at each rate.")] = 1000
+    input_len: InputLen = "128"
+    output_len: OutputLen = "exponential:128:512"
+    burstiness: Burstiness = 1.0
+    ttft_target: Annotated[
+        float, Option(metavar="MS", help="Most time to first token, for the goodput.")
+    ] = 1000.0
+    tpot_target: Annotated[float, Option(metavar="MS", help="Most time per output token.")] = 100.0
+    kv_slots: Annotated[
+        int | None, Option(metavar="N", help="Token slots; else what the memory holds.")
+    ] = None
+    knob: Annotated[list[str], Option(metavar="K=V", help="A knob, for all policies.")] = field(
+        default_factory=list
+    )
+    fit: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Learn costs from `tui bench --save-steps` instead."),
+    ] = None
+    charge_padding: Annotated[
+        bool, Option("--charge-padding", help="Padding of static batches costs time.")
+    ] = False
+    seed: Seed = 0
+    json_file: JsonFile = None
+    svg: Svg = None

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from app.console import writing
-from app.process import show
-from app.settings import SettingsError
+from app.process.console import writing
+from app.process.process import show
+from app.settings.settings import SettingsError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,11 +186,11 @@ def show_charts(charts: Iterable[Chart]) -> None:
     colour = wants_colour(sys.stdout)
     width = min(shutil.get_terminal_size().columns, 120)
     for chart in charts:
-        show("\n" + to_terminal(chart, width=width, height=18, colour=colour))
+        show("\n" + to_terminal(chart, width=width, height=18, colour=colour), as_it_is=True)
 
 
 def check_charts(flag: str, folder: Path) -> None:
-    """Before anything is measured.
+    """Check, before anything is measured, that charts can be written.
 
     Raises:
         SettingsError: charts could not be written to the folder, nor could it be made.
@@ -215,7 +215,7 @@ def write_charts(charts: Mapping[str, Chart], folder: Path) -> None:
 
 
 def _drawable(chart: Chart, line: Line) -> Line:
-    """Without what has no place on the axes."""
+    """The line without the points that have no place on the axes."""
 
     def fits(x: float, y: float) -> bool:
         finite = math.isfinite(x) and math.isfinite(y)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.bench.measurement import Measurement
-from engine.telemetry import percentile
+from engine.api.telemetry import percentile
 
 _LABEL, _VALUE = 40, 10
 _WIDTH = _LABEL + _VALUE
@@ -95,7 +95,7 @@ def figures(
 ) -> dict[str, float]:
     """All figures by key.
 
-    What was not asked for is left out, and so is what there is no sample of. Throughputs count
+    Figures that were not asked for, or have no samples, are left out. Throughputs count
     requests that succeeded, as vLLM's do. The peak is that of the seconds from the start, as vLLM's
     is, but never below the mean. ITL percentiles are within 0.05 %, all else is exact.
 

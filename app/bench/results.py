@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 
-from app import machine
 from app.bench.plots import Chart, Line, cumulative
 from app.bench.runs import Plan, Run, medians
 from app.bench.scripts import Synthetic
 from app.bench.testbed import Testbed
-from app.versions import PACKAGES, version
+from app.system import machine
+from app.system.versions import PACKAGES, version
 
 
 def by_setting(plan: Plan, runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
@@ -32,7 +32,7 @@ def to_json(plan: Plan, testbed: Testbed, runs: Sequence[Run]) -> dict[str, obje
         "partial": any(run.partial for run in runs),
         "model": plain(testbed.about),
         "envelope": asdict(testbed.config),
-        "load": plain(_load(plan)),
+        "workload": plain(_workload(plan)),
         "max_concurrency": plan.concurrency,
         "goodput_targets_ms": dict(plan.targets),
         "warmups": 0 if testbed.virtual else plan.warmups,
@@ -102,13 +102,13 @@ def charts(plan: Plan, runs: Sequence[Run]) -> dict[str, Chart]:
     }
 
 
-def _load(plan: Plan) -> dict[str, object]:
-    load = plan.load
-    common = {"seed": plan.seed, "requests": load.num_requests}
-    if isinstance(load, Synthetic):
-        names = load.__slots__
-        return common | {name: plain(getattr(load, name)) for name in names}
-    return common | {"request_rate": load.request_rate, "burstiness": load.burstiness}
+def _workload(plan: Plan) -> dict[str, object]:
+    workload = plan.workload
+    common = {"seed": plan.seed, "requests": workload.num_requests}
+    if isinstance(workload, Synthetic):
+        names = workload.__slots__
+        return common | {name: plain(getattr(workload, name)) for name in names}
+    return common | {"request_rate": workload.request_rate, "burstiness": workload.burstiness}
 
 
 def plain(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Runs: a load on a testbed, under each setting in turn."""
+"""Runs: a workload on a testbed, under each setting in turn."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from app.bench.load import Script, ScriptLoad
 from app.bench.measurement import Measurement
 from app.bench.report import Figures, figures
 from app.bench.scripts import Recorded, Synthetic
 from app.bench.setting import Setting
 from app.bench.testbed import Testbed
-from engine.drive import drive
-from engine.knobs import Knobs
-from engine.telemetry import StepRecord
+from app.bench.traffic import Script, ScriptedTraffic
+from engine.api.knobs import Knobs
+from engine.api.telemetry import StepRecord
+from engine.driving.drive import drive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +25,14 @@ class Plan:
     """What is to be run.
 
     Attributes:
-        concurrency: see `ScriptLoad`.
+        concurrency: see `ScriptedTraffic`.
         targets: see `Measurement`.
         rounds: of all settings, one after the other (A B A B), each round on its own draw of the
-            load, the same for all of them.
+            workload, the same for all of them.
         warmups: requests under each setting before the first round that are not measured.
     """
 
-    load: Synthetic | Recorded
+    workload: Synthetic | Recorded
     settings: Sequence[tuple[Setting, Knobs]]
     concurrency: int | None = None
     targets: Mapping[str, float] = field(default_factory=dict)
@@ -42,12 +42,12 @@ class Plan:
 
     @property
     def num_requests(self) -> int:
-        return self.load.num_requests * self.rounds * len(self.settings)
+        return self.workload.num_requests * self.rounds * len(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One load under one setting.
+    """One workload under one setting.
 
     Attributes:
         partial: it was broken off; the figures are those of what had ended.
@@ -111,13 +111,15 @@ def _run(
     on_record: Callable[[StepRecord], None] | None,
 ) -> Run:
     core, clock = testbed.make(knobs)
-    load = ScriptLoad(plan.load.scripts(testbed.shape.vocab_size, seed), plan.concurrency)
+    traffic = ScriptedTraffic(
+        plan.workload.scripts(testbed.shape.vocab_size, seed), plan.concurrency
+    )
     start = clock()
     measured = Measurement(core, start, plan.targets, on_record, ended)
     partial = False
     try:
         with _uncollected() if testbed.virtual else nullcontext():
-            seconds = drive(core, load, clock, measured)
+            seconds = drive(core, traffic, clock, measured)
     except KeyboardInterrupt:
         seconds, partial = clock() - start, True
     measured.close()
@@ -126,7 +128,7 @@ def _run(
         seconds,
         goodput=bool(plan.targets),
         max_concurrency=plan.concurrency,
-        request_rate=plan.load.request_rate,
+        request_rate=plan.workload.request_rate,
     )
     return Run(setting, knobs, seed, measured, found, partial)
 
@@ -145,9 +147,9 @@ def _uncollected() -> Iterator[None]:
 
 
 def _warm_up(plan: Plan, testbed: Testbed) -> None:
-    """The first requests of another draw of the load, at once, under each setting."""
-    scripts = plan.load.scripts(testbed.shape.vocab_size, plan.seed + plan.rounds)
+    """The first requests of another draw of the workload, at once, under each setting."""
+    scripts = plan.workload.scripts(testbed.shape.vocab_size, plan.seed + plan.rounds)
     burst = [Script(replace(script.first, arrival=0.0)) for script in islice(scripts, plan.warmups)]
     for _, knobs in plan.settings:
         core, clock = testbed.make(knobs)
-        drive(core, ScriptLoad(burst), clock, Measurement(core, clock(), {}))
+        drive(core, ScriptedTraffic(burst), clock, Measurement(core, clock(), {}))

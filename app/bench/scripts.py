@@ -1,4 +1,4 @@
-"""Scripts: a benchmark's requests, made up from distributions or filled in from a workload."""
+"""Scripts: a benchmark's requests, made up from distributions or filled in from a dataset."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.bench.arrivals import arrivals
+from app.bench.dataset import Ask
 from app.bench.lengths import Fixed, Lengths
-from app.bench.load import Script, Turn
 from app.bench.prompts import PromptMaker
-from app.bench.workload import Ask
-from engine.load import Task
-from engine.request import Origin, SamplingParams
+from app.bench.traffic import Script, Turn
+from engine.api.origin import Origin
+from engine.api.sampling import SamplingParams
+from engine.driving.traffic import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synthetic:
-    """A made-up load.
+    """A made-up workload.
 
     Attributes:
         num_prompts: requests, or conversations with `turns` above 1.
@@ -80,7 +81,7 @@ class Synthetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A load from a workload file.
+    """A workload from a dataset.
 
     Attributes:
         request_rate: replaces the file's arrivals, with `burstiness`; None keeps them.
@@ -119,7 +120,7 @@ class Recorded:
 
 
 def _sampling(length: int, announced: int) -> SamplingParams:
-    """Greedy, announced as `announced` and ending at `length` (`engine.load.Task`)."""
+    """Greedy, announced as `announced` and ending at `length` (`engine.driving.traffic.Task`)."""
     return SamplingParams(temperature=0.0, min_tokens=length, max_tokens=announced)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.knobs import parse_knob
-from engine.knobs import Knobs, KnobValue
+from app.settings.knobs import parse_knob
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.bench.series import Series
-from engine.telemetry import StepRecord
+from engine.api.telemetry import StepRecord
 
 
 class StepTally:

@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from app.bench.dataset import Encode
 from app.bench.ending import EndingRunner
-from app.bench.workload import Encode
-from app.settings import Settings
-from engine.client import ChatMessage
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.drive import Clock, WallClock
-from engine.errors import InvalidConfigError
-from engine.knobs import Knobs, change_knobs
-from engine.loading import LoadedModel
+from app.settings.settings import Settings
+from engine.api.client import ChatMessage
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.errors import InvalidConfigError
+from engine.api.knobs import Knobs, change_knobs
+from engine.batch.shape import ModelShape
+from engine.core.core import EngineCore
+from engine.driving.drive import Clock, WallClock
 from engine.scheduling.policies import policy_names
-from engine.shape import ModelShape
+from engine.serving.loading import LoadedModel
 from engine.simulation.cost import CostModel, Roofline
 from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape
-from engine.simulation.simulation import build, envelope
+from engine.simulation.simulation import build, envelope, least_slots
 
-# A queue that is full would refuse requests, and what is measured would be another load.
+# A queue that is full would refuse requests, and what is measured would be another workload.
 _KNOBS = Knobs(queue_limit=1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Testbed:
-    """Where loads are run.
+    """Where workloads are run.
 
     Attributes:
         knobs: where every run starts, before its own changes.
@@ -97,7 +97,8 @@ def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbe
         charge_padding: let padding and bubbles of static batches cost what computing them costs.
 
     Raises:
-        InvalidConfigError: an unknown device or model, or another form.
+        InvalidConfigError: an unknown device or model, another form (`param` is then device, model
+            or simulate), or a setting of the envelope outside its range.
         ModelError: the model does not fit on the device.
     """
     device_name, colon, model_name = names.partition(":")
@@ -106,13 +107,20 @@ def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbe
             f"simulate is {names!r}; it must be DEVICE:MODEL, such as h100:llama-8b", "simulate"
         )
     device, shape = named_device(device_name), named_shape(model_name)
+    most = settings.max_model_len or 4096
+    if settings.num_blocks is not None and settings.num_blocks * BLOCK_SIZE < most:
+        raise InvalidConfigError(
+            f"num_blocks is {settings.num_blocks}; it must be at least "
+            f"{least_slots(most) // BLOCK_SIZE}, for a sequence of {most} tokens (max_model_len)",
+            "num_blocks",
+        )
     config = envelope(
         device,
         shape,
-        max_model_len=settings.max_model_len or 4096,
+        max_model_len=most,
         max_num_seqs=settings.max_num_seqs or 256,
         max_num_batched_tokens=settings.max_num_batched_tokens or 2048,
-        kv_slots=settings.num_blocks * 16 if settings.num_blocks else None,
+        kv_slots=settings.num_blocks * BLOCK_SIZE if settings.num_blocks else None,
     )
     cost = Roofline(device, shape, charge_padding=charge_padding)
     about = {

@@ -1,0 +1,1 @@
+"""Front ends that are no screen: standard input and output, and MQTT."""

@@ -19,15 +19,20 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from engine.client import EngineClient
-from engine.errors import EngineError, ErrorInfo, InvalidRequestError, UnavailableError
-from engine.knobs import KnobRange
-from engine.ledger import KnobChange, KnobState
-from engine.snapshot import Snapshot
+from engine.api.client import EngineClient
+from engine.api.errors import EngineError, ErrorInfo, InvalidRequestError, UnavailableError
+from engine.api.knob_spec import KnobRange
+from engine.api.knobs import KnobChange, KnobState
+from engine.api.snapshot import Snapshot
 
 VERBS = ("set", "undo", "show")
 PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.005
+# An answer must be no larger than brokers pass on, whatever was set how often: some take 128 KiB.
+MAX_TEXT = 4_096
+MAX_HISTORY_TEXT = 100
+MAX_HISTORY = 20
+MAX_HISTORY_BYTES = 16_384
 
 Answer = dict[str, object]
 
@@ -38,13 +43,13 @@ _PARTS = {
     "show": "it must be true",
     "who": "it must be text of 1 to 100 printable characters",
 }
-_VALUE = "it must be a number, true, false or text of printable characters"
+_VALUE = f"it must be a number, true, false or text of printable characters, at most {MAX_TEXT}"
 
 
 def _check_value(value: Any) -> Any:
     # History and panels show it: nothing in it may steer a terminal, or be no Unicode.
     if not isinstance(value, (bool, int, float, str)) or (
-        isinstance(value, str) and not value.isprintable()
+        isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT)
     ):
         raise ValueError(_VALUE)
     return value
@@ -176,12 +181,33 @@ def refusal(error: ErrorInfo) -> Answer:
 
 
 def knob_state(snapshot: Snapshot) -> Answer:
-    """How the knobs stand, and who changed what."""
+    """How the knobs stand, and who changed what: the last changes, with texts in short."""
     return {
         "ok": True,
         "knobs": {state.name: _knob(state) for state in snapshot.knobs},
-        "history": [_change(change, snapshot.time) for change in snapshot.knob_history],
+        "history": _history(snapshot),
     }
+
+
+def _history(snapshot: Snapshot) -> list[dict[str, object]]:
+    """As many of the last changes as there is room for, the newest last."""
+    shown: list[dict[str, object]] = []
+    room = MAX_HISTORY_BYTES
+    for change in reversed(snapshot.knob_history[-MAX_HISTORY:]):
+        entry = _change(change, snapshot.time)
+        room -= len(json.dumps(entry))
+        if room < 0:
+            break
+        shown.append(entry)
+    return shown[::-1]
+
+
+def _short(value: object, most: int) -> object:
+    """A text without its middle where it is longer than `most` characters."""
+    if not isinstance(value, str) or len(value) <= most:
+        return value
+    half = most // 2
+    return f"{value[: half - 1]}…{value[-half:]}"
 
 
 def _knob(state: KnobState) -> dict[str, object]:
@@ -202,7 +228,11 @@ def _allowed(allowed: KnobRange) -> dict[str, object]:
 
 def _change(change: KnobChange, now: float) -> dict[str, object]:
     changed = {
-        name: {"before": before, "after": after} for name, (before, after) in change.changed.items()
+        name: {
+            "before": _short(before, MAX_HISTORY_TEXT),
+            "after": _short(after, MAX_HISTORY_TEXT),
+        }
+        for name, (before, after) in change.changed.items()
     }
     return {
         "ago_s": round(now - change.time, 3),

@@ -12,12 +12,14 @@ from dataclasses import asdict
 from typing import Protocol
 
 from app.gateway.control import Answer, Control, read_control
-from app.session import ChatSession
-from app.store import Conversation, Message
-from engine.client import EngineClient
-from engine.errors import ErrorInfo, InvalidRequestError, OverloadedError, UnavailableError
-from engine.logprobs import Candidate, OutputToken
-from engine.stream import Timings
+from app.store.conversation import Conversation, Message
+from app.store.session import ChatSession
+from app.system.engine_crash import check_engine
+from engine.api.client import EngineClient
+from engine.api.errors import ErrorInfo, InvalidRequestError, OverloadedError, UnavailableError
+from engine.api.lifecycle import Timings
+from engine.api.logprobs import Candidate, OutputToken
+from engine.api.waiting import in_words
 
 SOURCE = "stdin"
 MAX_LINE_BYTES = 16 << 20
@@ -44,7 +46,8 @@ class Sink(Protocol):
 class StdioGateway:
     """Lines of UTF-8 in, replies out, as text or as a JSON object a line.
 
-    A line that is refused is told of and does not stop those that follow.
+    A line that is refused is told of and does not stop those that follow. Where the engine has
+    crashed, the line is told of, and `EngineCrashError` raised.
 
     Args:
         system: system prompt of each conversation.
@@ -169,6 +172,8 @@ class StdioGateway:
             self._complain(f"line {number}: {error.message}")
         else:
             self._write("\n")
+        if error is not None:
+            check_engine(self._client)
         return error is None
 
     def _stream(self, session: ChatSession, logprobs: list[OutputToken]) -> ErrorInfo | None:
@@ -176,13 +181,15 @@ class StdioGateway:
         looks = 0
         while session.is_busy:
             if not session.wait(STALL_SECONDS):
+                if (status := self._client.status()).has_crashed:
+                    return ErrorInfo(UnavailableError.type, status.detail)
                 # The first look may show what was before, and asks for a newer one.
                 snapshot = self._client.snapshot()
                 stalled = snapshot is not None and snapshot.stalled
                 looks = looks + 1 if stalled else 0
                 if snapshot is not None and looks >= 2 and not self._may_go_on():
                     _end(session)
-                    message = f"the request can never run: {snapshot.waiting_reason}"
+                    message = f"the request can never run: {in_words(snapshot.head_wait)}"
                     return ErrorInfo(UnavailableError.type, message)
                 continue
             delta = session.poll()

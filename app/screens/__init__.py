@@ -1,0 +1,1 @@
+"""The interface: the application, its screens, and what feeds the panels."""

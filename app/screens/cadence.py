@@ -14,9 +14,9 @@ UNSEEN = 4.0
 # slower it goes for that at most: streams come twice a second then.
 SHARE = 0.03
 MOST = 2.5
-# Over so many seconds its share is measured; a repaint is a burst.
+# The share is measured over so many seconds, because a repaint is a burst.
 MEASURED_SECONDS = 1.0
-# For so long after a key nothing is stretched: who presses it looks for what comes of it.
+# Nothing is stretched for so long after a key: who presses one looks for what comes of it.
 ATTENDED_SECONDS = 1.0
 
 

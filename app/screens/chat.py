@@ -11,8 +11,9 @@ from textual.content import Content
 from app.screens.engine_watch import EngineWatch
 from app.screens.entries import Entries, is_ahead
 from app.screens.sessions import OpenSession, SessionList
-from engine.request import FinishReason
-from engine.snapshot import EnginePhase, EngineStatus, RequestView
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import RequestView
+from engine.api.status import EnginePhase, EngineStatus
 from widgets.glyphs import Glyphs, Mark, state_mark
 from widgets.prompt import Prompt
 from widgets.session_bar import SessionBar, Tab
@@ -111,6 +112,9 @@ def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
     if known := session.chat.num_prompt_tokens:
         return known + session.chat.num_output_tokens
     for message in reversed(session.chat.messages):
+        if message.finish_reason is FinishReason.ERROR and not message.content:
+            # Its prompt is in nobody's context: one that was too long is refused unread.
+            continue
         view = views.get(message.request_id or "")
         # Until the next snapshot an ended request may be listed as it was before.
         if view is not None and view.finish_reason is not None:

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.ledger import KnobChange
-from engine.request import FinishReason
-from engine.snapshot import Snapshot
-from engine.telemetry import Distribution, StepRecord
+from engine.api.knobs import KnobChange
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import Snapshot
+from engine.api.telemetry import Distribution, StepRecord
 from widgets.effect import Effect, Figures
 
 # Seconds that are looked at on either side.
@@ -87,7 +87,7 @@ class Comparison:
         self._ended &= shown
 
     def _figures(self, records: Iterable[StepRecord], since: float, until: float) -> Figures:
-        """Of the last seconds up to `until`, of what began after `since`."""
+        """The figures of the last seconds up to `until`, of what began after `since`."""
         first = max(since, until - SPAN)
         steps = [record for record in records if first <= record.start and record.end <= until]
         worked = sum(step.duration for step in steps)
@@ -123,7 +123,7 @@ def _busy(steps: Iterable[StepRecord]) -> float:
 
 
 def _distribution(latencies: Iterable[_Latency], since: float, until: float) -> Distribution:
-    """Of what began after `since` and was over in the last seconds before `until`."""
+    """Latencies that began after `since` and were over in the last seconds before `until`."""
     first = max(since, until - SPAN)
     return Distribution.of(
         latency.value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -10,32 +9,28 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from app.database import StoreError
 from app.gateway.mqtt import SOURCE
-from app.screens.chat import ChatPane
-from app.screens.dialogs import AskText, Confirm, PickConversation
-from app.screens.export import as_markdown, file_name
+from app.screens.conversing import Conversing
+from app.screens.dialogs import Confirm
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from app.screens.sessions import OpenSession, SessionList
-from app.screens.steering import Steering
+from app.screens.sessions import SessionList
 from app.screens.watched import WatchedChat
-from engine.client import EngineClient
-from engine.errors import InvalidRequestError
+from engine.api.client import EngineClient
+from engine.api.errors import InvalidRequestError
 from widgets.glyphs import Glyphs
 from widgets.prompt import PromptArea
-from widgets.session_bar import SessionBar
 from widgets.session_table import SessionTable
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway
 
 
-class Deck(Steering):
+class Deck(Conversing):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
-    calls of the session list; what is done to the engine is `Steering`'s. `deck.tcss` says what is
-    shown where.
+    calls of the session list. What is done to the engine is `Steering`'s, and what is done with
+    conversations `Conversing`'s; `deck.tcss` says what is shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
@@ -52,7 +47,7 @@ class Deck(Steering):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "app.help", "Help", tooltip="This page", id="app.help"),
-        # Before what is typed after it, which is for the pane that it brings.
+        # It acts before what is typed after it, which is meant for the pane that it brings.
         Binding(
             "f2",
             "mode",
@@ -68,10 +63,17 @@ class Deck(Steering):
             tooltip="Stop the reply",
             id="chat.stop",
         ),
+        Binding(
+            "escape",
+            "stop_theirs",
+            "Stop theirs…",
+            tooltip="Ask, then stop their reply",
+            id="chat.stop_theirs",
+        ),
         Binding("escape", "leave", "Chat", tooltip="Back to the prompt", id="view.leave"),
         Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
         Binding("u", "undo", "Undo", tooltip="Undo the last knob change", id="knobs.undo"),
-        # An action of this screen and no message to it: keys that follow find it done.
+        # This is an action of the screen and no message to it: keys that follow find it done.
         Binding("enter", "send", "Send", show=False, id="prompt.send"),
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
         Binding("ctrl+n", "new", "New", tooltip="New conversation", id="session.new"),
@@ -85,11 +87,11 @@ class Deck(Steering):
             Binding(f"alt+{n}", f"pick({n})", "Conversation", show=False, id=f"session.{n}")
             for n in range(1, 10)
         ),
-        # Before the prompt takes them: it is small, and what is paged through is the transcript.
+        # These act before the prompt takes them: it is small, and the transcript is what one pages.
         Binding("pageup", "page(-1)", "Page up", show=False, id="chat.page_up", priority=True),
         Binding("pagedown", "page(1)", "Page down", show=False, id="chat.page_down", priority=True),
         Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
-        # After the focused panel: the digits belong to a number that is being typed.
+        # The focused panel comes first: the digits may belong to a number that is being typed.
         *(
             Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
             for n in range(1, 9)
@@ -119,7 +121,6 @@ class Deck(Steering):
         super().__init__(client, sessions, glyphs, gateway)
         names = [name for name, _ in self.panels.numbered]
         self.panel_bar = PanelBar(names, glyphs, id="panels")
-        self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
         self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels)
         self._panel = 0
         self._editing: str | None = None
@@ -176,6 +177,24 @@ class Deck(Steering):
         else:
             self.action_leave()
 
+    def action_stop_theirs(self) -> None:
+        """Stop the reply that is being made in a watched chat, if that is meant: the key is the one
+        that otherwise stops one's own."""
+        session = self.sessions.current
+        chat = session.chat
+        if not isinstance(chat, WatchedChat) or not chat.is_busy:
+            self.action_leave()
+            return
+        asked = chat.request_id
+
+        def stop(sure: bool | None) -> None:
+            # Its owner may have asked again meanwhile.
+            if sure and chat.request_id == asked:
+                chat.stop()
+
+        question = f"Stop the reply in “{session.title}”? {chat.conversation.user} is told."
+        self.app.push_screen(Confirm(question, "stop it"), stop)
+
     def action_leave(self) -> None:
         """Come back to the prompt."""
         self.remove_class("-engine")
@@ -207,110 +226,6 @@ class Deck(Steering):
         self.action_leave()
         self.notify("Enter sends it instead of the old one; Esc leaves it as it was.")
 
-    @on(SessionBar.NewWanted)
-    def action_new(self) -> None:
-        self.sessions.new()
-        self._switched()
-
-    def action_step(self, places: int) -> None:
-        self.sessions.step(places)
-        self._switched()
-
-    def action_pick(self, number: int) -> None:
-        if number <= len(self.sessions.sessions):
-            self.sessions.go_to(self.sessions.sessions[number - 1])
-            self._switched()
-
-    @on(SessionBar.Picked)
-    def pick_tab(self, event: SessionBar.Picked) -> None:
-        self.open(event.key)
-
-    def open(self, conversation_id: str) -> None:
-        """Go to a conversation, opening it if need be."""
-        try:
-            found = self.sessions.open(conversation_id)
-        except StoreError as error:
-            self.notify(str(error), severity="error")
-            return
-        if found:
-            self._switched()
-        else:
-            self.notify("This conversation is not in the store.", severity="warning")
-
-    def action_close(self) -> None:
-        session = self.sessions.current
-        try:
-            self.sessions.close(session)
-        except StoreError as error:
-            self.notify(str(error), severity="error")
-        if not session.is_own:
-            goes_on = "goes on; it " if session.chat.is_busy else ""
-            self.notify(f"“{session.title}” {goes_on}is watched no more.")
-        elif session.chat.messages:
-            self.notify(f"Closed “{session.title}”; F3 finds it again.")
-        self.chat.forget(session)
-        self._switched()
-
-    def action_delete(self) -> None:
-        """Forget the conversation on view for good, if that is meant."""
-        session = self.sessions.current
-        if self._is_held_elsewhere(session):
-            return
-
-        def delete(sure: bool | None) -> None:
-            if sure:
-                try:
-                    self.sessions.delete(session)
-                except StoreError as error:
-                    self.notify(str(error), severity="error")
-                self.chat.forget(session)
-                self._switched()
-
-        self.app.push_screen(Confirm(f"Delete “{session.title}” for good?", "delete"), delete)
-
-    def action_rename(self) -> None:
-        session = self.sessions.current
-        if self._is_held_elsewhere(session):
-            return
-
-        def rename(title: str | None) -> None:
-            if title:
-                try:
-                    self.sessions.rename(session, title)
-                except StoreError as error:
-                    self.notify(str(error), severity="error")
-                self.chat.update_bar()
-
-        self.app.push_screen(AskText("Title of this conversation", session.title), rename)
-
-    @on(SessionBar.MoreWanted)
-    def action_list(self) -> None:
-        try:
-            kept = self.sessions.kept()
-        except StoreError as error:
-            self.notify(str(error), severity="error")
-            return
-        keys = frozenset(session.key for session in self.sessions.sessions)
-
-        def open_it(key: str | None) -> None:
-            if key is not None:
-                self.open(key)
-
-        self.app.push_screen(PickConversation(kept, keys), open_it)
-
-    def action_export(self) -> None:
-        """Write the conversation on view to a Markdown file in the working directory."""
-        session = self.sessions.current
-        path = Path.cwd() / file_name(session.title)
-        user = "You" if session.is_own else session.chat.conversation.user
-        try:
-            text = as_markdown(session.title, session.chat.messages, user)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            self.notify(f"{path}: {error.strerror}", severity="error")
-        else:
-            self.notify(f"Written to {path}")
-
     def action_copy_text(self) -> None:
         super().action_copy_text()
         self.notify("Copied the selection.")
@@ -330,7 +245,7 @@ class Deck(Steering):
     def go_to_request(self, event: SessionTable.Selected) -> None:
         view = self.engine.views.get(event.request_id)
         if view and view.origin.source == SOURCE and self.sessions.watch(view.request_id):
-            self._switched()
+            self.switched()
         elif view and view.origin.conversation:
             self.open(view.origin.conversation)
             self.action_leave()
@@ -339,7 +254,7 @@ class Deck(Steering):
 
     @on(SessionTable.Highlighted)
     def show_blocks(self, event: SessionTable.Highlighted) -> None:
-        self.panels.kv.select(event.ordinal)
+        self.panels.kv.select(event.number)
 
     # What is on view.
 
@@ -390,10 +305,11 @@ class Deck(Steering):
         area = self.chat.prompt.area
         if action == "send":
             return area.has_focus
-        if action in ("leave", "stop"):
+        if action in ("leave", "stop", "stop_theirs"):
             # Esc comes back from the engine first, also where the chat is beside it.
             in_chat = not self.has_class("-engine") and self.chat.has_focus_within
-            return in_chat == (action == "stop")
+            stop = "stop" if self.sessions.current.is_own else "stop_theirs"
+            return action == (stop if in_chat else "leave")
         if action in ("page", "follow"):
             return self._reads_transcript(action, area)
         if action in ("stop_request", "prioritize"):
@@ -406,10 +322,11 @@ class Deck(Steering):
             return action == "page" or area.cursor_at_end_of_text
         return self.chat.transcript.has_focus
 
-    def _switched(self) -> None:
+    def switched(self) -> None:
         self._editing = None
         self.chat.update()
         self.action_leave()
+        self.refresh_bindings()
 
     def _show_panel(self, place: int) -> None:
         self._panel = place
@@ -437,13 +354,6 @@ class Deck(Steering):
         """The key that is bound to an action now, as it is shown."""
         bindings = (active.binding for active in self.active_bindings.values())
         return next((self.app.get_key_display(b) for b in bindings if b.action == action), "")
-
-    def _is_held_elsewhere(self, session: OpenSession) -> bool:
-        """Whether somebody else may go on with a chat; if so, the user is told."""
-        if isinstance(session.chat, WatchedChat) and session.chat.is_live:
-            self.notify(session.refusal, severity="warning")
-            return True
-        return False
 
     def _warn_unsaved(self) -> None:
         if unsaved := self.sessions.current.chat.unsaved:

@@ -16,7 +16,7 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from app.screens.sessions import title_of
-from app.store import Conversation
+from app.store.conversation import Conversation
 
 _SHOWN = 200
 

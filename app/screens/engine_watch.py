@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 
 from app.screens.comparison import Comparison
-from engine.client import EngineClient
-from engine.ledger import KnobChange, KnobState
-from engine.snapshot import RequestView, Snapshot
-from engine.telemetry import StepRecord
+from engine.api.client import EngineClient
+from engine.api.knobs import KnobChange, KnobState
+from engine.api.snapshot import RequestView, Snapshot
+from engine.api.telemetry import StepRecord
 
 # 64 steps to a column, as far as the batch chart zooms out, on 128 columns.
 RECORDS_KEPT = 8192

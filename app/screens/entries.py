@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 
 from app.screens.sessions import OpenSession
-from app.store import Message
-from engine.errors import InvalidRequestError
-from engine.request import FinishReason
-from engine.snapshot import EnginePhase, EngineStatus, RequestView
+from app.store.conversation import Message
+from engine.api.errors import InvalidRequestError
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import RequestView
+from engine.api.status import EnginePhase, EngineStatus
+from engine.api.waiting import in_words
 from widgets.figures import count, duration, percent
 from widgets.glyphs import Mark, state_mark
 from widgets.passage import Entry
@@ -81,9 +83,9 @@ def progress(view: RequestView | None, status: EngineStatus, paused: bool = Fals
         return "queued"
     match state_mark(view, paused):
         case Mark.QUEUED:
-            return f"queued: {view.wait_reason}" if view.wait_reason else "queued"
+            return f"queued: {in_words(view.wait)}" if view.wait else "queued"
         case Mark.PREEMPTED:
-            return f"preempted, it will be recomputed: {view.wait_reason}"
+            return f"preempted, it will be recomputed: {in_words(view.wait)}"
         case Mark.PAUSED:
             return f"paused · {count(view.output_tokens)} tok"
         case Mark.PREFILL:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterable
 
-from app.store import Message
+from app.store.conversation import Message
 
 
 def as_markdown(title: str, messages: Iterable[Message], user: str = "You") -> str:

@@ -7,6 +7,8 @@ from textual import events
 from textual.app import ComposeResult
 from textual.widget import Widget
 from textual.widgets import Footer
+
+# Textual names the class in its CSS and does not export it; a key's action is to be had there only.
 from textual.widgets._footer import FooterKey
 
 # What goes first stands first; what is not named goes after these, from the right.

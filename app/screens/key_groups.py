@@ -15,7 +15,7 @@ from app.screens.help import HelpScreen
 
 def key_names(app: App[int], deck: Deck) -> list[str]:
     """What keys do, by the names under which the user may change them."""
-    bindings = [binding for _, node in _places(app, deck) for _, binding in node._bindings]
+    bindings = [binding for _, node in _places(app, deck) for binding in _bindings(node)]
     for dialog in (AskText, Confirm, PickConversation, PickPolicy, HelpScreen):
         bindings += [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
     return sorted({binding.id for binding in bindings if binding.id is not None})
@@ -25,9 +25,7 @@ def key_groups(app: App[int], deck: Deck) -> Iterator[tuple[str, list[tuple[str,
     """A heading, and its keys as (key, what it does, name); keys the user changed are changed."""
     for heading, node in _places(app, deck):
         rows: dict[str, list[Binding]] = {}
-        bindings_map = node._bindings.copy()
-        bindings_map.apply_keymap(app._keymap)
-        for _, binding in bindings_map:
+        for binding in _bindings(node, app):
             if binding.id is not None:
                 rows.setdefault(binding.id.rstrip("123456789"), []).append(binding)
         keys = [
@@ -56,6 +54,18 @@ def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
         ("Log", deck.panels.log),
         ("MQTT", deck.panels.mqtt),
     )
+
+
+def _bindings(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
+    """The bindings of a node, as the keymap of `app` changes them if it is given.
+
+    From private parts of Textual 8.2: what it gives out, `Screen.active_bindings`, is of the nodes
+    around the focus, and the keymap that was set cannot be asked for.
+    """
+    bindings = node._bindings.copy()
+    if app is not None:
+        bindings.apply_keymap(app._keymap)
+    return [binding for _key, binding in bindings]
 
 
 def _shown(keys: list[str], name: str) -> str:

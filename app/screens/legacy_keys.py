@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# The table that Textual 8.2 reads keys by; it can be added to nowhere else.
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 NAMES = {"\x1b\r": "alt+enter", **{f"\x1b{digit}": f"alt+{digit}" for digit in "123456789"}}

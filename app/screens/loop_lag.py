@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from engine.telemetry import Samples
+from engine.api.telemetry import Samples
 
 INTERVAL = 0.25
 WINDOW = 60.0

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from widgets.broker_state import BrokerState
-from widgets.mqtt_panel import BadMessage, MqttReadings, MqttUser, Refusals
+from widgets.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway, GatewayView

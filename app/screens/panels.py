@@ -9,8 +9,8 @@ from textual.widget import Widget
 from app.screens.engine_watch import EngineWatch
 from app.screens.mqtt_watch import MqttWatch
 from app.screens.numbering import Numbering, session_of
-from engine.snapshot import RequestView
-from engine.telemetry import StepRecord
+from engine.api.snapshot import RequestView
+from engine.api.telemetry import StepRecord
 from widgets.batch_chart import BatchChart
 from widgets.device_panel import DevicePanel
 from widgets.glyphs import Glyphs
@@ -64,10 +64,11 @@ class Panels:
         if new:
             self.batch.show(engine.records, new[-1].budget, snapshot.knob_history)
         self.kv.show(
-            self.numbering.of_blocks(snapshot.blocks),
+            snapshot.blocks,
+            self.numbering.numbers,
             snapshot.config.block_size,
             engine.kv_waste,
-            self.numbering.of_sharing(snapshot.sharing),
+            snapshot.sharing,
             snapshot.pins,
         )
 
@@ -80,10 +81,11 @@ class Panels:
         snapshot = engine.snapshot
         if snapshot is not None:
             effect = engine.comparison.effect(snapshot.time, engine.records)
-            rows = [self.numbering.of_request(view) for view in _newest(snapshot.requests)]
-            self.table.show(rows, snapshot.goodput, paused=engine.paused)
+            rows, numbers = _newest(snapshot.requests), self.numbering.numbers
+            self.table.show(rows, numbers, snapshot.goodput, paused=engine.paused)
             if self.kv.selected is not None and self.table.current is not None:
-                self.kv.select(self.table.current.ordinal)  # a tab was closed: numbers moved
+                # A tab was closed: numbers moved.
+                self.kv.select(numbers[self.table.current.ordinal])
             self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
             self.latency.show(snapshot.latency, snapshot.totals, snapshot.goodput)
 

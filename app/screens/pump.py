@@ -11,8 +11,6 @@ from collections.abc import Callable
 from textual.screen import Screen
 from textual.timer import Timer
 
-from app.devices import Devices
-from app.machine import num_cores
 from app.screens.cadence import Cadence, Thrift
 from app.screens.chat import ChatPane
 from app.screens.engine_watch import EngineWatch
@@ -21,7 +19,9 @@ from app.screens.loop_lag import LoopLag
 from app.screens.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.screens.sessions import SessionList
-from engine.snapshot import EnginePhase, EngineStatus
+from app.system.devices import Devices
+from app.system.machine import num_cores
+from engine.api.status import EnginePhase, EngineStatus
 from widgets.broker_state import BrokerState
 from widgets.figures import change_text
 from widgets.log_line import LogLine, engine_events, is_fallback, knob_event
@@ -202,7 +202,8 @@ class Pump:
         if (after.phase, after.model) == (before.phase, before.model):
             return
         if after.phase is EnginePhase.READY:
-            # Else each full collection walks the 370,000 objects of torch, 0.2 s without a repaint.
+            # Otherwise each full collection would walk the 370,000 objects of torch: 0.2 s pass
+            # without a repaint.
             gc.unfreeze()
             gc.collect()
             gc.freeze()

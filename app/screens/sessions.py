@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from app.gateway.mqtt import SOURCE
 from app.screens.watched import WatchedChat
-from app.session import ChatSession
-from app.store import Conversation, Store
-from engine.client import EngineClient
-from engine.snapshot import RequestView
+from app.store.conversation import Conversation
+from app.store.session import ChatSession
+from app.store.store import Store
+from engine.api.client import EngineClient
+from engine.api.snapshot import RequestView
 from widgets.glyphs import UNICODE
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from app.screens.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.screens.policies import policy_meanings
 from app.screens.sessions import SessionList
-from engine.client import ChatMessage, EngineClient
-from engine.errors import EngineError
-from engine.knobs import KnobValue
+from engine.api.client import ChatMessage, EngineClient
+from engine.api.errors import EngineError
+from engine.api.knob_spec import KnobValue
 from widgets.broker_state import BrokerState
 from widgets.glyphs import Glyphs
 from widgets.knob_panel import KnobPanel

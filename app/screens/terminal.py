@@ -15,6 +15,7 @@ class TerminalDriver(LinuxDriver):
     When a terminal closes, the kernel sends SIGHUP and SIGCONT, and from then on every write fails.
     Textual 8.2 takes SIGCONT for the end of a sleep and starts its threads a second time. Its
     output thread dies of the first write, and the event loop waits for good for its full queue.
+    There is no public way to either: the private names are those of 8.2, in this class only.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

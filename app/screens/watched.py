@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from app.store import Conversation, Message
-from engine.client import EngineClient
-from engine.errors import InvalidRequestError
+from app.store.conversation import Conversation, Message
+from engine.api.client import EngineClient
+from engine.api.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     # It brings aiomqtt, which takes 80 ms to import and is not needed without a broker.

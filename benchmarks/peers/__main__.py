@@ -1,6 +1,6 @@
 """Tokens per second, latencies and memory of batchdeck beside its peers, on one processor.
 
-    python -m benchmarks.peers [--rounds N] [--loads 1x128,chat] [--peers batchdeck,llama.cpp]
+    python -m benchmarks.peers [--rounds N] [--workloads 1x128,chat] [--peers batchdeck,llama.cpp]
                                [--threads N] [--rate R] [--quick] [--cache FOLDER]
 
 A random model of Qwen2's shape with 387 M parameters in bfloat16 is served by batchdeck, by
@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import platform
 import sys
 from pathlib import Path
 
@@ -31,15 +30,16 @@ import platformdirs
 import torch
 import transformers
 
+from benchmarks.heading import heading
 from benchmarks.peers.comparison import Comparison
 from benchmarks.peers.environment import PeerMissingError
 from benchmarks.peers.floor import Machine
-from benchmarks.peers.load import RECIPES, Recipe
 from benchmarks.peers.peers import OURS, PEERS
 from benchmarks.peers.reference import Reference, model_shape
 from benchmarks.peers.serve import Setup
 from benchmarks.peers.table import table
 from benchmarks.peers.worker import Worker, WorkerError
+from benchmarks.peers.workload import RECIPES, Recipe
 from benchmarks.smoke import load as load_model
 
 # More than this of a core while it should sleep, and a peer disturbs the others.
@@ -52,7 +52,7 @@ def main() -> None:
     threads = options.threads
     torch.set_num_threads(threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    recipes = [RECIPES[name] for name in options.loads]
+    recipes = [RECIPES[name] for name in options.workloads]
     if options.quick:
         recipes = [recipe.shorter() for recipe in recipes]
     say(f"cache: {options.cache}")
@@ -67,9 +67,12 @@ def main() -> None:
             machines.append(Machine.measure())
     machine = Machine.best(machines)
     print(
-        f"{_processor()}, {threads} threads, Python {platform.python_version()}; reads "
-        f"{machine.bandwidth / 1e9:.1f} GB/s, multiplies bfloat16 at "
-        f"{machine.matrix_rate / 1e12:.2f} TFLOPS; rounds: {options.rounds}"
+        heading(
+            f"{threads} threads",
+            f"reads {machine.bandwidth / 1e9:.1f} GB/s, multiplies bfloat16 at "
+            f"{machine.matrix_rate / 1e12:.2f} TFLOPS",
+            f"rounds: {options.rounds}",
+        )
     )
     for about in abouts:
         print(about)
@@ -96,7 +99,7 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=3, help="besides the first, which warms up")
-    parser.add_argument("--loads", default=",".join(RECIPES))
+    parser.add_argument("--workloads", default=",".join(RECIPES))
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument(
         "--threads",
@@ -107,12 +110,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--rate", type=float, help="of chat, requests/s; default: 0.8 of what batchdeck can serve"
     )
-    parser.add_argument("--quick", action="store_true", help="one round of short loads")
+    parser.add_argument("--quick", action="store_true", help="one round of short workloads")
     parser.add_argument(
         "--cache", type=Path, default=platformdirs.user_cache_path("batchdeck") / "peers"
     )
     options = parser.parse_args()
-    for name, known in (("loads", RECIPES), ("peers", PEERS)):
+    for name, known in (("workloads", RECIPES), ("peers", PEERS)):
         chosen = [part.strip() for part in getattr(options, name).split(",")]
         for part in chosen:
             if part not in known:
@@ -122,7 +125,7 @@ def _options() -> argparse.Namespace:
         value = getattr(options, name)
         if value is not None and value <= 0:
             parser.error(f"--{name}: {value} is too few; it must be more than 0")
-    poisson = any(RECIPES[name].is_poisson for name in options.loads)
+    poisson = any(RECIPES[name].is_poisson for name in options.workloads)
     if poisson and options.rate is None and OURS not in options.peers:
         parser.error("--rate is needed for chat without batchdeck")
     if options.quick:
@@ -196,14 +199,6 @@ def _rate(recipe: Recipe, comparison: Comparison, options: argparse.Namespace) -
         return comparison.rate(recipe)
     except WorkerError as error:
         raise SystemExit(f"{recipe.name} needs --rate: {OURS}: {error}") from error
-
-
-def _processor() -> str:
-    """The processor's name, where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "an unknown processor")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.peers.load import Load, Recipe
 from benchmarks.peers.peers import OURS
 from benchmarks.peers.run import Measures
 from benchmarks.peers.worker import Worker, WorkerError
+from benchmarks.peers.workload import Recipe, Workload
 
 Say = Callable[[str], None]
 
@@ -22,7 +22,7 @@ class Comparison:
     """
     Attributes:
         workers: by name; one that fails is taken out.
-        measures: by load and peer, one for each round; None for a load that the peer cannot take.
+        measures: by workload and peer, one for each round; None where the peer cannot take it.
         failed: why peers were taken out.
     """
 
@@ -33,17 +33,17 @@ class Comparison:
     _idle: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def round(self, recipes: Mapping[Recipe, float | None], number: int, is_kept: bool) -> None:
-        """Every load by every peer, one at a time; who is first in a load changes by the round.
+        """Every workload by every peer, one at a time; who is first in one changes by the round.
 
         Args:
             recipes: and the rate of their arrivals.
             is_kept: whether it counts, or only warms up.
         """
         for recipe, rate in recipes.items():
-            load = recipe.make(number, rate)
+            workload = recipe.make(number, rate)
             results = self.measures.setdefault(recipe.name, {name: [] for name in self.workers})
             for name in _turned(list(self.workers), number):
-                measured = self.run(name, load)
+                measured = self.run(name, workload)
                 if name not in self.workers:
                     continue
                 if measured is None:
@@ -54,13 +54,13 @@ class Comparison:
                     kept.append(measured)
                 self.say(f"{recipe.name} by {name}")
 
-    def run(self, name: str, load: Load) -> Measures | None:
-        """One load by one peer while the others sleep; None if it cannot take it or fails."""
+    def run(self, name: str, workload: Workload) -> Measures | None:
+        """One workload by one peer while the others sleep; None if it cannot take it or fails."""
         others = [other for other in self.workers if other != name]
         before = {other: self.workers[other].cpu_seconds for other in others}
         start = time.monotonic()
         try:
-            run = self.workers[name].run(load)
+            run = self.workers[name].run(workload)
         except WorkerError as error:
             self.drop(name, str(error))
             return None
@@ -88,11 +88,11 @@ class Comparison:
         assert run is not None
         return SHARE_OF_CAPACITY * recipe.sequences / run.seconds
 
-    def results(self, load: str) -> dict[str, Measures | None]:
+    def results(self, workload: str) -> dict[str, Measures | None]:
         """Medians over the rounds, by peer."""
         return {
             name: None if rounds is None else Measures.median(rounds)
-            for name, rounds in self.measures[load].items()
+            for name, rounds in self.measures[workload].items()
             if rounds is None or rounds
         }
 

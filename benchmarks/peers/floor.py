@@ -1,4 +1,4 @@
-"""Floor: how fast this machine reads and multiplies, and what that allows a load."""
+"""Floor: how fast this machine reads and multiplies, and what that allows a workload."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.peers.load import Load
+from benchmarks.peers.workload import Workload
 from benchmarks.smoke import read_bandwidth
-from engine.plan import Row
-from engine.shape import ModelShape, StepCost
+from engine.api.telemetry import StepCost
+from engine.batch.plan import Row
+from engine.batch.shape import ModelShape
 
 _SIZES = (1024, 2048, 4096)
 _TIMES = 3
@@ -47,18 +48,19 @@ class Machine:
         return max(cost.bytes / self.bandwidth, cost.flops / self.matrix_rate)
 
 
-def decode_cost(shape: ModelShape, load: Load) -> StepCost:
+def decode_cost(shape: ModelShape, workload: Workload) -> StepCost:
     """Of a step that decodes one token of every sequence, half-way through the outputs."""
-    half = load.output_tokens // 2
+    half = workload.output_tokens // 2
     return shape.cost(
-        Row(seq, len(prompt) + half, 1, (), True, False) for seq, prompt in enumerate(load.prompts)
+        Row(seq, len(prompt) + half, 1, (), True, False)
+        for seq, prompt in enumerate(workload.prompts)
     )
 
 
-def prefill_cost(shape: ModelShape, load: Load) -> StepCost:
+def prefill_cost(shape: ModelShape, workload: Workload) -> StepCost:
     """Of all prompts, with nothing cached."""
     return shape.cost(
-        Row(seq, 0, len(prompt), (), True, True) for seq, prompt in enumerate(load.prompts)
+        Row(seq, 0, len(prompt), (), True, True) for seq, prompt in enumerate(workload.prompts)
     )
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from benchmarks.peers.load import Load
+from benchmarks.peers.workload import Workload
+from engine.batch.shape import ModelShape
 from engine.model.trace import trace
-from engine.shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Reference:
 
     Args:
         checkpoint: folder.
-        load: one request.
+        workload: one request.
 
     Attributes:
         tolerance: the most by which transformers' own logits in bfloat16 are off.
     """
 
-    def __init__(self, checkpoint: Path, load: Load) -> None:
-        prompt = torch.tensor(load.prompts)
+    def __init__(self, checkpoint: Path, workload: Workload) -> None:
+        prompt = torch.tensor(workload.prompts)
         rough = _logits(checkpoint, prompt, torch.bfloat16)
         model: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
         with torch.inference_mode():
@@ -57,7 +57,7 @@ class Reference:
             output = model.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
-                max_new_tokens=load.output_tokens,
+                max_new_tokens=workload.output_tokens,
                 do_sample=False,
                 pad_token_id=0,
             )

@@ -1,4 +1,4 @@
-"""Run: one load served once by one peer, and what follows from its tokens' times."""
+"""Run: one workload served once by one peer, and what follows from its tokens' times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from benchmarks.peers.serve import Served
-from engine.telemetry import percentile
+from engine.api.telemetry import percentile
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""serve: a worker's side of the line protocol, and how it drives an engine through a load.
+"""serve: a worker's side of the line protocol, and how it drives an engine through a workload.
 
 A line on stdin is a command, its answer a line on stdout, both JSON:
 
-    {"do": "load", "setup": {...}}  ->  {"about": {"version": ..., "settings": ...}}
-    {"do": "run", "load": {...}}    ->  {"run": {"requests": [...], "peak_bytes": ...}}, or
-                                        {"run": null}: this peer cannot take this load
-    {"do": ...} that fails          ->  {"error": ...}
+    {"do": "load", "setup": {...}}    ->  {"about": {"version": ..., "settings": ...}}
+    {"do": "run", "workload": {...}}  ->  {"run": {"requests": [...], "peak_bytes": ...}}, or
+                                          {"run": null}: this peer cannot take this workload
+    {"do": ...} that fails            ->  {"error": ...}
 
 It ends with stdin. Standard output of the worker's libraries goes to stderr.
 """
@@ -23,18 +23,18 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Protocol, TextIO
 
-from benchmarks.peers.load import Load
+from benchmarks.peers.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an engine is loaded for. Memory is for the largest load of the whole benchmark.
+    """What an engine is loaded for. Memory is for the largest workload of the whole benchmark.
 
     Attributes:
         model: the model in the peer's own form.
         max_seqs: sequences at once.
         max_len: tokens of one sequence.
-        cache_lengths: tokens of each sequence of the load whose cache is largest.
+        cache_lengths: tokens of each sequence of the workload whose cache is largest.
         budget: most tokens of a step, where the engine lets it be chosen.
     """
 
@@ -46,7 +46,7 @@ class Setup:
     budget: int = 2048
 
     def blocks(self, block_size: int, spare: int) -> int:
-        """Cache blocks for the largest load, and `spare` ones."""
+        """Cache blocks for the largest workload, and `spare` ones."""
         return sum(-(-length // block_size) for length in self.cache_lengths) + spare
 
 
@@ -76,8 +76,8 @@ class Server(Protocol):
 
     def load(self, setup: Setup) -> About: ...
 
-    def run(self, load: Load) -> list[Served] | None:
-        """Serve a load; None if the engine cannot take it."""
+    def run(self, workload: Workload) -> list[Served] | None:
+        """Serve a workload; None if the engine cannot take it."""
         ...
 
 
@@ -95,16 +95,16 @@ class Stepping(Protocol):
         ...
 
 
-def drive(engine: Stepping, load: Load) -> list[Served]:
+def drive(engine: Stepping, workload: Workload) -> list[Served]:
     """Submit each request when it comes, and step as long as any is unfinished."""
-    served = [Served(arrival) for arrival in load.arrivals]
+    served = [Served(arrival) for arrival in workload.arrivals]
     coming = deque(range(len(served)))
     running = 0
     start = perf_counter()
     while coming or running:
         while coming and served[coming[0]].arrival <= perf_counter() - start:
             index = coming.popleft()
-            engine.submit(index, load.prompts[index], load.output_tokens)
+            engine.submit(index, workload.prompts[index], workload.output_tokens)
             running += 1
         if not running:
             sleep(max(0.0, served[coming[0]].arrival - (perf_counter() - start)))
@@ -114,7 +114,7 @@ def drive(engine: Stepping, load: Load) -> list[Served]:
         for index, token in news:
             served[index].times.append(now)
             served[index].tokens.append(token)
-            running -= len(served[index].tokens) == load.output_tokens
+            running -= len(served[index].tokens) == workload.output_tokens
     return served
 
 
@@ -139,14 +139,14 @@ def answer(server: Server, commands: Iterable[str], answers: TextIO) -> None:
 def _do(server: Server, command: dict[str, Any]) -> dict[str, Any]:
     if command["do"] == "load":
         return {"about": asdict(server.load(Setup(**command["setup"])))}
-    load = Load.from_json(command["load"])
+    workload = Workload.from_json(command["workload"])
     reset_peak()
-    served = server.run(load)
+    served = server.run(workload)
     if served is None:
         return {"run": None}
     for request in served:
-        if len(request.tokens) != load.output_tokens:
-            raise ValueError(f"{len(request.tokens)} tokens instead of {load.output_tokens}")
+        if len(request.tokens) != workload.output_tokens:
+            raise ValueError(f"{len(request.tokens)} tokens instead of {workload.output_tokens}")
     return {"run": {"requests": [asdict(request) for request in served], "peak_bytes": peak()}}
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.load import Load
 from benchmarks.peers.run import Run
 from benchmarks.peers.serve import About, Setup
+from benchmarks.peers.workload import Workload
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _LOAD_SECONDS = 600.0
@@ -63,9 +63,9 @@ class Worker:
         told = self._ask({"do": "load", "setup": asdict(setup)}, _LOAD_SECONDS)
         return About(**told["about"])
 
-    def run(self, load: Load) -> Run | None:
-        """Serve a load; None if this peer cannot take it."""
-        told = self._ask({"do": "run", "load": asdict(load)}, _RUN_SECONDS)
+    def run(self, workload: Workload) -> Run | None:
+        """Serve a workload; None if this peer cannot take it."""
+        told = self._ask({"do": "run", "workload": asdict(workload)}, _RUN_SECONDS)
         return None if told["run"] is None else Run.from_json(told["run"])
 
     @property

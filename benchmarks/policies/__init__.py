@@ -1,1 +1,1 @@
-"""Every policy on the same loads, simulated at the published scale and run on this machine."""
+"""Every policy on the same workloads, simulated at the published scale and run on this machine."""

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.bench.plots import Chart, to_svg
+from benchmarks.heading import heading
 
 Part = Callable[[argparse.Namespace], dict[str, Chart]]
 
@@ -76,6 +77,7 @@ def main() -> None:
     for part in parts:
         if part not in PARTS:
             parser.error(f"--parts: {part!r} is no part; it must be of {', '.join(PARTS)}")
+    print(heading(), flush=True)
     for part in parts:
         start = time.perf_counter()
         charts = PARTS[part](options)

@@ -10,7 +10,7 @@ from app.bench.plots import Chart, Line
 from app.bench.scripts import Synthetic
 from benchmarks.policies.contenders import POLICIES, Box, Result, largest_batch, measure
 from benchmarks.policies.tables import count, percent, ratio, say, table, title
-from engine.plan import Row
+from engine.batch.plan import Row
 
 SLOTS = 14_336
 PROMPT = 512
@@ -39,7 +39,7 @@ def original_box() -> Box:
     return Box.of("a100-40gb:opt-13b", max_model_len=2048, kv_slots=SLOTS)
 
 
-def load(cap: int) -> Synthetic:
+def workload(cap: int) -> Synthetic:
     """All at once; each request announces the cap."""
     return Synthetic(
         num_prompts=REQUESTS, input_len=Fixed(PROMPT), output_len=Exponential(MEAN, cap)
@@ -56,7 +56,8 @@ def run(seed: int) -> dict[str, Chart]:
         "static is FasterTransformer's scheduling, without the Python of an eager model."
     )
     results = {
-        cap: [measure(p, box.testbed(p), load(cap), seed=seed) for p in POLICIES] for cap in CAPS
+        cap: [measure(p, box.testbed(p), workload(cap), seed=seed) for p in POLICIES]
+        for cap in CAPS
     }
     for cap, its in results.items():
         batch = largest_batch(box.config, PROMPT + cap)

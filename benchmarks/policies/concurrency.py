@@ -10,7 +10,7 @@ from app.bench.scripts import Synthetic
 from benchmarks.policies.burst import MEAN, PROMPT, original_box
 from benchmarks.policies.contenders import POLICIES, Box, Result, measure
 from benchmarks.policies.tables import count, ratio, say, table, title
-from engine.plan import Row
+from engine.batch.plan import Row
 
 CAP = 512
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -28,7 +28,7 @@ def run(seed: int) -> dict[str, Chart]:
     }
 
 
-def load(concurrency: int) -> Synthetic:
+def workload(concurrency: int) -> Synthetic:
     """Enough requests for each place to be filled `ROUNDS` times."""
     return Synthetic(
         num_prompts=max(LEAST_REQUESTS, ROUNDS * concurrency),
@@ -52,7 +52,7 @@ def _throughput(box: Box, seed: int) -> Chart:
     found = {
         policy: [
             steady_throughput(
-                measure(policy, box.testbed(policy), load(n), seed=seed, concurrency=n)
+                measure(policy, box.testbed(policy), workload(n), seed=seed, concurrency=n)
             )
             for n in CONCURRENCIES
         ]
@@ -61,8 +61,8 @@ def _throughput(box: Box, seed: int) -> Chart:
     slots = box.config.num_slots
     table(
         f"Closed loop on {box.name}, {slots:,} token slots: output tok/s with so many requests at "
-        f"a time, {PROMPT} tokens in, {load(1).output_len} out; over the middle half of each run, "
-        "where neither filling nor draining counts",
+        f"a time, {PROMPT} tokens in, {workload(1).output_len} out; over the middle half of each "
+        "run, where neither filling nor draining counts",
         ["policy", *map(str, CONCURRENCIES)],
         [[policy, *map(count, its)] for policy, its in found.items()],
     )

@@ -11,14 +11,14 @@ from app.bench.runs import Plan, run_all
 from app.bench.scripts import Recorded, Synthetic
 from app.bench.setting import Setting
 from app.bench.testbed import Testbed, in_virtual_time
-from engine.config import EngineConfig
-from engine.knobs import Knobs
-from engine.shape import ModelShape
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.telemetry import StepRecord
+from engine.batch.shape import ModelShape
 from engine.simulation.cost import Roofline
 from engine.simulation.devices import Device, named_device
 from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import envelope
-from engine.telemetry import StepRecord
 
 POLICIES = ("static", "dynamic", "orca", "prefill_first", "stall_free")
 PADDED = frozenset({"static", "dynamic"})
@@ -67,7 +67,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One load under one policy.
+    """One workload under one policy.
 
     Attributes:
         bubbles: share of the decode tokens of a padded batch that belong to ended members.
@@ -124,22 +124,22 @@ def knobs_of(policy: str, config: EngineConfig, most_tokens: int, chunk_budget: 
 def measure(
     policy: str,
     testbed: Testbed,
-    load: Synthetic | Recorded,
+    workload: Synthetic | Recorded,
     *,
     seed: int,
     concurrency: int | None = None,
     changes: Mapping[str, object] | None = None,
     chunk_budget: int = 2048,
 ) -> Result:
-    """Run a load under a policy; every policy gets the same requests for the same seed.
+    """Run a workload under a policy; every policy gets the same requests for the same seed.
 
     Args:
         changes: knobs that differ from `knobs_of`.
     """
-    knobs = knobs_of(policy, testbed.config, load.most_tokens, chunk_budget)
+    knobs = knobs_of(policy, testbed.config, workload.most_tokens, chunk_budget)
     knobs = replace(testbed, knobs=knobs).with_knobs(changes or {})
     plan = Plan(
-        load=load,
+        workload=workload,
         settings=[(Setting(policy, {}), knobs)],
         concurrency=concurrency,
         seed=seed,
@@ -148,6 +148,6 @@ def measure(
     tally = Tally()
     (run,) = run_all(plan, testbed, on_record=tally.add)
     # A run that lost requests would look fast.
-    assert run.figures["completed"] == load.num_requests, run.measured.errors
+    assert run.figures["completed"] == workload.num_requests, run.measured.errors
     bubbles = tally.bubbles / max(tally.decodes + tally.bubbles, 1)
     return Result(policy, run.figures, run.measured, bubbles)

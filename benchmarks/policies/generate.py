@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from engine.load import Task
+from engine.driving.traffic import Task
 
 PAD = 0
 
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A load through `generate`."""
+    """A workload through `generate`."""
 
     seconds: float
     batches: list[Batch]
@@ -99,15 +99,22 @@ def without_eos(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def generate(model: PreTrainedModel, tasks: Sequence[Task], batch_size: int) -> Generated:
+def generate(
+    model: PreTrainedModel, tasks: Sequence[Task], batch_size: int, *, to_longest: bool = False
+) -> Generated:
     """Run a burst in batches in the order of arrival, each until its longest has ended. Greedy.
 
     Args:
         model: see `without_eos`.
         tasks: output lengths are their `min_tokens`.
+        to_longest: every batch runs until the longest of all tasks would have ended, as the naive
+            baseline of Anyscale (2023) did (`benchmarks.policies.replay`).
     """
+    longest = max(task.sampling.min_tokens for task in tasks)
     start = time.perf_counter()
-    batches = [_run(model, batch) for batch in _batches(tasks, batch_size)]
+    batches = [
+        _run(model, batch, longest if to_longest else None) for batch in _batches(tasks, batch_size)
+    ]
     return Generated(time.perf_counter() - start, batches)
 
 
@@ -116,15 +123,17 @@ def _batches(tasks: Sequence[Task], size: int) -> Iterator[Sequence[Task]]:
         yield tasks[first : first + size]
 
 
-def _run(model: PreTrainedModel, tasks: Sequence[Task]) -> Batch:
+def _run(model: PreTrainedModel, tasks: Sequence[Task], steps: int | None) -> Batch:
+    """One batch, of so many steps; None: of as many as its longest row has tokens."""
     lengths = [task.sampling.min_tokens for task in tasks]
     prompts = [list(task.prompt_token_ids) for task in tasks]
-    width, most = max(map(len, prompts)), max(lengths)
+    width, most = max(map(len, prompts)), max(lengths) if steps is None else steps
+    ended_at = lengths if steps is None else [most] * len(lengths)
     ids = torch.tensor([[PAD] * (width - len(p)) + p for p in prompts], device=model.device)
     mask = torch.tensor(
         [[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device
     )
-    ends = EndAtLength(width, torch.tensor(lengths, device=model.device))
+    ends = EndAtLength(width, torch.tensor(ended_at, device=model.device))
     with torch.inference_mode():
         output = model.generate(  # type: ignore[operator]
             ids,

@@ -10,7 +10,8 @@ from app.bench.scripts import Synthetic
 from benchmarks.policies.burst import SLOTS, original_box
 from benchmarks.policies.contenders import Box, knobs_of, measure
 from benchmarks.policies.tables import count, percent, say, table, title
-from engine.request import SamplingParams
+from engine.api.client import Submission
+from engine.api.sampling import SamplingParams
 from engine.simulation.cost import Roofline
 from engine.simulation.simulation import build
 
@@ -22,7 +23,7 @@ FROM_MEAN = 300
 SAMPLES, SAMPLED_PROMPT, SAMPLED_OUTPUT = 8, 500, 100
 
 
-def load(mean: int) -> Synthetic:
+def workload(mean: int) -> Synthetic:
     """Half prompt, half output; outputs are announced as four times their mean."""
     half = mean // 2
     return Synthetic(
@@ -36,7 +37,7 @@ def run(seed: int) -> dict[str, Chart]:
     box = original_box()
     title(f"D. KV slots given and not used, simulated: {box.name}, {SLOTS:,} token slots")
     results = {
-        mean: {p: measure(p, box.testbed(p), load(mean), seed=seed) for p in COMPARED}
+        mean: {p: measure(p, box.testbed(p), workload(mean), seed=seed) for p in COMPARED}
         for mean in MEANS
     }
     lengths = {}
@@ -101,7 +102,8 @@ def sample(box: Box, samples: int, prompt: int, output: int, *, fork: bool) -> S
     sampling = SamplingParams(min_tokens=output, max_tokens=output)
     for number in range(samples):
         source = "0" if fork and number else None
-        core.submit(str(number), list(range(prompt)), sampling, fork_of=source)
+        submission = Submission(request_id=str(number), fork_of=source)
+        core.submit(submission, list(range(prompt)), sampling)
     blocks = tokens = ended = 0
     while not core.idle:
         done = core.records.total

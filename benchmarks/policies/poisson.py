@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from app.bench.lengths import Exponential, Uniform
 from app.bench.plots import Chart, Line, cumulative
 from app.bench.scripts import Synthetic
-from app.sweep import Point
+from app.bench.sweep import Point
 from benchmarks.policies.burst import MEAN, SLOTS, original_box
 from benchmarks.policies.contenders import POLICIES, Result, measure
 from benchmarks.policies.tables import percent, ratio, say, table, title
-from engine.telemetry import percentile
+from engine.api.telemetry import percentile
 
 CAP = 1536
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -22,7 +22,7 @@ REQUESTS = 400
 Results = Mapping[float, Mapping[str, Result]]
 
 
-def load(rate: float) -> Synthetic:
+def workload(rate: float) -> Synthetic:
     """Prompts as the latency runs of Anyscale 2023 have them (`random_prompt_lens_mean` and
     `random_prompt_lens_range` of 256 in `benchmark_configs/*_latency`)."""
     return Synthetic(
@@ -34,7 +34,7 @@ def load(rate: float) -> Synthetic:
 
 
 def run(seed: int) -> dict[str, Chart]:
-    box, example = original_box(), load(1.0)
+    box, example = original_box(), workload(1.0)
     title(f"B. Poisson arrivals, simulated: {box.name}, {SLOTS:,} token slots")
     say(
         f"{REQUESTS} requests at each rate, {example.input_len} tokens in, {example.output_len} "
@@ -43,7 +43,7 @@ def run(seed: int) -> dict[str, Chart]:
     )
     results = {
         rate: {
-            p: measure(p, box.testbed(p), load(rate), seed=seed)
+            p: measure(p, box.testbed(p), workload(rate), seed=seed)
             for p in (POLICIES if rate in SHOWN else ("static", *CONTINUOUS))
         }
         for rate in RATES

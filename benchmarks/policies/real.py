@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -15,13 +14,19 @@ from app.bench.plots import Chart, Line
 from app.bench.scripts import Synthetic
 from benchmarks.policies.contenders import POLICIES, Result, largest_batch, measure
 from benchmarks.policies.generate import Generated, generate, without_eos
+from benchmarks.policies.replay import BATCH as NAIVE_BATCH
+from benchmarks.policies.replay import CAP, PUBLISHED
 from benchmarks.policies.tables import count, percent, ratio, say, table, title
+from benchmarks.smoke import device_name
 from benchmarks.smoke import load as load_model
 from benchmarks.testbed import on_this_machine
-from engine.config import EngineConfig
+from engine.api.config import BLOCK_SIZE, EngineConfig
 
+# `generate` as the naive baseline of Anyscale (2023) ran it: batches of 4, each to the longest
+# output of all requests.
+NAIVE = "naive static"
 BASELINE = "generate"
-SYSTEMS = (BASELINE, *POLICIES)
+SYSTEMS = (NAIVE, BASELINE, *POLICIES)
 PROMPTS = Uniform(32, 96)
 MEAN = 32
 CAPS = (8, 32, 128, 384)
@@ -37,6 +42,7 @@ _HEADS = (
     "output tok/s",
     "lowest",
     "highest",
+    f"of {NAIVE}",
     f"of {BASELINE}",
     "of static",
     "KV waste",
@@ -89,14 +95,14 @@ class Sample:
 Samples = Mapping[str, list[Sample]]
 
 
-def load(cap: int, requests: int) -> Synthetic:
+def workload(cap: int, requests: int) -> Synthetic:
     """All at once; each request announces the cap."""
     return Synthetic(num_prompts=requests, input_len=PROMPTS, output_len=Exponential(MEAN, cap))
 
 
 def envelope(device: torch.device) -> EngineConfig:
     return EngineConfig(
-        num_blocks=SLOTS // 16,
+        num_blocks=SLOTS // BLOCK_SIZE,
         max_model_len=MODEL_LENGTH,
         max_num_seqs=MAX_SEQS,
         max_num_batched_tokens=MAX_SEQS * PROMPTS.most,
@@ -111,24 +117,32 @@ def run(model_name: str, rounds: int, seed: int) -> dict[str, Chart]:
     testbed = on_this_machine(model_name, config)
     peer = without_eos(load_model(model_name, device))
     requests = REQUESTS[model_name]
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
-    title(f"E. The burst scaled down, real: {model_name} on {name}, {SLOTS:,} token slots")
+    where = device_name(device)
+    title(f"E. The burst scaled down, real: {model_name} on {where}, {SLOTS:,} token slots")
     say(
         f"{requests} requests at once, {PROMPTS} tokens in, outputs exponential of mean {MEAN} "
         f"cut at a cap, which is what they announce; greedy, bfloat16, {torch.get_num_threads()} "
         f"threads, torch {torch.__version__}. {BASELINE}: transformers {transformers.__version__}, "
         "batches in the order of arrival, padded on the left, each until its longest row has "
-        f"ended. All take turns on the same requests; medians of {rounds} rounds, each with "
+        f"ended. {NAIVE}: the same in batches of {NAIVE_BATCH}, each to the longest output of "
+        "all, as the baseline of the published 23x. All take turns on the same requests; medians "
+        f"of {rounds} rounds, each with "
         "requests of its own. This engine counts padding and bubbles of static and dynamic, and "
         "does not compute them."
     )
 
     def take_turns(cap: int, round_seed: int) -> dict[str, Sample]:
-        burst = load(cap, requests)
+        burst = workload(cap, requests)
         scripts = burst.scripts(testbed.shape.vocab_size, round_seed)
         batch = largest_batch(config, burst.most_tokens)
-        generated = generate(peer, [script.first for script in scripts], batch)
-        samples = {BASELINE: Sample.of_generated(generated)}
+        tasks = [script.first for script in scripts]
+        naive = generate(peer, tasks, NAIVE_BATCH, to_longest=True)
+        generated = generate(peer, tasks, batch)
+        assert naive.output_tokens == generated.output_tokens
+        samples = {
+            NAIVE: Sample.of_generated(naive),
+            BASELINE: Sample.of_generated(generated),
+        }
         for policy in POLICIES:
             result = measure(policy, testbed, burst, seed=round_seed, chunk_budget=CHUNK_BUDGET)
             # The same work, or the rates cannot be compared.
@@ -143,7 +157,7 @@ def run(model_name: str, rounds: int, seed: int) -> dict[str, Chart]:
             for system, sample in take_turns(cap, seed + round_).items():
                 its[system].append(sample)
     for cap, its in results.items():
-        batch = largest_batch(config, load(cap, requests).most_tokens)
+        batch = largest_batch(config, workload(cap, requests).most_tokens)
         table(
             f"cap {cap}: batches of {batch} under {BASELINE}, static and dynamic",
             _HEADS,
@@ -184,6 +198,7 @@ def _row(system: str, its: Samples) -> list[str]:
         f"{median(rates):.1f}",
         f"{min(rates):.1f}",
         f"{max(rates):.1f}",
+        ratio(_over(system, NAIVE, its)),
         ratio(_over(system, BASELINE, its)),
         ratio(_over(system, "static", its)),
         percent(median(wastes)) if wastes else "-",
@@ -202,6 +217,12 @@ def _explain(results: Mapping[int, Samples]) -> None:
         for cap in (low, high)
     ]
     say(f"{says[0][0].upper()}{says[0][1:]}, {says[1]}.")
+    naive = [f"{system} {ratio(_over(system, NAIVE, results[high]))}" for system in PUBLISHED]
+    published = [f"{times:g}x" for times in PUBLISHED.values()]
+    say(
+        f"Over {NAIVE} at cap {high}: {', '.join(naive)}; published at cap {CAP}: "
+        f"{', '.join(published)}, with prompts counted among the tokens."
+    )
     say(
         f"Of static, which leaves its padding and bubbles out here, the ratio is scheduling alone; "
         f"of {BASELINE} it is also what {BASELINE} computes for nothing, and another "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from app.columns import align
+from app.process.columns import align
 
 WIDTH = 100
 

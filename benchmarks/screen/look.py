@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.snapshot import EnginePhase
+from engine.api.status import EnginePhase
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from app import tui
-from app.screens import cadence
-from app.serving import load_model
-from app.settings import Settings, load_settings
-from app.store import Store
+from app.process.serving import load_model
+from app.screens import cadence, tui
+from app.settings.layers import load_settings
+from app.settings.settings import Settings
+from app.store.store import Store
 from benchmarks.screen.look import Look
-from engine.client import ChatMessage, Submission
-from engine.host import EngineHost
-from engine.snapshot import EnginePhase
-from engine.stream import RequestStream
+from engine.api.client import ChatMessage, Submission
+from engine.api.status import EnginePhase
+from engine.api.stream import RequestStream
+from engine.serving.host import EngineHost
 
 
 class Answers:

@@ -1,0 +1,1 @@
+"""The paged KV cache: block pool, prefix index, block tables, and the tensors behind them."""

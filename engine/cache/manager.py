@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from engine.api.config import EngineConfig
+from engine.api.errors import InvalidRequestError
+from engine.api.lifecycle import RequestState
+from engine.batch.request import Request
 from engine.cache.pool import BlockPool
 from engine.cache.prefix import PrefixIndex, block_hash, root_hash
-from engine.config import EngineConfig
-from engine.errors import InvalidRequestError
-from engine.request import Request, RequestState
 
 
 class KVCache:
     """The paged KV cache as the scheduler sees it: block tables over one pool and one index.
 
     Args:
-        key: names model and dtype; roots the prefix hashes.
+        key: a name of model and dtype, from which the prefix hashes start.
     """
 
     def __init__(self, config: EngineConfig, key: str) -> None:
@@ -35,7 +36,8 @@ class KVCache:
     def match(self, request: Request) -> list[int]:
         """The blocks that hold the longest cached prefix of a request's known tokens.
 
-        Never all of them: one token has to run to give logits, so the hit ends before the last.
+        They never hold all of its tokens. One token has to run to give logits, so the hit ends
+        before the last one.
         """
         self._hash_upto(request, request.num_known_tokens)
         blocks = []
@@ -53,7 +55,8 @@ class KVCache:
     def adopt(self, request: Request, hit: list[int]) -> None:
         """Start a request's table with the blocks of its cached prefix.
 
-        They are held before anything is given, since giving may evict what nobody holds.
+        The request holds them before any block is given, because giving may evict a block without
+        holder.
         """
         for block in hit:
             self.pool.share(block, request.ordinal)
@@ -62,9 +65,10 @@ class KVCache:
         request.num_computed_tokens = request.num_committed_tokens = len(hit) * self.block_size
 
     def common(self, request: Request) -> int:
-        """Leading tokens that a request can take over from the live one it is a fork of.
+        """How many leading tokens a request can take over from the live one that it forks.
 
-        Never all of its own: one has to run to give logits. Only those whose step has ended.
+        It never takes over all of its tokens, because one has to run to give logits, and only those
+        whose step has ended.
         """
         source = request.fork_of
         if source is None or source.state is not RequestState.RUNNING:
@@ -78,11 +82,12 @@ class KVCache:
     def fork(self, request: Request, num_tokens: int) -> tuple[int, int] | None:
         """Start a request's table with what `common` found (PagedAttention, SOSP'23, section 4.4).
 
-        Full blocks are shared. The last one, if it is partly filled, is copied, for the request
-        writes into it at once: the copy on write of the paper, at the moment of its first write.
+        Full blocks are shared. The last one, if it is partly filled, is copied, because the request
+        writes into it at once. This is the paper's copy on write, at the moment of the first write.
 
         Returns:
-            (source, target) of the copy, if there is one; its block was seen to by the caller.
+            (source, target) of the copy, if there is one. The caller checked that the pool has a
+            block for it.
         """
         source = request.fork_of
         assert source is not None
@@ -90,10 +95,11 @@ class KVCache:
         for block in source.block_table[:full]:
             self.pool.share(block, request.ordinal)
         request.block_table = source.block_table[:full]
-        # Those that the source has not published yet, this one may.
+        # This request may publish the blocks that the source has not published yet.
         request.num_published = min(full, source.num_published)
         request.num_computed_tokens = num_tokens
-        # What is copied is there when its step has ended: a fork of this one has to wait for it.
+        # The copied tokens are there only when the step that copies them has ended. A fork of this
+        # request has to wait for that.
         request.num_committed_tokens = full * self.block_size
         if not rest:
             return None
@@ -102,17 +108,20 @@ class KVCache:
         return source.block_table[full], copy[0]
 
     def missing(self, request: Request, num_tokens: int) -> int:
-        """Blocks that the table and what is reserved for it lack to hold `num_tokens` tokens."""
+        """Blocks that a request lacks, reserved ones counted, to hold `num_tokens` tokens."""
         held = len(request.block_table) + len(request.reserved_blocks)
         return max(0, -(-num_tokens // self.block_size) - held)
 
     def reserve(self, request: Request, num_tokens: int) -> None:
-        """Set aside what is missing for `num_tokens`; the caller checked that it is there."""
+        """Set aside blocks missing for `num_tokens`; the caller checked that there are enough."""
         blocks = self.pool.give(self.missing(request, num_tokens), request.ordinal, reserve=True)
         request.reserved_blocks = blocks[::-1]
 
     def extend(self, request: Request, num_tokens: int) -> tuple[int, ...]:
-        """Give what the table lacks to hold `num_tokens`; the caller checked that it is there."""
+        """Give the blocks that the table lacks to hold `num_tokens`, reserved ones first.
+
+        The caller checked that the pool has them.
+        """
         count = -(-num_tokens // self.block_size) - len(request.block_table)
         if count <= 0:
             return ()
@@ -127,7 +136,7 @@ class KVCache:
     def publish(self, request: Request, num_tokens: int) -> None:
         """Make the full blocks among the first `num_tokens` tokens findable.
 
-        Called after the forward pass that filled them ran: a block that is found must be filled.
+        Call this after the forward pass that filled them: a block that is found must be filled.
         """
         full = num_tokens // self.block_size
         if full <= request.num_published:
@@ -155,7 +164,7 @@ class KVCache:
             name: for `unpin`; a prefix pinned under it before is let go.
 
         Returns:
-            blocks of the prefix.
+            how many full blocks the prefix has.
 
         Raises:
             InvalidRequestError: a request of the model's length would no longer fit beside what is
@@ -193,7 +202,7 @@ class KVCache:
                     self.pool.unpin(block)
 
     def pins(self) -> list[tuple[str, int, int]]:
-        """Pinned prefixes: (name, blocks, those of them that are computed)."""
+        """The pinned prefixes: (name, number of blocks, how many of them are computed)."""
         return [
             (name, len(hashes), sum(self.index.find(hash) is not None for hash in hashes))
             for name, hashes in self._pins.items()
@@ -205,7 +214,7 @@ class KVCache:
             self._chain(hashes, request.token_ids(len(hashes) * self.block_size, num_tokens))
 
     def _chain(self, hashes: list[bytes], token_ids: Sequence[int]) -> None:
-        """Append the hashes of the full blocks of `token_ids`, which follow those hashed."""
+        """Append the hashes of the full blocks of `token_ids`, which follow the hashed tokens."""
         for start in range(0, len(token_ids) - self.block_size + 1, self.block_size):
             parent = hashes[-1] if hashes else self._root
             hashes.append(block_hash(parent, token_ids[start : start + self.block_size]))

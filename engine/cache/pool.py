@@ -1,12 +1,12 @@
-"""BlockPool: who holds which block of the KV cache. Pure bookkeeping, no tensors."""
+"""BlockPool: who holds which block of the KV cache. It keeps books, and has no tensors."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from engine.snapshot import BlockMap, BlockState
-from engine.telemetry import BlockChange, BlockEvents
+from engine.api.block_map import BlockMap, BlockState, merge_cells
+from engine.api.telemetry import BlockChange, BlockEvents
 
 _FREE, _CACHED, _USED, _SHARED, _RESERVED, _PINNED = (
     ord(state)
@@ -19,18 +19,16 @@ _FREE, _CACHED, _USED, _SHARED, _RESERVED, _PINNED = (
         BlockState.PINNED,
     )
 )
-# Of states that are equally frequent in a cell of the map, the busiest is shown.
-_BUSIEST_FIRST = (_SHARED, _USED, _RESERVED, _PINNED, _CACHED, _FREE)
 
 
 class BlockPool:
     """Blocks with reference counts (PagedAttention, SOSP'23, sections 4.2 and 4.4).
 
     A block is free (blank), cached (no holder, but its content may be found again) or used;
-    `free + cached + used == num_blocks` always. Of the used ones some are shared (several holders)
-    or reserved (held, but not yet to be filled); of the cached ones some are pinned (never
-    evicted). New blocks come from the free ones; when there are none, the cached block that was let
-    go longest ago is evicted.
+    `free + cached + used == num_blocks` always. Some used blocks are shared (several holders) or
+    reserved (held, but not yet to be filled), and some cached blocks are pinned (never evicted).
+    New blocks come from the free ones. When there are none, the cached block that was let go
+    longest ago is evicted.
 
     Args:
         evicted: called with a cached block before it is given anew, to forget what it held.
@@ -39,7 +37,7 @@ class BlockPool:
     def __init__(self, num_blocks: int, evicted: Callable[[int], None]) -> None:
         self.num_blocks = num_blocks
         self._evicted = evicted
-        # A stack: the block freed last is warm in the processor's cache.
+        # This is a stack, because the block freed last is warm in the processor's cache.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._kept = bytearray(num_blocks)
@@ -95,7 +93,7 @@ class BlockPool:
         """Give `count` blocks to sequence `seq`. The caller has checked `num_available`.
 
         Args:
-            reserve: they are for tokens to come; `fill` puts them to use.
+            reserve: the blocks are for tokens still to come; `fill` puts them to use.
         """
         state, change = (_RESERVED, BlockChange.RESERVED) if reserve else (_USED, BlockChange.GIVEN)
         blocks = []
@@ -122,7 +120,7 @@ class BlockPool:
         self._log.append((BlockChange.FILLED, block, self._owners[block]))
 
     def share(self, block: int, seq: int) -> None:
-        """Let `seq` hold a block whose content is kept: one without holder, or held by others."""
+        """Let `seq` hold a block whose content is kept, whether or not others hold it too."""
         state = self._states[block]
         if state in (_CACHED, _PINNED):
             if state == _CACHED:
@@ -137,7 +135,7 @@ class BlockPool:
         self._log.append((BlockChange.SHARED, block, seq))
 
     def keep(self, block: int) -> None:
-        """When its last holder lets go, the block stays cached instead of becoming free."""
+        """Have a block stay cached, instead of becoming free, when its last holder lets go."""
         self._kept[block] = 1
 
     def pin(self, block: int) -> None:
@@ -159,7 +157,7 @@ class BlockPool:
             self._log.append((BlockChange.UNPINNED, block, -1))
 
     def release(self, blocks: Iterable[int], seq: int) -> None:
-        """`seq` lets go of blocks, the first to be evicted first: pass a table in reverse."""
+        """Have `seq` let go of blocks. The first is evicted first, so pass a table in reverse."""
         for block in blocks:
             holders = self._holders.get(block)
             if holders is not None:
@@ -192,23 +190,15 @@ class BlockPool:
         return BlockEvents(log)
 
     def map(self, max_cells: int) -> BlockMap:
-        """The pool in at most `max_cells` cells.
-
-        Slices and counts run in C: 2,000 cells over 200,000 blocks take 2 ms.
-        """
-        per_cell = max(1, -(-self.num_blocks // max_cells))
-        letters = bytearray()
-        owners = []
-        for start in range(0, self.num_blocks, per_cell):
-            cell = self._states[start : start + per_cell]
-            state = cell[0] if per_cell == 1 else max(_BUSIEST_FIRST, key=cell.count)
-            letters.append(state)
-            owners.append(self._owners[start + cell.find(state)])
+        """The pool in at most `max_cells` cells."""
+        per_cell, states, owners = merge_cells(
+            self._states.decode("ascii"), self._owners, max_cells
+        )
         return BlockMap(
             num_blocks=self.num_blocks,
             blocks_per_cell=per_cell,
-            states=letters.decode("ascii"),
-            owners=tuple(owners),
+            states=states,
+            owners=owners,
             free=self.num_free,
             cached=self.num_cached,
             used=self.num_used,

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 
 def root_hash(key: str) -> bytes:
-    """Where every chain starts. `key` names all that the cache's content depends on but the tokens:
-    model, dtype, salt."""
+    """The hash at which every chain starts. `key` names all that the cache's content depends on
+    except the tokens: model, dtype, salt."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """Hash of a full block: of its tokens and, by its parent's hash, of all tokens before it.
 
-    SHA-256 over the ids as 32-bit integers: equal hashes mean equal prefixes, so tokens need not be
-    compared, and nobody can craft a collision that reads another user's cache.
+    It is the SHA-256 of the ids as 32-bit integers. Equal hashes mean equal prefixes, so tokens
+    need not be compared, and nobody can craft a collision that reads another user's cache.
     """
     return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()
 
@@ -33,7 +33,7 @@ class PrefixIndex:
         return len(self._blocks)
 
     def find(self, hash: bytes) -> int | None:
-        """The block that ends this prefix."""
+        """The block that ends this prefix; None if there is none."""
         return self._blocks.get(hash)
 
     def add(self, hash: bytes, block: int) -> bool:

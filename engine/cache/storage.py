@@ -18,7 +18,7 @@ class CacheShape:
     """What a cache holds, whatever its layout.
 
     Attributes:
-        block_size: token slots a block.
+        block_size: token slots in a block.
         head_dim, value_dim: length of a key and of a value of one head.
     """
 
@@ -49,8 +49,9 @@ class KVStorage(ABC):
         self, shape: CacheShape, key_block: tuple[int, ...], value_block: tuple[int, ...]
     ) -> None:
         self.shape = shape
-        # One allocation for all layers: a copy of blocks is one operation, not one a layer. Left as
-        # it comes: zeroing 1.6 GB took 4.5 s at start, and a block is cleared when it is given.
+        # All layers are in one allocation, so that a copy of blocks is one operation, not one for
+        # each layer. The memory is left as it comes: zeroing 1.6 GB took 4.5 s at start, and a
+        # block is cleared when it is given.
         self._all_keys, self._all_values = (
             torch.empty(
                 shape.num_layers, shape.num_blocks, *block, dtype=shape.dtype, device=shape.device
@@ -86,7 +87,7 @@ class KVStorage(ABC):
 
 
 class TokenStorage(KVStorage):
-    """A token's heads lie beside each other, as the model computes them.
+    """Storage in which a token's heads lie beside each other, as the model computes them.
 
     Attributes:
         keys: for each layer, [num_blocks, block_size, num_kv_heads, head_dim].
@@ -113,7 +114,9 @@ class TokenStorage(KVStorage):
 
 
 class UnitStorage(KVStorage):
-    """A block of one head is a unit that vectors and tiles read as it lies (kernels.hpp, `Cache`).
+    """Storage in which a block of one head is a unit that vectors and tiles read as it lies.
+
+    `Cache` in kernels.hpp has the layout.
 
     Attributes:
         keys: for each layer, [num_blocks, num_kv_heads, key unit].
@@ -131,7 +134,7 @@ class UnitStorage(KVStorage):
             (shape.num_kv_heads, native.key_unit(self.DTYPES[shape.dtype], shape.head_dim)),
             (shape.num_kv_heads, native.value_unit(shape.value_dim)),
         )
-        # Blocks are read in any order, which small pages make many TLB misses.
+        # Blocks are read in any order, which causes many TLB misses with small pages.
         native.advise_huge(self._all_keys)
         native.advise_huge(self._all_values)
 

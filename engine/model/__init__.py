@@ -1,0 +1,1 @@
+"""From a name to logits and tokens: registry, loader, gate, memory plan, runner, sampler."""

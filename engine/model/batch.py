@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.config import EngineConfig
+from engine.api.config import EngineConfig
+from engine.batch.plan import NewSequence, Row
 from engine.model.attention.base import IntArray
-from engine.plan import NewSequence, Row
 
 
 @dataclass(frozen=True, slots=True)

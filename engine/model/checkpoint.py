@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ModelError
+from engine.api.errors import ModelError
+from engine.model.files import INDEX_BYTES, check_file, parse_json, read_json
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -33,6 +34,8 @@ _ITEM_BYTES = {
 }
 _FLOATS = ("F16", "BF16", "F32", "F64")
 _MAX_HEADER_BYTES = 100_000_000  # as safetensors itself allows
+_MAX_AXES = 64  # as torch allows
+_MAX_ELEMENTS = (1 << 63) - 1  # of one tensor, as torch counts them; no side is longer either
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,11 @@ class Checkpoint:
         return sum(tensor.num_bytes for tensor in self.tensors)
 
     @property
+    def num_elements(self) -> int:
+        """Numbers of all tensors."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    @property
     def dtype(self) -> str:
         """Type of the largest part of the floating-point weights, as torch names it."""
         sizes: dict[str, int] = {}
@@ -92,7 +100,7 @@ def has_weights(folder: Path) -> bool:
     """Whether the folder holds a configuration and all safetensors files that it needs."""
     try:
         return (folder / CONFIG_FILE).is_file() and all(f.is_file() for f in _weight_files(folder))
-    except ModelError:
+    except (ModelError, OSError):
         return False
 
 
@@ -120,9 +128,9 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 def _weight_files(folder: Path) -> tuple[Path, ...]:
     """The files that transformers would read: one file goes before an index."""
-    if (folder / SINGLE_FILE).is_file():
+    if (folder / SINGLE_FILE).exists():
         return (folder / SINGLE_FILE,)
-    if (folder / INDEX_FILE).is_file():
+    if (folder / INDEX_FILE).exists():
         return tuple(sorted(set(_index(folder).values())))
     others = sorted(
         p.name for kind in ("*.bin", "*.gguf", "*.pt", "*.pth") for p in folder.glob(kind)
@@ -138,12 +146,12 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 def _index(folder: Path) -> dict[str, Path]:
     """Tensor name to shard; empty where one file holds all."""
     path = folder / INDEX_FILE
-    if (folder / SINGLE_FILE).is_file() or not path.is_file():
+    if (folder / SINGLE_FILE).exists() or not path.exists():
         return {}
+    weight_map = (read_json(path, INDEX_BYTES) or {}).get("weight_map")
     try:
-        weight_map = json.loads(path.read_bytes())["weight_map"]
-        shards = {str(name): str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        shards = {str(name): str(file) for name, file in weight_map.items()}  # type: ignore[union-attr]
+    except AttributeError:
         raise ModelError(f"{path} is broken: it has no weight_map from tensors to files") from None
     for file in shards.values():
         if Path(file).name != file:
@@ -154,7 +162,7 @@ def _index(folder: Path) -> dict[str, Path]:
 def _read_header(file: Path) -> tuple[bytes, list[StoredTensor]]:
     """A file's header and its tensors. Format: u64 length, JSON, then the tensors' bytes."""
     try:
-        size = file.stat().st_size
+        size = check_file(file)
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > min(size - 8, _MAX_HEADER_BYTES):
@@ -164,31 +172,58 @@ def _read_header(file: Path) -> tuple[bytes, list[StoredTensor]]:
         raise ModelError(f"{file} is missing; {INDEX_FILE} says it holds weights") from None
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from None
-    start = 8 + length
     try:
-        entries = json.loads(header)
+        entries = parse_json(header)
         entries.pop("__metadata__", None)
-        stored = [_stored_tensor(name, file, start, entry) for name, entry in entries.items()]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, KeyError):
         raise ModelError(f"{file} is corrupt: its header is no safetensors header") from None
-    end = max((tensor.offset + tensor.num_bytes for tensor in stored), default=start)
-    if size < end:
-        raise ModelError(f"{file} is truncated: its header describes {end} bytes, it has {size}")
-    if size > end:
-        raise ModelError(f"{file} is corrupt: its header describes {end} bytes, it has {size}")
+    stored = [_stored_tensor(name, file, 8 + length, entry) for name, entry in entries.items()]
+    _check_layout(file, 8 + length, size, stored)
     return header, stored
 
 
-def _stored_tensor(name: str, file: Path, start: int, entry: dict[str, Any]) -> StoredTensor:
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+def _check_layout(file: Path, start: int, size: int, stored: list[StoredTensor]) -> None:
+    """Check that the tensors fill the file from `start` on, each byte once."""
+    end = max((tensor.offset + tensor.num_bytes for tensor in stored), default=start)
+    if size != end:
+        fault = "truncated" if size < end else "corrupt"
+        raise ModelError(f"{file} is {fault}: its header describes {end} bytes, it has {size}")
+    at, before = start, "its header"
+    for tensor in sorted(stored, key=lambda one: (one.offset, one.num_bytes)):
+        if tensor.offset != at:
+            fault = "overlaps" if tensor.offset < at else "leaves a hole behind"
+            raise ModelError(
+                f"{file} is corrupt: {tensor.name} begins at byte {tensor.offset} and {fault} "
+                f"{before}, which ends at {at}"
+            )
+        at, before = at + tensor.num_bytes, tensor.name
+
+
+def _stored_tensor(name: str, file: Path, start: int, entry: Any) -> StoredTensor:
+    """A tensor as its header's entry describes it; the entry is checked here, alone."""
+
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        dtype = shape = begin = end = None
+    if not isinstance(dtype, str) or not isinstance(shape, list):
+        raise ModelError(f"{file} is corrupt: {name} has no dtype, shape and two data_offsets")
     if dtype not in _ITEM_BYTES:
         raise ModelError(
             f"{file} stores {name} as {dtype}; supported are {', '.join(_ITEM_BYTES)}, "
             f"so a quantized checkpoint is not"
         )
-    begin, end = offsets
-    if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)):
-        raise ValueError
-    if end - begin != math.prod(shape) * _ITEM_BYTES[dtype]:
-        raise ValueError
+    what = f"{file} is corrupt: {name} has the shape {reprlib.repr(shape)}"
+    if len(shape) > _MAX_AXES:
+        raise ModelError(f"{what}; it must have {_MAX_AXES} sides at most")
+    if not all(type(n) is int and 0 <= n <= _MAX_ELEMENTS for n in (begin, end, *shape)):
+        raise ModelError(
+            f"{what} at {reprlib.repr([begin, end])}; sides and offsets must be from 0 to 2^63 - 1"
+        )
+    # Empty sides count as one: torch multiplies the others all the same, to find its strides.
+    if math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
+        raise ModelError(f"{what}; its sides must make 2^63 - 1 at most")
+    needed = math.prod(shape) * _ITEM_BYTES[dtype]
+    if end - begin != needed:
+        raise ModelError(f"{what} in {dtype}, {needed} bytes; its offsets leave {end - begin}")
     return StoredTensor(name, file, dtype, tuple(shape), start + begin, end - begin)

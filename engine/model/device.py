@@ -5,8 +5,8 @@ from __future__ import annotations
 import psutil
 import torch
 
-from engine.config import DTYPES
-from engine.errors import InvalidConfigError
+from engine.api.config import DTYPES
+from engine.api.errors import InvalidConfigError
 
 # Host memory is shared with whatever else runs; a GPU in a GPU box is ours.
 _HOST_SHARE = 0.75

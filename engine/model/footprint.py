@@ -12,7 +12,7 @@ from types import ModuleType
 
 import torch
 
-from engine.errors import ModelError
+from engine.api.errors import ModelError
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds

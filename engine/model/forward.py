@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from engine.api.config import EngineConfig
+from engine.api.errors import ModelError
+from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage
-from engine.config import EngineConfig
-from engine.errors import ModelError
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import ATTENTION_NAME
@@ -19,7 +20,7 @@ from engine.model.attention.torch_backend import TorchAttention
 from engine.model.batch import PackedStep
 from engine.model.program.forward import make_program
 from engine.model.program.read import UnreadableError
-from engine.shape import ModelShape
+from engine.model.unofficial import attention_in_force
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class ModuleForward:
 
     def __init__(self, model: PreTrainedModel, backend: AttentionBackend) -> None:
         model.set_attn_implementation(ATTENTION_NAME)
-        if model.config._attn_implementation != ATTENTION_NAME:
+        if attention_in_force(model) != ATTENTION_NAME:
             raise ModelError(f"{type(model).__name__} does not let its attention be chosen")
         self._model = model
         self._backend = backend

@@ -11,19 +11,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from engine.config import EngineConfig
-from engine.errors import ModelError
+from engine.api.config import EngineConfig
+from engine.api.errors import ModelError, cause_of
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan
+from engine.batch.shape import ModelShape
 from engine.model.device import is_out_of_memory
 from engine.model.forward import Forward, make_forward
 from engine.model.program.verify import MismatchError
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.plan import NewSequence, Row, StepPlan
-from engine.request import SamplingParams
-from engine.shape import ModelShape
+from engine.model.unofficial import keeps_state, lets_attention_be_replaced
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +75,9 @@ def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         raise ModelError(
             f"{config.architectures[0]} is not supported: its causal language model would be {name}"
         )
-    if model_class._is_stateful:
+    if keeps_state(model_class):
         raise ModelError(f"{name} is not supported: it keeps a recurrent state")
-    if (
-        not model_class._supports_attention_backend
-        or not model_class._can_set_attn_implementation()
-    ):
+    if not lets_attention_be_replaced(model_class):
         raise ModelError(f"{name} is not supported: its attention cannot be replaced")
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(_LAYER_TYPES))
     if others:
@@ -147,8 +150,9 @@ def _compared(
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ModelError(f"{name} is not supported: its self-test failed ({reason})") from error
+        raise ModelError(
+            f"{name} is not supported: its self-test failed ({cause_of(error)})"
+        ) from error
     if not all(math.isfinite(difference) for difference in differences):
         raise ModelError(f"{name} gives logits that are not finite in {model.dtype}")
     exact = model.dtype == torch.float32
@@ -194,14 +198,15 @@ def _miniature(model: PreTrainedModel) -> tuple[PreTrainedModel, ModelShape]:
     name = type(model).__name__
     try:
         config = _miniature_config(model.config)
-        model_class: Any = type(model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            small = model_class._from_config(config, dtype=torch.float32).to(model.device).eval()
+            auto: Any = AutoModelForCausalLM
+            small = auto.from_config(config, trust_remote_code=False, dtype=torch.float32)
+            small = small.to(model.device).eval()
     except Exception as error:
         raise ModelError(
             f"{name} is not supported: no small model of its class can be built to test it "
-            f"({error})"
+            f"({cause_of(error)})"
         ) from error
     return small, trace(type(model), config, torch.float32).shape
 

@@ -11,10 +11,10 @@ from huggingface_hub import constants, hf_hub_download, model_info, try_to_load_
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from engine.errors import ModelError
-from engine.loading import Progress
+from engine.api.errors import ModelError
 from engine.model.memory import show_bytes
 from engine.model.meter import Meter
+from engine.serving.loading import Progress
 
 # In the top folder only, where no copies of the weights in other formats lie; Mistral keeps one
 # there too, by the name of consolidated.safetensors.

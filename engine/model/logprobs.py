@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.logprobs import TokenLogprobs
+from engine.api.logprobs import TokenLogprobs
 
 IntArray = npt.NDArray[np.int64]
 

@@ -6,14 +6,13 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.client import LoadRequest
-from engine.config import EngineConfig
-from engine.errors import InvalidConfigError, ModelError
-from engine.knobs import Knobs
-from engine.shape import ModelShape
+from engine.api.client import LoadRequest
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.errors import InvalidConfigError, ModelError
+from engine.api.knobs import Knobs
+from engine.batch.shape import ModelShape
 
 _DEFAULTS = EngineConfig(num_blocks=1, max_model_len=1)
-_BLOCK_SIZE = _DEFAULTS.block_size
 # A pool that holds less than this is of no use to a chat.
 _MIN_TOKENS = 256
 # Bounds on the pool of a host, where other programs live too: sequences of full length, as many as
@@ -90,63 +89,92 @@ def plan_memory(
     """
     _check_positive(request)
     _check_length(request, needs)
-    max_num_seqs, max_num_batched_tokens = _largest_batch(request)
-    block_bytes = needs.shape.kv_bytes_per_token * _BLOCK_SIZE
-
-    def largest(length: int) -> LargestStep:
-        return LargestStep(seqs=max_num_seqs, tokens=max_num_batched_tokens, longest=length)
-
-    def loading(length: int) -> int:
-        return needs.weight_bytes + footprint.load_bytes(needs, largest(length))
-
-    def serving(length: int, num_blocks: int) -> int:
-        step = footprint.step_bytes(needs, largest(length))
-        return needs.weight_bytes + step + num_blocks * block_bytes
-
-    def total(length: int, num_blocks: int) -> int:
-        return max(loading(length), serving(length, num_blocks))
-
-    num_blocks = _given_blocks(request, block_bytes)
+    seqs, tokens = _largest_batch(request)
+    uses = _Uses(needs, footprint, seqs, tokens)
+    num_blocks = _given_blocks(request, uses.block_bytes)
+    longest = _longest(request, needs)
     if num_blocks is not None:
         budget = free
-        length = min(_longest(request, needs), num_blocks * _BLOCK_SIZE)
+        length = min(longest, num_blocks * BLOCK_SIZE)
     else:
         budget = int(free * share)
-        longest = _longest(request, needs)
-        most = max_num_seqs * _blocks(longest)
-        if device == "cpu":
-            most = min(most, _HOST_SEQS * _blocks(longest), _HOST_POOL_BYTES // block_bytes)
-        if request.max_model_len is None:
-            lengths = range(1, min(longest, most * _BLOCK_SIZE) + 1)
-            fits = bisect_right(lengths, budget, key=lambda n: total(n, _blocks(n)))
-            length = max(fits, min(longest, _MIN_TOKENS))
-        else:
-            length = request.max_model_len
-        spare = (budget - serving(length, 0)) // block_bytes
+        most = _most_blocks(longest, seqs, uses.block_bytes, device)
+        length = request.max_model_len or _longest_that_fits(uses, longest, most, budget)
+        spare = (budget - uses.serving(length, 0)) // uses.block_bytes
         num_blocks = max(_blocks(length), min(most, spare))
-    needed = total(length, num_blocks)
-    if needed > budget:
-        if needed == loading(length):
-            parts = f" and {show_bytes(needed - needs.weight_bytes)} to load them"
-        else:
-            step = serving(length, 0) - needs.weight_bytes
-            parts = (
-                f", largest step {show_bytes(step)} and a cache of {num_blocks * _BLOCK_SIZE} "
-                f"tokens {show_bytes(num_blocks * block_bytes)}"
-            )
+    if uses.total(length, num_blocks) > budget:
         raise ModelError(
-            f"{needs.name} does not fit on {device}: weights {show_bytes(needs.weight_bytes)}"
-            f"{parts} make {show_bytes(needed)}; of {show_bytes(free)} free, {show_bytes(budget)} "
-            "may be used"
+            f"{needs.name} does not fit on {device}: {uses.told(length, num_blocks)}; of "
+            f"{show_bytes(free)} free, {show_bytes(budget)} may be used"
         )
     return EngineConfig(
         num_blocks=num_blocks,
         max_model_len=length,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
         dtype=dtype,
         device=device,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """Bytes that a model takes with sequences of some length.
+
+    Attributes:
+        seqs, tokens: of the largest step.
+    """
+
+    needs: MemoryNeeds
+    footprint: Footprint
+    seqs: int
+    tokens: int
+
+    @property
+    def block_bytes(self) -> int:
+        return self.needs.shape.kv_bytes_per_token * BLOCK_SIZE
+
+    def loading(self, length: int) -> int:
+        load = self.footprint.load_bytes(self.needs, self._largest(length))
+        return self.needs.weight_bytes + load
+
+    def serving(self, length: int, num_blocks: int) -> int:
+        step = self.footprint.step_bytes(self.needs, self._largest(length))
+        return self.needs.weight_bytes + step + num_blocks * self.block_bytes
+
+    def total(self, length: int, num_blocks: int) -> int:
+        """The most at any time: there is no pool yet while the weights are loaded."""
+        return max(self.loading(length), self.serving(length, num_blocks))
+
+    def told(self, length: int, num_blocks: int) -> str:
+        """What makes the total, as a clause."""
+        needed, weights = self.total(length, num_blocks), self.needs.weight_bytes
+        if needed == self.loading(length):
+            parts = f" and {show_bytes(needed - weights)} to load them"
+        else:
+            parts = (
+                f", largest step {show_bytes(self.serving(length, 0) - weights)} and a cache of "
+                f"{num_blocks * BLOCK_SIZE} tokens {show_bytes(num_blocks * self.block_bytes)}"
+            )
+        return f"weights {show_bytes(weights)}{parts} make {show_bytes(needed)}"
+
+    def _largest(self, length: int) -> LargestStep:
+        return LargestStep(seqs=self.seqs, tokens=self.tokens, longest=length)
+
+
+def _most_blocks(longest: int, seqs: int, block_bytes: int, device: str) -> int:
+    """Blocks that a pool is given at most, whatever is free."""
+    most = seqs * _blocks(longest)
+    if device == "cpu":
+        most = min(most, _HOST_SEQS * _blocks(longest), _HOST_POOL_BYTES // block_bytes)
+    return most
+
+
+def _longest_that_fits(uses: _Uses, longest: int, most: int, budget: int) -> int:
+    """The longest sequence that a pool of its length fits for; too long where none is of use."""
+    lengths = range(1, min(longest, most * BLOCK_SIZE) + 1)
+    fits = bisect_right(lengths, budget, key=lambda n: uses.total(n, _blocks(n)))
+    return max(fits, min(longest, _MIN_TOKENS))
 
 
 def show_bytes(count: int) -> str:
@@ -175,13 +203,13 @@ def _given_blocks(request: LoadRequest, block_bytes: int) -> int | None:
         if num_blocks < 1:
             raise InvalidConfigError(
                 f"kv_memory is {request.kv_memory} bytes; it must be at least {block_bytes}, a "
-                f"block of {_BLOCK_SIZE} tokens",
+                f"block of {BLOCK_SIZE} tokens",
                 "kv_memory",
             )
-    if num_blocks is not None and (request.max_model_len or 0) > num_blocks * _BLOCK_SIZE:
+    if num_blocks is not None and (request.max_model_len or 0) > num_blocks * BLOCK_SIZE:
         raise InvalidConfigError(
             f"max_model_len is {request.max_model_len}; a pool of {num_blocks} blocks allows 1 to "
-            f"{num_blocks * _BLOCK_SIZE}",
+            f"{num_blocks * BLOCK_SIZE}",
             "max_model_len",
         )
     return num_blocks
@@ -220,4 +248,4 @@ def _check_length(request: LoadRequest, needs: MemoryNeeds) -> None:
 
 
 def _blocks(tokens: int) -> int:
-    return -(-tokens // _BLOCK_SIZE)
+    return -(-tokens // BLOCK_SIZE)

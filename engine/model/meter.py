@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from engine.loading import Progress
+from engine.serving.loading import Progress
 
 
 class Meter:

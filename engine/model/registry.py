@@ -13,10 +13,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from engine.api.errors import EngineError, InvalidConfigError, ModelError
+from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
-from engine.errors import EngineError, InvalidConfigError, ModelError
 from engine.model.checkpoint import CONFIG_FILE, has_weights
-from engine.request import SamplingParams
+from engine.model.files import REGISTRY_BYTES, read_file
 
 BUILTIN = "builtin"
 
@@ -41,7 +42,7 @@ class ModelEntry:
         hub_id: its owner/name on the Hugging Face hub, unless it is a folder.
         dtype: as torch names it; `auto` leaves it to the machine, and to the checkpoint on a GPU.
         context_length: most tokens of one sequence; None is the model's own limit.
-        sampling: recommended parameters by name (`engine.request.SamplingParams`).
+        sampling: recommended parameters by name (`engine.api.sampling.SamplingParams`).
         memory_share: of free device memory; None leaves it to the kind of device.
     """
 
@@ -81,19 +82,24 @@ class Registry:
         """Read a registry; None is the one that ships.
 
         Raises:
-            InvalidConfigError: the file is missing, no TOML, or a table holds a wrong key or value.
+            InvalidConfigError: the file is missing, no regular file of a sane size, no TOML, or a
+                table holds a wrong key or value.
         """
         path = _shipped() if path is None else Path(path).expanduser()
         try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
+            tables = tomllib.loads(read_file(path, REGISTRY_BYTES).decode())
+        except FileNotFoundError as error:
             raise InvalidConfigError(f"{path}: {error.strerror}", "models_file") from None
+        except ModelError as error:
+            raise InvalidConfigError(error.message, "models_file") from None
         except UnicodeDecodeError as error:
             raise InvalidConfigError(
                 f"{path} is not UTF-8: {error.reason}", "models_file"
             ) from None
         except tomllib.TOMLDecodeError as error:
             raise InvalidConfigError(f"{path} is no TOML: {error}", "models_file") from None
+        except RecursionError:
+            raise InvalidConfigError(f"{path} is nested too deeply", "models_file") from None
         return Registry({n: _entry(n, table, path) for n, table in tables.items()}, path)
 
     def find(self, model: str) -> ModelEntry:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from engine.errors import ModelError
+from engine.api.errors import ModelError
 
 
 def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig
+from engine.api.config import EngineConfig
+from engine.api.telemetry import PhaseTimes
+from engine.batch.plan import StepPlan, StepResult
+from engine.batch.shape import ModelShape
 from engine.model.batch import Batch, PackedStep
 from engine.model.forward import Forward, cache_shape
 from engine.model.sampler import Sampled, Sampler
-from engine.plan import PhaseTimes, StepPlan, StepResult
-from engine.shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class _Handle:
 
 
 class TorchRunner:
-    """An `engine.plan.Runner`: forward pass in `submit`, sampling in `result`, one step at a time.
+    """A `Runner` (`engine.batch.plan`): the forward pass in `submit`, sampling in `result`, one
+    step at a time.
 
     Args:
         forward: the model. From now on it computes for this runner only, for it writes to the

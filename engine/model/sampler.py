@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.logprobs import TokenLogprobs
+from engine.api.logprobs import TokenLogprobs
+from engine.batch.plan import NewSequence
 from engine.model.draw import Draw, Filters, draw_on
 from engine.model.logprobs import RawLogprobs
-from engine.plan import NewSequence
 
 IntArray = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Chooses tokens by `engine.request.SamplingParams`, for sequences at fixed batch indices.
+    """Chooses tokens by `engine.api.sampling.SamplingParams`, for sequences at fixed batch indices.
 
     In this order: logit_bias; repetition, frequency and presence penalty; suppressed tokens; then,
     unless the temperature is 0, which takes the likeliest: temperature, top_k, top_p, min_p, and

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from engine.errors import ModelError
+from engine.api.errors import ModelError, cause_of
+from engine.batch.shape import ModelShape
 from engine.model.attention.base import StepContext
 from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.attention.params import AttentionParams
 from engine.model.rope import freeze_rope
-from engine.shape import ModelShape
 
 _EXPERTS = re.compile(r"\.experts\.")
 
@@ -28,10 +29,12 @@ class TracedModel:
 
     Attributes:
         layer_width: most numbers that one token has between two operators of a layer.
+        num_elements: of all parameters and buffers.
     """
 
     shape: ModelShape
     layer_width: int
+    num_elements: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,11 @@ class _Recorder:
         self.kv_shapes[layer] = (key.shape[1], key.shape[2], value.shape[2])
 
     def attend(
-        self, query: Tensor, layer: int, context: StepContext, *, window: int | None, **_: Any
+        self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
         num_kv_heads, head_dim, value_dim = self.kv_shapes[layer]
         self.calls[layer] = _AttentionCall(
-            query.shape[1], num_kv_heads, head_dim, value_dim, window
+            query.shape[1], num_kv_heads, head_dim, value_dim, params.window
         )
         return query.new_empty(query.shape[0], query.shape[1], value_dim)
 
@@ -81,15 +84,16 @@ def trace(
     config = copy.deepcopy(config)
     try:
         with torch.device("meta"):
-            untyped: Any = model_class
-            model = untyped._from_config(
+            auto: Any = AutoModelForCausalLM
+            model = auto.from_config(
                 config,
+                trust_remote_code=False,
                 attn_implementation=ATTENTION_NAME,
                 # The other implementations look at which experts were chosen.
                 experts_implementation="batched_mm",
             ).eval()
     except Exception as error:
-        raise ModelError(f"{name} cannot be built from its config: {_first_line(error)}") from error
+        raise ModelError(f"{name} cannot be built from its config: {cause_of(error)}") from error
     freeze_rope(model, max_model_len=1)
     recorder = _Recorder()
     try:
@@ -106,9 +110,14 @@ def trace(
         raise ModelError(f"{name} is not supported: {error.message}") from None
     except Exception as error:
         raise ModelError(
-            f"{name} is not supported: its forward pass cannot be traced ({_first_line(error)})"
+            f"{name} is not supported: its forward pass cannot be traced ({cause_of(error)})"
         ) from error
-    return TracedModel(_shape(model, dtype, recorder.calls), _layer_width(model))
+    held = (*model.parameters(), *model.buffers())
+    return TracedModel(
+        _shape(model, dtype, recorder.calls),
+        _layer_width(model),
+        sum(tensor.numel() for tensor in held),
+    )
 
 
 def _context(recorder: Any) -> StepContext:
@@ -140,6 +149,11 @@ def _shape(
             "blocks serves all layers"
         )
     num_heads, num_kv_heads, head_dim, value_dim = heads.pop()
+    if num_heads % num_kv_heads:
+        raise ModelError(
+            f"{name} is not supported: its {num_heads} attention heads cannot share {num_kv_heads} "
+            "heads of keys and values evenly"
+        )
     return ModelShape(
         num_params=sum(parameter.numel() for parameter in model.parameters()),
         num_active_params=_num_active_params(model),
@@ -197,7 +211,3 @@ def _experts(config: Any) -> tuple[int, int]:
         if chosen and number:
             return int(chosen), int(number)
     return 1, 1
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

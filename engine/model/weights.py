@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from engine.errors import ModelError
-from engine.loading import Progress
+from engine.api.errors import ModelError, cause_of
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.checkpoint import Checkpoint, StoredTensor
 from engine.model.device import is_out_of_memory
 from engine.model.meter import Meter
+from engine.serving.loading import Progress
 
 _TORCH_DTYPES = {
     "BOOL": torch.bool,
@@ -70,9 +70,8 @@ def load_weights(
     except Exception as error:
         if meter.interrupted or is_out_of_memory(error):
             raise
-        reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"the weights in {checkpoint.folder} cannot be loaded: {reason}"
+            f"the weights in {checkpoint.folder} cannot be loaded: {cause_of(error)}"
         ) from error
     for name, stored, wanted in sorted(info["mismatched_keys"]):
         raise ModelError(

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from types import ModuleType
 
-from engine.errors import InvalidConfigError
+from engine.api.errors import InvalidConfigError
 
 VARIABLE = "BATCHDECK_KERNELS"
 LEVELS = ("amx", "avx512", "avx2")

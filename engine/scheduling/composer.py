@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import RequestState
+from engine.api.waiting import Cause, Wait
+from engine.batch.plan import Row
+from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.knobs import Knobs
-from engine.plan import Row
-from engine.request import Request, RequestState
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
 
-# The last of the running by this key loses its blocks; ties go to the latest arrival.
+# The running request with the largest key loses its blocks; of equals, the latest arrival does.
 _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
     "lowest_priority": lambda request: (-request.priority, request.ordinal),
     "latest": lambda request: (0, request.ordinal),
@@ -27,7 +29,7 @@ class Books:
 
     Attributes:
         running: requests that hold a slot, in the order of admission.
-        groups: those of them that were started together.
+        groups: running requests that were started together.
         copies: (source, target) blocks that the next plan copies first, by the target's request.
     """
 
@@ -49,9 +51,9 @@ class StepComposer:
         admitted: requests that got a slot in this step.
         preempted: requests that lost their blocks in this step.
         stranded: requests that cannot get a block though nobody else holds one.
-        held: why the head of the queue was not admitted, or the policy did not try.
-        wake_at: when it wants a step though nothing else happens by then, if it does.
-        arrived: requests queued since the policy's last step; before its first, all that wait.
+        wait: why the head of the queue was not admitted, or why the policy did not try to.
+        wake_at: when the policy wants a step even if nothing else happens by then; None if never.
+        arrived: requests queued since the policy's last step; at its first step, all that wait.
     """
 
     def __init__(self, knobs: Knobs, books: Books, now: float = 0.0) -> None:
@@ -62,7 +64,7 @@ class StepComposer:
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
         self.stranded: list[Request] = []
-        self.held = ""
+        self.wait: Wait | None = None
         self.wake_at: float | None = None
         self.arrived: Sequence[Request] = ()
         self._books = books
@@ -72,7 +74,7 @@ class StepComposer:
 
     @property
     def running(self) -> Sequence[Request]:
-        """Requests that hold a slot, in the order of admission; changed as one comes or goes."""
+        """Requests that hold a slot, in the order of admission; a view, which changes with them."""
         return self._books.running
 
     @property
@@ -85,7 +87,7 @@ class StepComposer:
         return len(self._books.waiting)
 
     def waiting(self, count: int) -> list[Request]:
-        """The next `count` of the queue, in order."""
+        """The next `count` requests of the queue, in order."""
         return self._books.waiting.head(count)
 
     @property
@@ -100,12 +102,12 @@ class StepComposer:
         return max(self.knobs.max_num_seqs - taken, 0)
 
     def limit_budget(self, tokens: int) -> None:
-        """Give this step fewer tokens than the knob allows; before anything is planned."""
+        """Give this step fewer tokens than the knob allows; call it before anything is planned."""
         self.budget = self.max_budget = max(0, min(tokens, self.knobs.max_num_batched_tokens))
 
-    def hold(self, reason: str) -> None:
+    def hold(self, wait: Wait) -> None:
         """Say why the policy does not try to admit: the head of the queue shows it."""
-        self.held = reason
+        self.wait = wait
 
     def wake(self, moment: float) -> None:
         """Ask for a step at this time on the engine's clock, if none comes before."""
@@ -114,14 +116,13 @@ class StepComposer:
     def schedule(self, request: Request, limit: int | None = None) -> int:
         """Plan up to `limit` tokens of a running request; returns how many.
 
-        Takes the blocks it needs, if the pool is empty from preempted requests: those that the knob
-        `victim` names first, which may be this request itself.
+        The blocks that they need come from the pool. While it has too few, running requests are
+        preempted. The knob `victim` says which goes first, and it may be this request itself.
         """
         if request.state is not RequestState.RUNNING or not request.wants_tokens:
             return 0
         start = request.num_computed_tokens
-        gap = request.num_tokens - start
-        count = min(gap, self.budget)
+        count = min(request.num_tokens - start, self.budget)
         if limit is not None:
             count = min(count, limit)
         if count <= 0:
@@ -136,9 +137,9 @@ class StepComposer:
             if self._promised is not None:
                 self._promised -= missing
             new_blocks = cache.extend(request, end)
-        prefill = gap > 1 or request.num_tokens == request.num_prompt_tokens
+        samples = end == request.num_tokens
         self.rows[request] = Row(
-            request.ordinal, start, count, new_blocks, end == request.num_tokens, prefill
+            request.ordinal, start, count, new_blocks, samples, request.is_prefill
         )
         self.budget -= count
         return count
@@ -166,28 +167,28 @@ class StepComposer:
         whole: bool = False,
         reserve: bool = False,
     ) -> bool:
-        """Give a waiting request a slot, what is cached of it and its first tokens.
+        """Give a waiting request a slot, the blocks that are cached of it, and its first tokens.
 
         Args:
             limit: most tokens in this step; 0 gives it its slot and blocks only.
-            whole: admit it only if its prompt is computed in this step, unless no step with these
-                decodes would hold it: then it runs in chunks.
+            whole: admit it only if its whole prompt is computed in this step. A prompt that no step
+                with these decodes could hold is admitted all the same, and runs in chunks.
             reserve: set blocks aside for all the tokens that it may ever have (Orca, OSDI'22,
                 section 4.2).
 
         Returns:
-            whether it was admitted; if not, `held` says why. One that does not wait is not.
+            whether it was admitted; if not, `wait` says why. A request that does not wait is not
+            admitted either, and leaves `wait` as it was.
         """
         if request.state not in (RequestState.WAITING, RequestState.PREEMPTED):
             return False
         hit = self._hit(request)
-        # A copied block and the row that goes on in it belong to one plan: they may fail together.
+        # A copied block and the row that goes on in it belong to one plan, because that plan may
+        # fail. So a request that gets no tokens in this step gets no copy.
         tokens = limit is None or limit > 0
         common = self._common(request, hit) if tokens else 0
-        self.held = self._obstacle(
-            request, hit, common, tokens=tokens, whole=whole, reserve=reserve
-        )
-        if self.held:
+        self.wait = self._wait_of(request, hit, common, tokens=tokens, whole=whole, reserve=reserve)
+        if self.wait is not None:
             return False
         self._books.waiting.remove(request)
         if not request.num_preemptions:
@@ -210,14 +211,22 @@ class StepComposer:
         return True
 
     def start_group(self, members: Sequence[Request]) -> None:
-        """Bind requests admitted in this step together: slots and blocks stay until all end."""
+        """Bind requests admitted in this step: they keep slots and blocks until all have ended."""
         self._books.groups.start(members)
 
-    def obstacle(self, request: Request) -> str:
-        """Why a waiting request cannot be admitted now; empty if it can be."""
+    def halt(self, request: Request) -> Wait | None:
+        """Why a pause or a drain keeps a waiting request out; None if neither does."""
+        if self.knobs.paused:
+            return Wait(Cause.PAUSED)
+        if self.knobs.draining and request.state is not RequestState.PREEMPTED:
+            return Wait(Cause.DRAINING)
+        return None
+
+    def wait_of(self, request: Request) -> Wait | None:
+        """Why a waiting request cannot be admitted now; None if it can be."""
         hit = self._hit(request)
         common = self._common(request, hit)
-        return self._obstacle(request, hit, common, tokens=True, whole=False, reserve=False)
+        return self._wait_of(request, hit, common, tokens=True, whole=False, reserve=False)
 
     def num_cached(self, request: Request) -> int:
         """Tokens of a waiting request that it would not have to compute if it were admitted now."""
@@ -229,7 +238,7 @@ class StepComposer:
         row = self.rows.get(request)
         return row is not None and row.samples
 
-    def _obstacle(
+    def _wait_of(
         self,
         request: Request,
         hit: list[int],
@@ -238,43 +247,38 @@ class StepComposer:
         tokens: bool,
         whole: bool,
         reserve: bool,
-    ) -> str:
-        knobs, pool = self.knobs, self._cache.pool
-        if knobs.paused:
-            return "paused"
-        if knobs.draining and request.state is not RequestState.PREEMPTED:
-            return "draining: nothing new is admitted"
+    ) -> Wait | None:
+        if (halt := self.halt(request)) is not None:
+            return halt
         if request.num_in_flight:
-            return "its last step is still running"
+            return Wait(Cause.LAST_STEP)
         if self.preempted:
-            return "the pool just ran out of blocks"
+            return Wait(Cause.PREEMPTION)
         if not self.num_slots:
             taken = len(self.running) + self._books.groups.num_parked
-            return f"no slot: {taken} of {knobs.max_num_seqs} are taken"
+            return Wait(Cause.SLOT, (taken, self.knobs.max_num_seqs))
         if tokens and self.budget <= 0:
-            return f"no budget: the step's {self.max_budget} tokens are given"
+            return Wait(Cause.BUDGET, (self.max_budget,))
         source = request.fork_of
         if tokens and source is not None and source.state is RequestState.RUNNING:
             prompt = min(source.num_prompt_tokens, request.num_known_tokens - 1)
             waits = source.num_committed_tokens < prompt
             if waits and source.token_ids(0, prompt) == request.token_ids(0, prompt):
-                return f"the prompt it forks from, of {source.request_id}, is being computed"
+                return Wait(Cause.FORK, of=source.request_id)
         if whole:
             count = request.num_tokens - (common or len(hit) * self._cache.block_size)
             decodes = sum(not row.prefill for row in self.rows.values())
             if self.budget < count <= self.max_budget - decodes:
-                return f"no budget: its {count} tokens run whole, {self.budget} are left"
-        # The whole prompt must fit beside what half-computed prompts still need: two of them could
-        # otherwise hold all blocks and neither end.
+                return Wait(Cause.WHOLE_PROMPT, (count, self.budget))
+        # The whole prompt must fit beside what half-computed prompts still need. Otherwise two of
+        # them could hold all blocks, and neither would end.
         need = self._cache.blocks_for(request.max_tokens if reserve else request.num_tokens)
         need -= common // self._cache.block_size if common else len(hit)
         kept = self._watermark if self.running else 0
         free = self._cache.num_obtainable([] if common else hit) - self._promised_blocks() - kept
         if need > free:
-            return (
-                f"no blocks: it needs {need}, {max(free, 0)} of {pool.num_blocks} are free for it"
-            )
-        return ""
+            return Wait(Cause.BLOCKS, (need, max(free, 0), self._cache.pool.num_blocks))
+        return None
 
     def _promised_blocks(self) -> int:
         """Blocks that running requests still need for the tokens they have."""
@@ -287,7 +291,7 @@ class StepComposer:
         return self._cache.match(request) if self.knobs.prefix_caching else []
 
     def _common(self, request: Request, hit: list[int]) -> int:
-        """Tokens to take over from the request it is a fork of, if they are more than the hit's."""
+        """Tokens to take over from the request that it forks; 0 if the hit has as many."""
         if request.fork_of is None:
             return 0
         common = self._cache.common(request)
@@ -296,8 +300,8 @@ class StepComposer:
     def preempt(self, victim: Request) -> None:
         """Take a running request's slot, blocks and row; what it computed is computed again.
 
-        Recomputation (PagedAttention, SOSP'23, section 4.5): its tokens are kept and run as one
-        prompt when it is admitted again, as the head of its order.
+        This is recomputation (PagedAttention, SOSP'23, section 4.5). The request keeps its tokens
+        and its arrival. The tokens run as one prompt when it is admitted again.
         """
         row = self.rows.pop(victim, None)
         if row is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 
-from engine.knobs import Knobs, parse_weights
-from engine.request import Request
+from engine.api.knobs import Knobs, parse_weights
+from engine.batch.request import Request
 from engine.scheduling.queue import Fcfs, WaitingQueue
 
-# What a token costs (VTC, section 3.1): an output token takes a step of its own.
+# What a token costs (VTC, section 3.1). An output token costs more: it takes a step of its own.
 PROMPT_TOKEN = 1.0
 OUTPUT_TOKEN = 2.0
 
@@ -22,13 +22,13 @@ _Rank = tuple[float, int, str]
 class Fair(WaitingQueue):
     """Virtual token counters: next is the oldest request of the user served least.
 
-    Sheng et al., OSDI'24, Algorithm 2. A prompt is charged when its request is first admitted, each
-    output token when it is planned, both over the user's weight. A user who comes back is lifted to
-    the least counter of those who wait, so that idleness saves up no credit. While two users wait
-    all the time, what they were served differs by at most
+    This is Algorithm 2 of Sheng et al., OSDI'24. A prompt is charged when its request is first
+    admitted, and each output token when it is planned. Both are divided by the user's weight. A
+    user who comes back is lifted to the least counter of those who wait, so that idleness saves up
+    no credit. While two users wait all the time, what they were served differs by at most
     2 * max(PROMPT_TOKEN * longest prompt, OUTPUT_TOKEN * largest batch in tokens) (Theorem 4.4).
 
-    Preempted requests go first: their user was charged for the prompt already.
+    Preempted requests go first, because their user was charged for the prompt already.
     """
 
     name = "fair"
@@ -40,8 +40,8 @@ class Fair(WaitingQueue):
         self._preempted = Fcfs(knobs)
         self._users: dict[str, Fcfs] = {}
         self._served: dict[str, float] = {}
-        # A heap, of at least one rank for each user who waits. Ranks only grow, so that one that is
-        # out of date is too small, and corrected when it comes to the top.
+        # This heap has at least one rank for each user who waits. Ranks only grow, so a rank that
+        # is out of date is too small, and is corrected when it comes to the top.
         self._ranks: list[_Rank] = []
         self._num_waiting = 0
         self._last_left = ""
@@ -87,7 +87,7 @@ class Fair(WaitingQueue):
         return self._users[least[0][2]].first() if least else None
 
     def head(self, count: int) -> list[Request]:
-        """The next `count`, if nothing but their prompts is served meanwhile."""
+        """The next `count` requests, if nothing but their prompts is served meanwhile."""
         if count < 1:
             return []
         requests = self._preempted.head(count)
@@ -112,7 +112,7 @@ class Fair(WaitingQueue):
             self._charge(request, OUTPUT_TOKEN)
 
     def resume(self, before: Fair) -> None:
-        """Go on with the counters of a queue with other weights, once all that wait are here."""
+        """Take over the counters of the queue before. Its requests must have been pushed here."""
         self._served = dict(before._served)
         self._last_left = before._last_left
         self._rank_all()
@@ -124,12 +124,12 @@ class Fair(WaitingQueue):
         self._served[user] += cost / self._weight(request)
 
     def _floor(self) -> float:
-        """What a user who comes is lifted to."""
+        """The counter that a user who comes is lifted to."""
         least = self._least(1)
         return least[0][0] if least else self._served.get(self._last_left, 0.0)
 
     def _least(self, count: int) -> list[_Rank]:
-        """The ranks of the `count` users served least, of equals whose request came first."""
+        """The ranks of the `count` users served least; of equals, the earliest request leads."""
         least: list[_Rank] = []
         while self._ranks and len(least) < count:
             rank = self._ranks[0]
@@ -139,7 +139,8 @@ class Fair(WaitingQueue):
                 heapq.heapreplace(self._ranks, current)
                 continue
             heapq.heappop(self._ranks)
-            if current is not None and rank not in least[-1:]:  # Who came back has two.
+            # A user who came back has two ranks.
+            if current is not None and rank not in least[-1:]:
                 least.append(rank)
         for rank in least:
             heapq.heappush(self._ranks, rank)
@@ -155,7 +156,7 @@ class Fair(WaitingQueue):
         heapq.heapify(self._ranks)
 
     def _prune(self) -> None:
-        """Forget users who are not here and would be lifted anyway: anybody may name a user."""
+        """Forget users who do not wait and would be lifted anyway: anybody may make up users."""
         if len(self._served) > 2 * len(self._users) + _REMEMBERED:
             floor = self._floor()
             self._served = {

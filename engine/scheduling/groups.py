@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.plan import Row
-from engine.request import Request
+from engine.batch.plan import Row
+from engine.batch.request import Request
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +25,7 @@ class Group:
 
 
 class Groups:
-    """The request-level batches that run. One at a time, but for a change of policy."""
+    """The request-level batches that run. There is one at a time, except after a policy change."""
 
     def __init__(self) -> None:
         self._groups: list[Group] = []
@@ -51,9 +51,9 @@ class Groups:
             self._of[request] = group
 
     def leave(self, request: Request, blocks: list[int]) -> list[tuple[int, list[int]]]:
-        """A running request ended: (sequence, blocks) that are free now.
+        """Take out a running request that ended; returns (sequence, blocks) that are free now.
 
-        A member's wait in the group for its last one.
+        The blocks of a member stay with its group until the last member has ended.
         """
         group = self._of.pop(request, None)
         if group is None:
@@ -63,8 +63,9 @@ class Groups:
         return self._dissolve(group)
 
     def drop(self, request: Request) -> list[tuple[int, list[int]]]:
-        """A running request was preempted and is a member no more: what is free now but for its own
-        blocks, which the caller has.
+        """Take out a running request that was preempted; returns (sequence, blocks) free now.
+
+        Its own blocks are not among them: the caller has those.
         """
         group = self._of.pop(request, None)
         if group is None:
@@ -75,8 +76,8 @@ class Groups:
     def padding(self, rows: Mapping[Request, Row]) -> tuple[Row, ...]:
         """What padded batches would compute for nothing beside these rows.
 
-        Prompts are filled up on the left to the longest, once, with their first tokens; a member
-        that has ended goes on, one token a step, as long as the others.
+        A prompt is padded on the left to the length of the longest, once, in the step of its first
+        tokens. A member that has ended goes on, one token a step, as long as the others decode.
         """
         padding: list[Row] = []
         for group in self._groups:
@@ -95,7 +96,7 @@ class Groups:
         return tuple(padding)
 
     def _dissolve(self, group: Group) -> list[tuple[int, list[int]]]:
-        """Blocks of a group that nobody of runs any more."""
+        """End a group if no member runs any more; returns its members' (sequence, blocks) then."""
         if group.live:
             return []
         self._groups.remove(group)

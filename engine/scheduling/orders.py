@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.knobs import Knobs
+from engine.api.knobs import Knobs
 from engine.scheduling.fair import Fair
 from engine.scheduling.queue import Fcfs, Priority, Shortest, WaitingQueue
 
@@ -12,9 +12,9 @@ ORDERS: dict[str, type[WaitingQueue]] = {
 
 
 def reorder(knobs: Knobs, before: WaitingQueue) -> WaitingQueue:
-    """The queue that the knobs ask for, with all that wait in the one before."""
+    """The queue that the knobs ask for, with all requests of the queue before."""
     queue = ORDERS[knobs.order](knobs)
-    # By arrival, so that a fair order meets its users in the order in which they came.
+    # Requests go in by arrival, so that a fair order meets its users in the order they came.
     for request in sorted(before, key=lambda request: request.ordinal):
         queue.push(request)
     if isinstance(queue, Fair) and isinstance(before, Fair):

@@ -1,12 +1,12 @@
-"""Policy: who gets how many tokens in a step. One file each; this is what they have in common."""
+"""Policy: who gets how many tokens in a step. Each has a file; this is what they have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from engine.api.telemetry import StepRecord
 from engine.scheduling.composer import StepComposer
-from engine.telemetry import StepRecord
 
 
 class Policy(ABC):
@@ -15,11 +15,11 @@ class Policy(ABC):
     Blocks, preemption, watermark, slots and the queue's order are the composer's; a policy only
     chooses who gets how many tokens, by calling `step.schedule` and `step.admit`. It lives until
     another policy is chosen, and may keep what it needs from step to step. Requests that were
-    admitted under another one are among `step.running`, and are its to serve.
+    admitted under another policy are among `step.running`, and this one has to serve them.
 
     Attributes:
         name: as the `policy` knob names it.
-        uses: knobs that act under some policies only, and under this one.
+        uses: those knobs that act under this policy but not under every one.
     """
 
     name: ClassVar[str]
@@ -30,4 +30,4 @@ class Policy(ABC):
         """Choose the rows of the next step."""
 
     def observe(self, record: StepRecord) -> None:  # noqa: B027  # most learn nothing
-        """A step has ended; what it took, for policies that learn."""
+        """Take in the record of a step that has ended; for policies that learn."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import ClassVar
 
-from engine.knobs import Knobs
-from engine.request import Request
+from engine.api.knobs import Knobs
+from engine.batch.request import Request
 
 Key = tuple[float, float]
 Place = tuple[bool, Key, int]
@@ -21,7 +21,7 @@ _TOKENS_PER_AGE = 1000
 class WaitingQueue(ABC):
     """Requests in the order in which they are to be admitted.
 
-    While the engine drains, preempted ones come before all, for nothing else is admitted.
+    While the engine drains, preempted requests come first, because no other is admitted.
 
     Attributes:
         name: as the `order` knob names it.
@@ -39,7 +39,7 @@ class WaitingQueue(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Request]:
-        """All that wait, in no order that means anything."""
+        """All requests that wait, in no particular order."""
 
     @abstractmethod
     def push(self, request: Request) -> None: ...
@@ -54,25 +54,25 @@ class WaitingQueue(ABC):
 
     @abstractmethod
     def first(self) -> Request | None:
-        """The one that is next."""
+        """The request that is next; None if none waits."""
 
     @abstractmethod
     def head(self, count: int) -> list[Request]:
-        """The next `count`, in order."""
+        """The next `count` requests, in order."""
 
     def admitted(self, request: Request) -> None:  # noqa: B027  # most orders keep no books
-        """A request got its first slot; for orders that account for service."""
+        """Note that a request got its first slot; for orders that account for service."""
 
     def served(self, requests: Iterable[Request]) -> None:  # noqa: B027
-        """Each of these gets an output token; for orders that account for service."""
+        """Note that each of these gets an output token; for orders that account for service."""
 
 
 class SortedQueue(WaitingQueue):
-    """A queue whose order two requests never change by themselves while both wait.
+    """A queue in which the order of two requests never changes by itself while both wait.
 
-    A sorted list whose head is an index: taking the first costs nothing, and an arrival goes to the
-    end. In the middle, one of 1,000,000 (all that `queue_limit` allows) takes 0.5 ms, one of 1,000
-    a microsecond.
+    It is a sorted list whose head is an index: taking the first request costs nothing, and an
+    arrival goes to the end. Putting a request in the middle, or taking it from there, takes 0.5 ms
+    among 1,000,000 (the most that `queue_limit` allows) and a microsecond among 1,000.
     """
 
     def __init__(self, knobs: Knobs) -> None:
@@ -82,7 +82,7 @@ class SortedQueue(WaitingQueue):
 
     @abstractmethod
     def key(self, request: Request) -> Key:
-        """Smaller goes first; ties go to the earlier arrival."""
+        """The smaller key goes first; of equals, the earlier arrival does."""
 
     def __len__(self) -> int:
         return len(self._entries) - self._start
@@ -136,8 +136,9 @@ class Fcfs(SortedQueue):
 class Priority(SortedQueue):
     """Larger priorities first, and first come, first served within one.
 
-    With ageing, waiting for `ageing` seconds is worth one level, so that nothing starves. All age
-    alike, so the order of two never changes: it is that of arrival - priority * ageing.
+    With ageing, waiting for `ageing` seconds is worth one level, so that nothing starves. All
+    requests age alike, so the order of two never changes: it is that of
+    arrival - priority * ageing.
     """
 
     name = "priority"
@@ -155,7 +156,7 @@ class Priority(SortedQueue):
 
 
 class Shortest(SortedQueue):
-    """Shortest prompt first; preempted requests before all, for their blocks were taken.
+    """Shortest prompt first. Preempted requests go before all, because their blocks were taken.
 
     With ageing, waiting for `ageing` seconds is worth 1,000 tokens, so that nothing starves.
     """

@@ -1,4 +1,4 @@
-"""Reclaim: takes blocks back, those of a step in flight only when it has ended."""
+"""Reclaim: takes blocks back. Those of a step in flight are taken back when it has ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reclaim:
         return sum(len(blocks) for _step, _seq, blocks in self._pending)
 
     def pending_tables(self) -> list[tuple[int, list[int]]]:
-        """(sequence, blocks) that wait, for checking the books."""
+        """(sequence, blocks) that wait for a step; for checking the books."""
         return [(seq, blocks) for _step, seq, blocks in self._pending]
 
     def step_begins(self, step: int, seqs: Collection[int]) -> None:
@@ -39,7 +39,7 @@ class Reclaim:
             self._cache.pool.release(blocks, seq)
 
     def free(self, seq: int, blocks: list[int]) -> None:
-        """Release a sequence's blocks, now or when the last plan in flight that has it ended."""
+        """Release a sequence's blocks: now, or once the last plan in flight that has it ended."""
         last = max((s for s, seqs in self._in_flight.items() if seq in seqs), default=0)
         if last:
             self._pending.append((last, seq, blocks))

@@ -4,63 +4,41 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import KNOB_SPECS, Knobs
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.telemetry import StepRecord
+from engine.api.waiting import Cause, Wait
+from engine.batch.plan import NewSequence, Row, StepPlan
+from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.knobs import KNOB_SPECS, Knobs, KnobValue
-from engine.plan import NewSequence, Row, StepPlan
-from engine.request import FinishReason, Request, RequestState
 from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder
+from engine.scheduling.planned import Planned
 from engine.scheduling.policies import DEFAULT, POLICIES
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
-from engine.telemetry import StepRecord
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan and the requests behind it.
-
-    Attributes:
-        requests: one for each row.
-        epochs: each request's `num_preemptions` when planned; a later one has another block table.
-        admitted: requests that got a slot.
-        preempted: requests that lost theirs since the plan before.
-        prefix_queried_tokens, prefix_hit_tokens: of requests admitted for the first time.
-        budget: tokens that the policy let the step have.
-        given_slots, unused_slots: as `engine.telemetry.StepRecord` has them.
-    """
-
-    plan: StepPlan
-    requests: tuple[Request, ...]
-    epochs: tuple[int, ...]
-    admitted: tuple[Request, ...]
-    preempted: tuple[Request, ...]
-    prefix_queried_tokens: int
-    prefix_hit_tokens: int
-    budget: int
-    given_slots: int
-    unused_slots: int
-
-
 class Scheduler:
-    """Requests in, plans out, tokens back in. Pure Python: knows no model and reads no clock.
+    """Takes requests in, gives plans out and takes tokens in. It knows no model and reads no clock.
 
     Attributes:
         running: requests that hold a slot, in the order of admission.
-        waiting_reason: why the head of the queue waits, as of the last plan.
-        wake_at: when the policy wants a plan though nothing else happens by then; None if never.
+        head_wait: why the head of the queue waits, as of the last plan; None if nobody waits.
+        wake_at: when the policy wants a plan even if nothing else happens by then; None if never.
         step: number of the last step planned.
     """
 
     def __init__(self, cache: KVCache, knobs: Knobs) -> None:
         self.cache = cache
         self.running: list[Request] = []
-        self.waiting_reason = ""
+        self.head_wait: Wait | None = None
         self.wake_at: float | None = None
         self.step = 0
         self._reclaim = Reclaim(cache)
@@ -76,7 +54,7 @@ class Scheduler:
         self._stranded: list[Request] = []
         try:
             self._policy = POLICIES[knobs.policy]()
-        except Exception:  # The first step tries again, and says so.
+        except Exception:  # The first step tries again, and reports what is raised.
             self._policy = POLICIES[DEFAULT]()
         self._failure = ""
         self._ordered_by = knobs
@@ -90,7 +68,8 @@ class Scheduler:
         """Queue a request."""
         self.waiting.push(request)
         self._arrived.append(request)
-        if len(self._arrived) > 2 * len(self.waiting) + 1000:  # Paused, and most have left.
+        # In a pause nobody takes these, and most may have left the queue meanwhile.
+        if len(self._arrived) > 2 * len(self.waiting) + 1000:
             self._arrived = [r for r in self._arrived if r.state is RequestState.WAITING]
 
     def set_priority(self, request: Request, priority: int) -> None:
@@ -118,10 +97,10 @@ class Scheduler:
                     self._arrived = sorted(self.waiting, key=lambda request: request.ordinal)
                 composer.arrived, self._arrived = self._arrived, []
                 self._policy.compose(composer)
-            except Exception as error:  # What it planned so far is whole.
+            except Exception as error:  # What the policy planned so far can be carried out.
                 self._policy_failed(knobs.policy, error)
         head = self.waiting.first()
-        self.waiting_reason = self._reason(composer, head) if head else ""
+        self.head_wait = self._why(composer, head) if head else None
         self.wake_at = composer.wake_at
         if composer.preempted:
             self._forget(composer.preempted)
@@ -131,7 +110,7 @@ class Scheduler:
         return self._freeze(composer) if composer.rows else None
 
     def observe(self, record: StepRecord) -> None:
-        """Tell the policy what a step took."""
+        """Give the policy the record of a step that has ended."""
         try:
             self._policy.observe(record)
         except Exception as error:
@@ -148,7 +127,7 @@ class Scheduler:
         self._failure = f"{type(error).__name__}: {error}"
 
     def _follow_order(self, knobs: Knobs) -> None:
-        """Take up another order, or that of a drain."""
+        """Sort the queue anew if a knob that decides its order has changed."""
         if knobs is self._ordered_by:
             return
         used = ("order", "draining", *ORDERS[knobs.order].uses)
@@ -156,13 +135,14 @@ class Scheduler:
             self._books.waiting = reorder(knobs, self.waiting)
         self._ordered_by = knobs
 
-    def _reason(self, composer: StepComposer, head: Request) -> str:
+    def _why(self, composer: StepComposer, head: Request) -> Wait:
         """Why the head of the queue waits."""
-        if composer.knobs.paused:
-            return "paused"
-        if composer.knobs.draining and head.state is not RequestState.PREEMPTED:
-            return composer.obstacle(head)
-        return composer.held or composer.obstacle(head) or f"held by {self._policy.name}"
+        return (
+            composer.halt(head)
+            or composer.wait
+            or composer.wait_of(head)
+            or Wait(Cause.POLICY, of=f"held by {self._policy.name}")
+        )
 
     def take_stranded(self) -> list[Request]:
         """Requests that need a block though nobody else holds one: they can only be ended."""
@@ -170,14 +150,14 @@ class Scheduler:
         return stranded
 
     def take_back(self, planned: Planned) -> None:
-        """A step failed: the tokens that its rows were to sample will not come."""
+        """Take in that a step failed: the tokens that its rows were to sample will not come."""
         self._reclaim.step_ended(planned.plan.step)
         for request, row in zip(planned.requests, planned.plan.rows, strict=True):
             request.num_in_flight -= row.samples
             request.num_tokens -= row.samples
 
     def end_step(self, planned: Planned, *, publish: bool) -> None:
-        """A step's tokens are in: publish the blocks it filled, free those that waited for it."""
+        """Take in that a step ended: publish blocks it filled, free those that waited for it."""
         size, running = self.cache.block_size, RequestState.RUNNING
         for request, epoch, row in zip(
             planned.requests, planned.epochs, planned.plan.rows, strict=True
@@ -237,12 +217,9 @@ class Scheduler:
             notes["draining"] = (True, f"{len(self.running)} still run")
         return notes
 
-    def wait_reason(self, request: Request, position: int) -> str:
-        """Why a request at `position` of the queue waits."""
-        if position == 0:
-            return self.waiting_reason or "it is next"
-        reason = self.waiting_reason
-        return f"behind {position}: {reason}" if reason else f"behind {position}"
+    def wait_at(self, position: int) -> Wait:
+        """Why a request at `position` of the queue, from 0, waits."""
+        return replace(self.head_wait or Wait(Cause.NEXT), ahead=position)
 
     def check(self) -> None:
         """Compare the pool's books with the block tables.
@@ -265,7 +242,7 @@ class Scheduler:
     def _freeze(self, composer: StepComposer) -> Planned:
         self.step += 1
         queried = hits = 0
-        # Some may have come in an earlier step that ran nothing, and have gone since.
+        # Some may have been admitted in an earlier plan that ran nothing, and have gone since.
         running = RequestState.RUNNING
         admitted = tuple(dict.fromkeys(r for r in self._admitted if r.state is running))
         self._admitted = []
@@ -301,7 +278,7 @@ class Scheduler:
         seqs.update(r.fork_of.ordinal for r in self._books.copies if r.fork_of is not None)
         self._books.copies.clear()
         for request in composer.admitted:
-            request.fork_of = None  # It has what it could take, and its source may go.
+            request.fork_of = None  # It has taken what it could, so its source may go.
         self._reclaim.step_begins(plan.step, seqs)
         given, unused = self._slots()
         return Planned(
@@ -318,9 +295,9 @@ class Scheduler:
         )
 
     def _slots(self) -> tuple[int, int]:
-        """Token slots of used blocks, and those of them without a token that anybody needs.
+        """Token slots of used blocks, and how many of them hold no token that anybody needs.
 
-        A shared block is full, so what a request has not filled yet is its alone.
+        A shared block is full, so a slot that a request has not filled yet belongs to it alone.
         """
         size = self.cache.block_size
         unused = sum(
@@ -330,7 +307,7 @@ class Scheduler:
             ]
         )
         kept = self._groups.parked_tables() + self._reclaim.pending_tables()
-        if kept:  # Of requests that have ended: nobody needs what no running one shares.
+        if kept:  # Their owners do not run: nobody needs a block that no running request shares.
             needed = {block for request in self.running for block in request.block_table}
             unused += size * len({b for _seq, blocks in kept for b in blocks} - needed)
         return self.cache.pool.num_used * size, unused

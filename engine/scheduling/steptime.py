@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Tokens from which a step may grow steeper: from reading weights to arithmetic. The crossing is at
-# 175 tokens for OPT-13B on an A100, at 258 for Llama-8B on an H100, at 353 for Qwen-0.5B on an L4.
+# Numbers of tokens from which step time may grow more steeply, as arithmetic overtakes the reading
+# of weights. This happens at 175 tokens for OPT-13B on an A100, at 258 for Llama-8B on an H100, and
+# at 353 for Qwen-0.5B on an L4.
 _KNOTS = (128, 256, 512)
 _READY_STEPS = 8
 _FORGETTING = 1 / 256
@@ -14,9 +15,11 @@ _FORGETTING = 1 / 256
 _TUNING = 3.0
 _PASSES = 2
 _FIRST_SCALE = 0.1
-# Keeps steps that are predicted exactly from making every other one an outlier.
+# The usual residual is never taken as less than this. Otherwise a run of exactly predicted steps
+# would make an outlier of every other step.
 _LEAST_SCALE = 0.01
-# Of the measurement; keeps the weight of a step finite.
+# A prediction is never taken as less than this share of the measurement. This keeps the weight of a
+# step finite.
 _LEAST_SHARE = 1e-3
 _SCALE_RATE = 1 / 8
 
@@ -25,8 +28,8 @@ class Work(NamedTuple):
     """Size of a step.
 
     Attributes:
-        tokens: computed.
-        rows: sequences.
+        tokens: how many are computed.
+        rows: how many sequences they belong to.
         read: tokens of context that its decodes read.
         attended: pairs of a query and a key of its prompts.
     """
@@ -38,12 +41,12 @@ class Work(NamedTuple):
 
     @staticmethod
     def of_decodes(positions: Sequence[int]) -> Work:
-        """A step of decodes, of the tokens at these positions."""
+        """The work of a step that decodes one token at each of these positions."""
         count = len(positions)
         return Work(count, count, sum(positions) + count)
 
     def prefill(self, start: int, count: int) -> Work:
-        """With one more prompt, of which tokens [start, start + count) are computed."""
+        """This work and one more prompt, of which tokens [start, start + count) are computed."""
         tokens, rows, read, attended = self
         pairs = count * (2 * start + count + 1) // 2
         return Work(tokens + count, rows + 1, read, attended + pairs)
@@ -54,19 +57,20 @@ class StepTime:
 
         t = a0 + a1 n + sum_k a_k max(n - knot_k, 0) + b rows + c read + d attended
 
-    n are the tokens. Convex in n, as a roofline is, so that it goes on with the last slope seen.
-    The coefficients minimise the exponentially weighted sum of squared relative errors, from normal
-    equations kept over the steps and solved by coordinate descent from where they were, which moves
-    nothing that the recent steps say nothing about. Two guards:
+    n is the number of tokens. The function is convex in n, as a roofline is, so that it goes on
+    with the last slope seen. The coefficients minimise the exponentially weighted sum of squared
+    relative errors. They come from normal equations that are kept over the steps and solved by
+    coordinate descent. The descent starts from the coefficients before, so it moves nothing that
+    the recent steps say nothing about. Two guards:
 
-    - An outlier of relative residual r weighs min(1, 3 s / |r|), s the usual |r| (Huber, "Robust
-      Estimation of a Location Parameter", 1964).
-    - The past is forgotten at the rate 1/256 + s^2 a step: slowly while predictions hold, in a
-      few steps when the machine has become another one.
+    - An outlier of relative residual r weighs min(1, 3 s / |r|), where s is the usual |r| (Huber,
+      "Robust Estimation of a Location Parameter", 1964).
+    - The past is forgotten at the rate 1/256 + s^2 a step. This is slow while predictions hold, and
+      takes a few steps when the machine has become another one.
 
     Attributes:
-        steps: learned from.
-        largest: tokens of the largest step learned from.
+        steps: how many it has learned from.
+        largest: tokens of the largest step that it has learned from.
     """
 
     def __init__(self) -> None:
@@ -80,7 +84,7 @@ class StepTime:
 
     @property
     def ready(self) -> bool:
-        """Whether it has seen steps enough to be asked."""
+        """Whether it has seen enough steps to be asked."""
         return self.steps >= _READY_STEPS
 
     def seconds(self, work: Work) -> float:
@@ -98,7 +102,10 @@ class StepTime:
         return seconds
 
     def fit(self, work: Work, start: int, most: int, seconds: float) -> int:
-        """Most tokens of a prompt from `start` on, up to `most`, that beside `work` end in time."""
+        """The most tokens of a prompt that end within `seconds` when computed beside `work`.
+
+        They are counted from token `start` of the prompt, and are at most `most`.
+        """
         if self.seconds(work.prefill(start, most)) <= seconds:
             return most
         low, high = 0, most
@@ -118,7 +125,8 @@ class StepTime:
         if self.ready:
             expected = max(self.seconds(work), _LEAST_SHARE * seconds)
             residual = abs(seconds / expected - 1)
-            # One over the measurement would favour short steps.
+            # Relative to the measurement, not to the prediction, the errors would favour short
+            # steps.
             weight = min(1.0, _TUNING * self._scale / max(residual, 1e-9)) / expected**2
             self._scale += _SCALE_RATE * (min(residual, 1.0) - self._scale)
             self._scale = max(self._scale, _LEAST_SCALE)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from engine.request import Request
+from engine.batch.request import Request
 
 
 class Job(NamedTuple):
@@ -14,8 +14,8 @@ class Job(NamedTuple):
 
     Attributes:
         deadline: seconds on the engine's clock by which it has to be computed.
-        ordinal: of the request; breaks ties.
-        tokens: still to compute.
+        ordinal: the request's; it breaks ties.
+        tokens: how many are still to compute.
     """
 
     deadline: float
@@ -27,9 +27,9 @@ class Job(NamedTuple):
 def on_time(jobs: Iterable[Job], now: float, rate: float) -> list[Job]:
     """The most jobs that can meet their deadlines one after the other, earliest deadline first.
 
-    Moore and Hodgson (Moore, "An n job, one machine sequencing algorithm for minimizing the number
-    of late jobs", Management Science 1968): taken in order of deadline, and whenever one would be
-    late, the longest of those taken so far is given up.
+    This is the algorithm of Moore and Hodgson (Moore, "An n job, one machine sequencing algorithm
+    for minimizing the number of late jobs", Management Science 1968). Jobs are taken in order of
+    deadline, and whenever one would be late, the longest of those taken so far is given up.
 
     Args:
         rate: tokens a second, above 0.

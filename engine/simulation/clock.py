@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class VirtualClock:
-    """An `engine.drive.Clock` that costs no real time."""
+    """An `engine.driving.drive.Clock` that costs no real time."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.plan import Row, StepPlan
-from engine.shape import ModelShape
+from engine.batch.plan import Row, StepPlan
+from engine.batch.shape import ModelShape
 from engine.simulation.devices import Device
 
 
@@ -74,7 +74,7 @@ class Roofline:
 
 
 def charged_rows(plan: StepPlan, charge_padding: bool) -> tuple[Row, ...]:
-    """The rows that cost time."""
+    """The rows of a plan that cost time."""
     return plan.rows + plan.padding if charge_padding else plan.rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import InvalidConfigError
+from engine.api.errors import InvalidConfigError
 
 _GIB = 2**30
 
@@ -94,7 +94,7 @@ def named_device(name: str) -> Device:
     """The device of this name.
 
     Raises:
-        InvalidConfigError: there is none.
+        InvalidConfigError: there is no such device.
     """
     device = DEVICES.get(name)
     if device is None:

@@ -10,28 +10,28 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import InvalidConfigError
-from engine.plan import StepPlan
-from engine.shape import ModelShape
+from engine.api.errors import InvalidConfigError
+from engine.api.telemetry import StepRecord
+from engine.batch.plan import StepPlan
+from engine.batch.shape import ModelShape
 from engine.simulation.cost import charged_rows
 from engine.simulation.records import Recording
-from engine.telemetry import StepRecord
 
 Array = NDArray[np.float64]
 
 _MIN_STEPS = 50
 _HELD_OUT = 5
-# Steps that a stretch of token counts needs for a slope of its own.
+# A stretch of token counts needs this many steps for a slope of its own.
 _MIN_STEPS_OF_SLOPE = 10
 _REWEIGHTINGS = 3
 
 
 class Features(NamedTuple):
-    """What step time depends on; known of a plan before it runs and of a record after it.
+    """What step time depends on. It is known of a plan before it runs and of a record after it.
 
     Attributes:
         tokens, samples, attended, read: as in `StepWork`.
-        prefill_rows, decode_rows: sequences.
+        prefill_rows, decode_rows: how many sequences are in prefill, and how many decode.
     """
 
     tokens: float
@@ -125,8 +125,11 @@ class Fitted:
 
 
 def busy_steps(records: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
-    """Steps that followed another at once, with the seconds from its end to theirs: all that a step
-    costs a busy engine, planning, bookkeeping and what its thread does between steps included."""
+    """Steps that followed another at once, with the seconds from the end of that one to their own.
+
+    This is all that a step costs a busy engine: planning, bookkeeping and what its thread does
+    between steps are included.
+    """
     steps = []
     for before, record in pairwise(records):
         went_on = before.running > len(before.finished) and record.step == before.step + 1
@@ -181,7 +184,8 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
             if not negative.any():
                 solution = trial
                 break
-            # As far towards the trial as nothing turns negative; what reaches zero leaves.
+            # The solution goes towards the trial as far as nothing turns negative. A variable that
+            # reaches zero leaves.
             room = solution[negative] / (solution[negative] - trial[negative])
             solution = solution + room.min() * (trial - solution)
             free &= solution > 1e-15
@@ -191,7 +195,7 @@ def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
 
 
 def _knots(tokens: Array) -> Array:
-    """Powers of two between which the steps are many enough to show a slope."""
+    """Powers of two between which there are enough steps to show a slope."""
     knots = [0.0]
     power = 1.0
     while power < tokens.max():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from engine.errors import InvalidConfigError
-from engine.shape import ModelShape
-from engine.telemetry import StepRecord
+from engine.api.errors import InvalidConfigError
+from engine.api.telemetry import StepRecord
+from engine.batch.shape import ModelShape
 
 _SHAPE = TypeAdapter(ModelShape)
 _RECORD = TypeAdapter(StepRecord)

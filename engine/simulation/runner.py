@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.plan import PhaseTimes, StepPlan, StepResult
+from engine.api.telemetry import PhaseTimes
+from engine.batch.plan import StepPlan, StepResult
 from engine.simulation.clock import VirtualClock
 from engine.simulation.cost import CostModel
 
@@ -21,10 +22,10 @@ class _Handle:
 
 
 class SimulatedRunner:
-    """An `engine.plan.Runner`: samples `EOS` as soon as a request's `min_tokens` allows it.
+    """An `engine.batch.plan.Runner`: samples `EOS` as soon as a request's `min_tokens` allows it.
 
-    The device computes one step after the other; a step begins when it is submitted or when the one
-    before has ended, and the clock moves in `result` only.
+    The device computes one step after the other. A step begins when it is submitted, or when the
+    step before has ended. The clock moves in `result` only.
 
     Args:
         depth: steps that may be submitted before the first result is asked for.
@@ -55,7 +56,7 @@ class SimulatedRunner:
             lengths.pop(seq, None)
         for new in plan.new:
             lengths[new.seq] = new.num_prompt_tokens + max(new.sampling.min_tokens, 1) - 1
-        # Looked up by length, not counted down, so that a row costs 0.1 us.
+        # The end is looked up by length, not counted down, so that a row costs 0.1 us.
         token_ids = tuple(
             [
                 EOS if row.start + row.count >= lengths[row.seq] else TOKEN

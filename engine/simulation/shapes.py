@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.errors import InvalidConfigError
-from engine.shape import ModelShape
+from engine.api.errors import InvalidConfigError
+from engine.batch.shape import ModelShape
 
 _BFLOAT16 = 2
 
@@ -100,7 +100,7 @@ def named_shape(name: str) -> ModelShape:
     """The shape of this name, in bfloat16.
 
     Raises:
-        InvalidConfigError: there is none.
+        InvalidConfigError: there is no such shape.
     """
     shape = SHAPES.get(name)
     if shape is None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.errors import InvalidConfigError, ModelError
-from engine.knobs import Knobs
-from engine.shape import ModelShape
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.errors import InvalidConfigError, ModelError
+from engine.api.knobs import Knobs
+from engine.api.status import ModelCard
+from engine.batch.shape import ModelShape
+from engine.core.core import EngineCore
 from engine.simulation.clock import VirtualClock
 from engine.simulation.cost import CostModel
 from engine.simulation.devices import Device
 from engine.simulation.runner import EOS, SimulatedRunner
-from engine.snapshot import ModelCard
 
-_BLOCK_SIZE = 16
 _DTYPES = {2: "bfloat16", 4: "float32"}
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """An engine in virtual time. `engine.drive.drive` puts a load through it."""
+    """An engine in virtual time. `engine.driving.drive.drive` puts traffic through it."""
 
     core: EngineCore
     clock: VirtualClock
@@ -39,8 +38,8 @@ def build(
     """An engine whose steps take as long as `cost` says, and whose requests end at `min_tokens`.
 
     Args:
-        name: of the model, for people.
-        depth: steps planned ahead, as `engine.plan.Runner` has it.
+        name: the model's name, for people.
+        depth: steps planned ahead, as `engine.batch.plan.Runner` has it.
 
     Raises:
         InvalidConfigError: a knob outside the envelope.
@@ -70,6 +69,11 @@ def build(
     return Simulated(core, clock)
 
 
+def least_slots(max_model_len: int) -> int:
+    """Token slots of the smallest pool that a sequence of `max_model_len` tokens fits in."""
+    return -(-max_model_len // BLOCK_SIZE) * BLOCK_SIZE
+
+
 def envelope(
     device: Device,
     shape: ModelShape,
@@ -84,7 +88,8 @@ def envelope(
 
     Args:
         memory_share: of the device's memory that weights and pool may take; the rest is the step's.
-        kv_slots: token slots of the pool instead, whatever the memory.
+        kv_slots: token slots of the pool instead, whatever the memory; what is left over of them
+            beside whole blocks is not used.
 
     Raises:
         InvalidConfigError: an option outside its range.
@@ -94,10 +99,11 @@ def envelope(
         raise InvalidConfigError(
             f"memory_share is {memory_share}; it must be above 0 and at most 1", "memory_share"
         )
+    least = least_slots(max_model_len)
     if kv_slots is None:
         spare = device.memory * memory_share - shape.weight_bytes
         kv_slots = int(spare // shape.kv_bytes_per_token)
-        if kv_slots < max_model_len:
+        if kv_slots < least:
             memory, weights, sequence = (
                 size / 2**30
                 for size in (
@@ -111,14 +117,14 @@ def envelope(
                 f"{memory_share:.0%} may be used, weights take {weights:.1f} GiB and one sequence "
                 f"of {max_model_len} tokens {sequence:.1f} GiB"
             )
-    elif kv_slots < max_model_len:
+    elif kv_slots < least:
         raise InvalidConfigError(
-            f"kv_slots is {kv_slots}; it must be at least max_model_len ({max_model_len})",
+            f"kv_slots is {kv_slots}; it must be at least {least}, which is max_model_len "
+            f"({max_model_len}) in blocks of {BLOCK_SIZE}",
             "kv_slots",
         )
     return EngineConfig(
-        num_blocks=kv_slots // _BLOCK_SIZE,
-        block_size=_BLOCK_SIZE,
+        num_blocks=kv_slots // BLOCK_SIZE,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

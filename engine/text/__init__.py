@@ -1,0 +1,1 @@
+"""Chats to token ids in processes of their own, and token ids to text as they come."""

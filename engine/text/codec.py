@@ -1,93 +1,65 @@
-"""ChatCodec: a chat as a prompt's token ids, and the way back to text."""
+"""ChatCodec: what the text thread and those that encode use of a model's tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from itertools import takewhile
+from typing import Protocol
 
-from engine.client import ChatMessage
-from engine.errors import InvalidRequestError
-from engine.stream import Context
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.stream import Context
 from engine.text.detokenizer import Detokenizer
-from engine.text.guard import ContentGuard
-from engine.text.vocabulary import Tokenizer, Vocabulary
+from engine.text.job import num_bytes
+from engine.text.vocabulary import Vocabulary
 
-ROLES = ("system", "user", "assistant")
 
-# Letters only: templates trim white space and cut at tags.
-SENTINEL = "thereplystandshere"
+class Encoder(Protocol):
+    """Makes prompts of chats: an `EncoderPool`. Its methods block, and any thread may call them."""
+
+    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]: ...
+
+    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]: ...
 
 
 class ChatCodec:
-    """Encodes chats for one model.
+    """Chats to token ids by an encoder, elsewhere; token ids to text by a vocabulary, here.
 
-    A conversation's truth is its token ids, append-only: the prompt of a later turn is the ids so
-    far, exactly, and then what the template puts behind the last reply. So it hits the prefix cache
-    whatever the template does to old replies (trims them, drops their reasoning), and whether or
-    not decoding and encoding them again gives the same ids.
-
-    Not thread-safe (see `Tokenizer`): all calls, and those to its detokenizers, come from one
-    thread.
+    The methods that encode are called from any thread; the others, and the detokenizers, from one.
 
     Args:
-        tokenizer: of transformers.
-        model_key: `LoadedModel.key`; contexts of other models are set aside.
+        model_key: `LoadedModel.key`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, model_key: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, encoder: Encoder, model_key: str) -> None:
         self.model_key = model_key
-        self._tokenizer = tokenizer
-        self._vocabulary = Vocabulary(tokenizer)
-        self._guard = ContentGuard(tokenizer, self._vocabulary, self._find_turns())
-        self._anchor = self._find_anchor()
-
-    def detokenizer(self) -> Detokenizer:
-        """A new one, for one reply."""
-        return Detokenizer(self._vocabulary)
-
-    def utf8(self, token_id: int) -> bytes:
-        """Bytes of one token by itself (`Vocabulary.utf8`)."""
-        return self._vocabulary.utf8(token_id)
+        self._vocabulary = vocabulary
+        self._encoder = encoder
 
     def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
-        """Token ids of the prompt that asks for the next reply of a chat.
-
-        The model's chat template renders it; without one it is a line `role: content` for each
-        message, then `assistant:`. If the template refuses a system message, its text goes before
-        that of the first user message. Text that spells a special token does not become it
-        (`ContentGuard` says what is kept from what).
-
-        Args:
-            messages: the whole chat; the last one is the user's.
-            context: ids of the leading messages, the last of which is a reply. Set aside if it is
-                of another model, or if what follows the reply cannot be told from the template.
-
-        Raises:
-            InvalidRequestError: an empty chat or prompt, an unknown role, content that is no valid
-                text, or a chat that the template refuses or would forge a special token from.
-        """
-        _check(messages)
-        if context is not None and context.model_key == self.model_key and context.token_ids:
-            tail = self._guard.encode(messages, partial(self._encode_tail, context=context))
-            if tail is not None:
-                return [*context.token_ids, *tail]
-        return self._guard.encode(messages, self._encode_whole)
+        """As `ChatEncoder.encode`."""
+        return self._encoder.encode(messages, context)
 
     def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids that all chats that begin with `messages` begin with.
+        """As `ChatEncoder.common_prefix`."""
+        return self._encoder.common_prefix(messages)
 
-        Found from two that go on differently, since a template may fold a system message into the
-        user's, and a tokenizer may join what meets at a seam.
+    def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
+        """Check that messages may fit, before anything is spent on encoding them.
+
+        No token stands for more bytes than the longest one. A normalizer or a template may drop
+        some of the text, so that this is a limit of its own, if one that no usual text comes to.
 
         Raises:
-            InvalidRequestError: as `encode`.
+            InvalidRequestError: they have more bytes than so many of the longest tokens.
         """
-        one, other = (
-            self.encode([*messages, ChatMessage("user", text)], None) for text in ("a", "1")
-        )
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-        return [token for token, _ in same]
+        size, longest = num_bytes(messages), self._vocabulary.longest
+        most = max_model_len * longest
+        if size > most:
+            raise InvalidRequestError(
+                f"the prompt has {size} bytes of text; at most {most} are allowed, {longest} (of "
+                f"the longest token) for each token of the context of {max_model_len}",
+                "prompt",
+            )
 
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         """Check that token ids are in the vocabulary.
@@ -102,128 +74,10 @@ class ChatCodec:
                     f"{param}[{i}] is {token_id!r}; it must be a token id from 0 to {last}", param
                 )
 
-    def _render(self, messages: Sequence[ChatMessage]) -> str:
-        if self._tokenizer.chat_template is None:
-            return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant:"
-        for chat in (messages, _fold_system(messages)):
-            try:
-                text: str = self._tokenizer.apply_chat_template(
-                    [{"role": m.role, "content": m.content} for m in chat],
-                    add_generation_prompt=True,
-                    tokenize=False,
-                )
-                return text
-            except Exception as error:  # the model's own code: it may raise anything
-                refusal = error
-        raise InvalidRequestError(
-            f"messages are refused by the model's chat template: {refusal}", "messages"
-        ) from refusal
+    def detokenizer(self) -> Detokenizer:
+        """A new one, for one reply."""
+        return Detokenizer(self._vocabulary)
 
-    def _render_tail(self, messages: Sequence[ChatMessage], num_covered: int) -> str | None:
-        """What the template puts behind the reply that ends the covered messages, if it shows."""
-        if not 0 < num_covered < len(messages) or messages[num_covered - 1].role != "assistant":
-            return None
-        marked = list(messages)
-        marked[num_covered - 1] = ChatMessage("assistant", SENTINEL)
-        try:
-            text = self._render(marked)
-        except InvalidRequestError:
-            return None
-        return text.partition(SENTINEL)[2] if text.count(SENTINEL) == 1 else None
-
-    def _encode_whole(self, messages: Sequence[ChatMessage]) -> list[int]:
-        text = self._render(messages)
-        if self._tokenizer.chat_template is not None:
-            return self._tokenizer.encode(text, add_special_tokens=False)
-        # No template writes the token that begins a sequence; the tokenizer does, if it has one.
-        token_ids = self._tokenizer.encode(text, add_special_tokens=True)
-        while token_ids and token_ids[-1] in self._vocabulary.special:
-            token_ids.pop()  # one that ends a sequence: the reply is still to come
-        return token_ids
-
-    def _encode_tail(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
-        """What follows the ids of the context, or None if that cannot be told."""
-        tail = self._render_tail(messages, context.num_messages)
-        if tail is None:
-            return None
-        last_id = context.token_ids[-1]
-        if last_id in self._vocabulary.special:
-            token_ids = self._tokenizer.encode(tail.lstrip(), add_special_tokens=False)
-            if token_ids[:1] == [last_id]:  # the reply ended with its end marker
-                return token_ids[1:]
-        token_ids = self._tokenizer.encode(self._anchor + tail, add_special_tokens=False)
-        return token_ids[1:] if self._anchor else token_ids
-
-    def _find_turns(self) -> str:
-        """What the chat template writes before messages that are no replies; "" if it does not
-        show. Before a reply it may write more than marks the turn: the beginning of its reasoning.
-        """
-        roles = ("system", "user", "assistant", "user")
-        if self._tokenizer.chat_template is None:
-            return ""
-        try:
-            parts = self._render([ChatMessage(role, SENTINEL) for role in roles]).split(SENTINEL)
-        except InvalidRequestError:
-            return ""
-        return f"{parts[0]}{parts[1]}{parts[3]}" if len(parts) == len(roles) + 1 else ""
-
-    def _find_anchor(self) -> str:
-        """A special token to encode a tail behind, or "" if there is none.
-
-        At the beginning of a text a metaspace tokenizer adds a space, which a tail must not get.
-        """
-        for token_id, token in self._vocabulary.special.items():
-            token_ids = self._tokenizer.encode(token + "\n", add_special_tokens=False)
-            if len(token_ids) > 1 and token_ids[0] == token_id:  # it takes no space that follows
-                return token
-        return ""
-
-
-def _fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The chat with the text of its system messages at the head of the first user message."""
-    head = "".join(f"{m.content}\n\n" for m in messages if m.role == "system")
-    folded = []
-    for message in messages:
-        if message.role == "user":
-            message, head = ChatMessage("user", head + message.content), ""
-        if message.role != "system":
-            folded.append(message)
-    return folded
-
-
-def _check(messages: Sequence[ChatMessage]) -> None:
-    if not messages:
-        raise InvalidRequestError(
-            "messages is empty; a chat needs at least one message from the user", "messages"
-        )
-    for i, message in enumerate(messages):
-        if message.role not in ROLES:
-            raise InvalidRequestError(
-                f"messages[{i}].role is {message.role!r}; it must be one of {', '.join(ROLES)}",
-                "messages",
-            )
-        if not isinstance(message.content, str):
-            raise InvalidRequestError(
-                f"messages[{i}].content is of type {type(message.content).__name__}; "
-                "it must be text",
-                "messages",
-            )
-        try:
-            message.content.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"messages[{i}].content has the surrogate U+{ord(message.content[error.start]):X} "
-                f"at character {error.start}; it must be valid Unicode text",
-                "messages",
-            ) from None
-    if messages[-1].role != "user":
-        raise InvalidRequestError(
-            f"messages[{len(messages) - 1}].role is {messages[-1].role!r}; "
-            "the last message must be from the user",
-            "messages",
-        )
-    if not messages[-1].content.strip():
-        raise InvalidRequestError(
-            "prompt is empty; the last message must have at least one character that is not blank",
-            "prompt",
-        )
+    def utf8(self, token_id: int) -> bytes:
+        """Bytes of one token by itself (`Vocabulary.utf8`)."""
+        return self._vocabulary.utf8(token_id)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from engine.client import ChatMessage
-from engine.errors import InvalidRequestError
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
 TokenIds = TypeVar("TokenIds", bound=list[int] | None)

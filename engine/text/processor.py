@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.errors import ErrorInfo
-from engine.logprobs import Candidate, OutputToken
-from engine.output import End, StopFound, TokenOutput
-from engine.request import FinishReason, SamplingParams
-from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
+from engine.api.errors import ErrorInfo, cause_of
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.logprobs import Candidate, OutputToken
+from engine.api.sampling import SamplingParams
+from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
+from engine.batch.output import End, StopFound, TokenOutput
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
 from engine.text.stops import StopMatcher
@@ -25,8 +26,8 @@ class _Reply:
     Attributes:
         num_messages: messages of the prompt.
         num_tokens: output tokens so far, none beyond a stop string.
-        num_reported: those of them that a delta has counted.
-        logprobs: of those that none has counted, if the request asks for them.
+        num_reported: how many of them a delta has counted.
+        logprobs: one for each token that no delta has counted yet, if the request asks for them.
     """
 
     stream: RequestStream
@@ -110,12 +111,12 @@ class OutputProcessor:
                 continue
             try:
                 has_news = self._take(reply, output, found)
-            except Exception as error:
+            except BaseException as error:  # a panic of tokenizers is no Exception
                 # A tokenizer is the model's own code: what it raises ends this reply, no other.
                 logger.exception("the text of request %s is lost", output.request_id)
                 self._replies.pop(output.request_id, None)
                 self._abort(output.request_id)
-                message = f"the reply could not be made text: {type(error).__name__}: {error}"
+                message = f"the reply could not be made text: {cause_of(error)}"
                 info = ErrorInfo("engine_error", message)
                 usage = Usage(0, reply.num_tokens, 0)
                 has_news = reply.put("", Finish(FinishReason.ERROR, usage, Timings(), info))
@@ -150,7 +151,7 @@ class OutputProcessor:
         _wake(reply.stream for reply in replies)
 
     def _take_logprobs(self, reply: _Reply, output: TokenOutput, num_before: int) -> None:
-        """Spell the log-probabilities of the tokens that count, none beyond a stop string."""
+        """Add text to the log-probabilities of the tokens, up to the end of a stop string."""
         count = reply.num_tokens - num_before
         for token_id, found in zip(output.token_ids[:count], output.logprobs, strict=False):
             chosen = Candidate(token_id, self._codec.utf8(token_id), found.logprob)
@@ -185,5 +186,5 @@ def _wake(streams: Iterable[RequestStream]) -> None:
             continue
         try:
             wake()
-        except Exception:
+        except BaseException:
             logger.exception("the wake call of a stream's reader failed")

@@ -20,7 +20,8 @@ class Tokenizer(Protocol):
     """What is used of a transformers tokenizer.
 
     One thread at a time: a fast tokenizer raises `Already borrowed` when its settings change in one
-    thread while another encodes. The engine's text thread makes every call, so there is no lock.
+    thread while another encodes. There is no lock: one decodes, in the engine's text thread, and
+    copies of it encode, each in the one thread of its process (`engine.text.pool`).
     """
 
     @property
@@ -49,6 +50,10 @@ class Tokenizer(Protocol):
     ) -> Any: ...
 
 
+def _num_bytes(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
+
+
 class Vocabulary:
     """The decoding side of a tokenizer.
 
@@ -56,6 +61,7 @@ class Vocabulary:
         size: one above the largest token id.
         added: text of each added token, by id: found in any text before it is split.
         special: those of them that the tokenizer calls special; never shown in a reply.
+        longest: no token stands for more bytes of UTF-8.
         bytes: value of each byte token (`<0x00>` to `<0xFF>`), by id; empty unless the tokenizer
             falls back to bytes for characters that it does not know.
     """
@@ -72,6 +78,10 @@ class Vocabulary:
         }
         self.bytes = self._byte_tokens(ids)
         self._is_byte_level = _SPACE in ids and self.decode([ids[_SPACE]]) == " "
+        width = len if self._is_byte_level else _num_bytes
+        self.longest = max(
+            max(map(width, ids), default=0), max(map(_num_bytes, self.added.values()), default=0)
+        )
         self._utf8 = {token_id: text.encode() for token_id, text in self.added.items()}
         self._utf8 |= {token_id: bytes((byte,)) for token_id, byte in self.bytes.items()}
 

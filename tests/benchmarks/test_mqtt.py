@@ -8,9 +8,9 @@ import time
 from benchmarks.asking import Heard, digest
 from benchmarks.figure import Figure
 from benchmarks.paced import NAME, PacedLoader, reply
-from engine.client import ChatMessage, LoadRequest, Submission
-from engine.host import EngineHost
-from engine.request import FinishReason
+from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.lifecycle import FinishReason
+from engine.serving.host import EngineHost
 
 STEP = 0.002
 TOPIC = "llm/v1/default/rep/alice/bench"

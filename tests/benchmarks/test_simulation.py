@@ -13,8 +13,8 @@ from app.bench.scripts import Synthetic
 from app.bench.setting import Setting
 from app.bench.testbed import in_virtual_time
 from benchmarks.simulation import errors, report, rows, standard_errors
-from engine.config import EngineConfig
-from engine.plan import StepPlan
+from engine.api.config import EngineConfig
+from engine.batch.plan import StepPlan
 from engine.simulation.shapes import named_shape
 
 
@@ -35,8 +35,8 @@ def serve(*step_seconds: float) -> list[Run]:
     for seconds in step_seconds:
         testbed = in_virtual_time(config, named_shape("387m"), Steps(seconds), {})
         knobs = replace(testbed.knobs, max_num_seqs=20)
-        load = Synthetic(num_prompts=20, input_len=Fixed(4), output_len=Fixed(2))
-        runs += run_all(Plan(load=load, settings=[(Setting("", {}), knobs)]), testbed)
+        workload = Synthetic(num_prompts=20, input_len=Fixed(4), output_len=Fixed(2))
+        runs += run_all(Plan(workload=workload, settings=[(Setting("", {}), knobs)]), testbed)
     return runs
 
 

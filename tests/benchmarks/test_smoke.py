@@ -9,10 +9,9 @@ import torch
 
 from benchmarks.kinds import COLUMNS, Profile, cells
 from benchmarks.smoke import OUTPUT_TOKENS, Engine, Run, is_decode, kinds, make_prompts
+from engine.api.telemetry import PhaseTimes, StepCost, StepRecord
+from engine.batch.shape import ModelShape
 from engine.native import kernels
-from engine.plan import PhaseTimes
-from engine.shape import ModelShape, StepCost
-from engine.telemetry import StepRecord
 from tests.support.zoo import tiny_model
 from tests.widgets.samples import record
 

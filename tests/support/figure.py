@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.request import Request, RequestState
-from engine.telemetry import StepRecord
+from engine.api.lifecycle import RequestState
+from engine.api.telemetry import StepRecord
+from engine.batch.request import Request
 from tests.support.harness import CoreHarness
 from tests.support.scripted_runner import reference
 
@@ -73,7 +74,7 @@ def _submit(harness: CoreHarness, chat: Chat) -> Request:
     tokens = reference(prompt, chat.output)
     assert tokens.index(tokens[-1]) == chat.output - 1
     harness.submit(chat.name, prompt, chat.most, stop_token_ids=(tokens[-1],))
-    return harness.core._requests[chat.name]
+    return harness.core._roster.live[chat.name]
 
 
 def _figures(record: StepRecord) -> dict[str, str]:

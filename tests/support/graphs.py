@@ -87,20 +87,21 @@ def _attention(
             split = rotate(split, cos, sin, rotation.interleaved)
         return split.transpose(0, 1)
 
+    params = operation.params
     groups = operation.heads // operation.kv_heads
     q = heads(query, operation.heads, operation.query_rotation)
     k = heads(key, operation.kv_heads, operation.key_rotation).repeat_interleave(groups, 0)
     v = heads(value, operation.kv_heads, None).repeat_interleave(groups, 0)
-    scores = q @ k.transpose(1, 2) * operation.scaling
-    if operation.softcap is not None:
-        scores = operation.softcap * torch.tanh(scores / operation.softcap)
+    scores = q @ k.transpose(1, 2) * params.scaling
+    if params.softcap is not None:
+        scores = params.softcap * torch.tanh(scores / params.softcap)
     distance = torch.arange(len(query))[:, None] - torch.arange(len(query))
     seen = distance >= 0
-    if operation.window is not None:
-        seen &= distance < operation.window
+    if params.window is not None:
+        seen &= distance < params.window
     scores = scores.masked_fill(~seen, float("-inf"))
-    if operation.sinks is not None:
-        sinks = operation.sinks.double()[:, None, None].expand(-1, len(query), 1)
+    if params.sinks is not None:
+        sinks = params.sinks.double()[:, None, None].expand(-1, len(query), 1)
         scores = torch.cat((scores, sinks), dim=2)
     weights = scores.softmax(-1)[..., : len(query)]
     return (weights @ v).transpose(0, 1).flatten(1)

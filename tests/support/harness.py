@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from engine.api.client import Submission
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import FinishReason, RequestState, RequestTimings
+from engine.api.sampling import SamplingParams
+from engine.api.snapshot import Snapshot
+from engine.api.status import ModelCard
+from engine.api.telemetry import BlockChange, BlockEvents, StepRecord
+from engine.api.waiting import Cause
+from engine.batch.output import End, StopFound
+from engine.batch.request import Request
+from engine.batch.shape import ModelShape
 from engine.cache.pool import BlockPool
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.knobs import Knobs
-from engine.output import End, StopFound
-from engine.request import FinishReason, Request, RequestState, RequestTimings, SamplingParams
+from engine.core.core import EngineCore
 from engine.scheduling.policies import POLICIES
-from engine.shape import ModelShape
-from engine.snapshot import ModelCard, Snapshot
-from engine.telemetry import BlockChange, BlockEvents, StepRecord
 from tests.support.clock import VirtualClock
 from tests.support.scripted_runner import ScriptedRunner, reference, scripted_logprobs
 
 EOS = 999
+# What the head of the queue waits for though it could run alone.
+COMPANY = (Cause.BATCH, Cause.BATCH_OR_WINDOW, Cause.BATCH_BEFORE, Cause.RUN_BEFORE)
 SHAPE = ModelShape(
     num_params=1000,
     num_active_params=800,
@@ -139,6 +146,7 @@ class CoreHarness:
         depth: int = 1,
         watermark: float = 0.0,
         eos: Iterable[int] = (EOS,),
+        clock: VirtualClock | None = None,
         **knobs: object,
     ) -> None:
         self.config = EngineConfig(
@@ -148,7 +156,7 @@ class CoreHarness:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
         )
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self.runner = ScriptedRunner(self.config, depth, self.clock)
         self.eos = frozenset(eos)
         start = {
@@ -178,11 +186,13 @@ class CoreHarness:
         self, name: str, prompt: Sequence[int], max_tokens: int | None = 4, **options: object
     ) -> None:
         sampling = {"max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True}
-        names = ("priority", "deadline", "origin", "arrival", "fork_of")
+        arrival = options.pop("arrival", None)
+        names = ("priority", "deadline", "origin", "fork_of")
         routed = {key: options.pop(key) for key in names if key in options}
         params = SamplingParams(**(sampling | options))  # type: ignore[arg-type]
         self._prompts[name] = list(prompt), params
-        self.core.submit(name, prompt, params, **routed)  # type: ignore[arg-type]
+        submission = Submission(request_id=name, **routed)  # type: ignore[arg-type]
+        self.core.submit(submission, prompt, params, arrival)  # type: ignore[arg-type]
 
     def stop(self, name: str, num_output_tokens: int) -> None:
         """What the text side does when a stop string ended in this output token."""
@@ -217,7 +227,8 @@ class CoreHarness:
         assert not self.runner.violations, self.runner.violations
         self.core.check()
         plans = self.runner.plans[plans_before:]
-        company = scheduler.waiting_reason.startswith("batch ")  # what it waits for
+        wait = scheduler.head_wait
+        company = wait is not None and wait.cause in COMPANY
         if stuck and first is not None and not company:
             assert plans or len(self.ends) > ends_before, "the head of the queue is frozen"
         for plan in plans:
@@ -257,7 +268,7 @@ class CoreHarness:
         snapshot = self.core.snapshot()
         for view in snapshot.requests:
             waits = view.state in (RequestState.WAITING, RequestState.PREEMPTED)
-            assert bool(view.wait_reason) == waits
+            assert (view.wait is not None) == waits
         return snapshot
 
     def _collect(self) -> None:

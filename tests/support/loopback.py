@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from app.gateway.mqtt.transport.address import BrokerAddress
-from app.gateway.mqtt.transport.link import Inbound, LinkPhase, LinkState, Outgoing
+from app.gateway.mqtt.transport.link import Inbound, LinkPhase, LinkState, Outcome, Outgoing
 
 IN_FLIGHT = 2
 
@@ -28,12 +28,12 @@ class _Publish:
     """What the gateway published with QoS 1, and who waits for the broker's acknowledgement."""
 
     message: Outgoing
-    confirmed: asyncio.Future[bool] | None = None
+    confirmed: asyncio.Future[Outcome] | None = None
     has_arrived: bool = False
 
-    def settle(self, confirmed: bool) -> None:
+    def settle(self, outcome: Outcome) -> None:
         if self.confirmed is not None:
-            self.confirmed.set_result(confirmed)
+            self.confirmed.set_result(outcome)
 
 
 class Broker:
@@ -74,7 +74,8 @@ class LoopbackLink:
         **_: Any,
     ) -> None:
         self.state = LinkState(LinkPhase.OFFLINE, "", 0.0)
-        self.congested = False
+        self.is_congested = False
+        self.max_packet: int | None = None
         self.received = self.published = 0
         self.broker = Broker()
         self._hand_over = receive
@@ -96,10 +97,13 @@ class LoopbackLink:
             self._wire.append(lambda: self.broker.told.append(message))
         return True
 
-    async def deliver(self, message: Outgoing) -> bool:
+    def congested(self, qos: int, flow: str = "") -> bool:
+        return self.is_congested
+
+    async def deliver(self, message: Outgoing) -> Outcome:
         if self.state.phase is not LinkPhase.ONLINE:
-            return False
-        confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            return Outcome.LOST
+        confirmed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._backlog.append(_Publish(message, confirmed))
         self._pump()
         return await confirmed
@@ -139,7 +143,7 @@ class LoopbackLink:
         for publish in tuple(self._in_flight):
             if publish.has_arrived:
                 self._in_flight.remove(publish)
-                publish.settle(True)
+                publish.settle(Outcome.TAKEN)
         self._pump()
 
     def lose(self) -> None:
@@ -148,7 +152,7 @@ class LoopbackLink:
         gone = self._in_flight + self._backlog
         self._in_flight, self._backlog = [], []
         for publish in gone:
-            publish.settle(False)
+            publish.settle(Outcome.LOST)
         self._go(LinkPhase.OFFLINE)
 
     def _pump(self) -> None:

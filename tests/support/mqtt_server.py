@@ -1,7 +1,7 @@
 """A server in a process of its own, to be killed: the gateway over a scripted engine.
 
-`python -m tests.support.mqtt_server --port PORT --data FOLDER --step SECONDS` says its boot id once
-it is online, and steps until it is killed. `Server` starts and kills it.
+`python -m tests.support.mqtt_server --port PORT --data FOLDER --step SECONDS --node NODE` says its
+boot id once it is online, and steps until it is killed. `Server` starts and kills it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.transport.link import Inbound
-from app.journal import Journal
+from app.store.journal import Journal
 from tests.support.mqtt_serving import Serving
 
 # Where it may be told to die: just before a request is acknowledged, its ending is told, or it is
@@ -41,16 +41,24 @@ class Server:
         folder: for its store.
         die: one of `MOMENTS`, at the first of which it is killed.
         step_seconds: between two steps; a token of each running request comes in each.
+        node: its name in the pool.
 
     Attributes:
         boot_id: empty if it died before it had one to say.
     """
 
     def __init__(
-        self, port: int, folder: Path, *, die: str | None = None, step_seconds: float = 0.002
+        self,
+        port: int,
+        folder: Path,
+        *,
+        die: str | None = None,
+        step_seconds: float = 0.002,
+        node: str = "box",
     ) -> None:
         command = [sys.executable, "-m", "tests.support.mqtt_server"]
         command += ["--port", str(port), "--data", str(folder), "--step", str(step_seconds)]
+        command += ["--node", node]
         if die is not None:
             command += ["--die", die]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -102,10 +110,11 @@ def _main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--die", choices=MOMENTS)
     parser.add_argument("--step", type=float, required=True)
+    parser.add_argument("--node", required=True)
     options = parser.parse_args()
     if options.die:
         _die_before(*MOMENTS[options.die])
-    serving = Serving(options.port, options.data, keepalive=2)
+    serving = Serving(options.port, options.data, keepalive=2, node=options.node)
     serving.online()
     print(serving.boot_id, flush=True)
     while True:

@@ -16,8 +16,8 @@ from app.gateway.mqtt.gateway import MqttGateway
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import LinkPhase
-from engine.client import ChatMessage, Submission
-from engine.stream import RequestStream
+from engine.api.client import ChatMessage, Submission
+from engine.api.stream import RequestStream
 from tests.support.scripted_engine import ScriptedEngine
 
 TIMEOUT = 10.0

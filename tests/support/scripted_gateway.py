@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from app.gateway.mqtt.transport.link import LinkPhase
 from app.gateway.mqtt.view import GatewayView, Transcript
-from app.store import Conversation, Message
-from engine.client import ChatMessage, EngineClient, Submission
-from engine.request import Origin
-from engine.stream import RequestStream
-from engine.telemetry import Distribution
+from app.store.conversation import Conversation, Message
+from engine.api.client import ChatMessage, EngineClient, Submission
+from engine.api.origin import Origin
+from engine.api.stream import RequestStream
+from engine.api.telemetry import Distribution
 
 VIEW = GatewayView(
     time=100.0,

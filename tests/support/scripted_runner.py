@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from engine.config import EngineConfig
-from engine.logprobs import TokenLogprobs
-from engine.plan import NewSequence, PhaseTimes, Row, StepPlan, StepResult
+from engine.api.config import EngineConfig
+from engine.api.logprobs import TokenLogprobs
+from engine.api.telemetry import PhaseTimes
+from engine.batch.plan import NewSequence, Row, StepPlan, StepResult
 from tests.support.clock import VirtualClock
 
 VOCAB = 1000
@@ -63,7 +64,7 @@ class _InFlight:
 
 @dataclass
 class ScriptedRunner:
-    """Implements `engine.plan.Runner`, and checks what a runner may rely on.
+    """Implements `engine.batch.plan.Runner`, and checks what a runner may rely on.
 
     A row writes its token ids to its slots and then reads its whole context back through its block
     table: a block that was shared, copied, evicted, given or freed wrongly makes the tokens differ.
@@ -75,6 +76,7 @@ class ScriptedRunner:
         fail_submits: step numbers whose submission raises.
         nan_seqs: sequences whose logits are not finite.
         on_step: called before a step is computed.
+        scripts: what to sample, by sequence; others get what the model of the tests gives.
         plans: all that were submitted.
         violations: what was wrong with them; the core takes an exception for a device's.
     """
@@ -87,6 +89,7 @@ class ScriptedRunner:
     fail_submits: set[int] = field(default_factory=set)
     nan_seqs: set[int] = field(default_factory=set)
     on_step: Callable[[StepPlan], None] | None = None
+    scripts: dict[int, list[int]] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
@@ -238,8 +241,11 @@ class ScriptedRunner:
 
     def _sample(self, sequence: _Sequence) -> int:
         new = sequence.new
-        token = next_token(sequence.tokens, new.seed if new.sampling.temperature else 0)
         num_outputs = len(sequence.tokens) - new.num_prompt_tokens
+        if new.seq in self.scripts:
+            script = self.scripts[new.seq]
+            return script[min(num_outputs, len(script) - 1)]
+        token = next_token(sequence.tokens, new.seed if new.sampling.temperature else 0)
         while num_outputs < new.sampling.min_tokens and token in new.suppressed:
             token = (token + 1) % VOCAB
         return token

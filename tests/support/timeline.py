@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.plan import Row, StepPlan
+from engine.api.waiting import in_words
+from engine.batch.plan import Row, StepPlan
 from tests.support.harness import CoreHarness
 
 
@@ -39,7 +40,7 @@ class Timeline:
     @property
     def why(self) -> str:
         """Why the head of the queue waits."""
-        return self.engine.core.waiting_reason
+        return in_words(self.engine.core.head_wait)
 
     @property
     def ended(self) -> str:

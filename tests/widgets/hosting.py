@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -76,6 +76,18 @@ async def press(app: App[None], *keys: str) -> None:
         await settle(app)
 
 
+async def burst(app: App[None], *keys: str) -> None:
+    """Press keys faster than they are handled."""
+    for key in keys:
+        app.post_message(events.Key(key, key if len(key) == 1 else _CHARACTERS.get(key)))
+    await settle(app)
+
+
+async def paste(app: App[None], text: str) -> None:
+    app.post_message(events.Paste(text))
+    await settle(app)
+
+
 async def resize(app: App[None], widget: Widget, width: int, height: int) -> None:
     """Give the terminal another size and wait until the widget has it."""
     size = Size(width, height)
@@ -88,3 +100,23 @@ async def resize(app: App[None], widget: Widget, width: int, height: int) -> Non
 def rows(widget: Widget) -> list[str]:
     """The text on the screen, line by line, without the blanks at the ends."""
     return [widget.render_line(y).text.rstrip() for y in range(widget.size.height)]
+
+
+# What Textual shows and says can be had of its private parts only: for all tests here.
+
+
+def screen(app: App[Any]) -> list[str]:
+    """The text on the screen, one widget over the other."""
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+async def lay_out(app: App[Any]) -> None:
+    """Lay out what has moved. A timer of the screen does so 60 times a second; no test waits."""
+    while app.screen._layout_required or app.screen._scroll_required:
+        app.screen._on_timer_update()
+        await settle(app)
+
+
+def toasts(app: App[Any]) -> list[str]:
+    """What was said in passing, oldest first."""
+    return [toast.message for toast in app._notifications]

@@ -6,31 +6,29 @@ import math
 import random
 from dataclasses import replace
 
-from engine.config import EngineConfig
-from engine.knobs import Knobs
-from engine.ledger import KnobChange, KnobLedger, KnobState
-from engine.plan import PhaseTimes
-from engine.request import FinishReason, Origin, RequestState
-from engine.shape import StepCost
-from engine.snapshot import (
-    BlockMap,
-    EnginePhase,
-    EngineStatus,
-    Goodput,
-    LatencyView,
-    ModelCard,
-    PinView,
-    RequestView,
-    Sharing,
-    Snapshot,
-    Totals,
+from engine.api.block_map import BlockMap, PinView, Sharing
+from engine.api.config import EngineConfig
+from engine.api.knobs import KnobChange, Knobs, KnobState
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.origin import Origin
+from engine.api.snapshot import Goodput, LatencyView, RequestView, Snapshot, Totals
+from engine.api.status import EnginePhase, EngineStatus, ModelCard
+from engine.api.telemetry import (
+    BlockChange,
+    BlockEvents,
+    Distribution,
+    PhaseTimes,
+    StepCost,
+    StepRecord,
 )
-from engine.telemetry import BlockChange, BlockEvents, Distribution, StepRecord
+from engine.api.waiting import Cause, Wait
+from engine.core.ledger import KnobLedger
 from widgets.broker_state import BrokerState
 from widgets.device_panel import DeviceReadings, GpuReading
 from widgets.effect import Effect, Figures
 from widgets.log_line import Level, LogLine
-from widgets.mqtt_panel import BadMessage, MqttReadings, MqttUser, Refusals
+from widgets.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
+from widgets.session_number import SessionNumber
 
 CONFIG = EngineConfig(
     num_blocks=2048, max_model_len=4096, max_num_seqs=32, max_num_batched_tokens=512
@@ -48,6 +46,8 @@ MODEL = ModelCard(
 )
 READY = EngineStatus(EnginePhase.READY, "Qwen3-0.6B")
 POLICIES = ("stall_free", "static", "dynamic")
+# Every request is a session, numbered as it came.
+NUMBERS = {ordinal: SessionNumber(ordinal) for ordinal in range(1, 100)}
 
 
 def view(ordinal: int, **changes: object) -> RequestView:
@@ -58,7 +58,7 @@ def view(ordinal: int, **changes: object) -> RequestView:
         origin=Origin(title=f"Chat {ordinal}"),
         state=RequestState.RUNNING,
         prefilling=False,
-        wait_reason="",
+        wait=None,
         priority=0,
         prompt_tokens=812,
         cached_tokens=64,
@@ -85,7 +85,8 @@ def waiting(ordinal: int, queue: float, reason: str, **changes: object) -> Reque
         "tpot": None,
         "itl_p99": None,
     }
-    state = {"state": RequestState.WAITING, "queue": queue, "wait_reason": reason}
+    wait = Wait(Cause.POLICY, of=reason) if reason else None
+    state = {"state": RequestState.WAITING, "queue": queue, "wait": wait}
     return view(ordinal, **{**none, **state, **changes})
 
 
@@ -209,7 +210,7 @@ def record(step: int, **changes: object) -> StepRecord:
         cost=StepCost(0, 0),
         running=9,
         waiting=3,
-        waiting_reason="",
+        head_wait=None,
         preempted=(),
         admitted=(),
         finished=(),
@@ -352,7 +353,7 @@ def snapshot(**changes: object) -> Snapshot:
         requests=views(),
         num_running=6,
         num_waiting=3,
-        waiting_reason="no blocks: it needs 51, 12 of 2048 are free for it",
+        head_wait=Wait(Cause.BLOCKS, (51, 12, 2048)),
         blocks=block_map(),
         knobs=knobs(),
         knob_history=history(),

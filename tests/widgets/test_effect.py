@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from engine.telemetry import Distribution
+from engine.api.telemetry import Distribution
 from tests.widgets.samples import EFFECT
 
 

@@ -19,6 +19,7 @@ from widgets.latency_panel import LatencyPanel
 from widgets.line_view import LineView
 from widgets.log_panel import LogPanel
 from widgets.mqtt_panel import MqttPanel
+from widgets.session_number import SessionNumber
 from widgets.session_table import SessionTable
 
 PAGES: dict[str, tuple[type[LineView], ...]] = {
@@ -61,7 +62,7 @@ async def point_at_things(pilot: Pilot[None]) -> None:
         await pilot.press("down")
     if kv := app.views.get(KvMap):
         assert isinstance(kv, KvMap)
-        kv.select(8)
+        kv.select(SessionNumber(8))
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from engine.request import FinishReason, RequestState
+from engine.api.lifecycle import FinishReason, RequestState
 from tests.widgets.samples import view
-from widgets.glyphs import ASCII, UNICODE, Glyphs, Mark, letter, state_mark
+from widgets.glyphs import ASCII, UNICODE, Glyphs, Mark, state_mark
+from widgets.session_number import SessionNumber
 
 
 def characters(glyphs: Glyphs) -> str:
@@ -39,7 +40,7 @@ def test_nothing_is_told_by_colour_alone(glyphs: Glyphs) -> None:
     assert set(glyphs.frame) != set(glyphs.focused)
     cells = {glyphs.shared, glyphs.reserved, glyphs.pinned, glyphs.cached, glyphs.free}
     assert len(cells | {glyphs.unknown}) == 6
-    assert cells.isdisjoint(letter(ordinal) for ordinal in range(1, 36))
+    assert cells.isdisjoint(SessionNumber(n).letter for n in range(1, 36))
 
 
 @pytest.mark.parametrize(
@@ -59,10 +60,6 @@ def test_marks_of_states(changes: dict[str, object], mark: Mark) -> None:
     assert state_mark(view(1, **changes)) is mark
     runs = mark in (Mark.DECODE, Mark.PREFILL)
     assert state_mark(view(1, **changes), paused=True) is (Mark.PAUSED if runs else mark)
-
-
-def test_letters_go_round() -> None:
-    assert "".join(letter(ordinal) for ordinal in (1, 9, 10, 35, 36)) == "19az1"
 
 
 def test_meters() -> None:

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from engine.errors import InvalidConfigError
-from engine.knobs import Knobs, KnobValue, change_knobs
-from tests.widgets.hosting import Host, hosted, press, rows
+from engine.api.errors import InvalidConfigError
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import Knobs, change_knobs
+from tests.widgets.hosting import Host, hosted, lay_out, paste, press, rows, screen
 from tests.widgets.samples import CONFIG, EFFECT, POLICIES, change, history, knobs
 from widgets.knob_panel import KnobPanel
 
@@ -237,7 +238,7 @@ async def test_typing_shows_what_is_typed() -> None:
     [
         ("max_num_seqs", "max_num_seqs is from 1 to 32; Enter edits it, left and right turn it"),
         ("static_fill", "static_fill is one of 'idle', 'full'; left and right turn it"),
-        ("user_weights", " of weights above 0; Enter edits it"),
+        ("user_weights", " at most 4,096 characters; Enter edits it"),
     ],
 )
 async def test_a_character_that_does_nothing_is_answered(name: str, told: str) -> None:
@@ -264,6 +265,40 @@ async def test_a_text_is_edited_and_emptied_and_its_end_is_seen() -> None:
             ("user_weights", "alice=2,bob=0.5,carol=3"),
             ("user_weights", ""),
         ]
+
+
+async def test_a_value_is_pasted_and_a_wrong_one_answered() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 76, 14, focus=True) as (app, _):
+        panel.show(knobs())
+        panel.current = "max_num_seqs"
+        await press(app, "enter")
+        await paste(app, "many")
+        assert asked(panel, "max_num_seqs") == "8_"
+        assert "✗ max_num_seqs is a number from 1 to 32; Enter sets it" in rows(panel)[-3]
+        await paste(app, "16\n")
+        assert "✗" not in "".join(rows(panel))
+        await lay_out(app)
+        assert "◂      16  ▸" in "".join(screen(app))
+        await press(app, "left", "left", "2", "enter")
+        assert posted(app) == [("max_num_seqs", 216)]
+        panel.current = "user_weights"
+        await press(app, "enter")
+        await paste(app, "alice=2,bob=0.5")
+        await press(app, "enter")
+        assert posted(app)[-1] == ("user_weights", "alice=2,bob=0.5")
+        assert panel.has_focus
+
+
+async def test_tab_goes_on_from_the_panel_and_leaves_the_value() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 76, 14, focus=True) as (app, _):
+        panel.show(knobs())
+        panel.current = "max_num_seqs"
+        await press(app, "enter", "9", "tab")
+        assert panel.has_focus  # there is nothing else to go to
+        assert posted(app) == []
+        assert asked(panel, "max_num_seqs") == "8"
 
 
 async def test_pages() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.snapshot import EnginePhase, EngineStatus
+from engine.api.status import EnginePhase, EngineStatus
 from tests.widgets.hosting import hosted, rows
 from tests.widgets.samples import READY, knobs, snapshot
 from widgets.broker_state import BrokerState

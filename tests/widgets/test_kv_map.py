@@ -3,14 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from textual.geometry import Region
 
-from engine.snapshot import BlockMap, PinView, Sharing
+from engine.api.block_map import BlockMap, PinView, Sharing
 from tests.widgets.hosting import hosted, press, rows, settle
+from tests.widgets.samples import NUMBERS
 from widgets.glyphs import ASCII, UNICODE
-from widgets.kv_map import SELECTED, KvMap, merge
+from widgets.kv_map import SELECTED, KvMap
+from widgets.session_number import SessionNumber
 
 POOL = BlockMap(
     num_blocks=40,
@@ -27,7 +27,7 @@ POOL = BlockMap(
 async def test_blocks_with_owner_letters_and_shares() -> None:
     kv = KvMap()
     async with hosted(kv, 80, 5):
-        kv.show(POOL, 16)
+        kv.show(POOL, NUMBERS, 16)
         assert rows(kv) == [
             "╭─ KV 40 blk×16 · used 40% · shared 8% · cached 5% · free 55% ─────────────────╮",
             "│ 11c?###~~··122222222····················                                     │",
@@ -55,22 +55,22 @@ async def test_reserved_and_pinned_blocks_are_states_of_their_own() -> None:
     for glyphs, cells in ((UNICODE, "##44░░░?◆◆~·········"), (ASCII, "##44___?==~.........")):
         kv = KvMap(glyphs)
         async with hosted(kv, 120, 5):
-            kv.show(RESERVING, 16, waste=0.62)
+            kv.show(RESERVING, NUMBERS, 16, waste=0.62)
             assert rows(kv)[1][2:22] == cells
             shares = "reserved 20% · shared 10% · cached 15% · pinned 10% · free 45% "
             assert glyphs.fit(f" used 40% · waste 62% · {shares}") in rows(kv)[0]
             assert f"{glyphs.reserved} reserved  # shared  ~ cached  " in rows(kv)[-2]
             assert f"{glyphs.pinned} pinned  " in rows(kv)[-2]
             # A reserved block has its session's colour.
-            owned = [s for s in kv.render_line(1) if s.style == kv.palette.owner(4)]
+            owned = [s for s in kv.render_line(1) if s.style == kv.palette.owner(SessionNumber(4))]
             assert "".join(s.text for s in owned) == cells[2:6]
 
 
 async def test_a_reserved_block_is_inspected_and_brought_out() -> None:
     kv = KvMap()
     async with hosted(kv, 60, 5, focus=True) as (app, _):
-        kv.show(RESERVING)
-        kv.select(12)
+        kv.show(RESERVING, NUMBERS)
+        kv.select(SessionNumber(12))
         assert [s.text for s in kv.render_line(1) if s.style and s.style.reverse] == ["#", "░"]
         await press(app, *("right",) * 6)
         assert rows(kv)[-2][2:].startswith("block 6 · reserved and not yet used by session 12 (c)")
@@ -83,14 +83,14 @@ async def test_who_shares_what_and_what_is_pinned() -> None:
     sharing = (Sharing((4, 7, 9), 3), Sharing((1, 2), 1))
     pins = (PinView("system", 90, 5, 4), PinView("long", 9000, 562, 0, "it does not fit"))
     async with hosted(kv, 76, 7, focus=True) as (app, _):
-        kv.show(RESERVING, sharing=sharing)
+        kv.show(RESERVING, NUMBERS, sharing=sharing)
         lines = rows(kv)
         assert lines[-3][2:-2].rstrip() == "block 0 · shared by sessions 4, 7, 9"
         assert lines[-2][2:-2].rstrip() == "3 blk shared by 4, 7, 9 · 1 blk shared by 1, 2"
         # A session of two groups: which of them holds the block is not known.
-        kv.show(RESERVING, sharing=(*sharing, Sharing((4, 5), 1)))
+        kv.show(RESERVING, NUMBERS, sharing=(*sharing, Sharing((4, 5), 1)))
         assert rows(kv)[-3][2:-2].rstrip() == "block 0 · shared, first held by session 4 (4)"
-        kv.show(RESERVING, sharing=sharing, pins=pins)
+        kv.show(RESERVING, NUMBERS, sharing=sharing, pins=pins)
         assert rows(kv)[-2][2:-2].rstrip() == (
             "pin long failed: it does not fit · pin system 4/5 blk in the pool"
         )
@@ -100,10 +100,25 @@ async def test_who_shares_what_and_what_is_pinned() -> None:
         assert "reserved" in rows(kv)[-3]
 
 
+async def test_holders_whose_session_is_not_shown_are_counted() -> None:
+    kv = KvMap()
+    numbers = {4: SessionNumber(1), 7: SessionNumber(2), 9: SessionNumber(1)}
+    sharing = (Sharing((4, 5, 7, 9), 3), Sharing((5, 12), 2))
+    async with hosted(kv, 76, 7, focus=True) as (app, _):
+        kv.show(RESERVING, numbers, sharing=sharing)
+        assert rows(kv)[-2][2:-2].rstrip() == (
+            "3 blk shared by 1, 2 and 1 other · 2 blk shared by 2 others"
+        )
+        assert rows(kv)[-3][2:-2].rstrip() == "block 0 · shared by sessions 1, 2 and 1 other"
+        await press(app, *("right",) * 6)  # held by 12
+        assert rows(kv)[1][2:10] == "##11░░??"
+        assert rows(kv)[-3][2:-2].rstrip() == "block 6 · reserved and not yet used"
+
+
 async def test_a_larger_cell_says_how_many_blocks_it_is() -> None:
     kv = KvMap(ASCII)
     async with hosted(kv, 90, 5):
-        kv.show(replace(POOL, num_blocks=160, blocks_per_cell=4))
+        kv.show(replace(POOL, num_blocks=160, blocks_per_cell=4), NUMBERS)
         assert rows(kv)[0].startswith("+- KV 160 blk - used 10% - ")
         assert "- 1 cell = 4 blk" in rows(kv)[0]
         assert rows(kv)[1][2:].startswith("11c?###~~..122222222....")
@@ -112,7 +127,7 @@ async def test_a_larger_cell_says_how_many_blocks_it_is() -> None:
 async def test_a_small_panel_merges_cells() -> None:
     kv = KvMap()
     async with hosted(kv, 20, 5):
-        kv.show(POOL, 16)
+        kv.show(POOL, NUMBERS, 16)
         assert rows(kv)[1:3] == ["│ 1c##~12222······ │", "│ ····             │"]
 
 
@@ -135,7 +150,7 @@ async def test_a_small_panel_merges_cells() -> None:
 async def test_keys_inspect_a_block(keys: tuple[str, ...], text: str) -> None:
     kv = KvMap()
     async with hosted(kv, 20, 8, focus=True) as (app, _):
-        kv.show(POOL, 16)
+        kv.show(POOL, NUMBERS, 16)
         for key in keys:
             await press(app, key)
         assert text.startswith(rows(kv)[-2][2:-2].rstrip(" …"))
@@ -145,7 +160,7 @@ async def test_keys_inspect_a_block(keys: tuple[str, ...], text: str) -> None:
 async def test_a_merged_cell_names_its_range() -> None:
     kv = KvMap()
     async with hosted(kv, 20, 5, focus=True) as (app, _):
-        kv.show(replace(POOL, num_blocks=39))
+        kv.show(replace(POOL, num_blocks=39), NUMBERS)
         await press(app, "right")
         assert rows(kv)[-2][2:-2].rstrip() == "blocks 2..3 · u…"
         await press(app, "end")
@@ -155,7 +170,7 @@ async def test_a_merged_cell_names_its_range() -> None:
 async def test_a_click_inspects_a_block() -> None:
     kv = KvMap()
     async with hosted(kv, 60, 6, focus=True) as (_, pilot):
-        kv.show(POOL)
+        kv.show(POOL, NUMBERS)
         await pilot.click(KvMap, offset=(4, 1))
         assert kv.cursor == 2
         await pilot.click(KvMap, offset=(4, 2))  # beyond the last block
@@ -165,8 +180,8 @@ async def test_a_click_inspects_a_block() -> None:
 async def test_the_selected_session_stands_out_without_colour() -> None:
     kv = KvMap()
     async with hosted(kv, 60, 6):
-        kv.show(POOL)
-        kv.select(12)
+        kv.show(POOL, NUMBERS)
+        kv.select(SessionNumber(12))
         assert [s.text for s in kv.render_line(1) if s.style and s.style.reverse] == ["c"]
         assert SELECTED.reverse
         kv.select(None)
@@ -176,29 +191,9 @@ async def test_the_selected_session_stands_out_without_colour() -> None:
 async def test_one_block_more_repaints_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     kv = KvMap()
     async with hosted(kv, 60, 6):
-        kv.show(POOL)
+        kv.show(POOL, NUMBERS)
         repainted: list[Region] = []
         monkeypatch.setattr(kv, "refresh", lambda *regions: repainted.extend(regions))
         states = POOL.states[:30] + "c" + POOL.states[31:]
-        kv.show(replace(POOL, states=states))
+        kv.show(replace(POOL, states=states), NUMBERS)
         assert repainted == [Region(2 + 20, 1, 20, 1)]  # the run of free blocks that it cuts
-
-
-cells = st.lists(st.tuples(st.sampled_from("urscpf"), st.integers(-1, 9)), min_size=1, max_size=90)
-
-
-@given(cells, st.integers(1, 40), st.integers(1, 3))
-def test_merging_keeps_the_most_frequent_state(
-    pool: list[tuple[str, int]], max_cells: int, per_cell: int
-) -> None:
-    states = "".join(state for state, _ in pool)
-    owners = tuple(owner for _, owner in pool)
-    blocks = BlockMap(len(pool) * per_cell, per_cell, states, owners, 0, 0, 0, 0)
-    merged = merge(blocks, max_cells)
-    factor = merged.blocks_per_cell // per_cell
-    assert len(merged.states) == len(merged.owners) == -(-len(pool) // factor) <= max_cells
-    for place, (state, owner) in enumerate(zip(merged.states, merged.owners, strict=True)):
-        part = pool[place * factor : (place + 1) * factor]
-        found = [s for s, _ in part]
-        assert found.count(state) == max(found.count(s) for s in "urscpf")
-        assert owner == next(o for s, o in part if s == state)

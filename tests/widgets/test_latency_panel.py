@@ -3,8 +3,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from engine.snapshot import Totals
-from engine.telemetry import Distribution
+from engine.api.snapshot import Totals
+from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, resize, rows
 from tests.widgets.samples import GOODPUT, LATENCY, TOTALS, latency
 from widgets.latency_panel import LatencyPanel

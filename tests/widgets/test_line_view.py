@@ -3,9 +3,10 @@ from __future__ import annotations
 from textual.geometry import Region
 from textual.screen import ModalScreen, Screen
 
-from tests.widgets.hosting import hosted, resize, rows, settle
+from tests.widgets.hosting import hosted, resize, rows, screen, settle
 from widgets.line import Line
 from widgets.line_view import LineView
+from widgets.session_number import SessionNumber
 
 
 class Probe(LineView):
@@ -23,7 +24,7 @@ class Probe(LineView):
         for row in self.words:
             line = self.line(width)
             for place, word in enumerate(row):
-                line.add(word, self.palette.owner(place + 1))
+                line.add(word, self.palette.owner(SessionNumber(place + 1)))
             lines.append(line)
         return lines
 
@@ -80,7 +81,7 @@ async def test_a_hidden_view_draws_nothing_until_it_is_shown() -> None:
         assert probe.drawn == drawn
         probe.display = True
         await pilot.pause()
-        assert probe.screen._compositor.render_strips()[0].text.rstrip() == "late"
+        assert screen(probe.app)[0].rstrip() == "late"
 
 
 async def test_a_view_on_a_covered_screen_draws_nothing() -> None:
@@ -112,7 +113,7 @@ async def test_a_view_follows_the_theme() -> None:
         app.theme = "textual-light"
         await settle(app)
         assert probe.palette != before
-        assert next(iter(probe.render_line(0))).style == probe.palette.owner(1)
+        assert next(iter(probe.render_line(0))).style == probe.palette.owner(SessionNumber(1))
 
 
 async def test_a_view_below_a_dialog_goes_on() -> None:

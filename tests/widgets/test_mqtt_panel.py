@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from engine.telemetry import Distribution
+from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, press, resize, rows, settle
 from tests.widgets.samples import MQTT, NOON
 from widgets.broker_state import BrokerState
 from widgets.glyphs import ASCII, UNICODE
-from widgets.mqtt_panel import OFF, BadMessage, MqttPanel, MqttReadings, MqttUser
+from widgets.mqtt_panel import OFF, MqttPanel
+from widgets.mqtt_readings import BadMessage, MqttReadings, MqttUser
 
 MANY = replace(
     MQTT, bad=tuple(BadMessage(NOON - n, f"topic/{n}", 400, f"reason {n}", "x") for n in range(20))

@@ -9,8 +9,8 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from widgets.glyphs import letter
 from widgets.palette import MIN_CONTRAST, Palette, contrast
+from widgets.session_number import SessionNumber
 
 THEMES = [theme for theme in BUILTIN_THEMES.values() if not theme.ansi]
 
@@ -64,5 +64,6 @@ def test_without_colour_there_is_none_and_bad_is_underlined() -> None:
 
 def test_letter_and_colour_together_are_one_sessions() -> None:
     palette = Palette.on(base_of(BUILTIN_THEMES["textual-dark"]), False, False)
-    looks = {(letter(ordinal), palette.owner(ordinal)) for ordinal in range(1, 211)}
+    numbers = map(SessionNumber, range(1, 211))
+    looks = {(number.letter, palette.owner(number)) for number in numbers}
     assert len(looks) == 210

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from textual import events
 
-from tests.widgets.hosting import hosted, press, rows, settle
+from tests.widgets.hosting import hosted, press, rows, screen, settle
 from widgets.glyphs import ASCII
 from widgets.prompt import MAX_HEIGHT, Prompt, printable
 
@@ -115,16 +115,16 @@ async def test_the_context_is_told_above_the_text() -> None:
     async with hosted(prompt) as (app, pilot):
         prompt.show_context(812, 4096)
         await pilot.pause()
-        assert "ctx 812/4.1k" in app.screen._compositor.render_strips()[0].text
+        assert "ctx 812/4.1k" in screen(app)[0]
         prompt.hint("enter", "^j", "^n")
         for used, more in ((4095, ""), (4096, " · full: a new chat (^n) begins afresh")):
             prompt.show_context(used, 4096)
             await pilot.pause()
-            row = app.screen._compositor.render_strips()[0].text
+            row = screen(app)[0]
             assert row.rstrip("─").endswith(f"ctx {used:,}/4.1k{more}")
         prompt.show_context(0, None)
         await pilot.pause()
-        assert "ctx" not in app.screen._compositor.render_strips()[0].text
+        assert "ctx" not in screen(app)[0]
 
 
 async def test_ascii_hint() -> None:

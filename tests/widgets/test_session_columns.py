@@ -16,6 +16,7 @@ from widgets.session_columns import (
     SessionColumns,
     sort_key,
 )
+from widgets.session_number import SessionNumber
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,9 @@ def test_columns_do_not_overlap(width: int) -> None:
 def test_every_column_sorts() -> None:
     assert set(SORTS) >= {"ID", "title", "src", "state", *(figure.name for figure in FIGURES)}
     quick, slow, none = view(1, ttft=0.1), view(2, ttft=2.0), waiting(3, 0.1, "")
-    assert sorted([none, slow, quick], key=lambda v: sort_key(v, "TTFT")) == [quick, slow, none]
-    assert sort_key(view(7), "ID") == (False, 7)
-    assert sort_key(view(7), "title") == (False, "chat 7")
-    assert sort_key(view(7), "src") == (False, "screen")
+    number = SessionNumber(3)  # not the request's ordinal
+    by_ttft = sorted([none, slow, quick], key=lambda v: sort_key(v, number, "TTFT"))
+    assert by_ttft == [quick, slow, none]
+    assert sort_key(view(7), number, "ID") == (False, 3)
+    assert sort_key(view(7), number, "title") == (False, "chat 7")
+    assert sort_key(view(7), number, "src") == (False, "screen")

@@ -8,7 +8,7 @@ import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
-from tests.widgets.hosting import Host, hosted, press, resize, rows, settle
+from tests.widgets.hosting import Host, hosted, press, resize, rows, settle, toasts
 from widgets.glyphs import ASCII
 from widgets.passage import Entry
 from widgets.transcript import PAGE, Transcript
@@ -203,8 +203,8 @@ async def test_where_there_is_nothing_to_copy_it_says_so(key: str) -> None:
     async with shown(entry(0, "Hi")) as (_, app):
         await press(app, key)
         assert app.sent(Transcript.CopyWanted) == []
-        (toast,) = app._notifications
-        assert toast.message.startswith("There is no")
+        (toast,) = toasts(app)
+        assert toast.startswith("There is no")
 
 
 async def test_ascii() -> None:

@@ -10,9 +10,10 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
+from app.gateway.mqtt.asking import Asking
 from app.gateway.mqtt.protocol.cards import NodeCard
 from app.gateway.mqtt.protocol.replies import (
     Accepted,
@@ -26,7 +27,7 @@ from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import EVERY, Caller, Topics
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import BrokerAddress
-from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState, Outgoing
+from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState, Outcome, Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +54,6 @@ class AskError(Exception):
     def __init__(self, message: str, reply: ErrorReply | None = None) -> None:
         super().__init__(message)
         self.reply = reply
-
-
-@dataclass(slots=True)
-class _Asking:
-    """How far a request has come.
-
-    Attributes:
-        node: that serves it.
-        attempt: what comes of those before it is void.
-        sends: how often the broker took it since it was last heard of.
-        refusals: in a row.
-        is_known: whether the server has accepted it once.
-        begun: when it began under its id, s on the loop's clock.
-        send_at: when it is sent next; None while the server is at it.
-    """
-
-    caller: Caller
-    node: str
-    begun: float
-    send_at: float | None
-    attempt: int = 1
-    sends: int = 0
-    refusals: int = 0
-    is_known: bool = False
 
 
 class AskClient:
@@ -198,7 +175,7 @@ class AskClient:
         while not self._events.empty():
             await self._next(None)  # cards that came before the request are no news to it
         loop = asyncio.get_running_loop()
-        asking = _Asking(self._new_caller(), node, begun=loop.time(), send_at=loop.time())
+        asking = Asking(self._new_caller(), node, begun=loop.time(), send_at=loop.time())
         told = ""
         while True:
             if asking.send_at is not None and asking.send_at <= loop.time():
@@ -215,30 +192,31 @@ class AskClient:
                     )
                 case NodeCard() as card:
                     self._follow(card, asking)
-                case Accepted() | DeltaReply() as reply if self._counts(reply, asking):
+                case Accepted() | DeltaReply() as reply if asking.counts(reply):
                     asking.attempt, asking.is_known = reply.attempt, True
                     asking.sends = asking.refusals = 0
                     asking.send_at = None
                     heard(reply)
-                case Final() as reply if self._counts(reply, asking):
+                case Final() as reply if asking.counts(reply):
                     return reply
-                case ErrorReply() as reply if self._counts(reply, asking):
+                case ErrorReply() as reply if asking.counts(reply):
                     self._refused(reply, asking, deadline)
 
-    async def _send(self, asking: _Asking, request: ChatRequest) -> None:
+    async def _send(self, asking: Asking, request: ChatRequest) -> None:
         if asking.sends == MAX_SENDS and not asking.is_known:
             raise AskError(f"no answer to a request sent {MAX_SENDS} times{self._absence()}")
         asking.send_at = asyncio.get_running_loop().time() + ACCEPT_SECONDS
         denied = self._link.denied
         stamped = request.model_copy(update={"sent_at": time.time()})
-        if await self._link.deliver(Outgoing(asking.caller.request_topic, stamped.encode())):
+        message = Outgoing(asking.caller.request_topic, stamped.encode())
+        if await self._link.deliver(message) is Outcome.TAKEN:
             asking.sends += 1
         elif self._link.denied > denied:
             raise AskError(
                 f"{self._address} does not allow requests on {asking.caller.request_topic}"
             )
 
-    def _follow(self, card: NodeCard, asking: _Asking) -> None:
+    def _follow(self, card: NodeCard, asking: Asking) -> None:
         """See to it that the request is with the node that serves."""
         serving = self._serving()
         if serving is None:
@@ -253,12 +231,12 @@ class AskClient:
             asking.node = serving.node
             self._begin_anew(asking)
 
-    def _begin_anew(self, asking: _Asking) -> None:
+    def _begin_anew(self, asking: Asking) -> None:
         now = asyncio.get_running_loop().time()
         asking.caller, asking.begun, asking.send_at = self._new_caller(), now, now
         asking.attempt = 1
 
-    def _refused(self, reply: ErrorReply, asking: _Asking, deadline: float) -> None:
+    def _refused(self, reply: ErrorReply, asking: Asking, deadline: float) -> None:
         """See to it that the request is sent again, if that may help.
 
         Raises:
@@ -336,7 +314,7 @@ class AskClient:
     def _serving(self) -> NodeCard | None:
         return next((card for card in self._cards.values() if card.state == "online"), None)
 
-    def _is_back(self, asking: _Asking) -> bool:
+    def _is_back(self, asking: Asking) -> bool:
         """Whether the connection went and came back meanwhile: the broker published the will."""
         state = self._link.state
         return state.phase is LinkPhase.ONLINE and state.since > asking.begun
@@ -348,10 +326,3 @@ class AskClient:
             return f"; the connection to {self._address} is lost: {state.detail}"
         away = [f"{c.node} is {c.state}" for c in self._cards.values() if c.state != "online"]
         return f"; {', '.join(away)}" if away else ""
-
-    @staticmethod
-    def _counts(reply: Reply, asking: _Asking) -> bool:
-        """Whether a reply is to this request and not to an attempt that is void."""
-        return reply.request_id == asking.caller.request_id and (
-            reply.attempt is None or reply.attempt >= asking.attempt
-        )

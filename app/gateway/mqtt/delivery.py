@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
-from app.database import StoreError
-from app.gateway.mqtt.transport.link import Link, LinkPhase, Outgoing
-from app.store import Store
+from app.gateway.mqtt import SOURCE
+from app.gateway.mqtt.exchange import ReplyTo, ending_of, without_text
+from app.gateway.mqtt.protocol.topics import Caller
+from app.gateway.mqtt.transport.link import Link, LinkPhase, Outcome, Outgoing
+from app.store.database import StoreError
+from app.store.store import Store
 
 log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 0.2
-RETRY_SECONDS = 60.0
+# Until a link that had no room is tried again.
+RETRY_SECONDS = 1.0
+# The operator may mend what the broker refuses: it is tried again after this, then after twice
+# as long, for 15 minutes in all.
+REFUSED_SECONDS = 60.0
+MAX_REFUSALS = 5
 
 # A request's `Caller.key`, and its attempt.
 _Attempt = tuple[str, int]
 
 
+async def deliver_ending(link: Link, ending: Outgoing) -> Outcome:
+    """Tell an ending, or in place of one that is too large for the broker, that it is."""
+    outcome = await link.deliver(ending)
+    if outcome is Outcome.TOO_LARGE:
+        shorter = without_text(ending.payload, ending.packet_bytes, link.max_packet)
+        outcome = await link.deliver(replace(ending, payload=shorter))
+    return outcome
+
+
 class Delivery:
-    """Tells each ending until the broker acknowledges it, through reconnects and restarts.
+    """Tells each ending until the broker acknowledges it, through reconnects and restarts. One that
+    the broker refuses is given up in the end: its access list would refuse it for ever.
 
     The journal knows which were told, so that those that were not are told after a restart. On the
     gateway's loop alone.
@@ -30,6 +49,7 @@ class Delivery:
         self._link = link
         self._waiting: dict[_Attempt, Outgoing] = {}
         self._under_way: dict[_Attempt, asyncio.Task[None]] = {}
+        self._refusals: dict[_Attempt, int] = {}
         self._told: list[_Attempt] = []
         self._save_due: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event = asyncio.Event()
@@ -39,8 +59,26 @@ class Delivery:
         """Endings that the broker does not have yet."""
         return len(self._waiting)
 
+    def adopt(self, pool: str) -> None:
+        """Tell the endings that dead processes did not get told, and those of the requests that
+        they did not live to end.
+
+        Raises:
+            StoreError: the journal cannot be read or written.
+        """
+        journal, prefix = self._store.journal, f"{pool}/"
+        if not journal.adopt(SOURCE, prefix):
+            return
+        for entry in journal.untold(SOURCE, prefix):
+            ending = ending_of(Caller.of(entry.request_id), entry)
+            assert ending is not None
+            message = ReplyTo.load(entry.reply_to).message(ending)
+            self.add(entry.request_id, entry.attempt, message)
+
     def add(self, key: str, attempt: int, ending: Outgoing) -> None:
-        """Tell an ending that the journal has."""
+        """Tell an ending that the journal has, unless that is done or under way."""
+        if (key, attempt) in self._waiting or (key, attempt) in self._told:
+            return
         self._waiting[key, attempt] = ending
         self._emptied.clear()
         self._go((key, attempt))
@@ -67,11 +105,27 @@ class Delivery:
             task.add_done_callback(lambda _task: self._under_way.pop(attempt, None))
 
     async def _deliver(self, attempt: _Attempt) -> None:
-        if not await self._link.deliver(self._waiting[attempt]):
-            # While connected that is the broker's refusal, which its operator may mend.
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry, attempt)
-            return
+        message = self._waiting[attempt]
+        match await deliver_ending(self._link, message):
+            case Outcome.TAKEN:
+                self._settle(attempt)
+            case Outcome.FULL:
+                self._retry_after(RETRY_SECONDS, attempt)
+            case Outcome.REFUSED:
+                refusals = self._refusals[attempt] = self._refusals.get(attempt, 0) + 1
+                if refusals < MAX_REFUSALS:
+                    self._retry_after(REFUSED_SECONDS * 2 ** (refusals - 1), attempt)
+                else:
+                    self._give_up(attempt, f"the broker refused it {refusals} times")
+            case Outcome.TOO_LARGE:
+                self._give_up(attempt, f"the broker takes {self._link.max_packet} bytes at most")
+            case Outcome.LOST:
+                pass  # until the link is back, see `resume`
+
+    def _settle(self, attempt: _Attempt) -> None:
+        """It need not be told any more."""
         del self._waiting[attempt]
+        self._refusals.pop(attempt, None)
         self._told.append(attempt)
         if not self._waiting:
             self._emptied.set()
@@ -79,6 +133,14 @@ class Delivery:
             # Many at once: one more told after a crash does no harm.
             loop = asyncio.get_running_loop()
             self._save_due = loop.call_later(SAVE_SECONDS, self._save)
+
+    def _give_up(self, attempt: _Attempt, why: str) -> None:
+        """Not tell it, neither after a restart. The journal answers whoever asks again."""
+        log.error("the ending of %s cannot be told: %s", ascii(attempt[0]), why)
+        self._settle(attempt)
+
+    def _retry_after(self, seconds: float, attempt: _Attempt) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._retry, attempt)
 
     def _retry(self, attempt: _Attempt) -> None:
         if attempt in self._waiting:

@@ -20,16 +20,20 @@ from app.gateway.mqtt.protocol.replies import (
     Final,
     ReplyTimings,
     ReplyUsage,
+    parse_reply,
 )
 from app.gateway.mqtt.protocol.requests import ChatRequest
-from app.gateway.mqtt.protocol.topics import Caller
+from app.gateway.mqtt.protocol.topics import Caller, user_of
 from app.gateway.mqtt.transport.link import Outgoing
 from app.gateway.mqtt.view import Transcript
-from app.history import History
-from app.store import Conversation, Message
-from engine.client import ChatMessage, Submission
-from engine.request import FinishReason, Origin
-from engine.stream import Context, Finish, RequestStream
+from app.store.conversation import Conversation, Message
+from app.store.history import History
+from app.store.journal import JournalEntry
+from engine.api.client import ChatMessage, Submission
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason
+from engine.api.origin import Origin
+from engine.api.stream import Context, Finish, RequestStream
 
 # What changes last has the largest: one count for all exchanges.
 _versions = itertools.count(1)
@@ -57,7 +61,9 @@ class ReplyTo:
         return ReplyTo(topic, None if data is None else base64.b64decode(data))
 
     def message(self, payload: bytes, qos: int = 1) -> Outgoing:
-        return Outgoing(self.topic, payload, qos, correlation=self.correlation)
+        return Outgoing(
+            self.topic, payload, qos, correlation=self.correlation, flow=user_of(self.topic)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +140,6 @@ class Exchange:
             ),
             priority=self.priority,
             deadline=(self.request.deadline_ms or deadline_ms) / 1000.0,
-            attempt=self.attempt,
         )
 
     def take(self) -> bool:
@@ -258,6 +263,33 @@ def error_reply(
         queue_depth=fault.queue_depth,
         last_seq=last_seq,
     )
+
+
+def ending_of(caller: Caller, entry: JournalEntry) -> bytes | None:
+    """What the owner of a journalled attempt is told at its end; None if it has not ended."""
+    if entry.ending is not None:
+        return entry.ending.encode()
+    if entry.ended_at is None:
+        return None
+    # The process that ran it did not live to say so.
+    error = entry.error or ErrorInfo("engine_error", "the journal does not say how this ended")
+    return error_reply(caller, Fault.of(error), entry.attempt).encode()
+
+
+def without_text(ending: bytes, size: int, most: int | None) -> bytes:
+    """What is told in place of an ending whose packet has `size` bytes, where the broker takes
+    `most`. The text itself stays in the journal."""
+    reply = parse_reply(ending)
+    assert isinstance(reply, (Final, ErrorReply))
+    text = f"the reply is made, and takes {size} bytes; the broker passes on at most {most}"
+    return ErrorReply(
+        request_id=reply.request_id,
+        attempt=reply.attempt,
+        error=Fault(413, text, reason="reply too large").body(),
+        retry_after_ms=None,
+        queue_depth=None,
+        last_seq=reply.last_seq,
+    ).encode()
 
 
 def milliseconds(seconds: float | None) -> float | None:

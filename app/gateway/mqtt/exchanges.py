@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from app.database import DeletedError, StoreError
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchange import Exchange
 from app.gateway.mqtt.protocol.faults import Fault
@@ -15,8 +14,9 @@ from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.tally import Tally
 from app.gateway.mqtt.transport.link import Link
 from app.gateway.mqtt.view import Transcript
-from app.store import Store
-from engine.client import EngineClient
+from app.store.database import DeletedError, StoreError
+from app.store.store import Store
+from engine.api.client import EngineClient
 
 log = logging.getLogger(__name__)
 
@@ -163,12 +163,15 @@ class Exchanges:
             exchange.unsent.clear()
             return
         due = exchange.told_at is None or now - exchange.told_at >= self._interval
-        if due and not self._link.congested:
+        if due and not self._is_held(exchange):
             message = exchange.delta(now)
             self._link.send(message)
         elif not self._flush_due:
             self._flush_due = True
             self._loop.call_later(max(self._interval, HELD_SECONDS), self._flush)
+
+    def _is_held(self, exchange: Exchange) -> bool:
+        return self._link.congested(exchange.request.delta_qos, exchange.caller.user)
 
     def _flush(self) -> None:
         """Send what no further news has sent."""
@@ -183,7 +186,7 @@ class Exchanges:
         self._unsaved += ended
         for exchange in ended:
             exchange.history.finish(exchange.reply, exchange.finish)
-            if exchange.unsent and exchange.request.stream and not self._link.congested:
+            if exchange.unsent and exchange.request.stream and not self._is_held(exchange):
                 self._link.send(exchange.delta(self._clock()))
         self._save()
 

@@ -7,31 +7,32 @@ import hashlib
 import logging
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from app.database import StoreError
-from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.delivery import Delivery
-from app.gateway.mqtt.exchange import ReplyTo
 from app.gateway.mqtt.exchanges import Exchanges
-from app.gateway.mqtt.intake import Intake, ending_of
+from app.gateway.mqtt.intake import Intake
 from app.gateway.mqtt.knobs import KnobsTopic
 from app.gateway.mqtt.node import Node, percentiles
+from app.gateway.mqtt.overview import Overview
 from app.gateway.mqtt.protocol.cards import MqttMetrics
 from app.gateway.mqtt.protocol.faults import Fault
-from app.gateway.mqtt.protocol.topics import Caller, Topics
+from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.quotas import Quotas
+from app.gateway.mqtt.retention import Retention
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.tally import Tally
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState
-from app.gateway.mqtt.view import GatewayView, Transcript, UserView
-from app.store import Store
-from engine.client import EngineClient
+from app.gateway.mqtt.view import GatewayView, Transcript
+from app.store.database import StoreError
+from app.store.store import Store
+from engine.api.client import EngineClient
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +44,6 @@ LOOK_SECONDS = 1.0
 SETTLE_SECONDS = 0.25
 # For endings to be stored and told once nothing runs any more.
 FAREWELL_SECONDS = 5.0
-JOURNAL_SECONDS = 24 * 3600.0
-TIDY_SECONDS = 3600.0
-USERS_SHOWN = 20
 # Waiting for the store's lock holds the loop up; what could not be written is tried again.
 BUSY_SECONDS = 1.0
 
@@ -83,6 +81,7 @@ class MqttGateway:
         self._loop = asyncio.new_event_loop()
         self._inbox: deque[Inbound] = deque()
         self._closing = asyncio.Event()
+        self._failed = asyncio.Event()
         self._resumed = asyncio.Event()
         self._crash = ""
         self._drain_seconds = settings.drain_seconds
@@ -92,23 +91,9 @@ class MqttGateway:
         self._tally = Tally(time.monotonic)
         self._node = Node(settings, topics, self._figures)
         self._knobs = KnobsTopic(client, topics)
-        self._link = Link(
-            address,
-            client_id=_client_id(settings),
-            # Cards first: they say whether the requests are this node's to answer.
-            # With QoS 0 no card waits for requests to be acknowledged.
-            subscriptions=(
-                (topics.all_status, 0),
-                *((topic, 1) for topic in (topics.cancels, topics.requests, topics.knobs_set)),
-            ),
-            will=self._node.farewell,
-            birth=lambda: (self._node.join(),),
-            receive=self._receive,
-            changed=self._changed,
-            keepalive=settings.keepalive,
-            protocol=settings.protocol,
-        )
+        self._link = self._make_link()
         self._quotas = Quotas(settings.quota, settings.users, self._tally.pace, time.monotonic)
+        self._retention = Retention(self._store, settings.pool, settings.retention_days)
         self._delivery = Delivery(self._store, self._link)
         self._exchanges = Exchanges(
             client=client,
@@ -123,10 +108,43 @@ class MqttGateway:
             loop=self._loop,
             clock=time.monotonic,
         )
-        self._intake = Intake(
-            client=client,
-            settings=settings,
+        self._intake = self._make_intake(system)
+        self._overview = Overview(
+            address=address,
             topics=topics,
+            node=self._node,
+            link=self._link,
+            delivery=self._delivery,
+            exchanges=self._exchanges,
+            tally=self._tally,
+        )
+        self._view = self._overview.view()
+        self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
+
+    def _make_link(self) -> Link:
+        settings, topics = self._settings, self._topics
+        return Link(
+            self._address,
+            client_id=_client_id(settings),
+            # Cards first: they say whether the requests are this node's to answer.
+            # With QoS 0 no card waits for requests to be acknowledged.
+            subscriptions=(
+                (topics.all_status, 0),
+                *((topic, 1) for topic in (topics.cancels, topics.requests, topics.knobs_set)),
+            ),
+            will=self._node.farewell,
+            birth=lambda: (self._node.join(),),
+            receive=self._receive,
+            changed=self._changed,
+            keepalive=settings.keepalive,
+            protocol=settings.protocol,
+        )
+
+    def _make_intake(self, system: str) -> Intake:
+        return Intake(
+            client=self._client,
+            settings=self._settings,
+            topics=self._topics,
             store=self._store,
             link=self._link,
             exchanges=self._exchanges,
@@ -136,8 +154,6 @@ class MqttGateway:
             system=system,
             clock=time.monotonic,
         )
-        self._view = self._look()
-        self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
 
     def start(self) -> None:
         """Connect and serve, on a thread of its own."""
@@ -184,29 +200,61 @@ class MqttGateway:
             at_the_end.callback(self._ended.set)
             at_the_end.callback(self._store.close)
             at_the_end.callback(self._loop.close)
+            at_the_end.callback(self._abandon)
+            self._loop.set_exception_handler(self._fail)
+            serving = self._loop.create_task(self._serve())
             try:
-                self._loop.run_until_complete(self._serve())
-            except Exception as error:
-                log.exception("the MQTT gateway failed")
-                cause = error
-                while isinstance(cause, ExceptionGroup):
-                    cause = cause.exceptions[0]
-                self._crash = f"{type(cause).__name__}: {cause}"
-            # Nobody is left to read these.
-            for exchange in self._exchanges:
-                self._client.abort(exchange.engine_id)
-            self._view = self._look()
+                self._loop.run_until_complete(serving)
+            except BaseException as error:
+                # Whoever waits is told by `failure`; the thread has nobody to raise it to.
+                self._blame(error)
+                if not serving.done():  # asyncio lets SystemExit and its like past it
+                    self._loop.run_until_complete(serving)
+
+    def _blame(self, error: BaseException) -> None:
+        """End, and say of what; first where it is looked up, for logging may fail too."""
+        self._crash = self._crash or f"{type(error).__name__}: {error}"
+        self._failed.set()
+        log.error("the MQTT gateway failed", exc_info=error)
+
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback raised: the requests that it was about are left undone, and nobody would be
+        told. The gateway ends, and its next start tells them from the journal."""
+        if "handle" not in context:
+            loop.default_exception_handler(context)
+            return
+        self._blame(context["exception"])
+
+    def _abandon(self) -> None:
+        """Nobody is left to read the replies that are being made."""
+        for exchange in self._exchanges:
+            self._client.abort(exchange.engine_id)
+        self._view = self._overview.view()
 
     async def _serve(self) -> None:
-        self._tell_untold()
+        self._delivery.adopt(self._topics.pool)
         async with asyncio.TaskGroup() as tasks:
-            serving = [tasks.create_task(c()) for c in (self._keep_linked, self._tick, self._tidy)]
-            await self._closing.wait()
-            await self._drain()
-            await self._link.close()
-            for task in serving:
+            serving = [
+                tasks.create_task(self._ending_all(task()))
+                for task in (self._keep_linked, self._tick, self._retention.keep)
+            ]
+            until = [tasks.create_task(e.wait()) for e in (self._closing, self._failed)]
+            await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+            if not self._failed.is_set():
+                await self._drain()
+                await self._link.close()
+            for task in (*serving, *until):
                 task.cancel()
         self._delivery.close()
+
+    async def _ending_all(self, task: Coroutine[Any, Any, None]) -> None:
+        """What one task fails of ends the gateway, whatever kind of exception that is."""
+        try:
+            await task
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._blame(error)
 
     async def _keep_linked(self) -> None:
         """Connected, but for when another server has taken our place: then when told to."""
@@ -259,28 +307,19 @@ class MqttGateway:
                 snapshot = self._client.snapshot()
                 self._node.look(snapshot, self._link)
                 self._knobs.look(snapshot, self._link)
-            self._view = self._look()
+                self._look_after_the_dead()
+            self._view = self._overview.view()
             await asyncio.sleep(VIEW_SECONDS)
 
-    async def _tidy(self) -> None:
-        """Forget what nobody will ask for again."""
-        while True:
-            before = time.time() - JOURNAL_SECONDS
-            try:
-                self._store.journal.forget(SOURCE, before)
-            except StoreError as error:
-                log.error("%s", error)
-            await asyncio.sleep(TIDY_SECONDS)
-
-    def _tell_untold(self) -> None:
-        """Endings that the process before this one did not get told, and those of its requests that
-        it did not live to end."""
-        for entry in self._store.journal.untold(SOURCE, f"{self._topics.pool}/"):
-            caller = Caller.of(entry.request_id)
-            ending = ending_of(caller, entry)
-            assert ending is not None
-            message = ReplyTo.load(entry.reply_to).message(ending)
-            self._delivery.add(entry.request_id, entry.attempt, message)
+    def _look_after_the_dead(self) -> None:
+        """What a server that shares the store and was killed has accepted is ended by the one that
+        serves the pool in its place: nobody else may ever open the store again."""
+        if self._node.elder or self._link.state.phase is not LinkPhase.ONLINE:
+            return
+        try:
+            self._delivery.adopt(self._topics.pool)
+        except StoreError as error:
+            log.error("%s", error)
 
     def _changed(self, state: LinkState) -> None:
         match state.phase:
@@ -294,14 +333,17 @@ class MqttGateway:
                 log.warning("%s: %s", self._address, state.detail)
             case LinkPhase.TAKEN_OVER:
                 log.error("%s: %s", self._address, state.detail)
-        self._view = self._look()
+        self._view = self._overview.view()
 
     def _receive(self, message: Inbound) -> None:
         if message.topic == self._topics.knobs_set:
             self._knobs.obey(message, self._link)
             return
         if self._topics.is_status(message.topic):
+            had_elder = bool(self._node.elder)
             self._node.hear(message.topic, message.payload, self._link)
+            if had_elder and not self._node.elder:
+                self._look_after_the_dead()
             message.ack()
             return
         if not self._inbox:
@@ -324,40 +366,6 @@ class MqttGateway:
             finished=self._tally.finished,
             rejected=sum(rejection.count for rejection in self._tally.rejected),
             first_token_ms=percentiles(self._tally.first_tokens),
-        )
-
-    def _look(self) -> GatewayView:
-        link, tally, state = self._link, self._tally, self._link.state
-        return GatewayView(
-            time=time.monotonic(),
-            address=str(self._address),
-            pool=self._topics.pool,
-            node=self._topics.node,
-            phase=state.phase,
-            detail=state.detail or self._node.detail,
-            since=state.since,
-            protocol=state.protocol,
-            running=len(self._exchanges),
-            waiting=self._exchanges.num_waiting,
-            undelivered=len(self._delivery),
-            received=link.received,
-            published=link.published,
-            accepted=tally.accepted,
-            finished=tally.finished,
-            rejected=tally.rejected,
-            first_token=tally.first_tokens,
-            bad=tally.bad_messages,
-            users=self._users(),
-        )
-
-    def _users(self) -> tuple[UserView, ...]:
-        running = Counter(exchange.caller.user for exchange in self._exchanges)
-        waiting = Counter(e.caller.user for e in self._exchanges if not e.started)
-        rejected = self._tally.rejected_by_user
-        busiest = sorted({*running, *rejected}, key=lambda user: (-running[user], user))
-        return tuple(
-            UserView(user, running[user], waiting[user], rejected.get(user, 0))
-            for user in busiest[:USERS_SHOWN]
         )
 
     def _call(self, call: Callable[..., object], *args: object) -> None:

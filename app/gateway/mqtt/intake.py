@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from app.database import StoreError
 from app.gateway.mqtt import SOURCE
-from app.gateway.mqtt.exchange import Exchange, ReplyTo, error_reply
+from app.gateway.mqtt.delivery import deliver_ending
+from app.gateway.mqtt.exchange import Exchange, ReplyTo, ending_of, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.node import Node
 from app.gateway.mqtt.protocol.faults import Fault
@@ -19,13 +19,15 @@ from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Calle
 from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.tally import TOPIC_LENGTH, Tally
-from app.gateway.mqtt.transport.link import Inbound, Link, Outgoing
-from app.history import History
-from app.journal import JournalEntry
-from app.store import Conversation, Store
-from engine.client import ChatMessage, EngineClient
-from engine.errors import ErrorInfo, InvalidRequestError
-from engine.snapshot import EnginePhase
+from app.gateway.mqtt.transport.link import Inbound, Link, Outcome, Outgoing
+from app.store.conversation import Conversation
+from app.store.database import StoreError
+from app.store.history import History
+from app.store.journal import JournalEntry
+from app.store.store import Store
+from engine.api.client import ChatMessage, EngineClient
+from engine.api.errors import InvalidRequestError
+from engine.api.status import EnginePhase
 
 log = logging.getLogger(__name__)
 
@@ -115,16 +117,24 @@ class Intake:
         try:
             self._check_size(message)
             reply_to = self._reply_to(message, caller)
+            last = self._store.journal.last(caller.key)
+            # Reading a payload takes up to 20 ms: what cannot be served is refused unread.
+            is_new = last is None and self._exchanges.get(caller.key) is None
+            if is_new:
+                self._check_room(caller)
+            self._quotas.read(caller.user, len(message.payload))
             request = parse_request(message.payload, caller)
             digest = request.digest()
             if self._repeat(caller, digest, reply_to):
                 message.ack()
                 return None
-            attempt = self._attempt(caller, digest)
+            attempt = self._attempt(caller, digest, last)
             if isinstance(attempt, bytes):
                 self._answer(message, reply_to.message(attempt))
                 return None
-            self._check_room(caller, request)
+            if not is_new:
+                self._check_room(caller)
+            self._check_model(request)
             exchange = self._open(caller, request, digest, reply_to, attempt)
         except Fault as fault:
             self._refuse(message, caller, reply_to, fault)
@@ -197,7 +207,7 @@ class Intake:
 
     async def _tell(self, message: Inbound, answer: Outgoing) -> None:
         # What the broker refuses is not tried again; what there was no room for is.
-        while not await self._link.deliver(answer) and self._link.congested:
+        while await deliver_ending(self._link, answer) is Outcome.FULL:
             await asyncio.sleep(RETRY_SECONDS)
         message.ack()
 
@@ -230,11 +240,10 @@ class Intake:
             self._link.send(running.accepted(self._exchanges.num_waiting))
         return True
 
-    def _attempt(self, caller: Caller, digest: str) -> int | bytes:
+    def _attempt(self, caller: Caller, digest: str, last: JournalEntry | None) -> int | bytes:
         """The number of the attempt to make, or the ending of the last, to be told again."""
-        last = self._store.journal.last(caller.key)
         if last is None:
-            return 1
+            return self._node.first_attempt
         if last.digest != digest:
             raise _conflict(caller)
         ending = ending_of(caller, last)
@@ -242,24 +251,17 @@ class Intake:
             raise Fault(503, "another server is answering this request", reason="served elsewhere")
         reply = parse_reply(ending)
         if isinstance(reply, ErrorReply) and reply.error.retryable:
-            return last.attempt + 1
+            return max(last.attempt + 1, self._node.first_attempt)
         return ending
 
-    def _check_room(self, caller: Caller, request: ChatRequest) -> None:
-        """Whether a new request may come in now."""
+    def _check_room(self, caller: Caller) -> None:
+        """Whether a new request of this user may come in now, whatever it asks."""
         status = self._client.status()
         if self._node.draining:
             raise Fault(503, "the server is draining; it takes no new requests", reason="draining")
         if status.phase in (EnginePhase.FAILED, EnginePhase.STOPPED, EnginePhase.EMPTY):
             text = f"no model is loaded{f': {status.detail}' if status.detail else ''}"
             raise Fault(503, text, reason="no model")
-        if request.model is not None and status.phase is not EnginePhase.READY:
-            # What comes now is for the next one, whose name is told once it is there.
-            text = f"model is {request.model!r}, and the server is changing models"
-            raise Fault(503, text, "model", reason="changing models")
-        if request.model is not None and request.model != status.model:
-            text = f"model is {request.model!r}; {status.model!r} is the one that is served here"
-            raise Fault(404, text, "model", reason="another model")
         depth, most = self._exchanges.num_waiting, self._node.queue_limit
         if depth >= most:
             text = f"the queue is full, {depth} requests wait and at most {most} may"
@@ -269,6 +271,17 @@ class Intake:
             text = f"{running} requests are unfinished and at most {most} may be"
             raise self._quotas.overloaded(text, "server full", depth=depth)
         self._quotas.check(caller.user)
+
+    def _check_model(self, request: ChatRequest) -> None:
+        """Whether the model is served that a request asks for."""
+        status = self._client.status()
+        if request.model is not None and status.phase is not EnginePhase.READY:
+            # What comes now is for the next one, whose name is told once it is there.
+            text = f"model is {request.model!r}, and the server is changing models"
+            raise Fault(503, text, "model", reason="changing models")
+        if request.model is not None and request.model != status.model:
+            text = f"model is {request.model!r}; {status.model!r} is the one that is served here"
+            raise Fault(404, text, "model", reason="another model")
 
     def _open(
         self, caller: Caller, request: ChatRequest, digest: str, reply_to: ReplyTo, attempt: int
@@ -332,17 +345,6 @@ class Intake:
         if history.is_busy:
             raise _busy(session_id)
         return history
-
-
-def ending_of(caller: Caller, entry: JournalEntry) -> bytes | None:
-    """What the owner of a journalled attempt is told at its end; None if it has not ended."""
-    if entry.ending is not None:
-        return entry.ending.encode()
-    if entry.ended_at is None:
-        return None
-    # The process that ran it did not live to say so.
-    error = entry.error or ErrorInfo("engine_error", "the journal does not say how this ended")
-    return error_reply(caller, Fault.of(error), entry.attempt).encode()
 
 
 def _busy(session_id: str) -> Fault:

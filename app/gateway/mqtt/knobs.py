@@ -9,9 +9,9 @@ from app.gateway.control import Answer, Control, knob_state, refusal
 from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.transport.link import Inbound, Link, Outgoing
-from engine.client import EngineClient
-from engine.errors import ErrorInfo, InvalidRequestError
-from engine.snapshot import Snapshot
+from engine.api.client import EngineClient
+from engine.api.errors import ErrorInfo, InvalidRequestError
+from engine.api.snapshot import Snapshot
 
 
 class KnobsTopic:

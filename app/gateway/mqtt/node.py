@@ -20,10 +20,10 @@ from app.gateway.mqtt.protocol.cards import (
 from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.link import Link, Outgoing
-from app.versions import version
-from engine.knobs import Knobs
-from engine.snapshot import Snapshot
-from engine.telemetry import Distribution
+from app.system.versions import version
+from engine.api.knobs import Knobs
+from engine.api.snapshot import Snapshot
+from engine.api.telemetry import Distribution
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,10 @@ class Node:
         queue_limit: the engine's, as of the last look.
         closing: whether the server is about to end.
         elder: the node that serves the pool while this one stands by; empty if this one does.
+        first_attempt: where this node begins to count the attempts at a request. 1, unless another
+            may have served the pool before it: then above all that those before it may have made,
+            which is the time in milliseconds since the epoch, so that no two nodes end the same
+            attempt though each has a journal of its own.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Node:
         self.queue_limit = Knobs().queue_limit
         self.closing = False
         self.elder = ""
+        self.first_attempt = 1
         self._others: dict[str, NodeCard] = {}
         self._engine_drains = False
         self._model: ModelInfo | None = None
@@ -113,6 +118,8 @@ class Node:
             self._others.pop(topic, None)
         else:
             self._others[topic] = card
+        if card is not None and card.since < self._since:
+            self._count_anew()
         if self._elect():
             self.announce(link)
 
@@ -154,8 +161,12 @@ class Node:
         if elder == self.elder:
             return False
         self.elder = elder
+        self._count_anew()
         log.warning("%s", self.detail or "this node serves the pool now")
         return True
+
+    def _count_anew(self) -> None:
+        self.first_attempt = max(self.first_attempt, int(self._clock() * 1000.0))
 
     def _describe(self) -> NodeCard:
         settings = self._settings

@@ -13,20 +13,25 @@ from app.gateway.mqtt.settings import Quota
 DEFAULT_RETRY_SECONDS = 1.0
 MIN_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 60.0
+# What one user may have read, in a bucket that holds 32 of the largest requests: they take up to
+# 20 ms each, on the loop that serves everybody.
+READ_BYTES_PER_SECOND = 1 << 19
+MAX_READ_BYTES = 1 << 23
 _USERS_KEPT = 1000
 
 
 @dataclass(slots=True)
 class _User:
-    """What a user has open, and the tokens of their bucket as of `filled_at`."""
+    """What a user has open, and the tokens of their buckets as of `filled_at`."""
 
     open: int = 0
     bucket: float = 0.0
+    bytes: float = MAX_READ_BYTES
     filled_at: float = 0.0
 
 
 class Quotas:
-    """Counts each user's unfinished requests, and a token bucket of requests a minute.
+    """Counts each user's unfinished requests, and token buckets of requests a minute and of bytes.
 
     Args:
         default: for users without one of their own in `users`.
@@ -71,6 +76,19 @@ class Quotas:
             wait = (1.0 - state.bucket) * 60.0 / quota.per_minute
             raise self.overloaded(message, "user over rate", wait)
 
+    def read(self, user: str, size: int) -> None:
+        """Bytes of this user are about to be read, whether they are a request or not.
+
+        Raises:
+            Fault: 429; they sent more than is read for one user.
+        """
+        state = self._state(user)
+        if state.bytes < size:
+            message = f"user {user!r} sends more than {READ_BYTES_PER_SECOND} bytes a second"
+            wait = (size - state.bytes) / READ_BYTES_PER_SECOND
+            raise self.overloaded(message, "user over bytes", wait)
+        state.bytes -= size
+
     def overloaded(
         self, message: str, reason: str, wait: float | None = None, depth: int | None = None
     ) -> Fault:
@@ -104,6 +122,8 @@ class Quotas:
             self._prune()
             state = self._users[user] = _User(bucket=most, filled_at=now)
         state.bucket = min(most, state.bucket + (now - state.filled_at) * most / 60.0)
+        refilled = state.bytes + (now - state.filled_at) * READ_BYTES_PER_SECOND
+        state.bytes = min(MAX_READ_BYTES, refilled)
         state.filled_at = now
         return state
 
@@ -114,7 +134,9 @@ class Quotas:
             self._users = {
                 user: state
                 for user, state in kept.items()
-                if state.open or state.bucket < self.of(user).per_minute
+                if state.open
+                or state.bucket < self.of(user).per_minute
+                or state.bytes < MAX_READ_BYTES
             }
             # Looked at again once there are twice as many, or each newcomer would look at them all.
             self._most_users = max(_USERS_KEPT, 2 * len(self._users))

@@ -19,7 +19,7 @@ from pydantic import (
 
 from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
 from app.gateway.mqtt.transport.address import AddressError, BrokerAddress, split_password
-from app.paths import Location
+from app.system.paths import Location
 
 # Where the embedded broker listens unless a URL says so.
 EMBEDDED_URL = "mqtt://127.0.0.1:1883"
@@ -76,6 +76,7 @@ class MqttSettings(BaseModel):
         deadline_ms: until when a request that states none must have ended.
         max_request_bytes: larger requests are refused.
         max_requests: unfinished, of all users.
+        retention_days: how long a conversation is kept that nobody goes on with; 0 is for ever.
         drain_seconds: how long requests may go on when the program is to end.
         embedded_broker: run amqtt on the loopback.
         quota: of each user.
@@ -99,6 +100,7 @@ class MqttSettings(BaseModel):
     # Ends below the largest packet that the link asks brokers for, 1 MiB with topic and properties.
     max_request_bytes: int = Field(default=262_144, ge=1024, le=1_000_000)
     max_requests: PositiveInt = 1000
+    retention_days: float = Field(default=30.0, ge=0.0, le=36_500.0, allow_inf_nan=False)
     drain_seconds: float = Field(default=10.0, ge=0.0, le=3600.0, allow_inf_nan=False)
     embedded_broker: bool = False
     quota: Quota = Quota()

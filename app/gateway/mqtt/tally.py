@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.view import BadMessage, Rejection
-from engine.telemetry import Distribution, Samples
+from engine.api.telemetry import Distribution, Samples
 
 WINDOW = 60.0
 BAD_KEPT = 20

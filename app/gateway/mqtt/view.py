@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.gateway.mqtt.transport.link import LinkPhase
-from app.store import Conversation, Message
-from engine.telemetry import Distribution
+from app.store.conversation import Conversation, Message
+from engine.api.telemetry import Distribution
 
 
 @dataclass(frozen=True, slots=True)

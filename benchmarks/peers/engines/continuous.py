@@ -11,8 +11,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-from benchmarks.peers.load import Load
 from benchmarks.peers.serve import About, Served, Setup, serve
+from benchmarks.peers.workload import Workload
 
 _PAGE_SIZE = 256  # its default
 
@@ -45,10 +45,12 @@ class Continuous:
             f"{setup.budget} tokens a step, sdpa attention, prefix sharing, pages of {_PAGE_SIZE}",
         )
 
-    def run(self, load: Load) -> list[Served]:
+    def run(self, workload: Workload) -> list[Served]:
         served, index_of = [], {}
         start = perf_counter()
-        for index, (arrival, prompt) in enumerate(zip(load.arrivals, load.prompts, strict=True)):
+        for index, (arrival, prompt) in enumerate(
+            zip(workload.arrivals, workload.prompts, strict=True)
+        ):
             sleep(max(0.0, arrival - (perf_counter() - start)))
             name = str(next(self._names))
             index_of[name] = index
@@ -56,7 +58,7 @@ class Continuous:
             self._manager.add_request(
                 list(prompt),
                 request_id=name,
-                max_new_tokens=load.output_tokens,
+                max_new_tokens=workload.output_tokens,
                 record_timestamps=True,
             )
         while index_of:

@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
-from benchmarks.peers.load import Load
 from benchmarks.peers.serve import About, Served, Setup, serve
+from benchmarks.peers.workload import Workload
 
 
 class _Clock(StoppingCriteria):
@@ -38,17 +38,17 @@ class Generate:
             f"one static batch, {attention} attention, dynamic cache",
         )
 
-    def run(self, load: Load) -> list[Served] | None:
-        if not load.is_batch:
+    def run(self, workload: Workload) -> list[Served] | None:
+        if not workload.is_batch:
             return None
         clock = _Clock()
         start = perf_counter()
-        ids = torch.tensor(load.prompts)
+        ids = torch.tensor(workload.prompts)
         with torch.inference_mode():
             output = self._model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
-                max_new_tokens=load.output_tokens,
+                max_new_tokens=workload.output_tokens,
                 do_sample=False,
                 pad_token_id=0,
                 stopping_criteria=StoppingCriteriaList([clock]),

@@ -15,8 +15,8 @@ from importlib.metadata import version
 import llama_cpp  # type: ignore[import-not-found]
 import numpy as np
 
-from benchmarks.peers.load import VOCAB_SIZE, Load
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
+from benchmarks.peers.workload import VOCAB_SIZE, Workload
 
 _CONTEXT_GRAIN = 256  # sequences' contexts are multiples of it
 _GGML_TYPE_BF16 = 30  # ggml.h; the bindings leave it out
@@ -65,29 +65,29 @@ class LlamaCpp:
             f"copied; built with {', '.join(has)}",
         )
 
-    def run(self, load: Load) -> list[Served]:
-        self._make_context(load)
-        return drive(self, load)
+    def run(self, workload: Workload) -> list[Served]:
+        self._make_context(workload)
+        return drive(self, workload)
 
-    def _make_context(self, load: Load) -> None:
-        """An empty context of the load's size.
+    def _make_context(self, workload: Workload) -> None:
+        """An empty context of the workload's size.
 
         Sequences that share cells of one stream share a prompt for nothing, but each attends
         over the cells of all, so streams of their own are faster where nothing is shared.
         """
-        length = -(-max(load.lengths) // _CONTEXT_GRAIN) * _CONTEXT_GRAIN
-        layout = (len(load.prompts), length, load.shared_tokens > 0)
+        length = -(-max(workload.lengths) // _CONTEXT_GRAIN) * _CONTEXT_GRAIN
+        layout = (len(workload.prompts), length, workload.shared_tokens > 0)
         if layout != self._layout:
             if self._context is not None:
                 llama_cpp.llama_free(self._context)
             params = llama_cpp.llama_context_default_params()
-            params.n_seq_max = len(load.prompts)
-            params.n_ctx = len(load.prompts) * length
+            params.n_seq_max = len(workload.prompts)
+            params.n_ctx = len(workload.prompts) * length
             params.n_batch = self._setup.budget
             params.n_ubatch = _MICRO_BATCH
             params.n_threads = params.n_threads_batch = self._setup.threads
             params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            params.kv_unified = load.shared_tokens > 0
+            params.kv_unified = workload.shared_tokens > 0
             params.type_k = params.type_v = _GGML_TYPE_BF16
             params.no_perf = True
             self._context = llama_cpp.llama_init_from_model(self._model, params)
@@ -96,8 +96,8 @@ class LlamaCpp:
             self._layout = layout
         self._memory = llama_cpp.llama_get_memory(self._context)
         llama_cpp.llama_memory_clear(self._memory, True)
-        self._slots = [_Slot(sequence) for sequence in range(len(load.prompts))]
-        self._shares = load.shared_tokens > 0
+        self._slots = [_Slot(sequence) for sequence in range(len(workload.prompts))]
+        self._shares = workload.shared_tokens > 0
 
     def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None:
         slot = next(slot for slot in self._slots if slot.request < 0)

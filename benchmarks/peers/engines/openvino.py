@@ -11,8 +11,8 @@ import numpy as np
 import openvino  # type: ignore[import-not-found]
 import openvino_genai  # type: ignore[import-not-found]
 
-from benchmarks.peers.load import Load
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
+from benchmarks.peers.workload import Workload
 
 _BLOCK_SIZE = 32  # its own on processors
 
@@ -39,7 +39,7 @@ class OpenVino:
             setup.model, scheduler, "CPU", properties
         )
         self._names = itertools.count()
-        self.run(Load(((0,),), 1, (0.0,)))  # it has no cache before its first step
+        self.run(Workload(((0,),), 1, (0.0,)))  # it has no cache before its first step
         cache_bytes = self._pipeline.get_metrics().cache_size_in_bytes
         per_token = cache_bytes / (scheduler.num_kv_blocks * _BLOCK_SIZE)
         precision = self._cache_precision or "its default"
@@ -49,9 +49,9 @@ class OpenVino:
             f"inference, cache in {precision} ({per_token:,.0f} bytes a token)",
         )
 
-    def run(self, load: Load) -> list[Served]:
+    def run(self, workload: Workload) -> list[Served]:
         self._handles: dict[int, openvino_genai.GenerationHandle] = {}
-        return drive(self, load)
+        return drive(self, workload)
 
     def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None:
         config = openvino_genai.GenerationConfig()

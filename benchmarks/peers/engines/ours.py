@@ -10,21 +10,20 @@ import torch
 import transformers
 from transformers import AutoConfig
 
-from benchmarks.peers.load import Load
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.knobs import Knobs
+from benchmarks.peers.workload import Workload
+from engine.api.client import Submission
+from engine.api.config import BLOCK_SIZE, EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.core.core import EngineCore
 from engine.model.checkpoint import open_checkpoint
 from engine.model.forward import make_forward
 from engine.model.gate import find_class
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.model.weights import load_weights
-from engine.request import SamplingParams
-from engine.snapshot import ModelCard
-
-_BLOCK_SIZE = 16
 
 
 def build(setup: Setup) -> tuple[EngineCore, str]:
@@ -43,8 +42,8 @@ def build(setup: Setup) -> tuple[EngineCore, str]:
         lambda *_: None,
     )
     config = EngineConfig(
-        num_blocks=setup.blocks(_BLOCK_SIZE, spare=64),
-        block_size=_BLOCK_SIZE,
+        num_blocks=setup.blocks(BLOCK_SIZE, spare=64),
+        block_size=BLOCK_SIZE,
         max_model_len=setup.max_len,
         max_num_seqs=setup.max_seqs,
         max_num_batched_tokens=setup.budget,
@@ -74,15 +73,15 @@ class Batchdeck:
         return About(
             versions,
             f"{attention}, {setup.budget} tokens a step, prefix caching, bf16 cache of "
-            f"{_BLOCK_SIZE}s",
+            f"{BLOCK_SIZE}s",
         )
 
-    def run(self, load: Load) -> list[Served]:
-        return drive(self, load)
+    def run(self, workload: Workload) -> list[Served]:
+        return drive(self, workload)
 
     def submit(self, index: int, prompt: Sequence[int], output_tokens: int) -> None:
         sampling = SamplingParams(temperature=0.0, max_tokens=output_tokens)
-        self._core.submit(str(index), prompt, sampling)
+        self._core.submit(Submission(request_id=str(index)), prompt, sampling)
 
     def step(self) -> Iterator[tuple[int, int]]:
         outputs = self._core.step()

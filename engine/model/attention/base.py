@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from engine.cache.storage import CacheShape, KVStorage
+from engine.model.attention.params import AttentionParams
 
 IntArray = npt.NDArray[np.int64]
 
@@ -56,15 +57,7 @@ class AttentionBackend(Protocol):
         ...
 
     def attend(
-        self,
-        query: Tensor,
-        layer: int,
-        context: StepContext,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
+        self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
         """Causal attention of each row over its own sequence; the step's tokens are stored already.
 
@@ -73,12 +66,6 @@ class AttentionBackend(Protocol):
 
         Args:
             query: [T, H, head_dim] in the storage's dtype.
-            scaling: factor of the scores.
-            window: each token sees this many positions, itself included (Mistral 7B, arXiv
-                2310.06825, section 2); None is all.
-            softcap: scores become softcap * tanh(score / softcap) (Gemma 2, arXiv 2408.00118,
-                section 2).
-            sinks: [H] logits that take part in the softmax and carry no value (gpt-oss).
 
         Returns:
             [T, H, value_dim] in the query's dtype.

@@ -6,12 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
+from engine.api.errors import ModelError
+from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, UnitStorage
-from engine.errors import ModelError
 from engine.model.attention.base import StepContext
+from engine.model.attention.params import AttentionParams
 from engine.model.memory import LargestStep
 from engine.native import kernels
-from engine.shape import ModelShape
 
 
 class CpuAttention:
@@ -60,15 +61,7 @@ class CpuAttention:
         return UnitStorage(shape)
 
     def attend(
-        self,
-        query: Tensor,
-        layer: int,
-        context: StepContext,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
+        self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
         """See `AttentionBackend.attend`."""
         native: Any = kernels()
@@ -84,9 +77,9 @@ class CpuAttention:
             context.counts,
             context.block_tables,
             heads,
-            scaling,
-            window or 0,
-            softcap or 0.0,
-            None if sinks is None else sinks.float(),
+            params.scaling,
+            params.window or 0,
+            params.softcap or 0.0,
+            None if params.sinks is None else params.sinks.float(),
         )
         return output

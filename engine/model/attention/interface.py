@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from engine.errors import ModelError
+from engine.api.errors import ModelError
 from engine.model.attention.base import StepContext
+from engine.model.attention.params import AttentionParams
 
 ATTENTION_NAME = "batchdeck"
 
@@ -69,10 +70,12 @@ def paged_attention(
         query[0].transpose(0, 1),
         layer,
         step_context,
-        scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=sliding_window,
-        softcap=softcap,
-        sinks=s_aux,
+        AttentionParams(
+            query.shape[-1] ** -0.5 if scaling is None else scaling,
+            sliding_window,
+            softcap,
+            s_aux,
+        ),
     )
     return output.unsqueeze(0), None
 

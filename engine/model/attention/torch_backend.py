@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, TokenStorage
 from engine.model.attention.base import IntArray, StepContext
+from engine.model.attention.params import AttentionParams
 from engine.model.memory import LargestStep
-from engine.shape import ModelShape
 
 # Queries a call in prefill. Keys past a tile's last query are not read, which saves half the work;
 # smaller tiles lose more to overhead (64: 22 ms, 256: 15 ms for 512 tokens at 1,536, bf16).
@@ -105,67 +106,69 @@ class TorchAttention:
         return TokenStorage(shape)
 
     def attend(
-        self,
-        query: Tensor,
-        layer: int,
-        context: StepContext,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
+        self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
         """See `AttentionBackend.attend`."""
-        layout = context.layouts.get(window)
+        layout = context.layouts.get(params.window)
         if layout is None:
-            layout = context.layouts[window] = _lay_out(context, window)
+            layout = context.layouts[params.window] = _lay_out(context, params.window)
         storage = context.storage
         assert isinstance(storage, TokenStorage)
         tokens, heads, head_dim = query.shape
         kv_heads, value_dim = storage.values[layer].shape[2:]
-        groups = heads // kv_heads
-        grouped = query.reshape(tokens, kv_heads, groups, head_dim)
-        output = query.new_empty(tokens, kv_heads, groups, value_dim)
-        head_sinks = None if sinks is None else sinks.float().view(kv_heads, groups)
-
+        grouped = query.reshape(tokens, kv_heads, heads // kv_heads, head_dim)
+        output = query.new_empty(*grouped.shape[:3], value_dim)
         for run in layout.decodes:
             key, value = storage.gather(layer, run.blocks)
-            rows = run.last - run.first
-            # The query heads that share a key head stand where a prefill has its queries.
-            output[run.first : run.last] = _attention(
-                grouped[run.first : run.last],
-                key.view(rows, -1, kv_heads, head_dim).transpose(1, 2),
-                value.view(rows, -1, kv_heads, value_dim).transpose(1, 2),
-                run.mask,
-                scaling,
-                softcap,
-                None if head_sinks is None else head_sinks[:, :, None],
+            output[run.first : run.last] = _decode(
+                run, grouped[run.first : run.last], key, value, params
             )
-
         for row in layout.prefills:
-            key, value = (
-                x.flatten(0, 1).transpose(0, 1) for x in storage.gather(layer, row.blocks)
-            )
-            tile = _TILE
-            if softcap is not None or sinks is not None:
-                tile = max(1, min(_TILE, _MAX_SCORES // (heads * key.shape[1])))
-            for first in range(row.start, row.start + row.count, tile):
-                last = min(first + tile, row.start + row.count)
-                begin = row.reach if window is None else max(row.reach, first - window + 1)
-                seen = slice(begin - row.reach, last - row.reach)
-                packed = slice(row.offset + first - row.start, row.offset + last - row.start)
-                # [groups, kv_heads, queries, head_dim]: the key heads are shared by expansion.
-                attended = _attention(
-                    grouped[packed].permute(2, 1, 0, 3),
-                    key[:, seen].expand(groups, -1, -1, -1),
-                    value[:, seen].expand(groups, -1, -1, -1),
-                    self._band(window, first - begin, last - first, query),
-                    scaling,
-                    softcap,
-                    None if head_sinks is None else head_sinks.T[:, :, None, None],
-                )
-                output[packed] = attended.permute(2, 1, 0, 3)
+            key, value = storage.gather(layer, row.blocks)
+            packed = slice(row.offset, row.offset + row.count)
+            self._prefill(row, grouped[packed], key, value, params, output[packed])
         return output.flatten(1, 2)
+
+    def _prefill(
+        self,
+        row: _Prefill,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        params: AttentionParams,
+        output: Tensor,
+    ) -> None:
+        """Attention of one row, tile by tile.
+
+        Args:
+            query: [count, kv_heads, groups, head_dim].
+            key, value: as gathered, [B, block_size, kv_heads, head_dim or value_dim].
+            output: [count, kv_heads, groups, value_dim], written to.
+        """
+        key, value = (x.flatten(0, 1).transpose(0, 1) for x in (key, value))
+        kv_heads, groups = query.shape[1:3]
+        sinks = _sinks_of(params, kv_heads)
+        tile = _TILE
+        if params.softcap is not None or sinks is not None:
+            tile = max(1, min(_TILE, _MAX_SCORES // (kv_heads * groups * key.shape[1])))
+        for first in range(0, row.count, tile):
+            last = min(first + tile, row.count)
+            # Of the keys, counted from the first that was gathered.
+            end = row.start + last - row.reach
+            begin = 0
+            if params.window is not None:
+                begin = max(0, row.start + first - params.window + 1 - row.reach)
+            before = row.start + first - row.reach - begin
+            # [groups, kv_heads, queries, head_dim]: the key heads are shared by expansion.
+            attended = _attention(
+                query[first:last].permute(2, 1, 0, 3),
+                key[:, begin:end].expand(groups, -1, -1, -1),
+                value[:, begin:end].expand(groups, -1, -1, -1),
+                self._band(params.window, before, last - first, query),
+                params,
+                None if sinks is None else sinks.T[:, :, None, None],
+            )
+            output[first:last] = attended.permute(2, 1, 0, 3)
 
     def _band(self, window: int | None, before: int, queries: int, like: Tensor) -> Tensor:
         """Mask of a tile whose keys start `before` its first query: [queries, before + queries].
@@ -187,23 +190,53 @@ class TorchAttention:
         return mask if mask.device.type == "cpu" else mask.contiguous()
 
 
+def _decode(
+    run: _Decodes, query: Tensor, key: Tensor, value: Tensor, params: AttentionParams
+) -> Tensor:
+    """Attention of the rows of a run, in one call.
+
+    Args:
+        query: [rows, kv_heads, groups, head_dim]: the query heads that share a key head stand where
+            a prefill has its queries.
+        key, value: as gathered, [rows * width, block_size, kv_heads, head_dim or value_dim].
+
+    Returns:
+        [rows, kv_heads, groups, value_dim].
+    """
+    rows, kv_heads = query.shape[:2]
+    sinks = _sinks_of(params, kv_heads)
+    return _attention(
+        query,
+        key.view(rows, -1, *key.shape[2:]).transpose(1, 2),
+        value.view(rows, -1, *value.shape[2:]).transpose(1, 2),
+        run.mask,
+        params,
+        None if sinks is None else sinks[:, :, None],
+    )
+
+
+def _sinks_of(params: AttentionParams, kv_heads: int) -> Tensor | None:
+    """The sinks as [kv_heads, groups] in float32."""
+    return None if params.sinks is None else params.sinks.float().view(kv_heads, -1)
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     mask: Tensor,
-    scaling: float,
-    softcap: float | None,
+    params: AttentionParams,
     sinks: Tensor | None,
 ) -> Tensor:
     """`scaled_dot_product_attention`, or with softcap or sinks the same in float32.
 
     Args:
-        sinks: broadcasts to [..., queries, 1].
+        sinks: those of `params`, so that they broadcast to [..., queries, 1].
     """
+    softcap = params.softcap
     if softcap is None and sinks is None:
-        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    scores = query.float() @ key.float().transpose(-1, -2) * scaling
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=params.scaling)
+    scores = query.float() @ key.float().transpose(-1, -2) * params.scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores += mask

@@ -201,15 +201,16 @@ class _Builder:
             if rotation is not None:
                 program.rotate(part, heads, rotation.cos, rotation.sin, rotation.interleaved)
         program.store(operation.layer, key, view(operation.value))
+        params = operation.params
         program.attend(
             out,
             query,
             operation.layer,
             operation.heads,
-            operation.scaling,
-            operation.window or 0,
-            operation.softcap or 0.0,
-            operation.sinks,
+            params.scaling,
+            params.window or 0,
+            params.softcap or 0.0,
+            params.sinks,
         )
 
 

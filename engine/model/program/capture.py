@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
-from engine.shape import ModelShape
 
 # Of the recorded pass. No width of a model should equal them by chance: axes are told by size.
 NUM_TOKENS = 23
@@ -36,10 +37,7 @@ class AttentionCall:
     query: Tensor
     key: Tensor
     value: Tensor
-    scaling: float
-    window: int | None
-    softcap: float | None
-    sinks: Tensor | None
+    params: AttentionParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +239,7 @@ class _RecordedAttention:
         self._written = key, value
 
     def attend(
-        self,
-        query: Tensor,
-        layer: int,
-        context: StepContext,
-        *,
-        scaling: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: Tensor | None,
+        self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
         assert self._written is not None
         key, value = self._written
@@ -262,16 +252,8 @@ class _RecordedAttention:
             block_tables=context.block_tables,
         )
         with self.recorder.silence():
-            output = self.reference.attend(
-                query,
-                layer,
-                inner,
-                scaling=scaling,
-                window=window,
-                softcap=softcap,
-                sinks=sinks,
-            )
-        call = AttentionCall(layer, query, key, value, scaling, window, softcap, sinks)
+            output = self.reference.attend(query, layer, inner, params)
+        call = AttentionCall(layer, query, key, value, params)
         self.recorder.record(call, (), {}, output)
         return output
 

@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from engine.api.config import EngineConfig
+from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage
-from engine.config import EngineConfig
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.batch import PackedStep
 from engine.model.program.build import Built, Stage, attach, build, segments
@@ -21,7 +22,6 @@ from engine.model.program.graph import Graph, Opaque
 from engine.model.program.read import UnreadableError, read
 from engine.model.program.verify import MismatchError, recorded_step, verify
 from engine.native import kernels
-from engine.shape import ModelShape
 
 logger = logging.getLogger(__name__)
 

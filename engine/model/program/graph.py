@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from engine.model.attention.params import AttentionParams
+
 
 @dataclass(eq=False, slots=True)
 class Value:
@@ -140,6 +142,7 @@ class Attend:
 
     Attributes:
         rotated: references of query and key after the rotation: [tokens, columns].
+        params: sinks in float32.
     """
 
     out: Value
@@ -152,10 +155,7 @@ class Attend:
     query_rotation: Rotation | None
     key_rotation: Rotation | None
     rotated: tuple[Tensor, Tensor]
-    scaling: float
-    window: int | None
-    softcap: float | None
-    sinks: Tensor | None
+    params: AttentionParams
 
 
 @dataclass(eq=False, slots=True)

@@ -8,6 +8,7 @@ and kept if the guess gives the recorded numbers.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -304,6 +305,9 @@ class _Reader:
         key, key_rotation = self._rotated(call.key)
         value = self.view(call.value)
         rotated = tuple(t.reshape(NUM_TOKENS, -1) for t in (call.query, call.key))
+        sinks = call.params.sinks
+        if sinks is not None:
+            sinks = sinks.detach().float().contiguous()
         return Attend(
             out,
             call.layer,
@@ -315,10 +319,7 @@ class _Reader:
             query_rotation,
             key_rotation,
             (rotated[0], rotated[1]),
-            call.scaling,
-            call.window,
-            call.softcap,
-            None if call.sinks is None else call.sinks.detach().float().contiguous(),
+            replace(call.params, sinks=sinks),
         )
 
     def _rotated(self, tensor: Tensor) -> tuple[View, Rotation | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 
-from engine.errors import InvalidConfigError
+from engine.api.errors import InvalidConfigError
 from engine.scheduling.policies.dynamic import Dynamic
 from engine.scheduling.policies.orca import Orca
 from engine.scheduling.policies.prefill_first import PrefillFirst
@@ -25,7 +25,7 @@ def policy_names() -> tuple[str, ...]:
 
 
 def register(path: str) -> str:
-    """Make a policy of one's own known, named as `module:Class`; returns its name.
+    """Add a user's own policy to those that exist, given as `module:Class`; returns its name.
 
     Raises:
         InvalidConfigError: there is no such class, or it is no policy.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.api.waiting import Cause, Wait
 from engine.scheduling.composer import StepComposer
 from engine.scheduling.policies.static import Static
 
@@ -9,8 +10,9 @@ from engine.scheduling.policies.static import Static
 class Dynamic(Static):
     """A batch starts when it is full, or when its first request has waited for the window.
 
-    Triton Inference Server's dynamic batcher (`max_queue_delay_microseconds`): it bounds what a
-    request waits for company; the batch is still bound by its slowest member, as `static` is.
+    This is Triton Inference Server's dynamic batcher (`max_queue_delay_microseconds`). The window
+    bounds how long a request waits for company. The batch still runs until its slowest member has
+    ended, as under `static`.
     """
 
     name = "dynamic"
@@ -24,5 +26,6 @@ class Dynamic(Static):
         if step.now >= opens:
             return True
         step.wake(opens)
-        step.hold(f"batch {self._filled(step)}, or in {(opens - step.now) * 1000:.0f} ms")
+        left = round((opens - step.now) * 1000)
+        step.hold(Wait(Cause.BATCH_OR_WINDOW, (*self.filled(step), left)))
         return False

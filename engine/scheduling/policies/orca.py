@@ -7,18 +7,18 @@ from engine.scheduling.policy import Policy
 
 
 class Orca(Policy):
-    """Every step runs all that run, and new requests with their whole prompts.
+    """Every step serves all running requests, and new ones with their whole prompts.
 
-    Orca (OSDI'22, Algorithm 1): the batch is formed anew at each iteration, first come, first
-    served; prompts run whole in the same iteration as decodes, every operator but attention over
-    the tokens of all (selective batching, section 3); a request is admitted only when key and
-    value slots for its prompt and `max_tokens` can be reserved, so that no deadlock and no
-    preemption arises. A decode waits as long as the longest prompt beside it takes.
+    This is Orca (OSDI'22, Algorithm 1). The batch is formed anew at each iteration, first come,
+    first served. Prompts run whole, in the same iteration as decodes, and every operator but
+    attention runs over the tokens of all (selective batching, section 3). A request is admitted
+    only when key and value slots for its prompt and `max_tokens` can be reserved, so that neither
+    deadlocks nor preemptions arise. A decode waits as long as the longest prompt beside it takes.
 
-    Unlike the paper: one device, so no pipelining of iterations; slots are counted in blocks of the
-    pool, so equal prefixes are still shared (set `prefix_caching` off for the paper's behaviour);
-    and a prompt longer than the step's token budget, which the buffers are sized for, runs in
-    chunks.
+    It differs from the paper in three ways. There is one device, so iterations are not pipelined.
+    Slots are counted in blocks of the pool, so equal prefixes are still shared (set
+    `prefix_caching` off for the paper's behaviour). A prompt longer than the step's token budget,
+    which the buffers are sized for, runs in chunks.
     """
 
     name = "orca"

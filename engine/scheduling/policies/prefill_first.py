@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.api.waiting import Cause, Wait
 from engine.scheduling.composer import StepComposer
 from engine.scheduling.policy import Policy
 
@@ -10,13 +11,14 @@ class PrefillFirst(Policy):
     """A step computes prompts only, or decodes only; prompts interrupt the decodes.
 
     With `waiting_served_ratio` 0 it is vLLM V0: whenever the head of the queue can be admitted, a
-    step of whole prompts runs and every decode waits for it. TGI's router weighs the two: prompts
-    interrupt only when those that wait are `waiting_served_ratio` times those that run, or once
-    those got `max_waiting_tokens` tokens since the last prompts, the one that prompts give
-    included; and a step of decodes follows each interruption. Blocks are given on demand, and
-    requests preempted when they run out (PagedAttention, SOSP'23).
+    step of whole prompts runs and every decode waits for it. With a larger ratio it is TGI's
+    router, which weighs the two. Prompts interrupt only when the waiting requests are
+    `waiting_served_ratio` times the running ones, or once each running one got `max_waiting_tokens`
+    tokens since the last prompts, the token that the prompts' step gave included. A step of decodes
+    follows each interruption. Blocks are given on demand, and requests are preempted when blocks
+    run out (PagedAttention, SOSP'23).
 
-    Unlike both: a prompt longer than the token budget runs in chunks, over several steps of
+    Unlike in both, a prompt longer than the token budget runs in chunks, over several steps of
     prompts.
     """
 
@@ -49,16 +51,11 @@ class PrefillFirst(Policy):
         if not decoding or not ratio:
             return True
         if self._interrupted:
-            if step.rows:
-                step.hold("decodes go on after the prompts that are being computed")
-            else:
-                step.hold("decodes go on: prompts went before them in the last step")
+            step.hold(Wait(Cause.PREFILLS if step.rows else Cause.DECODES))
             return False
         wanted = int(decoding * ratio)
         if self._tokens_since >= patience or step.num_waiting >= wanted:
             return True
-        step.hold(
-            f"decodes go on: {step.num_waiting} of {wanted} wait to interrupt {decoding}, or after "
-            f"{patience - self._tokens_since} more steps"
-        )
+        left = patience - self._tokens_since
+        step.hold(Wait(Cause.INTERRUPTION, (step.num_waiting, wanted, decoding, left)))
         return False

@@ -7,15 +7,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.knobs import Knobs
-from engine.request import Request, RequestState
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import RequestState
+from engine.api.telemetry import StepRecord
+from engine.api.waiting import Cause, Wait
+from engine.batch.request import Request
 from engine.scheduling.composer import StepComposer
 from engine.scheduling.policy import Policy
 from engine.scheduling.steptime import StepTime, Work
 from engine.scheduling.triage import Job, on_time
-from engine.telemetry import StepRecord
 
-# Share of a target that is aimed at: the rest covers what predictions are off by.
+# The share of a target that is aimed at. The rest covers the errors of predictions.
 _AIM = 0.97
 # A request further behind its pace than this many tokens' time is given up.
 _GRACE = 16
@@ -25,38 +27,41 @@ _REPAY = 8
 _PATIENCE = 0.9
 # Prompt tokens that make a step longer by no more than this share are not worth delaying.
 _FREE = 0.1
-# Late prompts get one token for so many of the others.
+# Late prompts get one token for this many tokens of the timely ones.
 _OVERTAKING = 32
-# Waiting requests that are looked at: of those that may be in time, and of the queue's head.
+# How many waiting requests are looked at: of those that may be in time, and at the queue's head.
 _WINDOW, _HEAD = 128, 16
 
 
 class Slo(Policy):
     """As many requests a second as possible that meet `ttft_target_ms` and `tpot_target_ms`.
 
-    DistServe's goodput (OSDI'24, section 2.1), on one device. From an online model of step time
-    (`engine.scheduling.steptime`) come, for a step that starts at s, with T the TPOT target:
+    This is DistServe's goodput (OSDI'24, section 2.1), on one device. An online model of step time
+    (`engine.scheduling.steptime`) gives three things for a step that starts at s. T is the TPOT
+    target.
 
-    1. Its longest time. TPOT is a mean, so token g + 1 of a request is due at f + g T, f being the
-       time of its first, and what was early may be spent: after a step of T it is ahead by
-       b = f + g T - (s + T). The limit is T + b for the smallest b; a negative one counts an
-       eighth, to be made up over steps. Requests that can no longer meet their targets do not
-       count. Nor may a step outlast the deadlines of the prompts that it completes.
-    2. The prompts and their order. Of those whose deadline, arrival plus TTFT target, is ahead,
-       `engine.scheduling.triage.on_time` takes the most that can be in time, earliest deadline
-       first, at the tokens a second that steps of T leave. Those that resume after a preemption go
-       before them.
-    3. How many prompt tokens. Step time is convex in its tokens, so an even pace is the cheapest:
-       the largest mean rate up to any deadline ("optimal available", Yao, Demers, Shenker, FOCS'95,
-       section 5), or that at which prompt tokens came over the last TTFT target, if it is larger;
-       and what is nearly free beside the decodes in any case.
+    1. The longest time that the step may take. TPOT is a mean, so token g + 1 of a request is due
+       at f + g T, where f is the time of its first token, and a request that is early may spend
+       its lead. After a step of T it is ahead by b = f + g T - (s + T). The limit is T + b for the
+       smallest b. A negative b counts an eighth, so that it is made up over several steps. Requests
+       that can no longer meet their targets do not count. Nor may a step outlast the deadlines of
+       the prompts that it completes.
+    2. The prompts and their order. The deadline of a prompt is its arrival plus the TTFT target. Of
+       the prompts whose deadline is ahead, `engine.scheduling.triage.on_time` takes the most that
+       can be in time, earliest deadline first, at the tokens a second that steps of T leave.
+       Prompts that resume after a preemption go before them.
+    3. How many prompt tokens the step computes. Step time is convex in its tokens, so an even pace
+       is the cheapest: the largest mean rate up to any deadline ("optimal available", Yao, Demers,
+       Shenker, FOCS'95, section 5). If prompt tokens came at a larger rate over the last TTFT
+       target, that rate is the pace. What is nearly free beside the decodes is computed in any
+       case.
 
     Decodes run in every step. Prompts that are late, or would make others late, go last, in the
-    queue's order. They get at least one token for 32 of the others, and when it is the turn of
-    one that cannot be admitted, nothing else is, so that none starves.
+    queue's order. They get at least one token for 32 of the others. When it is the turn of a late
+    prompt that cannot be admitted, no other is admitted, so that none starves.
 
     Until the model has seen eight steps, a step takes what the knob `max_num_batched_tokens`
-    allows; later at most that, and at most twice the tokens of the largest step seen.
+    allows. Later it takes at most that, and at most twice the tokens of the largest step seen.
     """
 
     name = "slo"
@@ -65,12 +70,14 @@ class Slo(Policy):
         self._model = StepTime()
         self._flights: deque[_Flight] = deque()
         self._ended = 0.0
-        # Those that wait and may be in time, by arrival; and what was cached of them at first.
+        # Waiting requests that may still be in time, by arrival.
         self._fresh: deque[Request] = deque()
+        # How many tokens of each of them, by ordinal, were cached when it was first looked at.
         self._cached: dict[int, int] = {}
         # Tokens that late prompts are to get before others.
         self._owed = 0.0
-        # Prompt tokens a second that came of late.
+        # The rate of prompt tokens, a second, at which requests came of late, and when it was
+        # computed.
         self._flow = self._flow_at = 0.0
 
     def observe(self, record: StepRecord) -> None:
@@ -80,7 +87,7 @@ class Slo(Policy):
         if flights and flights[0].planned == record.start:
             flight = flights.popleft()
             if not record.error:
-                # One that was planned ahead began when the one before it ended.
+                # A step that was planned ahead began when the step before it ended.
                 self._model.learn(flight.work, record.end - max(record.start, self._ended))
         self._ended = record.end
 
@@ -112,22 +119,18 @@ class Slo(Policy):
         head = step.next_waiting
         if head is not None and not is_barred:
             passed = timely and all(job.request is not head for job in timely)
-            step.hold(
-                "those that can still meet the TTFT target go first"
-                if passed
-                else f"no time: the step's {step.max_budget} tokens are given"
-            )
+            step.hold(Wait(Cause.TIMELY) if passed else Wait(Cause.TIME, (step.max_budget,)))
         self._account(step, timely, late)
 
     def _begins(self, now: float) -> float:
-        """When the step is expected to start: at once, or after those in flight."""
+        """When the step is expected to start: at once, or after the steps in flight."""
         if not self._flights:
             return now
         started = max(self._flights[0].planned, self._ended)
         return max(now, started + sum(flight.seconds for flight in self._flights))
 
     def _rate(self, step: StepComposer, work: Work, aim: _Aim) -> float:
-        """Prompt tokens a second, beside these decodes."""
+        """Prompt tokens a second that can be computed beside these decodes."""
         model = self._model
         if not model.ready:
             return math.inf
@@ -138,7 +141,7 @@ class Slo(Policy):
     def _sorted(
         self, step: StepComposer, prompts: list[Request], rate: float, aim: _Aim
     ) -> tuple[list[Job], list[Job]]:
-        """The prompts to compute in time, and late ones, each in their order."""
+        """The prompts that can be in time, and the late ones, each in the order to compute them."""
         resumed, jobs, late = [], [], []
         others, window = prompts, []
         if step.num_slots:
@@ -156,14 +159,15 @@ class Slo(Policy):
         kept = {job.ordinal for job in timely}
         for request in others:
             if request.ordinal not in kept:
-                # Paced as if it had come now, or when it would have had to be begun.
+                # A late prompt is paced as if it had come now. One that is partly computed is paced
+                # as if it had come early enough to be that far.
                 done = request.num_computed_tokens / request.num_tokens
                 deadline = aim.begins + aim.ttft * (1 - _PATIENCE * done)
                 late.append(Job(deadline, request.ordinal, request.gap, request))
         return timely, late
 
     def _look(self, step: StepComposer, aim: _Aim) -> list[Request]:
-        """The first of those that wait and may be in time."""
+        """The first of the waiting requests that may still be in time, by arrival."""
         fresh = self._fresh
         window: list[Request] = []
         while fresh and len(window) < _WINDOW:
@@ -185,7 +189,8 @@ class Slo(Policy):
         if aheads:
             least = min(aheads)
             return tpot + (least if least >= 0 else least / _REPAY)
-        # Nothing to lose; and no use in targets below what a step of one token takes.
+        # No decode can miss its target through this step. A target that is less than the decodes
+        # take beside one prompt token cannot be met at all, so it sets no limit.
         return tpot if self._model.seconds(work.prefill(0, 1)) <= tpot else math.inf
 
     def _tokens(
@@ -216,7 +221,7 @@ class Slo(Policy):
         return min(given, self._pace(work, order, room, aim))
 
     def _pace(self, work: Work, order: Sequence[Job], room: int, aim: _Aim) -> int:
-        """Prompt tokens that an even pace asks of a step, or that are nearly free beside `work`."""
+        """Prompt tokens that an even pace asks of a step; no fewer than are nearly free."""
         seconds = self._model.seconds
         total, rate = 0, self._flow if order else 0.0
         for job in order:
@@ -247,7 +252,8 @@ class Slo(Policy):
             sum(rows[job.request].count for job in jobs if job.request in rows)
             for jobs in (timely, late)
         )
-        # No more than one of them may need; a step's, while no slot is free and nobody looks.
+        # The debt to late prompts is at most what one of them may need. While none is known, as
+        # when no slot is free and the queue is not looked at, it is at most the budget of a step.
         most = max([job.tokens for job in late] or [step.knobs.max_num_batched_tokens])
         earned = min(in_time / _OVERTAKING, max(0.0, most - self._owed))
         self._owed = max(0.0, self._owed + earned - behind) if late or step.num_waiting else 0.0
@@ -257,7 +263,7 @@ class Slo(Policy):
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step that was planned and has not ended."""
+    """A step that was planned and has not ended: when, its work, and the seconds it should take."""
 
     planned: float
     work: Work
@@ -277,9 +283,9 @@ class _Aim:
         return _Aim(begins, _AIM * knobs.ttft_target_ms / 1e3, _AIM * knobs.tpot_target_ms / 1e3)
 
     def ahead(self, request: Request) -> float:
-        """By how much a decode is ahead of its pace after a step of `tpot`; -inf without hope."""
+        """Seconds that a decode is ahead of its pace after a step of `tpot`; -inf without hope."""
         first, gaps = request.timings.first_token, request.num_tokens - request.num_prompt_tokens
-        if first is None:  # In flight.
+        if first is None:  # Its first token is in flight.
             first = self.begins
         if first - request.timings.arrival > self.ttft / _AIM:
             return -math.inf

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from engine.api.waiting import Cause, Wait
 from engine.scheduling.composer import StepComposer
 from engine.scheduling.policy import Policy
 
 
 class StallFree(Policy):
-    """Decodes first, prompt chunks in what is left of the token budget.
+    """Decodes go first; chunks of prompts get what is left of the token budget.
 
-    Sarathi-Serve (OSDI'24, Algorithm 3): every running decode gets its token, then prompts that are
-    partly computed get chunks, then new requests are admitted while budget, slots and blocks last.
+    This is Sarathi-Serve (OSDI'24, Algorithm 3): every running decode gets its token, then prompts
+    that are partly computed get chunks, then new requests are admitted while budget, slots and
+    blocks last.
     No decode ever waits for a prompt. Unlike the paper, and like vLLM V1, a chunk may be of any
     length and several prompts may share one step.
 
-    `prefill_chunk` caps the chunk of one prompt, so that a long one leaves budget for others;
-    `max_partial_prefills` is the most prompts that may be left partly computed by a step.
+    `prefill_chunk` caps the chunk of one prompt, so that a long one leaves budget for others.
+    `max_partial_prefills` is the most prompts that a step may leave partly computed.
     """
 
     name = "stall_free"
@@ -35,7 +37,7 @@ class StallFree(Policy):
         limit = step.knobs.max_partial_prefills
         while head := step.next_waiting:
             if limit and partial >= limit:
-                step.hold(f"{partial} of at most {limit} prompts are partly computed")
+                step.hold(Wait(Cause.PARTIAL_PREFILLS, (partial, limit)))
                 return
             if not step.admit(head, chunk):
                 return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from engine.request import Request, RequestState
+from engine.api.lifecycle import RequestState
+from engine.api.waiting import Cause, Wait
+from engine.batch.request import Request
 from engine.scheduling.composer import StepComposer
 from engine.scheduling.policy import Policy
 
@@ -10,11 +12,12 @@ from engine.scheduling.policy import Policy
 class Static(Policy):
     """Requests wait until a batch is full, then run together until the slowest has ended.
 
-    FasterTransformer, and `generate` of transformers: prompts are padded to the longest, decoding
-    begins when all are computed, and a member that has ended keeps its slot, its blocks and its
-    place in every step (a bubble) until the last one ends. Blocks for prompt and `max_tokens` are
-    reserved. With `static_fill` full, a batch starts only when `static_batch_size` requests wait;
-    with idle, also with fewer when nothing runs, so that a lone chat is served.
+    This is how FasterTransformer and `generate` of transformers work. Prompts are padded to the
+    longest, and decoding begins when all are computed. A member that has ended keeps its slot, its
+    blocks and its place in every step (a bubble) until the last one ends. Blocks for prompt and
+    `max_tokens` are reserved. With `static_fill` full, a batch starts only when `static_batch_size`
+    requests wait. With idle, it starts with fewer too when nothing runs, so that a lone chat is
+    served.
 
     Padding and bubbles are counted in each step's record, not computed. A batch is as large as
     slots and blocks allow. Prompts beyond the step's token budget are computed over several steps.
@@ -31,14 +34,14 @@ class Static(Policy):
                 return
             self._start(step, self.size(step))
         elif step.num_waiting:
-            runs = "the batch before" if step.group_runs else "what ran before"
-            step.hold(f"batch {self._filled(step)}, until {runs} has ended")
+            before = Cause.BATCH_BEFORE if step.group_runs else Cause.RUN_BEFORE
+            step.hold(Wait(before, self.filled(step)))
         prompts = [request for request in step.running if request.is_prefill]
         for request in prompts or tuple(step.running):
             step.schedule(request)
 
     def size(self, step: StepComposer) -> int:
-        """Members of a full batch: as many as may run, and as may wait for one another."""
+        """Members of a full batch: no more than may run, nor than may wait in the queue."""
         knobs = step.knobs
         return min(knobs.static_batch_size, knobs.max_num_seqs, knobs.queue_limit)
 
@@ -46,7 +49,7 @@ class Static(Policy):
         """Whether a batch starts now that nothing runs; if not, the step says what it waits for."""
         if step.num_waiting >= size or step.knobs.static_fill == "idle" or self.resumes(step):
             return True
-        step.hold(f"batch {self._filled(step)}")
+        step.hold(Wait(Cause.BATCH, self.filled(step)))
         return False
 
     def resumes(self, step: StepComposer) -> bool:
@@ -54,9 +57,10 @@ class Static(Policy):
         head = step.next_waiting
         return head is not None and head.state is RequestState.PREEMPTED
 
-    def _filled(self, step: StepComposer) -> str:
+    def filled(self, step: StepComposer) -> tuple[int, int]:
+        """How many members of the next batch wait already, and how many it has when full."""
         size = self.size(step)
-        return f"{min(step.num_waiting, size)}/{size}"
+        return min(step.num_waiting, size), size
 
     def _start(self, step: StepComposer, size: int) -> None:
         members: list[Request] = []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from app.bench.load import Script, ScriptLoad
 from app.bench.measurement import Measurement
-from engine.drive import drive
-from engine.load import Task
-from engine.request import SamplingParams
-from engine.telemetry import StepRecord
+from app.bench.traffic import Script, ScriptedTraffic
+from engine.api.sampling import SamplingParams
+from engine.api.telemetry import StepRecord
+from engine.driving.drive import drive
+from engine.driving.traffic import Task
 from tests.support.clock import VirtualClock
 from tests.support.harness import CoreHarness
 
@@ -38,12 +38,10 @@ def measure(
     on_record: Callable[[StepRecord], None] | None = None,
 ) -> tuple[Measurement, float]:
     """The measurement, and the seconds that the run took. Blocks are of 4 tokens."""
-    harness = CoreHarness()
     clock = DriveClock()
-    harness.core._clock = clock
-    harness.runner.clock = clock
+    harness = CoreHarness(clock=clock)
     harness.runner.seconds_per_step = 1.0
     measured = Measurement(harness.core, clock(), targets, on_record)
-    seconds = drive(harness.core, ScriptLoad(scripts), clock, measured)
+    seconds = drive(harness.core, ScriptedTraffic(scripts), clock, measured)
     measured.close()
     return measured, seconds

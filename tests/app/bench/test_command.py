@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from app import cli
 from app.bench.report import SECTIONS
-from app.exits import ExitCode
-from engine.core import EngineCore
-from engine.output import TokenOutput
+from app.commands import cli
+from app.process.exits import ExitCode
+from engine.batch.output import TokenOutput
+from engine.core.core import EngineCore
 from engine.simulation.records import Recording
 
 SIMULATED = ("--simulate", "h100:llama-8b", "--num-prompts", "6", "--random-output-len", "20")
@@ -38,7 +38,7 @@ def test_help_names_the_options() -> None:
     assert "more_targets" not in result.output
 
 
-def test_the_built_in_model_serves_a_load(own_process: Path) -> None:
+def test_the_built_in_model_serves_a_workload(own_process: Path) -> None:
     file, steps = own_process / "result.json", own_process / "steps.jsonl"
     result = bench(
         *("--num-prompts", "4", "--random-input-len", "12", "--random-output-len", "uniform:2:9"),
@@ -59,14 +59,14 @@ def test_the_built_in_model_serves_a_load(own_process: Path) -> None:
 
     saved: dict[str, Any] = json.loads(file.read_text())
     assert saved["model"]["name"] == "builtin"
-    assert saved["load"]["output_len"] == "uniform:2:9"
-    assert saved["load"]["seed"] == 0
+    assert saved["workload"]["output_len"] == "uniform:2:9"
+    assert saved["workload"]["seed"] == 0
     assert saved["versions"]["torch"]
     assert saved["machine"]["cores"] >= 1
     assert saved["goodput_targets_ms"] == {"ttft": 60000, "tpot": 60000}
     free, static = saved["settings"]
     assert static["knobs"]["static_batch_size"] == 2
-    # The same load for both, another in each round.
+    # The same workload for both, another in each round.
     outputs = [[run["figures"]["total_output_tokens"] for run in s["runs"]] for s in (free, static)]
     assert outputs[0] == outputs[1]
     assert [run["seed"] for run in free["runs"]] == [0, 1]
@@ -113,16 +113,16 @@ def test_conversations_hit_the_prefix_cache(own_process: Path) -> None:
 
 
 def test_padding_costs_time_only_where_that_is_asked_for(own_process: Path) -> None:
-    load = ("--simulate", "l4:llama-8b", "--num-prompts", "16", "--knob", "policy=static")
-    load += ("--knob", "static_batch_size=16", "--random-output-len", "exponential:64:512")
-    free, charged = bench(*load), bench(*load, "--charge-padding")
+    workload = ("--simulate", "l4:llama-8b", "--num-prompts", "16", "--knob", "policy=static")
+    workload += ("--knob", "static_batch_size=16", "--random-output-len", "exponential:64:512")
+    free, charged = bench(*workload), bench(*workload, "--charge-padding")
     assert "Padding and bubbles are counted, not costed." in free.stdout
     assert "Padding and bubbles are costed." in charged.stdout
     seconds = [float(value(x.stdout, "Benchmark duration (s)")[0]) for x in (free, charged)]
     assert seconds[0] < seconds[1]
 
 
-def test_a_workload_file_is_served_and_what_does_not_fit_is_told(own_process: Path) -> None:
+def test_a_dataset_is_served_and_what_does_not_fit_is_told(own_process: Path) -> None:
     path = own_process / "trace.csv"
     path.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -161,7 +161,8 @@ def test_ctrl_c_shows_what_was_measured_and_that_it_is_partial(
     assert "orca" not in result.stdout
     assert "\n" + "policy=stall_free".rjust(57) + "\n" in result.stdout
     assert (
-        "\nModel:   llama-8b on h100\nLoad:    30 requests, 128 tokens in, 20 out" in result.stdout
+        "\nModel:    llama-8b on h100\nWorkload: 30 requests, 128 tokens in, 20 out"
+        in result.stdout
     )
     assert value(result.stdout, "Successful requests") == ["8"]  # two rounds of 4, 20 steps each
     saved = json.loads(file.read_text())
@@ -169,7 +170,7 @@ def test_ctrl_c_shows_what_was_measured_and_that_it_is_partial(
     assert [setting["label"] for setting in saved["settings"]] == ["policy=stall_free"]
 
 
-def test_a_load_that_can_never_be_served_ends_with_the_reason(own_process: Path) -> None:
+def test_a_workload_that_can_never_be_served_ends_with_the_reason(own_process: Path) -> None:
     result = bench(
         *SIMULATED, "--knob", "policy=static", "--knob", "static_fill=full",
         *("--knob", "static_batch_size=4"),
@@ -196,6 +197,8 @@ WRONG = {
     "--dataset-path nowhere": "--dataset-path: nowhere: No such file or directory",
     "--random-input-len 5000": "a request may have 5020 tokens; it must be at most 4096",
     "--json nowhere/x.json": "--json: there is no folder nowhere",
+    "--num-blocks 1": "tui: num_blocks is 1; it must be at least 256, for a sequence of 4096",
+    "--max-num-seqs 4000": "tui: max_num_batched_tokens is 2048; it must be at least max_num",
     "--simulate h100": "--simulate: simulate is 'h100'; it must be DEVICE:MODEL",
     "--simulate foo:bar": "--simulate: device is 'foo'; it must be one of h100,",
     "--max-num-seqs 0": "--max-num-seqs: max_num_seqs is 0; it should be greater than 0",

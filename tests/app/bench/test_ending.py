@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from app.bench.ending import EndingRunner
-from engine.core import EngineCore
-from engine.knobs import Knobs
-from engine.output import End
-from engine.request import FinishReason, SamplingParams
+from engine.api.client import Submission
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import FinishReason
+from engine.api.sampling import SamplingParams
+from engine.batch.output import End
+from engine.core.core import EngineCore
 from tests.support.harness import CARD, SHAPE, CoreHarness
 from tests.support.scripted_runner import reference
 
@@ -28,7 +30,7 @@ def run(core: EngineCore, lengths: dict[str, tuple[int, int]]) -> dict[str, End]
     """The ends of requests by name, each stated as its length and what it announces."""
     for name, (length, announced) in lengths.items():
         sampling = SamplingParams(temperature=0.0, min_tokens=length, max_tokens=announced)
-        core.submit(name, [ord(name)] * 5, sampling)
+        core.submit(Submission(request_id=name), [ord(name)] * 5, sampling)
     ends = {}
     while not core.idle:
         ends.update({o.request_id: o.end for o in core.step() if o.end is not None})
@@ -64,7 +66,8 @@ def test_one_runner_serves_core_after_core_also_if_the_first_was_broken_off() ->
     runner = EndingRunner(harness.runner, EOS)
     first = core_over(runner, harness)
     for name in "abcdefgh":
-        first.submit(name, [1, 2, 3], SamplingParams(temperature=0.0, min_tokens=9, max_tokens=9))
+        sampling = SamplingParams(temperature=0.0, min_tokens=9, max_tokens=9)
+        first.submit(Submission(request_id=name), [1, 2, 3], sampling)
     first.step()
     first.step()
     assert len(harness.runner._sequences) == 8

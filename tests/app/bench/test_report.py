@@ -5,7 +5,7 @@ import pytest
 
 from app.bench.measurement import READ_EVERY
 from app.bench.report import figures, to_text
-from engine.telemetry import StepRecord
+from engine.api.telemetry import StepRecord
 from tests.app.bench.support import TASKS, measure, task
 
 
@@ -171,9 +171,9 @@ def test_settings_stand_side_by_side_with_their_ratio_to_the_first() -> None:
 
 def test_one_setting_of_several_keeps_its_name_and_all_say_what_was_measured() -> None:
     lines = to_text(
-        [("orca", {"completed": 4.0})], "Model: m on d\nLoad: l", named=True
+        [("orca", {"completed": 4.0})], "Model: m on d\nWorkload: w", named=True
     ).splitlines()
-    assert lines[1:3] == ["Model: m on d", "Load: l"]
+    assert lines[1:3] == ["Model: m on d", "Workload: w"]
     assert lines[3].strip() == "orca"
 
 

@@ -1,4 +1,4 @@
-"""Runs of a load under settings in turn."""
+"""Runs of a workload under settings in turn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.bench.scripts import Synthetic
 from app.bench.setting import Setting
 from app.bench.testbed import Testbed as Bed
 from app.bench.testbed import in_virtual_time
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.drive import Clock
-from engine.knobs import Knobs
-from engine.plan import StepPlan
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.batch.plan import StepPlan
+from engine.core.core import EngineCore
+from engine.driving.drive import Clock
 from engine.simulation.shapes import named_shape
 
-LOAD = Synthetic(num_prompts=8, input_len=Fixed(8), output_len=Fixed(4))
+WORKLOAD = Synthetic(num_prompts=8, input_len=Fixed(8), output_len=Fixed(4))
 
 
 class OneSecond:
@@ -66,7 +66,7 @@ def plan(testbed: Bed, rounds: int) -> Plan:
         (Setting(policy, {}), replace(testbed.knobs, policy=policy))
         for policy in ("stall_free", "orca")
     ]
-    return Plan(load=LOAD, settings=settings, rounds=rounds, warmups=2)
+    return Plan(workload=WORKLOAD, settings=settings, rounds=rounds, warmups=2)
 
 
 @pytest.mark.usefixtures("no_collector")
@@ -90,7 +90,7 @@ def test_in_real_time_each_setting_is_warmed_up_and_none_of_it_is_measured(
 ) -> None:
     runs = list(run_all(plan(testbed, 1), replace(testbed, virtual=False)))
     assert len(cores) == 2 + len(runs)
-    assert all(run.measured.completed == LOAD.num_requests for run in runs)
+    assert all(run.measured.completed == WORKLOAD.num_requests for run in runs)
 
 
 @pytest.mark.parametrize("virtual", [True, False])

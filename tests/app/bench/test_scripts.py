@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from app.bench.dataset import Ask
 from app.bench.lengths import Exponential, Fixed, Uniform
 from app.bench.scripts import Recorded, Synthetic
-from app.bench.workload import Ask
 
 VOCAB = 500
 
@@ -40,8 +40,8 @@ def test_a_change_of_the_outputs_leaves_prompts_and_arrivals_alone() -> None:
 
 
 def test_groups_share_their_prefix_and_nothing_else() -> None:
-    load = synthetic(prefix_len=48, num_prefixes=3, input_len=Fixed(20))
-    prompts = [list(script.first.prompt_token_ids) for script in load.scripts(VOCAB, 0)]
+    workload = synthetic(prefix_len=48, num_prefixes=3, input_len=Fixed(20))
+    prompts = [list(script.first.prompt_token_ids) for script in workload.scripts(VOCAB, 0)]
     assert {len(prompt) for prompt in prompts} == {68}
     for group in range(3):
         assert len({tuple(prompt[:48]) for prompt in prompts[group::3]}) == 1
@@ -50,13 +50,13 @@ def test_groups_share_their_prefix_and_nothing_else() -> None:
 
 
 def test_conversations_have_their_turns() -> None:
-    load = synthetic(turns=3, think=1.5, prefix_len=10)
-    for script in load.scripts(VOCAB, 0):
+    workload = synthetic(turns=3, think=1.5, prefix_len=10)
+    for script in workload.scripts(VOCAB, 0):
         assert len(script.later) == 2
         assert {turn.think for turn in script.later} == {1.5}
         assert all(5 <= len(turn.token_ids) <= 30 for turn in script.later)
-    assert load.num_requests == 120
-    assert load.most_tokens == 10 + 3 * (30 + 64)
+    assert workload.num_requests == 120
+    assert workload.most_tokens == 10 + 3 * (30 + 64)
 
 
 def test_a_recorded_load_keeps_what_the_file_says() -> None:
@@ -64,13 +64,13 @@ def test_a_recorded_load_keeps_what_the_file_says() -> None:
         Ask(0.0, 12, 5, 9, user="anna", priority=2),
         Ask(1.5, 3, 4, 4, prompt=(7, 8, 9)),
     ]
-    load = Recorded(asks=asks)
-    first, second = (script.first for script in load.scripts(VOCAB, 0))
+    workload = Recorded(asks=asks)
+    first, second = (script.first for script in workload.scripts(VOCAB, 0))
     assert (first.arrival, len(first.prompt_token_ids)) == (0.0, 12)
     assert (first.sampling.min_tokens, first.sampling.max_tokens) == (5, 9)
     assert (first.origin.user, first.priority) == ("anna", 2)
     assert (second.arrival, second.prompt_token_ids) == (1.5, (7, 8, 9))
-    assert (load.num_requests, load.most_tokens) == (2, 21)
+    assert (workload.num_requests, workload.most_tokens) == (2, 21)
 
 
 def test_a_rate_replaces_the_arrivals_of_a_file() -> None:
@@ -81,9 +81,9 @@ def test_a_rate_replaces_the_arrivals_of_a_file() -> None:
 
 
 def test_100_000_requests_are_never_held_at_once() -> None:
-    load = synthetic(num_prompts=100_000, input_len=Fixed(512), output_len=Fixed(1))
+    workload = synthetic(num_prompts=100_000, input_len=Fixed(512), output_len=Fixed(1))
     tracemalloc.start()
-    for count, _ in enumerate(load.scripts(VOCAB, 0), 1):
+    for count, _ in enumerate(workload.scripts(VOCAB, 0), 1):
         if count == 2_000:  # what two thousand do not keep, the rest will not
             break
     _, peak = tracemalloc.get_traced_memory()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.bench.setting import Setting, parse_settings
-from engine.errors import InvalidConfigError
+from engine.api.errors import InvalidConfigError
 
 
 def test_one_setting_is_named_by_its_policy() -> None:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.gateway.control import PATIENCE_SECONDS, Control, read_control
-from engine.client import LoadRequest
-from engine.host import EngineHost
-from engine.knobs import KNOB_SPECS, Knobs
-from engine.snapshot import Snapshot
-from tests.engine.test_host import Loader, Turnstile, ask, read
+from engine.api.client import LoadRequest
+from engine.api.knobs import KNOB_SPECS, Knobs
+from engine.api.snapshot import Snapshot
+from engine.serving.host import EngineHost
+from tests.support.asking import ask, error_of, read
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_loader import Loader, Turnstile
 
 LINES = {
     '{"show": true}': True,
@@ -52,7 +53,7 @@ def test_what_is_not_utf8_is_no_message() -> None:
 def test_a_change_is_made_and_shown_with_its_range_and_history() -> None:
     engine = ScriptedEngine()
     control = Control(engine, "stdin")
-    engine.now = 1.0
+    engine.clock.now = 1.0
     answer: Any = control.answer({"set": {"policy": "prefill_first", "max_num_seqs": 8}})
     assert answer["ok"] is True
     assert list(answer["knobs"]) == [spec.name for spec in KNOB_SPECS]
@@ -66,7 +67,7 @@ def test_a_change_is_made_and_shown_with_its_range_and_history() -> None:
     assert answer["knobs"]["policy"]["requested"] == "prefill_first"
     assert "prefill_first" in answer["knobs"]["policy"]["allowed"]["choices"]
     assert "alice=2" in answer["knobs"]["user_weights"]["allowed"]["form"]
-    engine.now = 3.5
+    engine.clock.now = 3.5
     answer = control.answer({"undo": True, "who": "anna"})
     assert answer["knobs"]["max_num_seqs"]["requested"] == Knobs().max_num_seqs
     before = {"policy": "stall_free", "max_num_seqs": 32}
@@ -105,6 +106,11 @@ BAD: dict[str, tuple[object, str, str | None]] = {
     "null": ({"set": {"paused": None}}, "paused is None; it must be a number, true,", "paused"),
     "nested": ({"set": {"paused": DEEP}}, "it must be a number, true, false or text", "paused"),
     "weights": ({"set": {"user_weights": "\x07=1"}}, "of printable characters", "user_weights"),
+    "weights too long": (
+        {"set": {"user_weights": "a" * 4095 + "=1"}},
+        "at most 4096",
+        "user_weights",
+    ),
     "module": (
         {"set": {"policy": "json:dumps"}},
         "policy is 'json:dumps'; it must be one",
@@ -168,6 +174,33 @@ class Late(ScriptedEngine):
 
     def now_(self) -> float:
         return sum(self.waits)
+
+
+def test_an_answer_stays_small_whatever_was_set_how_often() -> None:
+    """Twelve changes of 90 kB made one that brokers refuse, and those of MQTT 3.1.1 disconnect."""
+    engine = ScriptedEngine()
+    control = Control(engine, "stdin")
+    for n in range(40):
+        users = ",".join(f"user{user}={n + 1}" for user in range(300))
+        engine.set_knobs({"user_weights": users, "max_num_seqs": n % 32 + 1}, "screen")
+    answer: Any = control.answer({"show": True})
+    assert len(json.dumps(answer)) < 32_768
+    assert len(answer["history"]) == 20
+    changed = answer["history"][-1]["changed"]
+    assert changed["max_num_seqs"] == {"before": 7, "after": 8}
+    after = changed["user_weights"]["after"]
+    assert (len(after), after[:8], after[-8:]) == (100, "user0=40", "er299=40")
+    weights = answer["knobs"]["user_weights"]["requested"]
+    assert weights == ",".join(f"user{user}=40" for user in range(300))
+
+
+def test_a_history_of_large_changes_is_cut_short() -> None:
+    engine = ScriptedEngine()
+    for n in range(20):
+        engine.set_knobs({"max_num_seqs": n + 1}, "w" * 2_000)
+    answer: Any = Control(engine, "stdin").answer({"show": True})
+    assert len(json.dumps(answer["history"])) <= 16_384
+    assert [c["changed"]["max_num_seqs"]["after"] for c in answer["history"]] == [*range(14, 21)]
 
 
 @pytest.mark.parametrize("message", [{"set": {"max_num_seqs": 8}}, {"set": {}}, {"show": True}])
@@ -234,6 +267,7 @@ def test_a_busy_engine_shows_it_when_it_has_taken_it_up() -> None:
         host.load(LoadRequest("a"))
         streams = [ask(host, max_tokens=50) for _ in range(2)]
         turnstile.wait()
+        error_of(ask(host, ""))  # It is read behind the two, which have reached the engine.
         while (snapshot := host.snapshot()) is None or snapshot.num_running < 2:
             let_one_step_end(0.0)
         looks = 0

@@ -10,14 +10,15 @@ import pytest
 
 from app.gateway import stdio
 from app.gateway.stdio import StdioGateway
-from engine.client import ChatMessage, LoadRequest, Submission
-from engine.host import EngineHost
-from engine.knobs import Knobs
-from engine.logprobs import Candidate, OutputToken
-from engine.request import FinishReason
-from engine.stream import Delta, Finish, RequestStream, Timings, Usage
-from tests.engine.test_host import Loader
+from app.system.engine_crash import EngineCrashError
+from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.logprobs import Candidate, OutputToken
+from engine.api.stream import Delta, Finish, RequestStream, Usage
+from engine.serving.host import EngineHost
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_loader import Loader
 
 REPLIES = {"hi": "Hello you", "one": "1", "uml": "Grüße \N{SNOWMAN}", "poem": "a b\nc d"}
 
@@ -66,6 +67,30 @@ def test_the_reply_is_written_as_it_comes() -> None:
     run = Run(b"poem\n")
     run.gateway().converse()
     assert run.writes == [b"a", b" b", b"\nc", b" d", b"\n"]
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["ended", "hangs"])
+@pytest.mark.parametrize("each", [True, False], ids=["each", "one"])
+def test_an_engine_that_crashes_ends_it(
+    tells: bool, each: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is told of, and no more are taken."""
+
+    class Engine(ScriptedEngine):
+        def submit(
+            self, submission: Submission, wake: Callable[[], None] | None = None
+        ) -> RequestStream:
+            stream = super().submit(submission, wake)
+            self.crash("the text thread failed: Panic: a bug", tells=tells)
+            return stream
+
+    monkeypatch.setattr(stdio, "STALL_SECONDS", 0.01)
+    run = Run(b"hi\none\n", Engine(REPLIES))
+    gateway = run.gateway()
+    with pytest.raises(EngineCrashError, match=r"^the text thread failed: Panic: a bug$"):
+        gateway.converse_each(5) if each else gateway.converse()
+    assert run.complaints == ["line 1: the text thread failed: Panic: a bug"]
+    assert run.output == ""
 
 
 def test_a_line_is_answered_before_the_next_is_read() -> None:
@@ -178,7 +203,7 @@ BAD_LINES = {
     "blank": (b" \t", NO_TEXT),
     "byte": (b"ab\xffc", "byte 3 of the line is 0xff, which is not valid UTF-8 there"),
     "surrogate": (b"\xed\xa0\x80", "byte 1 of the line is 0xed, which is not valid UTF-8 there"),
-    "long": (b"word " * 2000, "tokens; at most 1023 fit"),
+    "long": (b"word " * 2000, "tokens; at most 1023 are allowed"),
 }
 
 

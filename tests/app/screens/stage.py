@@ -12,15 +12,23 @@ from textual.pilot import Pilot
 from app.screens.deck import Deck
 from app.screens.pump import Pump
 from app.screens.sessions import SessionList
-from app.settings import Settings
-from app.store import Store
-from app.tui import Tui
-from engine.client import LoadRequest, Submission
+from app.screens.tui import Tui
+from app.settings.settings import Settings
+from app.store.store import Store
+from engine.api.client import LoadRequest, Submission
 from tests.support.scripted_engine import ScriptedEngine, echo
 from tests.support.scripted_gateway import ScriptedGateway
-from tests.widgets.hosting import press, settle
+from tests.widgets.hosting import press, screen, settle, toasts
 
 Replies = Mapping[str, str] | Callable[[Submission], str]
+
+REPLIES = {
+    "one": "The first reply.",
+    "two": "The second reply.",
+    "code": "Here:\n\n```python\nx = 1\n```\n\nThat is all.",
+    "long": "word " * 400,
+    "lines": "".join(f"line {n}  \n" for n in range(200)),
+}
 
 
 class Stage:
@@ -64,13 +72,12 @@ class Stage:
     @property
     def toasts(self) -> list[str]:
         """What was said in passing, oldest first."""
-        return [toast.message for toast in self.app._notifications]
+        return toasts(self.app)
 
     async def screen(self) -> str:
         """All that is on the screen, once it is laid out."""
         await self.pilot.pause()
-        strips = self.app.screen._compositor.render_strips()
-        return "\n".join(strip.text for strip in strips)
+        return "\n".join(screen(self.app))
 
     async def turn(self, steps: int = 0) -> None:
         """Run engine steps, carry over what came of them, and paint."""

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from app.screens.comparison import SPAN, Comparison, last_turn
-from engine.knobs import Knobs
-from engine.ledger import KnobChange
-from engine.request import FinishReason, RequestState
-from engine.snapshot import RequestView
-from engine.telemetry import StepRecord
+from engine.api.knobs import KnobChange, Knobs
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.snapshot import RequestView
+from engine.api.telemetry import StepRecord
 from tests.widgets.samples import record, snapshot, view
 
 CHANGE = KnobChange(100.0, 50, "local", Knobs(), replace(Knobs(), policy="static"))

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from app.screens.engine_watch import EngineWatch
-from engine.client import ChatMessage, LoadRequest, Submission
-from engine.snapshot import EnginePhase
+from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.status import EnginePhase
 from tests.support.clock import VirtualClock
 from tests.support.scripted_engine import ScriptedEngine
 

@@ -5,12 +5,14 @@ import dataclasses
 import pytest
 
 from app.screens.entries import outcome, progress
-from app.store import Message
-from engine.client import ChatMessage, Submission
-from engine.errors import ErrorInfo
-from engine.request import FinishReason, RequestState
-from engine.snapshot import EnginePhase, EngineStatus, RequestView
-from engine.stream import Timings, Usage
+from app.store.conversation import Message
+from engine.api.client import ChatMessage, Submission
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason, RequestState, Timings
+from engine.api.snapshot import RequestView
+from engine.api.status import EnginePhase, EngineStatus
+from engine.api.stream import Usage
+from engine.api.waiting import Cause, Wait
 from tests.support.scripted_engine import ScriptedEngine
 
 READY = EngineStatus(EnginePhase.READY, "qwen")
@@ -45,10 +47,12 @@ def test_what_a_reply_in_the_making_says(view: RequestView) -> None:
     prefilling = dataclasses.replace(view, prefilling=True, computed_tokens=128, prompt_tokens=1512)
     assert progress(view, READY, paused=True) == "paused · 2 tok"
     assert progress(prefilling, READY) == "reading the prompt · 128/1,512 tok"
-    waiting = dataclasses.replace(view, state=RequestState.WAITING, wait_reason="no block is free")
-    assert progress(waiting, READY) == "queued: no block is free"
+    wait = Wait(Cause.BLOCKS, (3, 0, 4))
+    reason = "no blocks: it needs 3, 0 of 4 are free for it"
+    waiting = dataclasses.replace(view, state=RequestState.WAITING, wait=wait)
+    assert progress(waiting, READY) == f"queued: {reason}"
     preempted = dataclasses.replace(waiting, state=RequestState.PREEMPTED)
-    assert progress(preempted, READY) == "preempted, it will be recomputed: no block is free"
+    assert progress(preempted, READY) == f"preempted, it will be recomputed: {reason}"
     assert progress(None, READY) == "queued"
 
 

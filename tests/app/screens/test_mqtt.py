@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from textual.widgets import OptionList
 
-from app.exits import ExitCode
 from app.gateway.mqtt.transport.link import LinkPhase
-from app.store import Conversation, Message, Store
-from engine.request import FinishReason
+from app.process.exits import ExitCode
+from app.store.conversation import Conversation, Message
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
+from engine.api.waiting import in_words
 from tests.app.screens.stage import Stage, staged
 from widgets.mqtt_panel import MqttPanel
 
@@ -127,6 +129,8 @@ async def test_a_watched_chat_is_stopped(tmp_path: Path, key: str) -> None:
         if key == "x":
             await stage.press("f2")
         await stage.press(key)
+        if key == "escape":
+            await stage.press("enter")
         await stage.turn(1)
         views = stage.deck.engine.views
         assert views[request_id].finish_reason is FinishReason.ABORT
@@ -136,6 +140,24 @@ async def test_a_watched_chat_is_stopped(tmp_path: Path, key: str) -> None:
         async with asyncio.timeout(10):
             while "stopped · " not in stage.transcript:
                 await stage.pilot.pause()
+
+
+async def test_escape_alone_stops_no_reply_of_somebody_else(tmp_path: Path) -> None:
+    """It is the key that stops one's own; pressed twice, too, the other's goes on."""
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        request_id = stage.gateway.ask("alice", "s1", "long")
+        await watch(stage, request_id)
+        await stage.turn(1)
+        async with asyncio.timeout(10):
+            while "Stop theirs…" not in await stage.screen():
+                await stage.pilot.pause()
+        await stage.press("escape")
+        await stage.turn(1)
+        assert "Stop the reply in “@alice long”? alice is told." in await stage.screen()
+        await stage.press("escape")
+        await stage.turn(1)
+        assert stage.app.screen is stage.deck
+        assert stage.deck.engine.views[request_id].finish_reason is None
 
 
 async def test_a_request_is_opened_once_and_others_beside_it(tmp_path: Path) -> None:
@@ -290,8 +312,8 @@ async def test_a_request_goes_before_others_at_a_key(tmp_path: Path) -> None:
         stage.engine.abort(stage.engine.submissions[0].request_id)
         await stage.turn(1)
         views = stage.deck.engine.views
-        assert views[second].wait_reason == ""
-        assert views[first].wait_reason != ""
+        assert in_words(views[second].wait) == ""
+        assert in_words(views[first].wait) != ""
 
 
 async def test_an_own_request_can_stand_back(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.screens.numbering import Numbering
-from engine.request import Origin
-from engine.snapshot import BlockMap, RequestView, Sharing
+from engine.api.origin import Origin
+from engine.api.snapshot import RequestView
 from tests.app.screens.stage import staged
 from tests.widgets.samples import view
+from widgets.session_number import SessionNumber
 
 
 def asked(ordinal: int, conversation: str = "") -> RequestView:
@@ -15,7 +16,7 @@ def asked(ordinal: int, conversation: str = "") -> RequestView:
 
 def numbers(numbering: Numbering, requests: list[RequestView], tabs: str) -> list[int]:
     numbering.look(requests, tabs)
-    return [numbering.of_request(request).ordinal for request in requests]
+    return [numbering.numbers[request.ordinal].value for request in requests]
 
 
 def test_a_tab_has_the_number_of_its_place_whatever_was_asked_in_it() -> None:
@@ -40,12 +41,13 @@ def test_many_tabs_push_the_others_beyond_them() -> None:
     assert numbers(numbering, [asked(2, "x")], tabs) == [12]
 
 
-def test_blocks_go_by_the_numbers_of_their_holders() -> None:
+def test_a_request_that_is_not_shown_any_more_has_no_number() -> None:
     numbering = Numbering()
     numbering.look([asked(7, "a"), asked(8, "b"), asked(9, "a")], "ab")
-    blocks = BlockMap(4, 1, "uusf", (7, 8, 5, -1), free=1, cached=0, used=3, shared=1)
-    assert numbering.of_blocks(blocks).owners == (1, 2, -1, -1)
-    assert numbering.of_sharing([Sharing((7, 8, 9), 3)]) == [Sharing((1, 2), 3)]
+    one, two = SessionNumber(1), SessionNumber(2)
+    assert numbering.numbers == {7: one, 8: two, 9: one}
+    numbering.look([asked(9, "a")], "ab")
+    assert numbering.numbers == {9: one}
 
 
 async def test_tab_row_and_map_agree_after_a_restart(tmp_path: Path) -> None:
@@ -59,7 +61,8 @@ async def test_tab_row_and_map_agree_after_a_restart(tmp_path: Path) -> None:
         await stage.send("again")
         await stage.turn(3)
         assert stage.sessions.index == 2
-        assert stage.deck.panels.table.current is not None
-        assert stage.deck.panels.table.current.ordinal == 3
+        table = stage.deck.panels.table
+        assert table.current is not None
+        assert stage.deck.panels.numbering.numbers[table.current.ordinal] == SessionNumber(3)
         await stage.press("f2", "3")
         assert "used by session 3 (3)" in await stage.screen()

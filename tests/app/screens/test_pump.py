@@ -9,7 +9,7 @@ import pytest
 
 from app.screens.cadence import MOST, Cadence, Thrift
 from app.screens.pump import Pump
-from engine.client import LoadRequest
+from engine.api.client import LoadRequest
 from tests.app.screens.stage import Stage, staged
 from tests.support.clock import VirtualClock
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.screens.sessions import UNTITLED, SessionList
-from app.store import Store
-from engine.request import FinishReason
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
 from tests.support.scripted_engine import ScriptedEngine
 
 

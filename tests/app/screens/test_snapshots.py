@@ -12,13 +12,14 @@ from unittest.mock import patch
 import pytest
 from textual.pilot import Pilot
 
-from app.devices import Devices
 from app.gateway.mqtt.view import BadMessage
 from app.screens.pump import Pump
-from app.settings import Settings
-from app.store import Store
-from app.tui import Tui
-from engine.client import LoadRequest
+from app.screens.tui import Tui
+from app.settings.settings import Settings
+from app.store.store import Store
+from app.system.devices import Devices
+from engine.api.client import LoadRequest
+from engine.scheduling.policies import policy_names
 from tests.app.screens.stage import Stage
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
@@ -62,7 +63,8 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("app.screens.entries.time", _Noon)
     for module in ("log_panel", "knob_history", "mqtt_panel"):
         monkeypatch.setattr(f"widgets.{module}.time_of_day", lambda seconds: "14:02:11")
-    meanings = {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}
+    meanings = {name: f"What {name} does." for name in policy_names()}
+    meanings |= {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}
     for module in ("commands", "steering"):
         monkeypatch.setattr(f"app.screens.{module}.policy_meanings", lambda: meanings)
     monkeypatch.setattr(Devices, "read", lambda self, **_: READINGS)

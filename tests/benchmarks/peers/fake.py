@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from benchmarks.peers.load import Load
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
+from benchmarks.peers.workload import Workload
 
 STEP_SECONDS = 0.002
 
@@ -27,14 +27,14 @@ class Fake:
         print("and so does Python")
         return About("1.0", f"{setup.threads} threads of {setup.model}")
 
-    def run(self, load: Load) -> list[Served] | None:
+    def run(self, workload: Workload) -> list[Served] | None:
         self._runs += 1
         if self._behaviour == "end" or (self._behaviour == "end-later" and self._runs > 1):
             print("out of luck", file=sys.stderr, flush=True)
             sys.exit(3)
-        if self._behaviour == "batch" and not load.is_batch:
+        if self._behaviour == "batch" and not workload.is_batch:
             return None
-        served = drive(self, load)
+        served = drive(self, workload)
         if self._behaviour == "short":
             del served[0].tokens[-1]
         return served

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.peers import __main__ as command
 from benchmarks.peers.environment import PeerMissingError
 from benchmarks.peers.floor import Machine
-from benchmarks.peers.load import Load
 from benchmarks.peers.reference import Agreement
+from benchmarks.peers.workload import Workload
 from engine.simulation.shapes import SHAPES
 
 
@@ -31,7 +31,7 @@ class FakePeer:
 
 
 class FakeReference:
-    def __init__(self, checkpoint: Path, load: Load) -> None:
+    def __init__(self, checkpoint: Path, workload: Workload) -> None:
         pass
 
     def compare(self, tokens: list[int]) -> Agreement:
@@ -55,8 +55,8 @@ def report(
     monkeypatch.setattr(command, "model_shape", lambda checkpoint: SHAPES["387m"])
     monkeypatch.setattr(command, "Reference", FakeReference)
     monkeypatch.setattr(Machine, "measure", lambda: Machine(25e9, 2.5e12))
-    loads = "--loads=8x128,chat"
-    monkeypatch.setattr(sys, "argv", ["peers", "--quick", loads, f"--cache={tmp_path}"])
+    workloads = "--workloads=8x128,chat"
+    monkeypatch.setattr(sys, "argv", ["peers", "--quick", workloads, f"--cache={tmp_path}"])
     command.main()
     return capsys.readouterr().out
 
@@ -78,7 +78,7 @@ def test_a_report_has_every_peer_or_why_it_is_missing(report: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--loads=2x128"], "--loads: '2x128' is none; it must be of 1x128"),
+        (["--workloads=2x128"], "--workloads: '2x128' is none; it must be of 1x128"),
         (["--peers=vllm"], "--peers: 'vllm' is none; it must be of batchdeck"),
         (["--rounds=0"], "--rounds: 0 is too few"),
         (["--peers=generate"], "--rate is needed for chat without batchdeck"),

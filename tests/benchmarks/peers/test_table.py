@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from benchmarks.peers.floor import Machine, decode_cost, prefill_cost
-from benchmarks.peers.load import Load
 from benchmarks.peers.reference import agreement
 from benchmarks.peers.run import Measures
 from benchmarks.peers.table import table
+from benchmarks.peers.workload import Workload
 from engine.simulation.shapes import SHAPES
 
 SHAPE = SHAPES["387m"]
 MACHINE = Machine(bandwidth=25e9, matrix_rate=2.5e12)
-EIGHT = Load(((1,) * 128,) * 8, 64, (0.0,) * 8)
+EIGHT = Workload(((1,) * 128,) * 8, 64, (0.0,) * 8)
 MEASURES = Measures(100.0, 160.0, 0.050, 0.2, 0.3, 0.05, 0.06, 1.5e9)
 
 
@@ -30,8 +30,8 @@ def test_a_decode_step_reads_weights_and_live_context_once() -> None:
 
 
 def test_a_prefill_is_bound_by_its_products() -> None:
-    load = Load(((1,) * 2048,), 1, (0.0,))
-    cost = prefill_cost(SHAPE, load)
+    workload = Workload(((1,) * 2048,), 1, (0.0,))
+    cost = prefill_cost(SHAPE, workload)
     assert cost.flops > 2 * SHAPE.num_active_params * 2048
     assert MACHINE.seconds(cost) == pytest.approx(cost.flops / 2.5e12)
 
@@ -65,10 +65,10 @@ def test_without_batchdeck_there_is_no_ratio() -> None:
 
 
 def test_a_prefill_is_told_as_a_share_of_the_matrix_rate() -> None:
-    load = Load(((1,) * 2048,), 1, (0.0,))
-    seconds = prefill_cost(SHAPE, load).flops / (0.5 * MACHINE.matrix_rate)
+    workload = Workload(((1,) * 2048,), 1, (0.0,))
+    seconds = prefill_cost(SHAPE, workload).flops / (0.5 * MACHINE.matrix_rate)
     measures = replace(MEASURES, ttft_p50=seconds, decode_step=math.nan)
-    assert "50% rate" in table(load, {"batchdeck": measures}, SHAPE, MACHINE)
+    assert "50% rate" in table(workload, {"batchdeck": measures}, SHAPE, MACHINE)
 
 
 LOGITS = torch.tensor([1.0, 5.0, 4.95, 2.0])

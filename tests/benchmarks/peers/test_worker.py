@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.comparison import Comparison
-from benchmarks.peers.load import Load, Recipe
 from benchmarks.peers.serve import Setup
 from benchmarks.peers.worker import Worker, WorkerError
+from benchmarks.peers.workload import Recipe, Workload
 from tests.benchmarks.peers.fake import STEP_SECONDS
 
 SETUP = Setup("tiny", 2, 4, 64, (64,))
-BATCH = Load(((5, 6), (7, 8)), 5, (0.0, 0.0))
-STREAM = Load(((5, 6), (7, 8)), 5, (0.0, 0.1))
+BATCH = Workload(((5, 6), (7, 8)), 5, (0.0, 0.0))
+STREAM = Workload(((5, 6), (7, 8)), 5, (0.0, 0.1))
 
 Start = Callable[[str], Worker]
 
@@ -73,7 +73,7 @@ def test_the_peak_is_of_the_run(start: Start) -> None:
     assert 1e6 < run.peak_bytes < 1e9
 
 
-def test_a_load_may_be_beyond_a_peer(start: Start) -> None:
+def test_a_workload_may_be_beyond_a_peer(start: Start) -> None:
     worker = start("batch")
     worker.load(SETUP)
     assert worker.run(STREAM) is None

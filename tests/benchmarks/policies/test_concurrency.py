@@ -18,8 +18,8 @@ from benchmarks.policies.contenders import measure
 
 def test_an_even_load_is_as_fast_in_its_middle_as_all_along() -> None:
     box = original_box()
-    load = Synthetic(num_prompts=8, input_len=Fixed(64), output_len=Fixed(128))
-    result = measure("stall_free", box.testbed("stall_free"), load, seed=0, concurrency=1)
+    workload = Synthetic(num_prompts=8, input_len=Fixed(64), output_len=Fixed(128))
+    result = measure("stall_free", box.testbed("stall_free"), workload, seed=0, concurrency=1)
     assert steady_throughput(result) == pytest.approx(result.output_throughput, rel=0.02)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from app.bench.dataset import Ask
 from app.bench.lengths import Exponential, Fixed, Uniform
 from app.bench.scripts import Recorded, Synthetic
-from app.bench.workload import Ask
 from benchmarks.policies.burst import CAPS, PROMPT, original_box
 from benchmarks.policies.contenders import POLICIES, largest_batch, measure
 
@@ -15,18 +15,20 @@ from benchmarks.policies.contenders import POLICIES, largest_batch, measure
 def test_a_static_batch_is_all_that_the_pool_holds(cap: int, batch: int) -> None:
     box = original_box()
     assert largest_batch(box.config, PROMPT + cap) == batch
-    load = Synthetic(num_prompts=2 * batch, input_len=Fixed(PROMPT), output_len=Fixed(cap))
+    workload = Synthetic(num_prompts=2 * batch, input_len=Fixed(PROMPT), output_len=Fixed(cap))
     # One member less, for a watermark or a budget, and it would take a third batch.
-    assert measure("static", box.testbed("static"), load, seed=0).steps == 2 * cap
+    assert measure("static", box.testbed("static"), workload, seed=0).steps == 2 * cap
 
 
 def test_every_policy_does_the_same_work() -> None:
     box = original_box()
-    load = Synthetic(num_prompts=40, input_len=Uniform(64, 512), output_len=Exponential(32, 128))
+    workload = Synthetic(
+        num_prompts=40, input_len=Uniform(64, 512), output_len=Exponential(32, 128)
+    )
     work = {
         (figures["total_input_tokens"], figures["total_output_tokens"])
         for policy in POLICIES
-        for figures in [measure(policy, box.testbed(policy), load, seed=3).figures]
+        for figures in [measure(policy, box.testbed(policy), workload, seed=3).figures]
     }
     assert len(work) == 1
 

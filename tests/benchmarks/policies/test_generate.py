@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.policies.generate import generate, without_eos
+from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
-from engine.load import Task
-from engine.request import SamplingParams
+from engine.driving.traffic import Task
 
 PROMPTS = ([50, 61, 72], [90, 81, 72, 63, 54, 45, 36, 27, 18], [33, 44, 55, 66, 77])
 LENGTHS = (6, 2, 4)
@@ -39,6 +39,18 @@ def test_each_row_has_its_length_and_the_batch_that_of_its_longest(model: PreTra
     assert [len(output) for output in first.outputs + second.outputs] == list(LENGTHS)
     assert (first.steps, first.padding, first.bubbles) == (6, 6, 4)
     assert (second.steps, second.padding, second.bubbles) == (4, 0, 0)
+
+
+def test_naive_batches_all_run_to_the_longest_of_all(model: PreTrainedModel) -> None:
+    """A batch of two, 6 and 2 tokens, and one of one, 4: both take 6 steps."""
+    naive = generate(model, tasks(), 2, to_longest=True)
+    first, second = naive.batches
+    assert (first.steps, first.padding, first.bubbles) == (6, 6, 4)
+    assert (second.steps, second.padding, second.bubbles) == (6, 0, 2)
+    # What counts is what was asked for, the same tokens as otherwise.
+    usual = generate(model, tasks(), 2)
+    assert [batch.outputs for batch in naive.batches] == [batch.outputs for batch in usual.batches]
+    assert naive.output_tokens == 12
 
 
 def test_shares_by_hand(model: PreTrainedModel) -> None:

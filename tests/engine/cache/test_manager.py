@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from engine.api.config import EngineConfig
+from engine.api.errors import InvalidRequestError
+from engine.api.lifecycle import RequestState
+from engine.api.telemetry import BlockChange
+from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.config import EngineConfig
-from engine.errors import InvalidRequestError
-from engine.request import Request, RequestState
-from engine.telemetry import BlockChange
 from tests.support.harness import make_request, say
 
 

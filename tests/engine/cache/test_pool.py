@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.api.block_map import BlockState
+from engine.api.telemetry import BlockChange
 from engine.cache.pool import BlockPool
-from engine.snapshot import BlockState
-from engine.telemetry import BlockChange
 from tests.support.harness import PoolReplay
 
 C = BlockChange

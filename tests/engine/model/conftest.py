@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+from engine.model import loader
+from engine.model.attention.cpu_backend import CpuAttention
 from engine.native import kernels
+from engine.text.encoder import ChatEncoder
+from tests.support.checkpoints import save_checkpoint
 
 # Tiny operators gain nothing from a second thread and lose much where the cores are shared.
 torch.set_num_threads(1)
@@ -15,3 +23,39 @@ torch.set_num_threads(1)
 def backend(request: pytest.FixtureRequest) -> str:
     """A test that asks for it runs with each attention backend of this machine."""
     return str(request.param)
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models run module by module: a program takes their weights."""
+    monkeypatch.setattr(CpuAttention, "why_not", lambda shape: "the test looks at the weights")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    save_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    for file in saved.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+class EncoderHere(ChatEncoder):
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def encodes_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process for each model would take longer to start than the model takes to load."""
+
+    def here(tokenizer: Any, key: str) -> AbstractContextManager[EncoderHere]:
+        return nullcontext(EncoderHere(tokenizer, key))
+
+    monkeypatch.setattr(loader, "encoding", here)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
+from engine.api.config import EngineConfig
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row
 from engine.model.batch import Batch
-from engine.plan import NewSequence, Row
-from engine.request import SamplingParams
 
 CONFIG = EngineConfig(
     num_blocks=400, block_size=4, max_model_len=64, max_num_seqs=6, max_num_batched_tokens=64

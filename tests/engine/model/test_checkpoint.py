@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from engine.errors import ModelError
+from engine.api.errors import ModelError
 from engine.model.checkpoint import INDEX_FILE, SINGLE_FILE, has_weights, open_checkpoint
 from tests.support.checkpoints import save_checkpoint
 

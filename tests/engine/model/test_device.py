@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from engine.errors import InvalidConfigError
+from engine.api.errors import InvalidConfigError
 from engine.model.device import (
     default_share,
     free_memory,

@@ -12,15 +12,17 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.knobs import Knobs
+from engine.api.client import Submission
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import FinishReason
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.batch.output import End
+from engine.core.core import EngineCore
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.output import End
-from engine.request import FinishReason, SamplingParams
-from engine.snapshot import ModelCard
 from tests.support.clock import VirtualClock
 from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
 
@@ -73,7 +75,7 @@ def run_engine(
     step = 0
     while len(ends) < len(prompts):
         if step % 2 == 0 and step // 2 < len(prompts):
-            core.submit(f"r{step // 2}", prompts[step // 2], sampling)
+            core.submit(Submission(request_id=f"r{step // 2}"), prompts[step // 2], sampling)
         for index, when in ABORTED.items():
             if step == 2 * index + when:
                 core.abort(f"r{index}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedModel
 
-from engine.config import EngineConfig
-from engine.errors import ModelError
+from engine.api.config import EngineConfig
+from engine.api.errors import ModelError
+from engine.model.attention.base import StepContext
+from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.gate import checked_forward, find_class
 from engine.model.rope import freeze_rope
@@ -184,12 +187,14 @@ def test_shape_of_latent_attention_has_longer_keys_than_values() -> None:
 
 
 class Wrong(TorchAttention):
-    """Forgets what the keywords in `forgets` ask for."""
+    """Forgets what the parameters in `forgets` ask for."""
 
     forgets: dict[str, Any]
 
-    def attend(self, *args: Any, **keywords: Any) -> Tensor:
-        return super().attend(*args, **(keywords | self.forgets))
+    def attend(
+        self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
+    ) -> Tensor:
+        return super().attend(query, layer, context, replace(params, **self.forgets))
 
 
 @pytest.mark.parametrize(

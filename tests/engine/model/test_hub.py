@@ -13,7 +13,7 @@ import huggingface_hub.constants
 import huggingface_hub.hf_api
 import pytest
 
-from engine.errors import ModelError
+from engine.api.errors import ModelError
 from engine.model.hub import download
 from engine.model.registry import Availability, Registry
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.logprobs import TokenLogprobs
+from engine.api.logprobs import TokenLogprobs
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence
 from engine.model.sampler import Sampled, Sampler
-from engine.plan import NewSequence
-from engine.request import SamplingParams
 
 INF = float("inf")
 

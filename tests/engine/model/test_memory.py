@@ -14,9 +14,12 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from engine.client import LoadRequest
-from engine.config import EngineConfig
-from engine.errors import InvalidConfigError, ModelError
+from engine.api.client import LoadRequest
+from engine.api.config import EngineConfig
+from engine.api.errors import InvalidConfigError, ModelError
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan
+from engine.batch.shape import ModelShape
 from engine.model.footprint import HEAP_BYTES, TorchFootprint, footprint_of
 from engine.model.forward import Forward, make_forward
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds, plan_memory, show_bytes
@@ -24,9 +27,6 @@ from engine.model.program.pack import Packer
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from engine.native import kernels
-from engine.plan import NewSequence, Row, StepPlan
-from engine.request import SamplingParams
-from engine.shape import ModelShape
 
 GIB = 1 << 30
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.config import EngineConfig
+from engine.api.config import EngineConfig
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.plan import NewSequence, Row, StepPlan
-from engine.request import SamplingParams
 from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, WINDOW, tiny_model
 
 TOLERANCE = 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,12 +11,12 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from engine.api.errors import InvalidConfigError, ModelError
+from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
-from engine.errors import InvalidConfigError, ModelError
 from engine.model import registry
 from engine.model.checkpoint import CONFIG_FILE, INDEX_FILE, SINGLE_FILE
 from engine.model.registry import Availability, Registry
-from engine.request import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -118,6 +119,38 @@ def test_no_utf8(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_bytes(b'["\xff"]\n')
     with pytest.raises(InvalidConfigError, match=r"models\.toml is not UTF-8"):
         Registry.read(tmp_path / "models.toml")
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "models.toml")
+    path = str(tmp_path / "models.toml")
+    code = f"from engine.model.registry import Registry; Registry.read({path!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert "models.toml is a FIFO; only regular files are read" in done.stderr
+
+
+def test_a_file_of_another_size_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(InvalidConfigError) as caught:
+        Registry.read(path)
+    assert caught.value.message == f"{path} has 1024.00 GiB; at most 1.0 MiB are allowed"
+    assert caught.value.param == "models_file"
+
+
+def test_nested_too_deeply(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "a = " + "[" * 100_000)
+    assert message == f"{tmp_path / 'models.toml'} is nested too deeply"
+
+
+def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
+    message = refusal(tmp_path, '["\\u001b[31mred"]\nsource = 1\n')
+    assert message == (
+        rf"{tmp_path / 'models.toml'}: [\x1b[31mred] source is 1; it must be a valid string"
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine.config import EngineConfig
-from engine.errors import ModelError
+from engine.api.config import EngineConfig
+from engine.api.errors import ModelError
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan, StepResult
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.plan import NewSequence, Row, StepPlan, StepResult
-from engine.request import SamplingParams
 from tests.support.zoo import VOCAB_SIZE, tiny_model
 
 CONFIG = EngineConfig(

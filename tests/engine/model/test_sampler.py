@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence
 from engine.model.draw import Draw, KernelDraw, TorchDraw, _invert
 from engine.model.sampler import Sampler, uniforms
 from engine.native import kernels
-from engine.plan import NewSequence
-from engine.request import SamplingParams
 
 INF = float("inf")
 _DRAWS: dict[str, Callable[[], Draw | None]] = {

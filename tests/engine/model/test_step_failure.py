@@ -7,14 +7,16 @@ import random
 import pytest
 import torch
 
-from engine.config import EngineConfig
-from engine.core import EngineCore
-from engine.knobs import Knobs
+from engine.api.client import Submission
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import FinishReason
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.core.core import EngineCore
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.request import FinishReason, SamplingParams
-from engine.snapshot import ModelCard
 from tests.support.clock import VirtualClock
 from tests.support.zoo import MAX_LEN, VOCAB_SIZE, tiny_model
 
@@ -45,10 +47,10 @@ def outputs(fail: str | None, backend: str) -> dict[str, tuple[list[int], Finish
     with pytest.MonkeyPatch.context() as patch:
         for step in range(60):
             if step == 0:
-                core.submit("a", prompts[0], SAMPLING)
-                core.submit("b", prompts[1], SAMPLING)
+                core.submit(Submission(request_id="a"), prompts[0], SAMPLING)
+                core.submit(Submission(request_id="b"), prompts[1], SAMPLING)
             if step == 4:
-                core.submit("c", prompts[2], SAMPLING)
+                core.submit(Submission(request_id="c"), prompts[2], SAMPLING)
                 if fail is not None:
                     target = {"forward": runner, "learning": runner._batch}[fail]
                     name = {"forward": "_forward", "learning": "add"}[fail]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import engine.native
-from engine.errors import InvalidConfigError
+from engine.api.errors import InvalidConfigError
 
 ROOT = Path(__file__).parents[3]
 

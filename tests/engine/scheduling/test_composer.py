@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import RequestState
+from engine.api.waiting import in_words
+from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.config import EngineConfig
-from engine.knobs import Knobs
-from engine.request import Request, RequestState
 from engine.scheduling.composer import Books, StepComposer
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import Priority
@@ -227,7 +229,7 @@ class TestAdmit:
             assert composer.admit(request) is fits
             if not fits:
                 reason = "no blocks: it needs 5, 4 of 8 are free for it"
-                assert composer.held == composer.obstacle(request) == reason
+                assert in_words(composer.wait) == in_words(composer.wait_of(request)) == reason
 
     @pytest.mark.parametrize(
         ("prompt", "fits"), [(12, True), (13, False)], ids=["above", "below the watermark"]
@@ -246,25 +248,25 @@ class TestAdmit:
         composer = bench.composer()
         composer.preempt(victim)
         assert not composer.admit(small)
-        assert composer.obstacle(small) == "the pool just ran out of blocks"
+        assert in_words(composer.wait_of(small)) == "the pool just ran out of blocks"
 
     def test_obstacles_in_order(self) -> None:
         bench = Bench(max_num_seqs=1, max_num_batched_tokens=4, paused=True, draining=True)
         request = bench.wait(1, 3)
-        assert bench.composer().obstacle(request) == "paused"
+        assert in_words(bench.composer().wait_of(request)) == "paused"
         bench.knobs = Knobs(draining=True)
-        assert bench.composer().obstacle(request) == "draining: nothing new is admitted"
+        assert in_words(bench.composer().wait_of(request)) == "draining: nothing new is admitted"
         bench.knobs = Knobs(max_num_seqs=1, max_num_batched_tokens=4)
-        assert bench.composer().obstacle(request) == ""
+        assert in_words(bench.composer().wait_of(request)) == ""
         request.num_in_flight = 1
-        assert bench.composer().obstacle(request) == "its last step is still running"
+        assert in_words(bench.composer().wait_of(request)) == "its last step is still running"
         request.num_in_flight = 0
         running = bench.run(2, 0, 4)
-        assert bench.composer().obstacle(request) == "no slot: 1 of 1 are taken"
+        assert in_words(bench.composer().wait_of(request)) == "no slot: 1 of 1 are taken"
         bench.knobs = Knobs(max_num_seqs=2, max_num_batched_tokens=4)
         composer = bench.composer()
         composer.schedule(running)
-        assert composer.obstacle(request) == "no budget: the step's 4 tokens are given"
+        assert in_words(composer.wait_of(request)) == "no budget: the step's 4 tokens are given"
 
     def test_one_with_a_prompt_to_run_whole_waits_for_the_budget(self) -> None:
         """12 tokens a step, 5 of them a decode and a chunk: 8 would be too many, 7 are not."""
@@ -276,7 +278,7 @@ class TestAdmit:
             composer.schedule(chunk, 4)
             assert composer.admit(bench.wait(3, prompt), whole=True) is fits
             if not fits:
-                assert composer.held == "no budget: its 8 tokens run whole, 7 are left"
+                assert in_words(composer.wait) == "no budget: its 8 tokens run whole, 7 are left"
 
     def test_one_that_no_step_would_hold_whole_runs_in_chunks(self) -> None:
         """12 tokens a step, 1 of them a decode: 11 fit in a step that has no other prompt."""
@@ -315,7 +317,7 @@ class TestAdmit:
             assert (len(request.block_table), len(request.reserved_blocks)) == (1, 4)
             assert bench.cache.pool.num_reserved == 4
         else:
-            assert composer.held == "no blocks: it needs 6, 5 of 8 are free for it"
+            assert in_words(composer.wait) == "no blocks: it needs 6, 5 of 8 are free for it"
 
     def test_no_tokens_need_no_budget(self) -> None:
         """A slot and blocks only: how a request-level batch is gathered."""
@@ -325,9 +327,9 @@ class TestAdmit:
         composer = bench.composer()
         composer.schedule(running)
         assert not composer.admit(request)
-        assert composer.held == "no budget: the step's 4 tokens are given"
+        assert in_words(composer.wait) == "no budget: the step's 4 tokens are given"
         assert composer.admit(request, 0)
-        assert composer.held == ""
+        assert in_words(composer.wait) == ""
         assert list(composer.rows) == [running]
         assert bench.running == [running, request]
 
@@ -391,7 +393,7 @@ class TestGroups:
         bench.run(3, 4, 4)
         assert bench.composer().num_slots == 0
         waiting = bench.wait(4, 1)
-        assert bench.composer().obstacle(waiting) == "no slot: 3 of 3 are taken"
+        assert in_words(bench.composer().wait_of(waiting)) == "no slot: 3 of 3 are taken"
         bench.running.remove(members[1])
         freed = bench.groups.leave(members[1], bench.cache.detach(members[1]))
         assert [seq for seq, _blocks in freed] == [1, 2]

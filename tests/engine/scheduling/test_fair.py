@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.knobs import Knobs
-from engine.request import Origin, Request
+from engine.api.knobs import Knobs
+from engine.api.origin import Origin
+from engine.batch.request import Request
 from engine.scheduling.fair import OUTPUT_TOKEN, PROMPT_TOKEN, Fair
 from engine.scheduling.orders import reorder
 from tests.support.harness import CoreHarness, make_request
@@ -258,9 +259,9 @@ def served(engine: CoreHarness) -> dict[str, float]:
     return total
 
 
-def backlog(engine: CoreHarness, loads: list[tuple[str, int, int]]) -> None:
+def backlog(engine: CoreHarness, requests: list[tuple[str, int, int]]) -> None:
     """Submit (user, prompt, outputs) at once."""
-    for i, (user, prompt, outputs) in enumerate(loads):
+    for i, (user, prompt, outputs) in enumerate(requests):
         tokens = [(7 * i + j) % 1000 for j in range(prompt)]
         engine.submit(f"{user}{i}", tokens, outputs, origin=Origin(user=user))
 
@@ -313,14 +314,14 @@ def test_the_bound_holds_while_all_wait(
 ) -> None:
     """Loads of any shape: one user may ask little and often, another much and seldom."""
     rng = random.Random(seed)
-    loads = []
+    requests = []
     for user in "abc":
         longest, most = rng.randint(1, LONGEST_PROMPT), rng.randint(1, MOST_OUTPUTS)
-        loads += [
+        requests += [
             (user, rng.randint(1, longest), rng.randint(1, most)) for _ in range(rng.randint(5, 40))
         ]
     if rng.random() < 0.5:
-        rng.shuffle(loads)
+        rng.shuffle(requests)
     engine = make_engine(
         "fair",
         depth,
@@ -328,17 +329,17 @@ def test_the_bound_holds_while_all_wait(
         num_blocks=num_blocks,
         user_weights=",".join(f"{user}={weight}" for user, weight in weights.items()),
     )
-    backlog(engine, loads)
+    backlog(engine, requests)
     assert widest_gap(engine, "abc", weights) <= bound(weights)
 
 
 def test_the_bound_says_something() -> None:
-    """First come, first served goes far beyond it on a load that fair order keeps well within."""
-    loads = [(user, 12, 3) for user in "ab" for _ in range(60)]
+    """First come, first served goes far beyond it on a workload that fair order keeps within."""
+    requests = [(user, 12, 3) for user in "ab" for _ in range(60)]
     gaps = {}
     for order in ("fcfs", "fair"):
         engine = make_engine(order)
-        backlog(engine, loads)
+        backlog(engine, requests)
         gaps[order] = widest_gap(engine, "ab", {})
     assert gaps["fcfs"] > 10 * bound({})
     assert gaps["fair"] < bound({}) / 2

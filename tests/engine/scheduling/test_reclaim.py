@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from engine.api.config import EngineConfig
 from engine.cache.manager import KVCache
-from engine.config import EngineConfig
 from engine.scheduling.reclaim import Reclaim
 from tests.support.harness import make_request
 

@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from engine.api.config import EngineConfig
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import KNOB_SPECS, ORDER_NAMES, Knobs
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.waiting import in_words
+from engine.batch.plan import Row
+from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.config import EngineConfig
-from engine.knobs import KNOB_SPECS, ORDER_NAMES, Knobs, KnobValue
-from engine.request import FinishReason, Request, RequestState
 from engine.scheduling.composer import StepComposer
 from engine.scheduling.orders import ORDERS
+from engine.scheduling.planned import Planned
 from engine.scheduling.policies import DEFAULT, POLICIES, policy_names
 from engine.scheduling.policy import Policy
-from engine.scheduling.scheduler import Planned, Scheduler
+from engine.scheduling.scheduler import Scheduler
 from tests.support.harness import CoreHarness, make_request
 
 CONFIG = EngineConfig(num_blocks=16, block_size=4, max_model_len=64)
@@ -88,7 +93,7 @@ def test_the_policy_changes_with_its_knob(monkeypatch: pytest.MonkeyPatch) -> No
     notes = scheduler.effective(other)
     assert notes["prefill_chunk"] == (3, "ignored by last_first")
     assert "max_partial_prefills" not in notes
-    assert scheduler.waiting_reason == "held by last_first"
+    assert in_words(scheduler.head_wait) == "held by last_first"
     assert scheduler.effective(knobs)["policy"] == ("last_first", "takes effect with the next step")
     end_step(scheduler, planned)
     assert [row.seq for row in plan(scheduler, knobs).plan.rows] == [1, 2]
@@ -192,15 +197,16 @@ def test_check_sees_a_request_that_waits_with_blocks() -> None:
         scheduler.check()
 
 
-def test_wait_reason_by_position() -> None:
+def test_why_a_request_waits_by_its_position() -> None:
     scheduler, knobs = make_scheduler(max_num_seqs=1)
-    requests = [add(scheduler, ordinal) for ordinal in range(1, 5)]
-    assert scheduler.wait_reason(requests[0], 0) == "it is next"
-    assert scheduler.wait_reason(requests[1], 1) == "behind 1"
+    for ordinal in range(1, 5):
+        add(scheduler, ordinal)
+    assert in_words(scheduler.wait_at(0)) == "it is next"
+    assert in_words(scheduler.wait_at(1)) == "behind 1"
     plan(scheduler, knobs)
     reason = "no slot: 1 of 1 are taken"
-    assert scheduler.waiting_reason == scheduler.wait_reason(requests[1], 0) == reason
-    assert scheduler.wait_reason(requests[3], 2) == (f"behind 2: {reason}")
+    assert in_words(scheduler.head_wait) == in_words(scheduler.wait_at(0)) == reason
+    assert in_words(scheduler.wait_at(2)) == (f"behind 2: {reason}")
 
 
 def test_the_reason_goes_when_nobody_waits() -> None:
@@ -208,10 +214,10 @@ def test_the_reason_goes_when_nobody_waits() -> None:
     add(scheduler, 1)
     second = add(scheduler, 2)
     plan(scheduler, knobs)
-    assert scheduler.waiting_reason
+    assert in_words(scheduler.head_wait)
     scheduler.finish(second, FinishReason.ABORT)
     plan(scheduler, knobs)
-    assert scheduler.waiting_reason == ""
+    assert in_words(scheduler.head_wait) == ""
 
 
 def test_effective_is_requested_unless_something_holds_it_up() -> None:
@@ -269,7 +275,22 @@ def test_parked_members_hold_their_slots() -> None:
     engine.core.change_knobs({"max_num_seqs": 1, "policy": "stall_free"}, "test")
     engine.submit("next", [9, 9], 2)
     engine.step()
-    assert engine.core.waiting_reason == "no slot: 3 of 1 are taken"
+    assert in_words(engine.core.head_wait) == "no slot: 3 of 1 are taken"
     state = next(s for s in engine.snapshot().knobs if s.name == "max_num_seqs")
     assert (state.effective, state.note) == (3, "2 more than asked for still run")
     engine.finish()
+
+
+def test_scheduler_is_pure() -> None:
+    """Scheduler, cache and policies run without a runner, a clock or a model."""
+    config = EngineConfig(
+        num_blocks=8, block_size=4, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=16
+    )
+    knobs = Knobs(max_num_seqs=2, max_num_batched_tokens=16)
+    scheduler = Scheduler(KVCache(config, "key"), knobs)
+    scheduler.add(make_request(1, [1, 2, 3]))
+    planned = scheduler.plan(knobs, 0.0)
+    assert planned is not None
+    assert planned.plan.rows == (
+        Row(seq=1, start=0, count=3, new_blocks=(0,), samples=True, prefill=True),
+    )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.plan import Row, StepPlan
+from engine.batch.plan import Row, StepPlan
 from engine.scheduling.steptime import StepTime, Work
 from engine.simulation.cost import Roofline
 from engine.simulation.devices import named_device

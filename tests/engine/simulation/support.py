@@ -1,18 +1,18 @@
-"""A load and a watcher for tests of the simulation."""
+"""Traffic and a watcher for tests of the simulation."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
-from engine.drive import drive
-from engine.load import Load, Outcome, Task
-from engine.request import SamplingParams
+from engine.api.sampling import SamplingParams
+from engine.driving.drive import drive
+from engine.driving.traffic import Outcome, Task, Traffic
 from engine.simulation.simulation import Simulated
 
 
 class Tasks:
-    """An `engine.load.Load` of prepared tasks, at most `concurrency` of them at once."""
+    """A `Traffic` (`engine.driving`) of prepared tasks, at most `concurrency` of them at once."""
 
     def __init__(self, tasks: Sequence[Task], concurrency: int | None = None) -> None:
         self._tasks = list(reversed(tasks))
@@ -34,7 +34,7 @@ class Tasks:
 
 
 class Outcomes:
-    """An `engine.load.Watcher` that keeps everything."""
+    """An `engine.driving.traffic.Watcher` that keeps everything."""
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
@@ -52,9 +52,9 @@ class Outcomes:
         return [(o.timings.ttft, o.timings.tpot, o.finished) for o in self.outcomes]
 
 
-def simulate(engine: Simulated, load: Load, watcher: Outcomes) -> float:
+def simulate(engine: Simulated, traffic: Traffic, watcher: Outcomes) -> float:
     """Virtual seconds until the last task ended."""
-    return drive(engine.core, load, engine.clock, watcher)
+    return drive(engine.core, traffic, engine.clock, watcher)
 
 
 def make_tasks(

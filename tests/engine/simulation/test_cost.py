@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.plan import Row, StepPlan
-from engine.shape import ModelShape
+from engine.batch.plan import Row, StepPlan
+from engine.batch.shape import ModelShape
 from engine.simulation.cost import Roofline
 from engine.simulation.devices import Device
 

@@ -19,7 +19,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from engine.errors import InvalidConfigError, ModelError
+from engine.api.errors import InvalidConfigError, ModelError
 from engine.model.trace import trace
 from engine.simulation.devices import DEVICES, named_device
 from engine.simulation.shapes import SHAPES, named_shape
@@ -93,6 +93,9 @@ def test_the_number_of_slots_can_be_stated() -> None:
     assert config.num_slots == 14_336
     with pytest.raises(InvalidConfigError, match=r"kv_slots is 100; it must be at least"):
         envelope(named_device("a100-40gb"), shape, max_model_len=2048, kv_slots=100)
+    with pytest.raises(InvalidConfigError, match=r"kv_slots is 47; it must be at least 48, which"):
+        envelope(named_device("a100-40gb"), shape, max_model_len=40, kv_slots=47)
+    assert envelope(named_device("a100-40gb"), shape, max_model_len=40, kv_slots=48).num_blocks == 3
 
 
 def test_a_model_that_does_not_fit_says_why() -> None:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig
-from engine.errors import InvalidConfigError
-from engine.knobs import Knobs
-from engine.plan import StepPlan
+from engine.api.config import EngineConfig
+from engine.api.errors import InvalidConfigError
+from engine.api.knobs import Knobs
+from engine.batch.plan import StepPlan
 from engine.simulation.cost import CostModel, Roofline
 from engine.simulation.devices import named_device
 from engine.simulation.fitted import Fitted, busy_steps, nonnegative_least_squares
@@ -55,7 +55,7 @@ def learn(spread: float) -> tuple[Recording, Fitted]:
     return recording, Fitted.to(recording)
 
 
-def test_it_predicts_another_load_under_other_knobs() -> None:
+def test_it_predicts_another_workload_under_other_knobs() -> None:
     """Fitted where steps vary by 20 %, it predicts a closed loop of longer prompts under a smaller
     budget within 2 %."""
     _, fitted = learn(spread=0.2)

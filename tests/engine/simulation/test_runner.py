@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.plan import NewSequence, Row, StepPlan
-from engine.request import SamplingParams
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.simulation.clock import VirtualClock
 from engine.simulation.runner import EOS, TOKEN, SimulatedRunner
 

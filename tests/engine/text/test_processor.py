@@ -8,14 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from engine.errors import ErrorInfo
-from engine.logprobs import Candidate, OutputToken, TokenLogprobs
-from engine.output import End, StopFound, TokenOutput
-from engine.request import FinishReason, SamplingParams
-from engine.stream import Context, Delta, Finish, RequestStream, Timings, Usage
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.logprobs import Candidate, OutputToken, TokenLogprobs
+from engine.api.sampling import SamplingParams
+from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
+from engine.batch.output import End, StopFound, TokenOutput
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
+from engine.text.encoder import ChatEncoder
 from engine.text.processor import OutputProcessor
+from engine.text.vocabulary import Vocabulary
 
 KEY = "model@revision:float32"
 TIMINGS = Timings(0.1, 0.2, 0.3, 0.3, 0.01, 0.6)
@@ -35,7 +38,8 @@ class Desk:
         self.tokenizer = tokenizer
         self.aborted: list[str] = []
         self.asking: set[str] = set()
-        self.processor = OutputProcessor(ChatCodec(tokenizer, KEY), self.aborted.append)
+        codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, KEY), KEY)
+        self.processor = OutputProcessor(codec, self.aborted.append)
 
     def open(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.gateway.mqtt.protocol.replies import ErrorBody
-from engine.errors import ErrorInfo
+from engine.api.errors import ErrorInfo
 
 MAX_MESSAGE = 500
 

@@ -19,13 +19,13 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_LEVEL, Caller, check_level
-from engine.admission import MAX_PRIORITY
-from engine.errors import EngineError, InvalidRequestError
-from engine.request import MAX_STOPS, SamplingParams
+from engine.api.errors import EngineError, InvalidRequestError
+from engine.api.sampling import MAX_BIASES, MAX_STOPS, SamplingParams
+from engine.core.admission import MAX_PRIORITY
 
 MAX_MESSAGES = 1_000
 MAX_DEADLINE_MS = 86_400_000
@@ -114,7 +114,7 @@ class ChatRequest(_Wire):
         sent_at: when it was published, in seconds since the epoch by the client's clock; for
             measuring only.
 
-    The others are as in `engine.request.SamplingParams`; None is the model's default.
+    The others are as in `engine.api.sampling.SamplingParams`; None is the model's default.
     """
 
     v: Annotated[Literal[1], BeforeValidator(_integer)] = 1
@@ -168,7 +168,7 @@ class ChatRequest(_Wire):
         return self
 
     def sampling(self) -> dict[str, object]:
-        """What was stated, by the names of `engine.request.SamplingParams`."""
+        """What was stated, by the names of `engine.api.sampling.SamplingParams`."""
         stated = {name: getattr(self, name) for name in SAMPLING}
         if isinstance(self.stop, str):
             stated["stop"] = (self.stop,)
@@ -194,6 +194,7 @@ def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
     """
     if caller.request_id == EVERY:
         raise Fault(400, f"request_id is {EVERY!r}; that is for cancels only", "request_id")
+    _check_counts(payload)
     try:
         request = ChatRequest.model_validate_json(payload)
     except ValidationError as error:
@@ -210,6 +211,51 @@ def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
     return request
 
 
+def _check_counts(payload: bytes) -> None:
+    """Bound what can be wrong, before pydantic collects all that is: 20,000 faults took 30 ms of
+    CPU time (AMD EPYC, best of seven).
+
+    The payload is read for this alone, as pydantic, being strict, takes lists for tuples of JSON
+    only. Faults in great number have keys, and those have colons: where there are few, it is not.
+
+    Raises:
+        Fault: more fields than there are, or more biases than may be.
+    """
+    if payload.count(b":") <= MAX_BIASES:
+        return
+    try:
+        told = from_json(payload)
+    except ValueError:
+        return  # pydantic says why it cannot be read
+    if not isinstance(told, dict):
+        return
+    _check_fields(told, ChatRequest)
+    messages, biases = told.get("messages"), told.get("logit_bias")
+    if isinstance(messages, list):
+        for number, message in enumerate(messages[:MAX_MESSAGES]):
+            if isinstance(message, dict):
+                _check_fields(message, ChatTurn, f"messages.{number}.")
+    if isinstance(biases, dict) and len(biases) > MAX_BIASES:
+        text = f"logit_bias has {len(biases)} entries; at most {MAX_BIASES} are allowed"
+        raise Fault(400, text, "logit_bias")
+
+
+def _check_fields(told: dict[str, object], model: type[_Wire], place: str = "") -> None:
+    """
+    Raises:
+        Fault: there are more than the model has, of which the first that it has not is named.
+    """
+    if len(told) > len(model.model_fields):
+        unknown = next(name for name in told if name not in model.model_fields)
+        raise _no_field(f"{place}{_name(unknown)}", model)
+
+
+def _no_field(path: str, model: type[_Wire]) -> Fault:
+    noun = "request" if model is ChatRequest else "message"
+    names = ", ".join(model.model_fields)
+    return Fault(400, f"{path} is no field of a {noun}; allowed are {names}", path)
+
+
 def _fault(detail: ErrorDetails) -> Fault:
     """A sentence on what pydantic found."""
     place, value = detail["loc"], detail["input"]
@@ -221,9 +267,7 @@ def _fault(detail: ErrorDetails) -> Fault:
     place = place[: _DEPTHS.get(str(place[0]), 1)]
     path = ".".join(_name(str(part)) for part in place)
     if detail["type"] == "extra_forbidden":
-        model, noun = (ChatRequest, "request") if len(place) == 1 else (ChatTurn, "message")
-        names = ", ".join(model.model_fields)
-        return Fault(400, f"{path} is no field of a {noun}; allowed are {names}", path)
+        return _no_field(path, ChatRequest if len(place) == 1 else ChatTurn)
     allowed = ALLOWED.get(".".join("*" if n == 1 else str(p) for n, p in enumerate(place)))
     if allowed is None:
         return _sampling_fault(path, value)

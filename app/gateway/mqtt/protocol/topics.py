@@ -30,6 +30,11 @@ def is_level(value: str) -> bool:
     return fits and not any(character in value for character in " /+#")
 
 
+def user_of(reply_topic: str) -> str:
+    """Whose replies a topic carries that a caller owns (`Caller.owns`)."""
+    return reply_topic.split("/", 5)[4]
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks, and under which id; the broker's access list vouches for user and client.

@@ -1,25 +1,30 @@
-"""Connection: one connection to a broker, on aiomqtt and paho, private parts of theirs too.
+"""Connection: one connection to a broker, on aiomqtt and paho.
 
 What is not left as aiomqtt 2.5.1 and paho 2.2 have it, and why:
 
 - Messages go to their owner as they come, and are acknowledged when it says so; aiomqtt
   acknowledges first.
 - A publish is confirmed with the broker's reason code; aiomqtt takes a refusal for a success.
+- Which publish is next is the `Outbox`'s to say; paho's queue is one for all.
 - A connection is made once. paho sends after a reconnect what was published while there was none.
 - The socket is opened by `dialing`. aiomqtt's thread goes on connecting when its task is cancelled,
   and holds up the end of the program.
 - An error in reading ends the connection; aiomqtt keeps it for who reads its queue.
-- Writing is tried once in a turn of the loop, not announced to the selector for each message: a
-  publish of QoS 0 takes 9 us of CPU, or 18 alone in its turn, not the 120 to 240 of aiomqtt's.
+- The socket is read and written by `SocketPump`, which says what is spared by that.
+
+So aiomqtt configures paho (login, will, version) and subscribes; all else is by paho's public
+callbacks for an event loop of one's own. Three private names are left, each in one place:
+
+- `aiomqtt.Client._client`, the paho client; aiomqtt has no other way to it (`Connection.__init__`).
+- `paho.Client._create_socket`; paho has no way to be given a socket (`Connection.dial`).
+- `paho.mqtt.client._WebsocketWrapper`; paho has no other websocket (`dialing.Websocket`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -49,8 +54,9 @@ from app.gateway.mqtt.transport.errors import (
     unreachable,
     unreadable,
 )
-
-log = logging.getLogger(__name__)
+from app.gateway.mqtt.transport.messages import Inbound, Outgoing
+from app.gateway.mqtt.transport.outbox import WINDOW, Outbox, Outcome, Told, settle
+from app.gateway.mqtt.transport.pump import SocketPump
 
 V5, V311 = "5", "3.1.1"
 
@@ -58,64 +64,9 @@ SESSION_SECONDS = 3600
 MAX_PACKET_BYTES = 1 << 20
 # Messages that the broker may send before it has an acknowledgement: what may lie about here.
 MAX_UNACKNOWLEDGED = 256
-# What is not confirmed by then will not be on this connection.
-CONFIRM_SECONDS = 60.0
-_TICK_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message to publish.
-
-    Attributes:
-        qos: 0 or 1.
-        correlation: MQTT 5's CorrelationData; 3.1.1 has no place for it.
-    """
-
-    topic: str
-    payload: bytes
-    qos: int = 1
-    retain: bool = False
-    correlation: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Inbound:
-    """A message that came.
-
-    Attributes:
-        retained: the broker has kept it, or its sender wants that; the latter only MQTT 5 tells.
-        duplicate: the broker may have sent it before.
-        response_topic: MQTT 5's ResponseTopic, if the sender set one.
-        correlation: MQTT 5's CorrelationData, likewise.
-        acknowledge: None where nothing is to be acknowledged (QoS 0).
-    """
-
-    topic: str
-    payload: bytes
-    retained: bool = False
-    duplicate: bool = False
-    response_topic: str | None = None
-    correlation: bytes | None = None
-    acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
-
-    def ack(self) -> None:
-        """Tell the broker that it is ours now; of no effect when its connection has gone."""
-        if self.acknowledge is not None:
-            self.acknowledge()
-
-
-@dataclass(slots=True)
-class _Unconfirmed:
-    """A publish of QoS 1: when, the how manyth, and who waits for it."""
-
-    time: float
-    number: int
-    topic: str
-    confirmed: asyncio.Future[bool] | None
-
-
-class Connection(aiomqtt.Client):
+class Connection:
     """One connection, from before it is made until it is gone.
 
     Args:
@@ -124,8 +75,10 @@ class Connection(aiomqtt.Client):
         keeps_session: whether the broker is to keep what comes while we are away.
 
     Attributes:
+        outbox: what is published with QoS 1.
         lost: why the connection is gone, once it is.
         is_up: whether the broker has let us in and the connection is not gone.
+        max_packet: bytes of the largest packet that the broker takes; None if it has not said so.
     """
 
     def __init__(
@@ -145,7 +98,7 @@ class Connection(aiomqtt.Client):
         # Neither registered nor below another: what paho says goes nowhere else.
         logger = logging.Logger("paho", logging.ERROR)
         logger.addHandler(self._errors)
-        super().__init__(
+        self._mqtt = aiomqtt.Client(
             address.host,
             address.port,
             username=address.username,
@@ -160,31 +113,40 @@ class Connection(aiomqtt.Client):
         # paho notices a silent broker after two of its keepalives and two ticks.
         self._silence = max(1, keepalive - max(1, keepalive // 5))
         self.protocol = protocol
+        self.outbox = Outbox(self._publish)
+        self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
         self.is_up = False
+        self.max_packet: int | None = None
+        self._welcome: asyncio.Future[None] = self._loop.create_future()
         self._dialed: Any = None
         self._address = address
         self._receive = receive
         self._denied = denied
         self._keeps_session = keeps_session
-        self._unconfirmed: dict[int, _Unconfirmed] = {}
-        self._num_published = 0
-        self._last_confirmed = 0
-        self._confirmed_at = 0.0
-        self._is_writing = False
-        self._max_packet: int | None = None
-        paho = self._client
-        paho.manual_ack_set(True)
-        # Without it paho makes no reason code for each QoS 0 publish, which is 10 of its 19 us of
-        # CPU; and PUBACKs are told from what was only written.
-        paho.on_publish = None
-        self._paho_confirmed = paho._do_on_publish
-        paho._do_on_publish = self._confirmed  # type: ignore[method-assign]
+        self._paho = self._mqtt._client
+        # Of what paho tells aiomqtt, the answers to subscriptions are left to that.
+        self._paho.manual_ack_set(True)
+        self._paho.on_connect = self._on_connect
+        self._paho.on_disconnect = self._on_disconnect
+        self._paho.on_message = self._on_message
+        self._pump = SocketPump(
+            self._paho,
+            confirmed=self._on_publish,
+            has_read=self._has_read,
+            ticked=self._ticked,
+            cannot_read=self._cannot_read,
+        )
+
+    @property
+    def unwritten(self) -> int:
+        """Messages of QoS 0 that the socket has had no room for."""
+        return len(self._pump.unwritten)
 
     @property
     def waiting(self) -> int:
         """Messages that are not written, or not confirmed by the broker."""
-        return max(len(self._client._out_packet), len(self._client._out_messages))
+        return self.unwritten + len(self.outbox)
 
     async def open(self) -> None:
         """Connect and be let in.
@@ -202,8 +164,7 @@ class Connection(aiomqtt.Client):
             LinkError: it cannot be opened within `CONNECT_SECONDS`.
         """
         sock = self._dialed = await on_thread(open_socket, self._address)
-        paho = self._client
-        paho._create_socket = lambda: sock  # type: ignore[method-assign]
+        self._paho._create_socket = lambda: sock  # type: ignore[method-assign]
 
     async def greet(self) -> None:
         """Send CONNECT and wait for the answer.
@@ -217,7 +178,7 @@ class Connection(aiomqtt.Client):
             properties.SessionExpiryInterval = SESSION_SECONDS if self._keeps_session else 0
             properties.MaximumPacketSize = MAX_PACKET_BYTES
             properties.ReceiveMaximum = MAX_UNACKNOWLEDGED
-            self._client.connect(
+            self._paho.connect(
                 host,
                 port,
                 self._silence,
@@ -225,10 +186,10 @@ class Connection(aiomqtt.Client):
                 properties=properties,
             )
         else:
-            self._client.connect(host, port, self._silence)
+            self._paho.connect(host, port, self._silence)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await _first(self._connected, self.lost)
+                await _first(self._welcome, self.lost)
         except TimeoutError:
             raise unreachable(TimeoutError()) from None
         if self.lost.done():
@@ -258,7 +219,7 @@ class Connection(aiomqtt.Client):
             filters = [*subscriptions, *([(watched, 0)] if watched else [])]
         if not filters:
             return
-        answer = asyncio.ensure_future(self.subscribe(filters))
+        answer = asyncio.ensure_future(self._mqtt.subscribe(filters))
         try:
             await _first(answer, self.lost)
             if self.lost.done():
@@ -275,45 +236,54 @@ class Connection(aiomqtt.Client):
                 reason = str(code).lower()
                 raise LinkError(f"the broker refuses the subscription to {topic!r}: {reason}")
 
-    def publish_now(self, message: Outgoing, confirmed: asyncio.Future[bool] | None) -> bool:
-        """Hand a message to the socket's queue; whether it got there.
+    def fits(self, message: Outgoing) -> bool:
+        """Whether a message is no larger than the broker takes, as far as it has said."""
+        return self.max_packet is None or message.packet_bytes <= self.max_packet
+
+    def publish(self, message: Outgoing, told: Told | None = None) -> bool:
+        """Hand a message to the socket's queue, or to the outbox; whether it got there.
 
         Args:
-            confirmed: told whether the broker took it; False if the connection goes first. For
-                QoS 1.
+            told: of a message of QoS 1, gets what became of it.
         """
         if not self.is_up:
+            settle(told, Outcome.LOST)
             return False
-        if self._max_packet is not None and _packet_bytes(message) > self._max_packet:
-            self._denied(message.topic, f"it takes packets of {self._max_packet:,} bytes at most")
+        if not self.fits(message):
+            self._denied(message.topic, f"it takes packets of {self.max_packet:,} bytes at most")
+            settle(told, Outcome.TOO_LARGE)
             return False
+        if message.qos == 0:
+            return self._publish(message) is not None
+        self.outbox.add(message, told)
+        return True
+
+    def _publish(self, message: Outgoing) -> int | None:
+        """Hand a message to the socket's queue; its packet identifier, if it got there."""
         properties = None
         if message.correlation is not None and self.protocol == V5:
             properties = _correlation(message.correlation)
-        info = self._client.publish(
+        info = self._paho.publish(
             message.topic, message.payload, message.qos, message.retain, properties
         )
         if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
-            return False
-        if message.qos:
-            self._num_published += 1
-            self._unconfirmed[info.mid] = _Unconfirmed(
-                time.monotonic(), self._num_published, message.topic, confirmed
-            )
-        return True
+            return None
+        if message.qos == 0:
+            self._pump.unwritten.append(info)
+        return info.mid
 
     async def say_goodbye(self, seconds: float) -> None:
         """Write what waits and DISCONNECT, for `seconds` at most, and be gone."""
         if self.is_up:
-            self._client.disconnect()
+            self._paho.disconnect()
             await asyncio.wait({self.lost}, timeout=seconds)
         self.shut()
 
     def shut(self) -> None:
         """Leave nothing open; if it was up, the broker publishes the will."""
         self._lose(LinkError("we closed the connection", was_connected=self.is_up))
-        self._client._sock_close()
         if self._dialed is not None:
+            self._pump.forget(self._dialed)
             self._dialed.close()
 
     def _lose(self, error: LinkError) -> None:
@@ -323,11 +293,10 @@ class Connection(aiomqtt.Client):
             return
         self.lost.set_result(error)
         self.is_up = False
-        unconfirmed, self._unconfirmed = self._unconfirmed, {}
-        for publish in unconfirmed.values():
-            _settle(publish.confirmed, False)
+        self._pump.stop()
+        self.outbox.close()
 
-    # What paho and aiomqtt call.
+    # What paho calls.
 
     def _on_connect(
         self,
@@ -341,11 +310,11 @@ class Connection(aiomqtt.Client):
             self._lose(refused(reason_code.value, str(reason_code)))
             return
         # paho reads these two and heeds neither.
-        most = getattr(properties, "ReceiveMaximum", client._max_inflight_messages)
-        client._max_inflight_messages = min(most, client._max_inflight_messages)
-        self._max_packet = getattr(properties, "MaximumPacketSize", None)
+        self.outbox.window = min(getattr(properties, "ReceiveMaximum", WINDOW), WINDOW)
+        self.max_packet = getattr(properties, "MaximumPacketSize", None)
         self.is_up = True
-        super()._on_connect(client, userdata, flags, reason_code, properties)
+        if not self._welcome.done():
+            self._welcome.set_result(None)
 
     def _on_disconnect(
         self,
@@ -389,87 +358,38 @@ class Connection(aiomqtt.Client):
 
     def _acknowledge(self, mid: int) -> None:
         if self.is_up:
-            self._client.ack(mid, 1)
+            self._paho.ack(mid, 1)
 
-    def _confirmed(
-        self, mid: int, reason_code: ReasonCode, properties: Properties
-    ) -> MQTTErrorCode:
+    def _on_publish(
+        self,
+        client: PahoClient,
+        userdata: Any,
+        mid: int,
+        reason_code: ReasonCode,
+        properties: Properties | None = None,
+    ) -> None:
         acknowledge_now(self._dialed)
-        code = self._paho_confirmed(mid, reason_code, properties)
-        publish = self._unconfirmed.pop(mid, None)
-        if publish is not None:
-            self._last_confirmed = publish.number
-            self._confirmed_at = time.monotonic()
-            if reason_code.is_failure:
-                self._denied(publish.topic, str(reason_code).lower())
-            _settle(publish.confirmed, not reason_code.is_failure)
-        return code
+        outcome = Outcome.REFUSED if reason_code.is_failure else Outcome.TAKEN
+        message = self.outbox.confirm(mid, outcome)
+        if message is not None and outcome is Outcome.REFUSED:
+            self._denied(message.topic, str(reason_code).lower())
 
-    async def _misc_loop(self) -> None:
-        while self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS:
-            if self._is_owed():
-                self._lose(
-                    LinkError("the broker does not confirm what it gets", was_connected=True)
-                )
-            await asyncio.sleep(_TICK_SECONDS)
+    # What the pump calls.
 
-    def _is_owed(self) -> bool:
-        """Whether the oldest publish will not be confirmed any more: nothing has been for long, or
-        one after it was, and brokers confirm in order (MQTT 5, 4.6)."""
-        oldest = next(iter(self._unconfirmed.values()), None)
-        if oldest is None:
-            return False
-        since = time.monotonic() - CONFIRM_SECONDS
-        was_passed = self._last_confirmed > oldest.number
-        return oldest.time < since and (was_passed or self._confirmed_at < since)
+    def _has_read(self) -> None:
+        if self.is_up:
+            self.outbox.pump()
 
-    def _on_socket_open(self, client: PahoClient, userdata: Any, sock: Any) -> None:
-        # At once: a turn of the loop later, as aiomqtt has it, the socket may be closed.
-        self._loop.add_reader(sock.fileno(), self._read)
-        self._misc_task = self._loop.create_task(self._misc_loop())
+    def _ticked(self) -> None:
+        if self.outbox.is_owed():
+            self._lose(LinkError("the broker does not confirm what it gets", was_connected=True))
 
-    def _read(self) -> None:
-        try:
-            self._client.loop_read()
-            # What TLS has decrypted the selector does not see.
-            while (pending := getattr(self._client.socket(), "pending", None)) and pending():
-                self._client.loop_read()
-        except Exception:
-            # Of a packet that it cannot take apart paho may raise anything.
-            log.debug("a packet of the broker cannot be read", exc_info=True)
-            self._lose(unreadable(was_connected=self.is_up))
-
-    def _on_socket_register_write(self, client: PahoClient, userdata: Any, sock: Any) -> None:
-        # Not at once: paho holds a lock while it calls for a message, which writing takes too.
-        self._loop.call_soon(self._write)
-
-    def _on_socket_unregister_write(self, client: PahoClient, userdata: Any, sock: Any) -> None:
-        if self._is_writing:
-            self._is_writing = False
-            self._loop.remove_writer(sock.fileno())
-
-    def _write(self) -> None:
-        if self.lost.done():
-            return
-        self._client.loop_write()
-        sock = self._client.socket()
-        if sock is not None and self._client.want_write() and not self._is_writing:
-            self._is_writing = True
-            self._loop.add_writer(sock.fileno(), self._write)
-
-
-def _packet_bytes(message: Outgoing) -> int:
-    """At most what its PUBLISH takes: header, identifier and lengths make 20."""
-    return 20 + len(message.topic.encode()) + len(message.payload) + len(message.correlation or b"")
+    def _cannot_read(self) -> None:
+        self._lose(unreadable(was_connected=self.is_up))
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-def _settle(future: asyncio.Future[bool] | None, value: bool) -> None:
-    if future is not None and not future.done():
-        future.set_result(value)
 
 
 @lru_cache(maxsize=1024)

@@ -121,8 +121,8 @@ class Websocket(PahoWebsocket):
         except (LookupError, ValueError):  # an answer that paho cannot take apart
             raise WebsocketConnectionError from None
 
-    def _send_impl(self, data: bytes | bytearray) -> int:
-        if not (sent := super()._send_impl(data)):
+    def send(self, data: bytes | bytearray) -> int:
+        if not (sent := super().send(data)):
             # Part of the frame is out: the packet stays first in the queue until all of it is.
             raise BlockingIOError
         return sent

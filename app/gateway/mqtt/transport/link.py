@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.gateway.mqtt.transport.address import BrokerAddress
-from app.gateway.mqtt.transport.connection import Connection, Inbound, Outgoing
+from app.gateway.mqtt.transport.connection import Connection
 from app.gateway.mqtt.transport.errors import Cause, LinkError, taken_over
+from app.gateway.mqtt.transport.messages import Inbound, Outgoing
 from app.gateway.mqtt.transport.negotiation import AUTO, connect
+from app.gateway.mqtt.transport.outbox import Outcome, Told, settle
 from app.gateway.mqtt.transport.twins import TwinWatch
 
-__all__ = ["Inbound", "Link", "LinkPhase", "LinkState", "Outgoing"]
+__all__ = ["Inbound", "Link", "LinkPhase", "LinkState", "Outcome", "Outgoing"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ GOODBYE_SECONDS = 2.0
 CONGESTED_MESSAGES = 1000
 # Past it nothing more is taken, or a frozen broker would cost memory until it is noticed.
 MAX_MESSAGES = 20_000
+# Of them, one flow's: what it has too much of leaves room for the others.
+MAX_OF_FLOW = 2_000
 # Without MQTT 5 a broker does not say that another took our place.
 SUSPICIOUS_LOSSES = 3
 _TOPICS_KEPT = 1000
@@ -130,9 +134,21 @@ class Link:
         return self._state
 
     @property
-    def congested(self) -> bool:
-        """Whether more waits than a broker that keeps up leaves waiting: hold deltas back."""
-        return self._connection is not None and self._connection.waiting >= CONGESTED_MESSAGES
+    def max_packet(self) -> int | None:
+        """Bytes of the largest packet that the broker takes; None if it has not said so."""
+        return self._connection.max_packet if self._connection is not None else None
+
+    def congested(self, qos: int, flow: str = "") -> bool:
+        """Whether more waits than a broker that keeps up leaves waiting, before a message of this
+        QoS and flow: hold deltas back. One flow's unconfirmed messages do not hold up another's,
+        nor what is not confirmed at all."""
+        connection = self._connection
+        if connection is None:
+            return False
+        waiting = connection.unwritten
+        if qos:
+            waiting = max(waiting, connection.outbox.size(flow))
+        return waiting >= CONGESTED_MESSAGES
 
     async def run(self) -> None:
         """Keep connected until closed or taken over. May be called again after that."""
@@ -158,16 +174,13 @@ class Link:
         """Publish without waiting; False where there is no connection or far too much waits."""
         return self._publish(message, None)
 
-    async def deliver(self, message: Outgoing) -> bool:
-        """Publish with QoS 1 and wait for the broker to have it.
-
-        Returns:
-            False where it refused, or where the connection went first: then it may have it.
-        """
+    async def deliver(self, message: Outgoing) -> Outcome:
+        """Publish with QoS 1 and wait for the broker to have it, or not to."""
         if message.qos != 1:
             raise ValueError(f"only QoS 1 is acknowledged, not {message.qos}")
-        confirmed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        return await confirmed if self._publish(message, confirmed) else False
+        told: Told = asyncio.get_running_loop().create_future()
+        self._publish(message, told)
+        return await told
 
     async def close(self) -> None:
         """Say goodbye, so that the will is not published, and end `run`.
@@ -181,11 +194,16 @@ class Link:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    def _publish(self, message: Outgoing, confirmed: asyncio.Future[bool] | None) -> bool:
+    def _publish(self, message: Outgoing, told: Told | None) -> bool:
         connection = self._connection
-        if connection is None or self._is_closed or connection.waiting >= MAX_MESSAGES:
+        if connection is None or self._is_closed:
+            settle(told, Outcome.LOST)
             return False
-        if not connection.publish_now(message, confirmed):
+        size = connection.outbox.size(message.flow) if message.qos else 0
+        if connection.waiting >= MAX_MESSAGES or size >= MAX_OF_FLOW:
+            settle(told, Outcome.FULL)
+            return False
+        if not connection.publish(message, told):
             return False
         self._twins.publishes(message)
         self.published += 1

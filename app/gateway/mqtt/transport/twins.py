@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from app.gateway.mqtt.transport.connection import Inbound, Outgoing
+from app.gateway.mqtt.transport.messages import Inbound, Outgoing
 
 # For what the broker has kept to come after the subscription, once there is a suspicion.
 WAIT_SECONDS = 0.5

@@ -80,7 +80,8 @@ def test_what_the_broker_refuses_is_told_once_it_does_not(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(delivery, "RETRY_SECONDS", 0.05)
+    # Tried at 0, 0.3, 0.9, 2.1 and 4.5 s.
+    monkeypatch.setattr(delivery, "REFUSED_SECONDS", 0.3)
     access.write_text(ACCESS.replace("user server\n", f"user server\n{DENIAL}"))
     reload(guarded)
     with (

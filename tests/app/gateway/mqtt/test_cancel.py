@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from engine.knobs import Knobs
+from engine.api.knobs import Knobs
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import peer
 from tests.support.mqtt_serving import serving

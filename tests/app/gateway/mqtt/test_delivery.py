@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from app.database import StoreError
 from app.gateway.mqtt import delivery as module
 from app.gateway.mqtt.delivery import Delivery
-from app.gateway.mqtt.transport.link import LinkPhase, Outgoing
+from app.gateway.mqtt.protocol.replies import (
+    ErrorReply,
+    Final,
+    ReplyTimings,
+    ReplyUsage,
+    parse_reply,
+)
+from app.gateway.mqtt.transport.link import LinkPhase, Outcome, Outgoing
+from app.store.database import StoreError
 
 ENDING = Outgoing("topic", b"{}")
 
@@ -23,11 +30,14 @@ class Way:
     def __init__(self) -> None:
         self.state = SimpleNamespace(phase=LinkPhase.ONLINE)
         self.journal = self
-        self.open: list[asyncio.Future[bool]] = []
+        self.open: list[asyncio.Future[Outcome]] = []
+        self.given: list[Outgoing] = []
+        self.max_packet = 400
         self.told: list[tuple[str, int]] = []
         self.is_broken = False
 
-    async def deliver(self, _message: Outgoing) -> bool:
+    async def deliver(self, message: Outgoing) -> Outcome:
+        self.given.append(message)
         self.open.append(asyncio.get_running_loop().create_future())
         return await self.open[-1]
 
@@ -36,9 +46,9 @@ class Way:
             raise StoreError("no room")
         self.told += attempts
 
-    async def answer(self, taken: bool) -> None:
+    async def answer(self, outcome: Outcome) -> None:
         for future in self.open:
-            future.set_result(taken)
+            future.set_result(outcome)
         self.open.clear()
         await settle()
 
@@ -51,6 +61,7 @@ async def settle() -> None:
 @pytest.fixture
 def way(monkeypatch: pytest.MonkeyPatch) -> Way:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "REFUSED_SECONDS", 0.001)
     return Way()
 
 
@@ -64,7 +75,7 @@ async def test_what_the_broker_has_is_marked_told(way: Way) -> None:
     delivery.add("a", 2, ENDING)
     await settle()
     assert len(delivery) == 2
-    await way.answer(True)
+    await way.answer(Outcome.TAKEN)
     await asyncio.wait_for(delivery.drained(), 1.0)
     assert len(delivery) == 0
     delivery.close()
@@ -87,16 +98,68 @@ async def test_offline_it_waits_for_the_link(way: Way) -> None:
     assert not way.told
 
 
-async def test_what_was_refused_is_tried_again(way: Way) -> None:
-    delivery = over(way)
-    delivery.add("a", 1, ENDING)
-    await settle()
-    await way.answer(False)
-    assert len(delivery) == 1
+async def again(way: Way) -> None:
     async with asyncio.timeout(1.0):
         while not way.open:
             await asyncio.sleep(0.001)
-    await way.answer(True)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.FULL])
+async def test_what_was_refused_is_tried_again(way: Way, outcome: Outcome) -> None:
+    delivery = over(way)
+    delivery.add("a", 1, ENDING)
+    await settle()
+    await way.answer(outcome)
+    assert len(delivery) == 1
+    await again(way)
+    await way.answer(Outcome.TAKEN)
+    assert len(delivery) == 0
+
+
+async def test_what_is_refused_for_ever_is_given_up(
+    way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivery = over(way)
+    delivery.add("a", 1, ENDING)
+    await settle()
+    for tries in range(1, module.MAX_REFUSALS + 1):
+        await again(way)
+        assert len(delivery) == 1
+        if tries == 2:  # the link went and is back: no more tries than without
+            await way.answer(Outcome.LOST)
+            delivery.resume()
+            await again(way)
+        await way.answer(Outcome.REFUSED)
+    assert len(delivery) == 0
+    await delivery.drained()
+    delivery.close()
+    assert way.told == [("a", 1)]  # nor is it told after a restart
+    assert caplog.messages == ["the ending of 'a' cannot be told: the broker refused it 5 times"]
+
+
+async def test_what_is_too_large_is_told_to_be(way: Way) -> None:
+    final = Final(
+        request_id="1",
+        attempt=2,
+        last_seq=7,
+        text="word " * 200,
+        finish_reason="length",
+        model="m",
+        usage=ReplyUsage(prompt_tokens=1, completion_tokens=2, total_tokens=3, cached_tokens=0),
+        timings=ReplyTimings(queue_ms=None, ttft_ms=None, tpot_ms=None, e2e_ms=None),
+    )
+    delivery = over(way)
+    delivery.add("a", 2, Outgoing("topic", final.encode(), correlation=b"c"))
+    await settle()
+    await way.answer(Outcome.TOO_LARGE)
+    told = way.given[-1]
+    reply = parse_reply(told.payload)
+    assert isinstance(reply, ErrorReply)
+    assert told.packet_bytes <= way.max_packet
+    assert (told.correlation, reply.attempt, reply.last_seq) == (b"c", 2, 7)
+    assert (reply.error.code, reply.error.retryable) == (413, False)
+    assert "the broker passes on at most 400" in reply.error.message
+    await way.answer(Outcome.TAKEN)
     assert len(delivery) == 0
 
 
@@ -107,6 +170,6 @@ async def test_a_store_that_fails_has_it_told_again_after_a_restart(
     delivery = over(way)
     delivery.add("a", 1, ENDING)
     await settle()
-    await way.answer(True)
+    await way.answer(Outcome.TAKEN)
     delivery.close()
     assert "1 endings will be told again after a restart: no room" in caplog.text

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from app.gateway.mqtt import intake
 from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import Quota
+from app.gateway.mqtt.transport import link
 from tests.support.brokers import Mosquitto
 from tests.support.clock import VirtualClock
 from tests.support.mqtt_peer import Peer, peer
 from tests.support.mqtt_serving import serving
+from tests.support.proxied import proxied
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.tcp_proxy import Packet, To
 
 WORDS = "a reply of some words which takes a while"
 
@@ -72,6 +76,28 @@ def test_a_flood_of_thousands(roomy: Mosquitto, tmp_path: Path) -> None:
     check_flood(roomy.port, tmp_path, 5000)
 
 
+def test_refusals_that_are_not_confirmed_hold_up_nobody_else(
+    roomy: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "CONGESTED_MESSAGES", 5)
+    with (
+        proxied(roomy.port) as line,
+        serving(line.port, tmp_path) as served,
+        peer(roomy.port, user="greedy", client="g") as greedy,
+        peer(roomy.port, user="modest", client="m") as modest,
+    ):
+        line.do(line.proxy.drop, To.CLIENT, Packet.PUBACK)
+        for n in range(10):
+            greedy.publish(greedy.topic("req", str(n)), b"{")
+        greedy.wait(lambda: num_ended(greedy) == 10)
+        modest.ask("1", WORDS)
+        served.accepted(1)
+        for number in range(1, 4):
+            served.engine.advance()
+            modest.wait(lambda number=number: len(modest.replies("1")) > number)
+        served.run(lambda: modest.ends("1"))
+
+
 @pytest.mark.parametrize("per_minute", [0, 60])
 def test_users_who_are_gone_are_forgotten(per_minute: int) -> None:
     clock = VirtualClock()
@@ -82,3 +108,27 @@ def test_users_who_are_gone_are_forgotten(per_minute: int) -> None:
         clock.advance(1.0)
         quotas.ended(f"user {n}")
     assert len(quotas._users) <= 1001
+
+
+def test_what_is_over_quota_is_not_read(
+    broker: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a request of 250 kB may take 20 ms of the loop that serves everybody."""
+    reads: list[bytes] = []
+    parse = intake.parse_request
+    monkeypatch.setattr(intake, "parse_request", lambda p, c: reads.append(p) or parse(p, c))
+    slow = b'{"messages": [], "logit_bias": {%s}}' % b",".join(
+        b'"%d":"x"' % n for n in range(18000)
+    )
+    quota = Quota(requests=1)
+    with serving(broker.port, tmp_path, quota=quota) as served, peer(broker.port) as alice:
+        alice.ask("1")
+        served.accepted(1)
+        for n in range(3):
+            alice.publish(alice.topic("req", f"slow{n}"), slow)
+            assert alice.end(f"slow{n}")["error"]["code"] == 429
+        assert len(reads) == 1
+        served.run(lambda: alice.ends("1"))
+        alice.publish(alice.topic("req", "slow0"), slow)
+        alice.wait(lambda: len(alice.ends("slow0")) == 2)
+        assert alice.ends("slow0")[-1]["error"]["code"] == 400

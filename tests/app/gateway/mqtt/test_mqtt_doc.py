@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +217,6 @@ class Shell:
         )
         assert (done.returncode, done.stderr) == (0, "")
         return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@pytest.fixture
-def served(broker: Mosquitto, tmp_path: Path) -> Iterator[Serving]:
-    with serving(broker.port, tmp_path) as one:
-        yield one
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from app.gateway.mqtt.transport import link
 from app.gateway.mqtt.transport.link import LinkPhase
-from engine.knobs import Knobs
+from engine.api.knobs import Knobs
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import Peer, peer
 from tests.support.mqtt_serving import Serving, serving

@@ -23,7 +23,7 @@ from app.gateway.mqtt.exchanges import RETRY_SECONDS
 from app.gateway.mqtt.gateway import ENDING, MqttGateway
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import BrokerAddress
-from engine.knobs import Knobs
+from engine.api.knobs import Knobs
 from tests.support.loopback import Broker, LoopbackLink, Published
 from tests.support.scripted_engine import ScriptedEngine
 
@@ -68,8 +68,8 @@ class Promises(RuleBasedStateMachine):
         link: Any = self.gateway._link
         self.link: LoopbackLink = link
         self.link.broker = self.broker
-        self.link.congested = self.congested
-        self.do(self.gateway._tell_untold)
+        self.link.is_congested = self.congested
+        self.do(self.gateway._delivery.adopt, "default")
 
     def do(self, call: Callable[..., object], *args: object) -> None:
         """Call something on the gateway's loop, and let that settle."""

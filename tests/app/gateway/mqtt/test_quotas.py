@@ -94,3 +94,21 @@ def test_users_who_only_named_themselves_are_forgotten() -> None:
     assert len(of._users) <= 2000
     assert refusal(of, "open").reason == "user over quota"
     assert refusal(of, "spent").reason == "user over rate"
+
+
+def test_no_more_of_a_user_is_read_than_is_theirs() -> None:
+    clock = VirtualClock()
+    quotas = Quotas(Quota(), {}, lambda: None, clock)
+    for _ in range(32):
+        quotas.read("alice", 1 << 18)
+    with pytest.raises(Fault, match="user 'alice' sends more than 524288 bytes a second") as caught:
+        quotas.read("alice", 1 << 18)
+    assert (caught.value.code, caught.value.retry_after_ms) == (429, 500)
+    quotas.read("bob", 1 << 18)
+    clock.advance(0.5)
+    quotas.read("alice", 1 << 18)
+    clock.advance(3600.0)
+    for _ in range(32):
+        quotas.read("alice", 1 << 18)
+    with pytest.raises(Fault):
+        quotas.read("alice", 1)

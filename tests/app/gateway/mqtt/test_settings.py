@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.crash import CrashReporter
-from app.doctor import settings_or_default
+from app.commands.doctor import settings_or_default
 from app.gateway.mqtt.protocol.topics import check_level
 from app.gateway.mqtt.settings import MqttSettings, Quota
 from app.gateway.mqtt.transport.address import AddressError
-from app.settings import MQTT_NAMES, Settings, SettingsError, load_settings, unknown_variables
+from app.process.crash import CrashReporter
+from app.settings.layers import load_settings, unknown_variables
+from app.settings.settings import MQTT_NAMES, Settings, SettingsError
 
 SECRET = "s3cr3t"
 

@@ -13,8 +13,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine.config import EngineConfig
-from engine.errors import ModelError
+from engine.api.config import EngineConfig
+from engine.api.errors import ModelError
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan
+from engine.batch.shape import ModelShape
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.forward import ModuleForward, make_forward
 from engine.model.gate import checked_forward
@@ -23,9 +26,6 @@ from engine.model.program.pack import Packer
 from engine.model.program.verify import MismatchError
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.plan import NewSequence, Row, StepPlan
-from engine.request import SamplingParams
-from engine.shape import ModelShape
 from tests.support.native import kernels_or_skip
 from tests.support.zoo import MAX_LEN, SERVED, tiny_model
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, TYPES, Fault
-from app.journal import RESTARTED
-from engine.errors import (
+from app.store.journal import RESTARTED
+from engine.api.errors import (
     DeadlineError,
     EngineError,
     ErrorInfo,

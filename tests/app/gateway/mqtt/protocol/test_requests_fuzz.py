@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, Fault
 from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
 from app.gateway.mqtt.protocol.topics import Caller
-from engine.request import SamplingParams
+from engine.api.sampling import SamplingParams
 
 CALLER = Caller("default", "alice", "phone", "r1")
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import logging
+import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -8,6 +11,7 @@ import time
 
 import pytest
 
+from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.embedded import STOP_SECONDS, BrokerError, EmbeddedBroker
 from tests.support.brokers import free_port
 
@@ -52,6 +56,47 @@ def test_what_is_retained_goes_to_those_who_subscribe(amqtt: EmbeddedBroker) -> 
         assert run("mosquitto_sub", "-t", "other/+", "-C", "1", "-W", "10") == "old\n"
         first.kill()
         second.kill()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])
+def test_it_listens_where_its_address_says(host: str) -> None:
+    port = free_port()
+    with EmbeddedBroker(port, host=host) as broker:
+        address = BrokerAddress.parse(broker.url)
+        assert (address.host, address.port) == (host, port)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, *_, place in found:
+            with socket.socket(family) as probe:
+                assert probe.connect_ex(place) == 0
+        others = {"127.0.0.1", "::1", "127.0.0.2"} - {str(place[0]) for *_, place in found}
+        for other in others:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((other, port))
+
+
+def test_a_host_that_is_not_here_is_told() -> None:
+    with pytest.raises(BrokerError, match=r"^port 1883 of 192\.0\.2\.1 cannot be listened on: "):
+        EmbeddedBroker(host="192.0.2.1").start()
+
+
+def test_clients_that_go_without_a_word_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with EmbeddedBroker(0) as broker:
+        place = ("127.0.0.1", int(broker.url.rpartition(":")[2]))
+        before = descriptors()
+        for number in range(200):
+            with socket.create_connection(place) as client:
+                if number % 3 == 1:
+                    client.send(b"\x10")
+                elif number % 3 == 2:  # a reset
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        deadline = time.monotonic() + 10.0
+        while descriptors() > before:
+            assert time.monotonic() < deadline, f"{descriptors() - before} are left open"
+            time.sleep(0.01)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_port_that_is_taken_is_told() -> None:

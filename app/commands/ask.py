@@ -1,0 +1,185 @@
+"""ask: one question to a server over MQTT, its answer on standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from app.gateway.mqtt.client import AskClient, AskError
+from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
+from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn
+from app.gateway.mqtt.protocol.topics import check_level
+from app.process.exits import ExitCode
+from app.process.process import StreamError, complain, is_terminal, show
+from app.settings.flags import Ask
+from app.settings.groups import stated
+from app.settings.settings import Settings, SettingsError
+
+
+def build_request(options: Ask, question: str) -> ChatRequest:
+    """
+    Raises:
+        SettingsError: the session's name cannot stand as one, or a text is not UTF-8.
+    """
+    sampling: dict[str, Any] = stated(options.sampling)
+    stop = tuple(options.sampling.stop or ())
+    try:
+        if options.session is not None:
+            check_level("--session", options.session)
+        turns = [ChatTurn(role="user", content=question)]
+        if options.system is not None:
+            turns.insert(0, ChatTurn(role="system", content=options.system))
+        for text in (question, options.system or "", *stop):
+            text.encode()  # what the shell passed may be anything
+        return ChatRequest(
+            messages=tuple(turns),
+            session_id=options.session,
+            priority=options.priority,
+            stream=not (options.no_stream or options.as_json),
+            # Nobody waits past the timeout, so that the reply need not be computed then.
+            deadline_ms=round(options.timeout * 1e3),
+            **sampling | {"stop": stop or None},
+        )
+    except UnicodeError:
+        raise SettingsError("QUESTION, --system and --stop must be UTF-8") from None
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+class ReplyWriter:
+    """Writes a reply as it comes; what it wrote is always the beginning of an attempt's text.
+
+    Deltas come without a guarantee: after a gap it waits for the whole text.
+
+    Args:
+        write: gets text.
+        notice: gets sentences for a person.
+    """
+
+    def __init__(self, write: Callable[[str], None], notice: Callable[[str], None]) -> None:
+        self._write = write
+        self._notice = notice
+        self._of: tuple[str, int] | None = None
+        self._next = 0
+        self._written = ""
+
+    def hear(self, reply: Accepted | DeltaReply) -> None:
+        self._begin(reply.request_id, reply.attempt)
+        if isinstance(reply, DeltaReply) and reply.seq == self._next:
+            self._next += 1
+            self._put(reply.text)
+
+    def end(self, final: Final) -> None:
+        self._begin(final.request_id, final.attempt)
+        if not final.text.startswith(self._written):
+            self.break_off()
+        self._put(final.text[len(self._written) :])
+        self._write("\n")
+
+    def break_off(self) -> None:
+        """What comes next, from wherever, begins a line."""
+        if self._written:
+            self._write("\n")
+        self._written = ""
+
+    def _begin(self, request_id: str, attempt: int) -> None:
+        if self._of == (request_id, attempt):
+            return
+        if self._written:
+            self.break_off()
+            self._notice("the server began anew; what stands above is void")
+        self._of = (request_id, attempt)
+        self._next = 0
+
+    def _put(self, text: str) -> None:
+        self._written += text
+        if text:
+            self._write(text)
+
+
+def run(settings: Settings, options: Ask) -> int:
+    """Ask, and write the answer as it comes; returns the exit code.
+
+    Raises:
+        SettingsError: there is no question, or something in it or in the options is wrong.
+        AddressError: no broker is stated, or its password cannot be read.
+        StreamError: the input or output failed.
+        BrokenPipeError: nobody reads the output any more.
+    """
+    request = build_request(options, _question(options.question))
+    writer = ReplyWriter(_write, complain)
+    try:
+        final = asyncio.run(_ask(settings, options, request, writer))
+    except AskError as error:
+        writer.break_off()
+        if options.as_json and error.reply is not None:
+            _write(f"{error.reply.encode().decode()}\n")
+        else:
+            complain(str(error))
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        writer.break_off()
+        raise
+    except asyncio.CancelledError:  # by the handler of SIGTERM
+        writer.break_off()
+        return ExitCode.TERMINATED
+    if options.as_json:
+        _write(f"{final.encode().decode()}\n")
+        return ExitCode.OK
+    writer.end(final)
+    if is_terminal(sys.stderr):
+        complain(_costs(final))
+    return ExitCode.OK
+
+
+async def _ask(
+    settings: Settings, options: Ask, request: ChatRequest, writer: ReplyWriter
+) -> Final:
+    task = asyncio.current_task()
+    assert task is not None
+    if sys.platform != "win32":
+        # As Ctrl-C has it: the server is told before we go.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with AskClient(settings.mqtt, settings.mqtt.address(), complain) as client:
+        heard = writer.hear if request.stream else lambda _: None
+        return await client.ask(request, options.timeout, heard)
+
+
+def _write(text: str) -> None:
+    show(text, end="")
+
+
+def _question(stated: str | None) -> str:
+    """
+    Raises:
+        SettingsError: there is none.
+        StreamError: standard input cannot be read, or is not UTF-8.
+    """
+    if stated is None and is_terminal(sys.stdin):
+        raise SettingsError("QUESTION is missing; it must be stated, or - to type it here")
+    try:
+        if stated is None or stated == "-":
+            stated = sys.stdin.buffer.read().decode() if sys.stdin is not None else ""
+    except OSError as error:
+        raise StreamError(f"standard input cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StreamError(f"standard input is not UTF-8: {error}") from None
+    if not stated.strip():
+        raise SettingsError("QUESTION is empty; it must have some text")
+    return stated
+
+
+def _costs(final: Final) -> str:
+    usage, timings = final.usage, final.timings
+    parts = [
+        f"{usage.prompt_tokens:,} tokens of prompt, {usage.cached_tokens:,} of them cached",
+        f"{usage.completion_tokens:,} of reply",
+    ]
+    if timings.ttft_ms is not None:
+        parts.append(f"the first after {timings.ttft_ms:,.0f} ms")
+    if timings.tpot_ms is not None:
+        parts.append(f"then {timings.tpot_ms:.1f} ms each")
+    return ", ".join(parts)

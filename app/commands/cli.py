@@ -1,0 +1,259 @@
+"""The command `tui`: the interface, or a plain program where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+# Nothing of weight at the top, for `--help` and `--version` answer at once: typer takes 0.05 s,
+# with rich for the help text 0.3 s, settings 0.15 s, textual 0.3 s, torch seconds.
+import typer
+from typer import Option
+
+from app.bench.options import BenchOptions, Envelope, SimulateOptions
+from app.commands import argv
+from app.process.exits import ExitCode
+from app.process.leaving import leave
+from app.settings import flags
+from app.settings.groups import spread, stated
+from app.system.versions import version
+
+if TYPE_CHECKING:
+    from app.settings.settings import Settings
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"batchdeck {version('batchdeck') or '(a checkout that is not installed)'}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True, epilog="See docs/operating.md for all settings.")
+@spread
+def _tui(
+    *,
+    context: typer.Context,
+    model: flags.Model,
+    engine: flags.Engine,
+    sampling: flags.Sampling,
+    broker: flags.Broker,
+    each: Annotated[
+        bool, Option("--each", help="Plain program: a line is a conversation, all at once.")
+    ] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Plain program: one JSON object for each reply.")
+    ] = False,
+    common: flags.Common,
+    _version: Annotated[
+        bool,
+        Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Chat with a language model that runs here; watch and steer the batch.
+
+    Where standard input or output is no terminal, each line of input is a turn of one conversation
+    and the replies go to standard output.
+    """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
+    settings = _settings(model, engine, sampling, broker, common)
+    from app.commands import plain
+    from app.process import process
+
+    if process.is_terminal(sys.stdin) and process.is_terminal(sys.stdout):
+        if each or as_json:
+            raise typer.BadParameter(
+                "it is for the plain program, where standard input or output is no terminal",
+                param_hint="--each" if each else "--json",
+            )
+        code = process.run(settings, lambda: _interface(settings), stderr=False)
+    else:
+        if broker.mqtt is not None or broker.embedded_broker:
+            raise typer.BadParameter(
+                "it is for the interface; without a terminal there is `tui serve`",
+                param_hint="--mqtt" if broker.mqtt is not None else "--embedded-broker",
+            )
+        code = process.run(
+            settings, lambda: plain.run(settings, each=each, as_json=as_json), stderr=True
+        )
+    raise typer.Exit(code)
+
+
+@app.command("models")
+def _models(
+    models: flags.Models = None,
+    as_json: Annotated[bool, Option("--json", help="As JSON, with the reasons.")] = False,
+    config: flags.Config = None,
+) -> None:
+    """List the models of the registry and say which can be loaded here."""
+    settings = _settings(models=models, config=config)
+    from app.commands import models as listing
+    from app.process import process
+
+    raise typer.Exit(
+        process.run(settings, lambda: listing.run(settings, as_json=as_json), stderr=True)
+    )
+
+
+@app.command("doctor")
+@spread
+def _doctor(*, model: flags.Model, mqtt: flags.Mqtt = None, config: flags.Config = None) -> None:
+    """Show versions, device, memory and files, and what is missing."""
+    from app.commands import doctor
+    from app.process import process
+
+    settings, trouble = doctor.settings_or_default(stated(model) | {"mqtt": mqtt}, config)
+    raise typer.Exit(
+        process.run(settings, lambda: doctor.run(settings, config, trouble), stderr=False)
+    )
+
+
+@app.command("demo")
+@spread
+def _demo(
+    *,
+    device: flags.Device = None,
+    policy: flags.Policy = None,
+    knobs: flags.KnobTexts = None,
+    common: flags.Common,
+) -> None:
+    """Hold eight scripted chats at once on the built-in model and show what the batch did."""
+    settings = _settings(common, device=device, policy=policy, knobs=knobs)
+    from app.commands import demo
+    from app.process import process
+
+    raise typer.Exit(process.run(settings, lambda: demo.run(settings), stderr=True))
+
+
+@app.command("serve")
+@spread
+def _serve(
+    *,
+    server: flags.Server,
+    model: flags.Model,
+    engine: flags.Engine,
+    sampling: flags.Sampling,
+    common: flags.Common,
+) -> None:
+    """Serve chats over MQTT, without a screen; SIGTERM lets what runs end."""
+    settings = _settings(server, model, engine, sampling, common)
+    from app.commands import serve
+    from app.process import process
+
+    # What goes on is for whoever reads the service's log.
+    settings = settings.model_copy(update={"log_level": settings.log_level or "info"})
+    raise typer.Exit(process.run(settings, lambda: serve.run(settings), stderr=True, drains=True))
+
+
+@app.command("ask")
+@spread
+def _ask(*, client: flags.Client, options: flags.Ask, common: flags.Common) -> None:
+    """Ask a server over MQTT, and write its reply as it comes."""
+    settings = _settings(client, options.sampling, common)
+    from app.commands import ask
+    from app.process import process
+
+    raise typer.Exit(process.run(settings, lambda: ask.run(settings, options), stderr=False))
+
+
+@app.command("bench")
+@spread
+def _bench(
+    *, model: flags.Model, envelope: Envelope, options: BenchOptions, common: flags.Common
+) -> None:
+    """Measure the engine under a workload, or several settings side by side."""
+    settings = _settings(model, envelope, common)
+    from app.bench import command
+    from app.process import process
+
+    raise typer.Exit(process.run(settings, lambda: command.run(settings, options), stderr=True))
+
+
+@app.command("simulate")
+@spread
+def _simulate(*, options: SimulateOptions, common: flags.Common) -> None:
+    """Run the scheduler on a simulated device at rising rates: throughput, latency, goodput."""
+    settings = _settings(common)
+    from app.bench import simulate
+    from app.process import process
+
+    raise typer.Exit(process.run(settings, lambda: simulate.run(options), stderr=True))
+
+
+def _interface(settings: Settings) -> int:
+    from app.commands.serve import mqtt_gateway
+    from app.process.serving import load_model
+    from app.screens import tui
+    from app.store.store import Store
+    from engine.serving.host import EngineHost
+
+    store = Store(settings.store_file)
+    client = EngineHost(load_model)
+    try:
+        with mqtt_gateway(settings, client) as gateway:
+            return tui.run(client, store, settings, settings.load_request(), gateway)
+    finally:
+        store.close()
+
+
+def _settings(*groups: object, **more: object) -> Settings:
+    """The settings that options state, or the end of the program: a setting is wrong.
+
+    Args:
+        groups: of options; with them is `config`.
+        more: single ones.
+    """
+    from app.process.process import complain
+    from app.settings.layers import load_settings
+    from app.settings.settings import SettingsError
+    from engine import native
+    from engine.api.errors import InvalidConfigError
+
+    options = stated(*groups) | more
+    config = options.pop("config")
+    assert config is None or isinstance(config, Path)
+    try:
+        settings = load_settings(options, config)
+        native.check()
+    except (SettingsError, InvalidConfigError) as error:
+        complain(str(error))
+        raise typer.Exit(ExitCode.USAGE) from None
+    return settings
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Options before a command would be lost on it."""
+    # By identity: 0 is a value, though it equals False.
+    stated = [
+        name
+        for name, value in context.params.items()
+        if value is not None and value is not False and value not in ([], ())
+    ]
+    if stated:
+        command = context.invoked_subcommand
+        raise typer.BadParameter(
+            f"it stands before {command}; options of {command} come after it, see"
+            f" `tui {command} --help`",
+            param_hint=next(p.opts[0] for p in context.command.params if p.name == stated[0]),
+        )
+
+
+def main() -> None:
+    argv.hide_password()
+    try:
+        app(prog_name="tui")
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            leave(ended.code)
+        raise

@@ -1,0 +1,170 @@
+"""Demo: eight scripted chats at once, their replies, and what the batch made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from app.process.columns import align
+from app.process.exits import ExitCode
+from app.process.process import error_terminal, show
+from app.process.serving import serving
+from app.settings.settings import Settings
+from app.store.conversation import Conversation, Message
+from app.store.session import ChatSession
+from engine.api.client import EngineClient, LoadRequest
+from engine.api.telemetry import Distribution, StepRecord
+
+SYSTEM = "You are a helpful assistant. Answer the questions of the user."
+SAMPLING = {"temperature": 0.0, "max_tokens": 96}
+SCRIPTS = (
+    ("Hello!", "My name is Anna.", "What is my name?"),
+    ("What is the capital of France?", "And of Japan?", "Thank you!"),
+    ("What is 7 + 2?", "What is 3 times 4?", "What is 2 + 3?"),
+    ("Why is the sky blue?", "Why does it rain?", "How is a rainbow made?"),
+    ("Tell me a story.", "Tell me a poem.", "Good night!"),
+    ("How many days are in a week?", "Name the days of the week.", "How long is a year?"),
+    ("What sound does a cow make?", "What does a cat eat?", "Why are bees important?"),
+    ("Write hello world in Python.", "Write a loop in Python.", "Thanks for your help."),
+)
+
+
+@dataclass(slots=True)
+class _Chat:
+    """A chat and the questions that it still has to ask."""
+
+    name: str
+    session: ChatSession
+    questions: list[str]
+
+    def ask(self) -> None:
+        if self.questions:
+            self.session.send(self.questions.pop(0))
+
+    @property
+    def replies(self) -> tuple[Message, ...]:
+        return self.session.messages[1::2]
+
+
+def run(settings: Settings) -> int:
+    """Hold the chats on the built-in model and print them; returns the exit code.
+
+    Raises:
+        ModelLoadError: the model could not be loaded.
+    """
+    request = LoadRequest("builtin", device=settings.device, knobs=settings.knobs)
+    with serving(request, error_terminal()) as client:
+        return ExitCode.OK if hold(client, show) else ExitCode.FAILED
+
+
+def hold(client: EngineClient, write: Callable[[str], None]) -> bool:
+    """Hold the chats on an engine that has served nothing yet; whether every reply came.
+
+    A reply is written when it is complete, and its chat asks the next question at once.
+
+    Args:
+        write: takes lines.
+    """
+    chats = [
+        _Chat(f"chat {number}", _session(client), list(script))
+        for number, script in enumerate(SCRIPTS, 1)
+    ]
+    for chat in chats:
+        chat.ask()
+    while busy := [chat for chat in chats if chat.session.is_busy]:
+        # All of them are in the batch, so news of one is news of all.
+        busy[0].session.wait()
+        for chat in busy:
+            chat.session.poll()
+            if not chat.session.is_busy:
+                write(_turn(chat))
+                chat.ask()
+    for line in report(chats, client.step_records(0)):
+        write(line)
+    return all(reply.error is None for chat in chats for reply in chat.replies)
+
+
+def report(chats: Sequence[_Chat], records: Sequence[StepRecord]) -> list[str]:
+    """The figures of replies and steps, as lines."""
+    return ["", *_replies(chats), "", *(_steps(records) if records else ())]
+
+
+def _session(client: EngineClient) -> ChatSession:
+    conversation = Conversation(system=SYSTEM, source="demo")
+    return ChatSession(client, conversation, sampling=SAMPLING)
+
+
+def _turn(chat: _Chat) -> str:
+    question, reply = chat.session.messages[-2:]
+    text = reply.error.message if reply.error else reply.content
+    return f"{chat.name} > {question.content}\n" + "\n".join(
+        f"    {line}" for line in text.strip().splitlines()
+    )
+
+
+def _replies(chats: Sequence[_Chat]) -> list[str]:
+    header = ("", "replies", "prompt", "cached", "output", "queue", "TTFT", "TPOT")
+    rows: list[tuple[str, ...]] = [header, ("", "", "tokens", "tokens", "tokens", "ms", "ms", "ms")]
+    rows += [_row(chat.name, chat.replies, "p50") for chat in chats]
+    replies = [reply for chat in chats for reply in chat.replies]
+    rows += [_row("all, p50", replies, "p50"), ("p99", *"    ", *_row("", replies, "p99")[5:])]
+    return align(rows, numbers=range(1, len(header)))
+
+
+def _row(name: str, replies: Sequence[Message], percentile: str) -> tuple[str, ...]:
+    """Sums of the token counts and a percentile of the times."""
+    usages = [reply.usage for reply in replies if reply.usage]
+    timings = [reply.timings for reply in replies if reply.timings]
+    return (
+        name,
+        str(len(replies)),
+        str(sum(usage.prompt_tokens for usage in usages)),
+        str(sum(usage.cached_tokens for usage in usages)),
+        str(sum(usage.completion_tokens for usage in usages)),
+        *(
+            _milliseconds((getattr(t, quantity) for t in timings), percentile)
+            for quantity in ("queue", "ttft", "tpot")
+        ),
+    )
+
+
+def _milliseconds(samples: Iterable[float | None], percentile: str) -> str:
+    known = Distribution.of(s for s in samples if s is not None)
+    return f"{getattr(known, percentile) * 1000:.1f}" if known.count else "-"
+
+
+def _steps(records: Sequence[StepRecord]) -> list[str]:
+    """What the batch and the cache did, from the first step to the last."""
+    seconds = records[-1].end - records[0].start
+    rows = Distribution.of(r.prefill_rows + r.decode_rows for r in records)
+    tokens = Distribution.of(r.num_tokens for r in records)
+    duration = Distribution.of(r.duration * 1000 for r in records)
+    output = sum(r.output_tokens for r in records)
+    queried = sum(r.prefix_queried_tokens for r in records)
+    hits = sum(r.prefix_hit_tokens for r in records)
+    most_used = max(r.used_blocks for r in records)
+    last = records[-1]
+    blocks = last.free_blocks + last.cached_blocks + last.used_blocks
+    facts = [
+        (
+            "steps",
+            f"{len(records)} in {seconds:.2f} s, p50 {duration.p50:.1f} ms, "
+            f"p99 {duration.p99:.1f} ms each",
+        ),
+        ("output", f"{output} tokens, {output / seconds:.0f} tokens/s"),
+        (
+            "batch",
+            f"{rows.mean:.1f} sequences a step, at most "
+            f"{max(r.prefill_rows + r.decode_rows for r in records)}; "
+            f"{tokens.mean:.1f} tokens a step, at most {max(r.num_tokens for r in records)} "
+            f"of {last.budget}",
+        ),
+        (
+            "KV cache",
+            f"at most {most_used} of {blocks} blocks used ({most_used / blocks:.1%}); "
+            f"{last.cached_blocks} hold reusable prefixes at the end",
+        ),
+        ("prefix hits", f"{hits} of {queried} prompt tokens ({hits / max(queried, 1):.0%})"),
+        ("preemptions", str(sum(len(r.preempted) for r in records))),
+    ]
+    return align(facts)

@@ -1,0 +1,269 @@
+"""Doctor: what this installation and this machine have, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.commands.models import examine
+from app.gateway.mqtt.client import AskClient, AskError
+from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.mqtt.transport.address import AddressError, BrokerAddress
+from app.gateway.mqtt.transport.link import LinkState
+from app.process.columns import align
+from app.process.exits import ExitCode
+from app.process.process import show
+from app.settings.layers import config_file, load_settings, unknown_variables
+from app.settings.settings import Settings, SettingsError
+from app.system.machine import cpu_features, gpu_memory, host_memory, most_free_memory, num_cores
+from app.system.versions import PACKAGES, version
+from engine.api.errors import EngineError
+from engine.model.memory import show_bytes
+from engine.model.registry import Availability, Registry
+from engine.native import kernels, why_not
+from widgets.harmless import harmless
+
+log = logging.getLogger(__name__)
+
+BROKER_SECONDS = 5.0
+CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+INSTALL = {"torch": CPU_TORCH, "batchdeck": "make setup"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        trouble: what is wrong and what to do about it: one sentence. Empty if all is well.
+        is_needed: whether batchdeck cannot do its work as it is set up while this is wrong.
+    """
+
+    name: str
+    value: str
+    trouble: str = ""
+    is_needed: bool = True
+
+
+Report = dict[str, list[Finding]]
+
+
+def settings_or_default(
+    flags: Mapping[str, object], config: Path | None
+) -> tuple[Settings, SettingsError | None]:
+    """The settings in force, or the defaults and what is wrong with those stated."""
+    try:
+        return load_settings(flags, config), None
+    except SettingsError as error:
+        return Settings(), error
+
+
+def run(settings: Settings, config: Path | None, trouble: SettingsError | None) -> int:
+    """Examine, print, and return the exit code.
+
+    Args:
+        config: the configuration file named on the command line.
+        trouble: what is wrong with the settings.
+    """
+    report: Report = {
+        "Versions": list(_versions()),
+        "Machine": list(_machine()),
+        "Model": [*_torch(settings), _model(settings)],
+        "Terminal": list(_terminal()),
+        **({"MQTT": list(_mqtt(settings.mqtt))} if settings.mqtt.is_on else {}),
+        "Files": list(_files(settings, config, trouble)),
+    }
+    show(to_text(report))
+    needed = [f for findings in report.values() for f in findings if f.trouble and f.is_needed]
+    return ExitCode.FAILED if needed else ExitCode.OK
+
+
+def to_text(report: Report) -> str:
+    lines: list[str] = []
+    for title, findings in report.items():
+        rows = align([(finding.name, finding.value) for finding in findings])
+        lines += [title, *(f"  {row}" for row in rows)]
+    troubles = [f for findings in report.values() for f in findings if f.trouble]
+    for title, is_needed in (("Missing", True), ("Could be better", False)):
+        told = [f"  {f.name}: {f.trouble}" for f in troubles if f.is_needed is is_needed]
+        lines += [title, *told] if told else []
+    return harmless("\n".join([*lines, *([] if troubles else ["Nothing is missing."])]))
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("Python", f"{platform.python_version()}, {sys.executable}")
+    for package in PACKAGES:
+        installed = version(package)
+        how = INSTALL.get(package, f"pip install {package}")
+        trouble = "" if installed else f"it is not installed: {how}"
+        is_needed = package != "batchdeck"  # a checkout runs as it is
+        yield Finding(package, installed or "not installed", trouble, is_needed)
+
+
+def _machine() -> Iterator[Finding]:
+    yield Finding("system", platform.platform())
+    features = cpu_features()
+    yield Finding("processor", f"{platform.machine()}, {num_cores()} cores for this program")
+    known = "not told by this system" if features is None else " ".join(features) or "none of note"
+    yield Finding("instructions", known)
+    yield _kernels()
+    memory = host_memory()
+    yield Finding("memory", f"{show_bytes(memory.free)} of {show_bytes(memory.total)} free")
+    gpus = gpu_memory()
+    for gpu in gpus:
+        yield Finding("GPU", f"{gpu.name}, {show_bytes(gpu.free)} of {show_bytes(gpu.total)} free")
+    if not gpus:
+        yield Finding("GPU", "no NVIDIA driver, or no GPU that it shows")
+
+
+def _kernels() -> Finding:
+    try:
+        native = kernels()
+    except EngineError as error:
+        return Finding("kernels", "none", error.message)
+    if native is None:
+        reason = f"models run slower on the processor without them: {why_not()}"
+        return Finding("kernels", "none", reason, is_needed=False)
+    level, threads = native.level(), native.threads()
+    value = f"{level}, {threads} {'thread' if threads == 1 else 'threads'}"
+    others = [other for other in native.levels() if other != level]
+    if others:
+        verb = "is" if len(others) == 1 else "are"
+        value += f" ({' and '.join(others)} {verb} here too)"
+    return Finding("kernels", value)
+
+
+def _torch(settings: Settings) -> Iterator[Finding]:
+    """What torch makes of the machine: the loader's own choices."""
+    try:
+        import torch
+
+        from engine.model.device import pick_device, pick_dtype
+    except Exception as error:  # an extension that does not fit the system may raise anything
+        reason = (
+            f"it cannot be imported ({type(error).__name__}: {error}); reinstall it: {CPU_TORCH}"
+        )
+        yield Finding("torch", "cannot be imported", reason)
+        return
+    if gpu_memory() and not torch.cuda.is_available():
+        yield Finding(
+            "torch",
+            "sees no GPU",
+            f"there is an NVIDIA GPU, but torch {torch.__version__} cannot use it; install a build"
+            " for CUDA: pip install --force-reinstall torch",
+            is_needed=False,
+        )
+    try:
+        device = pick_device(settings.device)
+    except EngineError as error:
+        yield Finding("device", str(settings.device), error.message)
+        return
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "this processor"
+    yield Finding("device", f"{device}, {name}")
+    dtype = str(pick_dtype(None, "auto", "bfloat16", device)).removeprefix("torch.")
+    yield Finding("bfloat16 models", f"run in {dtype}")
+
+
+def _model(settings: Settings) -> Finding:
+    wanted = settings.load_request().model
+    try:
+        found = examine(Registry.read(settings.models).find(wanted), most_free_memory())
+    except EngineError as error:
+        return Finding("model", wanted, error.message)
+    if found.loads_here:
+        return Finding("model", f"{found.name}, {found.source}")
+    is_needed = found.availability is not Availability.DOWNLOAD
+    return Finding("model", f"{found.name}, {found.source}", found.reason, is_needed)
+
+
+def _terminal() -> Iterator[Finding]:
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty()):
+        yield Finding("terminal", "none here: tui is a plain program on pipes and files")
+        return
+    size = shutil.get_terminal_size()
+    kind = os.environ.get("TERM", "")
+    small = size.columns < 80 or size.lines < 24
+    yield Finding(
+        "size",
+        f"{size.columns} x {size.lines}",
+        "the interface is made for 80 x 24 and more; enlarge the window" if small else "",
+        is_needed=False,
+    )
+    yield Finding(
+        "colours",
+        _colours(kind),
+        "TERM says that this terminal can do nothing but print; set TERM to what it is"
+        if kind in ("", "dumb")
+        else "",
+        is_needed=False,
+    )
+    encoding = (sys.stdout.encoding or "").lower()
+    is_unicode = encoding.replace("-", "") == "utf8"
+    yield Finding(
+        "characters",
+        encoding,
+        "" if is_unicode else "set a UTF-8 locale, or ascii = true in the configuration",
+        is_needed=False,
+    )
+
+
+def _colours(kind: str) -> str:
+    if os.environ.get("NO_COLOR"):
+        return "none, as NO_COLOR asks"
+    if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return f"16 million ({kind})"
+    return f"256 ({kind})" if "256" in kind else f"8 or 16 ({kind or 'TERM is not set'})"
+
+
+def _mqtt(settings: MqttSettings) -> Iterator[Finding]:
+    if settings.embedded_broker:
+        yield Finding("broker", "embedded, started with the server")
+        return
+    try:
+        address = settings.address()
+    except AddressError as error:
+        yield Finding("broker", str(settings.url), str(error))
+        return
+    ca = str(settings.ca_file or "the system's certificates")
+    yield Finding("encryption", f"TLS, checked by {ca}" if address.is_tls else "none")
+    try:
+        state = asyncio.run(_connect(settings, address))
+    except AskError as error:
+        yield Finding("broker", str(address), str(error))
+    else:
+        yield Finding("broker", f"{address}, answers by MQTT {state.protocol}")
+
+
+async def _connect(settings: MqttSettings, address: BrokerAddress) -> LinkState:
+    async with AskClient(settings, address, log.info) as client:
+        return await client.connected(BROKER_SECONDS)
+
+
+def _files(
+    settings: Settings, config: Path | None, trouble: SettingsError | None
+) -> Iterator[Finding]:
+    path = config_file(config)
+    there = str(path) if path.exists() else f"{path} (not there, and not needed)"
+    yield Finding("configuration", there, " ".join(str(trouble).splitlines()) if trouble else "")
+    for name in unknown_variables():
+        yield Finding(name, "ignored", "no setting is read from it", is_needed=False)
+    for name, file in (("store", settings.store_file), ("log", settings.log_file)):
+        writable = _is_writable(file)
+        value = str(file) if writable else f"{file} (cannot be written)"
+        how = "data_dir" if name == "store" else "log_file"
+        reason = "" if writable else f"{file} cannot be written; set {how} to another place"
+        yield Finding(name, value, reason, is_needed=name == "store")
+    yield Finding("crash reports", str(settings.crash_dir))
+
+
+def _is_writable(file: Path) -> bool:
+    """Whether it can be written, or made in the nearest folder that is there."""
+    place = next(place for place in (file, *file.parents) if place.exists())
+    return os.access(place, os.W_OK) and (place == file or place.is_dir())

@@ -1,0 +1,38 @@
+"""Asking: how far a request of an AskClient has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.gateway.mqtt.protocol.replies import Reply
+from app.gateway.mqtt.protocol.topics import Caller
+
+
+@dataclass(slots=True)
+class Asking:
+    """How far a request has come.
+
+    Attributes:
+        node: that serves it.
+        attempt: what comes of those before it is void.
+        sends: how often the broker took it since it was last heard of.
+        refusals: in a row.
+        is_known: whether the server has accepted it once.
+        begun: when it began under its id, s on the loop's clock.
+        send_at: when it is sent next; None while the server is at it.
+    """
+
+    caller: Caller
+    node: str
+    begun: float
+    send_at: float | None
+    attempt: int = 1
+    sends: int = 0
+    refusals: int = 0
+    is_known: bool = False
+
+    def counts(self, reply: Reply) -> bool:
+        """Whether a reply is to this request and not to an attempt that is void."""
+        return reply.request_id == self.caller.request_id and (
+            reply.attempt is None or reply.attempt >= self.attempt
+        )

@@ -1,0 +1,142 @@
+"""Outbox: what is published with QoS 1, until the broker has it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from app.gateway.mqtt.transport.messages import Outgoing
+
+# Publishes that the broker may have to confirm at a time, where it does not say less.
+WINDOW = 20
+# What is not confirmed by then will not be on this connection.
+CONFIRM_SECONDS = 60.0
+
+
+class Outcome(Enum):
+    """What became of a publish."""
+
+    TAKEN = "taken"
+    REFUSED = "refused"
+    """By the broker, with a reason code; only MQTT 5 has them."""
+    TOO_LARGE = "too large"
+    """For the broker, which said so when it let us in: it was not sent."""
+    FULL = "full"
+    """Too much waits already: it was not sent."""
+    LOST = "lost"
+    """There is no connection, or it went first: then the broker may have it."""
+
+
+Told = asyncio.Future[Outcome]
+
+
+@dataclass(slots=True)
+class _Publish:
+    """A message, who waits for its outcome, and once it is written, when and the how manyth."""
+
+    message: Outgoing
+    told: Told | None
+    written_at: float = 0.0
+    number: int = 0
+
+
+class Outbox:
+    """A window of publishes is under way; the rest wait here, a queue for each flow, and the flows
+    take turns (fair queueing; Nagle, RFC 970): one user's flood of refusals waits for itself.
+
+    Args:
+        write: gives a message to the socket's queue, and has its packet identifier; None if it
+            cannot.
+
+    Attributes:
+        window: publishes that may be under way.
+    """
+
+    def __init__(self, write: Callable[[Outgoing], int | None]) -> None:
+        self.window = WINDOW
+        self._write = write
+        self._queues: dict[str, deque[_Publish]] = {}  # the next in turn first
+        self._under_way: dict[int, _Publish] = {}
+        self._size = 0
+        self._sizes: Counter[str] = Counter()
+        self._num_written = 0
+        self._last_confirmed = 0
+        self._confirmed_at = 0.0
+
+    def __len__(self) -> int:
+        """Publishes that the broker has not confirmed."""
+        return self._size
+
+    def size(self, flow: str) -> int:
+        """Those of one flow."""
+        return self._sizes[flow]
+
+    def add(self, message: Outgoing, told: Told | None) -> None:
+        self._size += 1
+        self._sizes[message.flow] += 1
+        self._queues.setdefault(message.flow, deque()).append(_Publish(message, told))
+        self.pump()
+
+    def pump(self) -> None:
+        """Write what the window has room for."""
+        while self._queues and len(self._under_way) < self.window:
+            flow = next(iter(self._queues))
+            queue = self._queues.pop(flow)
+            publish = queue.popleft()
+            if queue:
+                self._queues[flow] = queue
+            identifier = self._write(publish.message)
+            if identifier is None:
+                self._settle(publish, Outcome.FULL)
+                continue
+            self._num_written += 1
+            publish.number, publish.written_at = self._num_written, time.monotonic()
+            self._under_way[identifier] = publish
+
+    def confirm(self, identifier: int, outcome: Outcome) -> Outgoing | None:
+        """The broker has answered a publish, which is given back; None of one that is not known.
+        `pump` is due then."""
+        publish = self._under_way.pop(identifier, None)
+        if publish is None:
+            return None
+        self._last_confirmed = publish.number
+        self._confirmed_at = time.monotonic()
+        self._settle(publish, outcome)
+        return publish.message
+
+    def is_owed(self) -> bool:
+        """Whether the oldest publish will not be confirmed any more: nothing has been for long, or
+        one after it was, and brokers confirm in order (MQTT 5, 4.6)."""
+        oldest = next(iter(self._under_way.values()), None)
+        if oldest is None:
+            return False
+        since = time.monotonic() - CONFIRM_SECONDS
+        was_passed = self._last_confirmed > oldest.number
+        return oldest.written_at < since and (was_passed or self._confirmed_at < since)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        left = [*self._under_way.values()]
+        for queue in self._queues.values():
+            left += queue
+        self._under_way, self._queues = {}, {}
+        for publish in left:
+            self._settle(publish, Outcome.LOST)
+
+    def _settle(self, publish: _Publish, outcome: Outcome) -> None:
+        flow = publish.message.flow
+        self._size -= 1
+        self._sizes[flow] -= 1
+        if not self._sizes[flow]:
+            del self._sizes[flow]
+        settle(publish.told, outcome)
+
+
+def settle(told: Told | None, outcome: Outcome) -> None:
+    """Tell whoever waits, if that still does."""
+    if told is not None and not told.done():
+        told.set_result(outcome)

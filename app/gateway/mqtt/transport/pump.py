@@ -1,0 +1,127 @@
+"""SocketPump: paho's socket, read and written on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from paho.mqtt.client import CallbackOnPublish_v2, MQTTMessageInfo
+from paho.mqtt.client import Client as PahoClient
+from paho.mqtt.enums import MQTTErrorCode
+
+log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.5
+
+
+class SocketPump:
+    """Does for paho what its own loop would, by its callbacks for an event loop of one's own.
+
+    Writing is tried once in a turn of the loop, not announced to the selector for each message: a
+    publish of QoS 0 takes 9 us of CPU, or 18 alone in its turn, not the 120 to 240 of aiomqtt's.
+
+    Args:
+        confirmed: paho's `on_publish`, told of PUBACKs only.
+        has_read: called after reading.
+        ticked: called twice a second while there is a socket.
+        cannot_read: called when the broker sent what paho cannot take apart.
+
+    Attributes:
+        unwritten: publishes of QoS 0 that the socket has had no room for; who publishes adds them.
+    """
+
+    def __init__(
+        self,
+        paho: PahoClient,
+        *,
+        confirmed: CallbackOnPublish_v2,
+        has_read: Callable[[], None],
+        ticked: Callable[[], None],
+        cannot_read: Callable[[], None],
+    ) -> None:
+        self.unwritten: deque[MQTTMessageInfo] = deque()
+        self._paho = paho
+        self._confirmed = confirmed
+        self._has_read = has_read
+        self._ticked = ticked
+        self._cannot_read = cannot_read
+        self._loop = asyncio.get_running_loop()
+        self._ticking: asyncio.Task[None] | None = None
+        self._is_writing = False
+        self._is_stopped = False
+        paho.on_publish = None  # but while reading
+        paho.on_socket_open = self._on_open
+        paho.on_socket_close = self._on_close
+        paho.on_socket_register_write = self._on_register_write
+        paho.on_socket_unregister_write = self._on_unregister_write
+
+    def stop(self) -> None:
+        """Write no more. The socket stays: paho may hold a lock that closing takes."""
+        self._is_stopped = True
+        self.unwritten.clear()
+
+    def forget(self, sock: Any) -> None:
+        """Have the loop look at a socket no more, while it can be told which."""
+        if sock.fileno() >= 0:
+            self._loop.remove_reader(sock.fileno())
+            self._loop.remove_writer(sock.fileno())
+        self._is_writing = False
+        if self._ticking is not None:
+            self._ticking.cancel()
+
+    async def _tick(self) -> None:
+        while self._paho.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._ticked()
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def _on_open(self, _client: PahoClient, _userdata: Any, sock: Any) -> None:
+        # At once: a turn of the loop later, as aiomqtt has it, the socket may be closed.
+        self._loop.add_reader(sock.fileno(), self._read)
+        self._ticking = self._loop.create_task(self._tick())
+
+    def _on_close(self, _client: PahoClient, _userdata: Any, sock: Any) -> None:
+        self.forget(sock)
+
+    def _read(self) -> None:
+        paho = self._paho
+        # PUBACKs come while reading. At other times this would tell of each QoS 0 publish that it
+        # is written, and make a reason code for it: 10 of 19 us of CPU.
+        paho.on_publish = self._confirmed
+        try:
+            paho.loop_read()
+            # What TLS has decrypted the selector does not see.
+            while (pending := getattr(paho.socket(), "pending", None)) and pending():
+                paho.loop_read()
+        except Exception:
+            # Of a packet that it cannot take apart paho may raise anything.
+            log.debug("a packet of the broker cannot be read", exc_info=True)
+            self._cannot_read()
+        finally:
+            paho.on_publish = None
+        self._has_read()
+
+    def _on_register_write(self, _client: PahoClient, _userdata: Any, _sock: Any) -> None:
+        # Not at once: paho holds a lock while it calls for a message, which writing takes too.
+        self._loop.call_soon(self._write)
+
+    def _on_unregister_write(self, _client: PahoClient, _userdata: Any, sock: Any) -> None:
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(sock.fileno())
+
+    def _write(self) -> None:
+        if self._is_stopped:
+            return
+        self._paho.loop_write()
+        if not self._paho.want_write():
+            self.unwritten.clear()
+            return
+        while self.unwritten and self.unwritten[0].is_published():
+            self.unwritten.popleft()
+        sock = self._paho.socket()
+        if sock is not None and not self._is_writing:
+            self._is_writing = True
+            self._loop.add_writer(sock.fileno(), self._write)

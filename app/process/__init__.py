@@ -1,0 +1,1 @@
+"""How a command runs and ends: log, signals, complaints, crash reports, exit code."""

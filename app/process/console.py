@@ -1,0 +1,61 @@
+"""Console: what the measuring commands show and write in common."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.process.process import StreamError, is_terminal
+from app.settings.settings import SettingsError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A block that writes there.
+
+    Raises:
+        StreamError: it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StreamError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def write_json(data: Mapping[str, object], path: Path) -> None:
+    """
+    Raises:
+        StreamError: it cannot be written.
+    """
+    with writing(path):
+        text = json.dumps(data, indent=2, allow_nan=False)
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def check_folder(flag: str, path: Path) -> None:
+    """Check, before anything is measured, that a file can be made where it is to be.
+
+    Raises:
+        SettingsError: the folder that the file is to be in is not there.
+    """
+    if not path.parent.is_dir():
+        raise SettingsError(f"{flag}: there is no folder {path.parent}")
+
+
+def progress_bar() -> Progress:
+    """A bar with the time that is left, where a person looks at standard error."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not is_terminal(sys.stderr),
+    )

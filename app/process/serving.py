@@ -1,0 +1,86 @@
+"""serving: an engine in this process with its model loaded, for as long as it is needed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from app.system.engine_crash import check_engine
+from engine.api.client import EngineClient, LoadRequest
+from engine.api.status import EnginePhase, EngineStatus
+from engine.model.registry import Registry
+from engine.serving.host import EngineHost
+from engine.serving.loading import LoadedModel, Progress
+from widgets.harmless import harmless
+
+POLL_SECONDS = 0.02
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class ModelLoadError(Exception):
+    """The model could not be loaded; the message says which and why."""
+
+
+def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
+    """Call the loader, which is imported only now: with torch that takes 4 s.
+
+    A name that no model has is refused before that.
+
+    Raises:
+        InvalidConfigError, ModelError: see `engine.serving.loading.ModelLoader`.
+    """
+    Registry.read(request.models_file).find(request.model)
+    # Threads of OpenMP that spin while they wait take the cores from those that compute, and from
+    # the screen, once anything else runs: on two busy cores the demo took 21 to 47 s spinning, and
+    # 3 s like this. It is read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+    from engine.model import loader
+
+    return loader.load_model(request, progress)
+
+
+@contextmanager
+def serving(request: LoadRequest, terminal: TextIO | None = None) -> Iterator[EngineClient]:
+    """An engine that serves a model, until the end of the context; what runs then is aborted.
+
+    Args:
+        terminal: where to show how far loading is, if anywhere.
+
+    Raises:
+        ModelLoadError: the model could not be loaded.
+        EngineCrashError: the engine crashed, while it loaded or later.
+    """
+    host = EngineHost(load_model)
+    try:
+        host.load(request)
+        try:
+            while (status := host.status()).phase is not EnginePhase.READY:
+                check_engine(host)
+                if status.phase is EnginePhase.FAILED:
+                    raise ModelLoadError(status.detail)
+                _show(terminal, _progress(status))
+                time.sleep(POLL_SECONDS)
+        finally:
+            _show(terminal, "")
+        yield host
+        check_engine(host)
+    finally:
+        host.shutdown()
+
+
+def _show(terminal: TextIO | None, text: str) -> None:
+    if terminal is not None:
+        # A line that is logged meanwhile overwrites this one.
+        terminal.write(f"{_CLEAR_LINE}{harmless(text)}\r")
+        terminal.flush()
+
+
+def _progress(status: EngineStatus) -> str:
+    text = f"{status.model}: {status.detail}"
+    if status.total_bytes:
+        text += f", {status.loaded_bytes / status.total_bytes:.0%} of {status.total_bytes:,} bytes"
+    return text

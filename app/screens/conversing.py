@@ -1,0 +1,151 @@
+"""Conversing: what the user does with conversations: opens, closes, names, deletes, exports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual import on
+
+from app.screens.chat import ChatPane
+from app.screens.dialogs import AskText, Confirm, PickConversation
+from app.screens.export import as_markdown, file_name
+from app.screens.sessions import OpenSession, SessionList
+from app.screens.steering import Steering
+from app.screens.watched import WatchedChat
+from app.store.database import StoreError
+from engine.api.client import EngineClient
+from widgets.glyphs import Glyphs
+from widgets.session_bar import SessionBar
+
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
+
+
+class Conversing(Steering):
+    """The part of the deck that has the conversations; `Deck` has what is said in them."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        sessions: SessionList,
+        glyphs: Glyphs,
+        gateway: Gateway | None = None,
+    ) -> None:
+        super().__init__(client, sessions, glyphs, gateway)
+        self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
+
+    def switched(self) -> None:
+        """Another conversation is on view."""
+        raise NotImplementedError
+
+    @on(SessionBar.NewWanted)
+    def action_new(self) -> None:
+        self.sessions.new()
+        self.switched()
+
+    def action_step(self, places: int) -> None:
+        self.sessions.step(places)
+        self.switched()
+
+    def action_pick(self, number: int) -> None:
+        if number <= len(self.sessions.sessions):
+            self.sessions.go_to(self.sessions.sessions[number - 1])
+            self.switched()
+
+    @on(SessionBar.Picked)
+    def pick_tab(self, event: SessionBar.Picked) -> None:
+        self.open(event.key)
+
+    def open(self, conversation_id: str) -> None:
+        """Go to a conversation, opening it if need be."""
+        try:
+            found = self.sessions.open(conversation_id)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        if found:
+            self.switched()
+        else:
+            self.notify("This conversation is not in the store.", severity="warning")
+
+    def action_close(self) -> None:
+        session = self.sessions.current
+        try:
+            self.sessions.close(session)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+        if not session.is_own:
+            goes_on = "goes on; it " if session.chat.is_busy else ""
+            self.notify(f"“{session.title}” {goes_on}is watched no more.")
+        elif session.chat.messages:
+            self.notify(f"Closed “{session.title}”; F3 finds it again.")
+        self.chat.forget(session)
+        self.switched()
+
+    def action_delete(self) -> None:
+        """Forget the conversation on view for good, if that is meant."""
+        session = self.sessions.current
+        if self._is_held_elsewhere(session):
+            return
+
+        def delete(sure: bool | None) -> None:
+            if sure:
+                try:
+                    self.sessions.delete(session)
+                except StoreError as error:
+                    self.notify(str(error), severity="error")
+                self.chat.forget(session)
+                self.switched()
+
+        self.app.push_screen(Confirm(f"Delete “{session.title}” for good?", "delete"), delete)
+
+    def action_rename(self) -> None:
+        session = self.sessions.current
+        if self._is_held_elsewhere(session):
+            return
+
+        def rename(title: str | None) -> None:
+            if title:
+                try:
+                    self.sessions.rename(session, title)
+                except StoreError as error:
+                    self.notify(str(error), severity="error")
+                self.chat.update_bar()
+
+        self.app.push_screen(AskText("Title of this conversation", session.title), rename)
+
+    @on(SessionBar.MoreWanted)
+    def action_list(self) -> None:
+        try:
+            kept = self.sessions.kept()
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        keys = frozenset(session.key for session in self.sessions.sessions)
+
+        def open_it(key: str | None) -> None:
+            if key is not None:
+                self.open(key)
+
+        self.app.push_screen(PickConversation(kept, keys), open_it)
+
+    def action_export(self) -> None:
+        """Write the conversation on view to a Markdown file in the working directory."""
+        session = self.sessions.current
+        path = Path.cwd() / file_name(session.title)
+        user = "You" if session.is_own else session.chat.conversation.user
+        try:
+            text = as_markdown(session.title, session.chat.messages, user)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            self.notify(f"{path}: {error.strerror}", severity="error")
+        else:
+            self.notify(f"Written to {path}")
+
+    def _is_held_elsewhere(self, session: OpenSession) -> bool:
+        """Whether somebody else may go on with a chat; if so, the user is told."""
+        if isinstance(session.chat, WatchedChat) and session.chat.is_live:
+            self.notify(session.refusal, severity="warning")
+            return True
+        return False

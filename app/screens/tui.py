@@ -1,0 +1,293 @@
+"""The Textual application: opens the screen, starts the engine behind it, and ends both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events, on
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.notifications import SeverityLevel
+from textual.screen import Screen
+
+from app.process.exits import ExitCode
+from app.screens.commands import commands
+from app.screens.deck import Deck
+from app.screens.help import HelpScreen
+from app.screens.key_groups import key_groups, key_names
+from app.screens.legacy_keys import read_alt_keys
+from app.screens.sessions import SessionList
+from app.settings.settings import Settings, SettingsError
+from app.store.store import Store
+from app.system.engine_crash import EngineCrashError, check_engine
+from engine.api.client import EngineClient, LoadRequest
+from engine.api.errors import EngineError
+from widgets.glyphs import ASCII, UNICODE
+from widgets.transcript import Transcript
+
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 3.0
+SHUTDOWN_SECONDS = 12.0
+LOOK_SECONDS = 0.5
+THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
+
+
+class Tui(App[int]):
+    """One `Deck` over an engine and, if there is one, an MQTT gateway.
+
+    Attributes:
+        crash: what ended the application, if it was not the user.
+        engine_ended: whether the engine was shut down in time.
+    """
+
+    TITLE = "batchdeck"
+    CSS_PATH: ClassVar[str] = "deck.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
+    ]
+
+    def __init__(
+        self,
+        client: EngineClient,
+        store: Store,
+        settings: Settings,
+        load: LoadRequest,
+        gateway: Gateway | None = None,
+    ) -> None:
+        super().__init__()
+        theme = THEMES.get(settings.theme or "dark", settings.theme or "")
+        if theme not in self.available_themes:
+            allowed = ", ".join((*THEMES, *self.available_themes))
+            raise SettingsError(f"theme is {settings.theme!r}; allowed are {allowed}")
+        self.theme = theme
+        self.crash: BaseException | None = None
+        self.engine_ended = False
+        self._client = client
+        self._load_request = load
+        self._pinned = settings.pinned
+        self._quitting = False
+        self._sessions = SessionList(
+            client, store, system=settings.system, sampling=settings.sampling, gateway=gateway
+        )
+        glyphs = ASCII if settings.ascii else UNICODE
+        self.deck = Deck(client, self._sessions, glyphs, gateway)
+        self.set_class(settings.ascii, "-ascii")
+        names = key_names(self, self.deck)
+        for name in settings.keys:
+            if name not in names:
+                raise SettingsError(f"keys.{name} is no key; allowed are {', '.join(names)}")
+        self.set_keymap(settings.keys)
+
+    def get_driver_class(self) -> type[Driver]:
+        driver = super().get_driver_class()
+        if driver.__name__ == "LinuxDriver":
+            from app.screens.terminal import TerminalDriver
+
+            return TerminalDriver
+        return driver
+
+    def get_default_screen(self) -> Screen[None]:
+        return self.deck
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Windows has no SIGHUP, and its loops take no handlers.
+        if self.is_headless or sys.platform == "win32":
+            return
+        for number, code in (
+            # Nobody's key here, but another program's: left to asyncio, it ends with code 0.
+            (signal.SIGINT, ExitCode.INTERRUPTED),
+            (signal.SIGTERM, ExitCode.TERMINATED),
+            (signal.SIGHUP, ExitCode.HUNG_UP),
+        ):
+            loop.add_signal_handler(number, self._leave, code)
+
+    def on_ready(self) -> None:
+        if self._pinned:
+            self._client.pin("system", self._pinned)
+        # The screen is painted; from here on the engine's thread may import torch.
+        self._client.load(self._load_request)
+        self.set_interval(LOOK_SECONDS, self._watch_engine)
+
+    def _watch_engine(self) -> None:
+        """End with an engine that has crashed; `run` raises what it crashed of."""
+        try:
+            check_engine(self._client)
+        except EngineCrashError as error:
+            log.critical("the engine crashed: %s", error)
+            self.crash = self.crash or error
+            self.exit(return_code=ExitCode.CRASHED)
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, (events.Key, events.MouseDown, events.Paste)):
+            self.deck.pump.attend()
+        await super().on_event(event)
+
+    def post_display_hook(self) -> None:
+        self.deck.pump.frames += 1
+
+    def on_app_blur(self) -> None:
+        self.deck.pump.seen = False
+
+    def on_app_focus(self) -> None:
+        self.deck.pump.seen = True
+
+    def get_key_display(self, binding: Binding) -> str:
+        # Textual shows a sign that few know and fewer fonts have.
+        return "enter" if binding.key == "enter" else super().get_key_display(binding)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        if screen is self.deck:
+            yield from commands(self.deck)
+            yield from self._model_commands()
+            yield SystemCommand("Theme…", "Change the colours", self.action_change_theme)
+            yield SystemCommand("Help", "Every key", self.action_help)
+            yield SystemCommand("Quit", "Stop the replies and the engine", self.action_quit)
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(key_groups(self, self.deck)))
+
+    def action_help_quit(self) -> None:
+        """Ctrl+C where nothing is selected: whoever is used to it learns what ends the program."""
+        quits = (a.binding for a in self.active_bindings.values() if a.binding.action == "quit")
+        if binding := next(quits, None):
+            key = self.get_key_display(binding)
+            self.notify(f"{key} ends the program; ^c copies where text is selected.")
+
+    @on(Transcript.CopyWanted)
+    def copy(self, event: Transcript.CopyWanted) -> None:
+        self.copy_to_clipboard(event.text)
+        self.notify(f"Copied the {event.what}, {len(event.text):,} characters.")
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Say something in passing. Titles and file names have brackets: nothing is markup."""
+        message = "\n".join(map(UNICODE.fit, message.split("\n")))
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def switch_model(self, model: str) -> None:
+        """Drain, unload, load; progress and failure show on the screen."""
+        log.info("switching from %s to %s", self._load_request.model, model)
+        self._load_request = replace(self._load_request, model=model)
+        self._client.load(self._load_request)
+
+    async def action_quit(self) -> None:
+        """Stop what streams, end the engine, leave."""
+        self._leave(ExitCode.OK)
+
+    def _leave(self, code: ExitCode) -> None:
+        self.run_worker(self._quit(code))
+
+    async def _quit(self, code: ExitCode) -> None:
+        if self._quitting:
+            return
+        self._quitting = True
+        self.notify("Ending the replies and the engine…")
+        self._sessions.stop_all()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_SECONDS
+        while self._sessions.num_own_busy and loop.time() < deadline:
+            self._sessions.poll()
+            await asyncio.sleep(0.02)
+        self._sessions.close_all()
+        await self._end_engine()
+        self.exit(return_code=code)
+
+    def end(self) -> None:
+        """See to it that every reply is kept and the engine is down, whatever ended the screen."""
+        self._sessions.close_all()
+        if not self.engine_ended:
+            self._client.shutdown()
+
+    def _model_commands(self) -> Iterable[SystemCommand]:
+        from engine.model.registry import Registry
+
+        try:
+            registry = Registry.read(self._load_request.models_file)
+        except EngineError as error:
+            self.notify(error.message, severity="error")
+            return
+        for name, entry in registry.entries.items():
+            yield SystemCommand(
+                f"Model: {name}",
+                f"Load {entry.source} instead of the model that is there",
+                partial(self.switch_model, name),
+            )
+
+    async def _end_engine(self) -> None:
+        """Shut the engine down, within bounds, while the screen stays alive."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def shut_down() -> None:
+            try:
+                self._client.shutdown()
+            finally:
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=shut_down, name="shutdown", daemon=True).start()
+        try:
+            await asyncio.wait_for(ended.wait(), SHUTDOWN_SECONDS)
+            self.engine_ended = True
+        except TimeoutError:
+            log.error("the engine did not end within %g s", SHUTDOWN_SECONDS)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Keep what the application crashed of, for `run` to raise.
+
+        Both names are private to Textual 8.2, which has no hook for a crash: it prints the
+        traceback itself, with the values of all variables.
+        """
+        self.crash = self.crash or error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
+
+
+def run(
+    client: EngineClient,
+    store: Store,
+    settings: Settings,
+    load: LoadRequest,
+    gateway: Gateway | None = None,
+) -> int:
+    """Run the interface until the user leaves; returns the exit code.
+
+    The screen is painted first; then the engine is told to load, and at the end to shut down.
+    A gateway is shown; it is the caller's to start and to close.
+
+    Raises:
+        SettingsError: the theme is unknown, or the name of a key.
+        BaseException: what the application crashed of; the terminal is restored by then.
+    """
+    read_alt_keys()
+    try:
+        app = Tui(client, store, settings, load, gateway)
+    except BaseException:
+        client.shutdown()
+        raise
+    try:
+        app.run()
+    finally:
+        app.end()
+    if app.crash is not None:
+        raise app.crash
+    return app.return_code or 0

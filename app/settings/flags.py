@@ -1,0 +1,209 @@
+"""Flags: the options of `tui` and of what several of its commands take, in groups.
+
+Those of a group that states settings have the names of the settings, and None is not stated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+Config = Annotated[
+    Path | None, Option("--config", metavar="FILE", help="Configuration file to read.")
+]
+Models = Annotated[
+    Path | None, Option("--models", metavar="FILE", help="Registry instead of our own.")
+]
+Device = Annotated[
+    str | None, Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")
+]
+MaxNumSeqs = Annotated[
+    int | None, Option("--max-num-seqs", metavar="N", help="Most sequences in the batch.")
+]
+MaxNumBatchedTokens = Annotated[
+    int | None, Option("--max-num-batched-tokens", metavar="N", help="Most tokens in a step.")
+]
+Policy = Annotated[
+    str | None,
+    Option("--policy", metavar="NAME|MODULE:CLASS", help="Batching policy to start with."),
+]
+KnobTexts = Annotated[
+    list[str] | None,
+    Option("--knob", metavar="NAME=VALUE", help="Where a knob starts; repeatable."),
+]
+Mqtt = Annotated[
+    str | None,
+    Option("--mqtt", metavar="URL", help="Broker: mqtt, mqtts, ws or wss://USER@HOST:PORT."),
+]
+Pool = Annotated[
+    str | None, Option("--pool", metavar="NAME", help="Pool of servers on the broker.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """Options of each command that does something."""
+
+    log_level: Annotated[
+        str | None, Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+    ] = None
+    config: Config = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Which model, and where it runs."""
+
+    model: Annotated[
+        str | None,
+        Option("--model", metavar="NAME|FOLDER|HUB-ID", help="Model to load; see `tui models`."),
+    ] = None
+    models: Models = None
+    device: Device = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How the model is loaded, and what serving it starts with."""
+
+    dtype: Annotated[
+        str | None, Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16.")
+    ] = None
+    kv_memory: Annotated[
+        str | None,
+        Option("--kv-memory", metavar="SIZE", help="Memory of the KV cache, such as 2GiB."),
+    ] = None
+    num_blocks: Annotated[
+        int | None, Option("--num-blocks", metavar="N", help="Its blocks of 16 tokens, instead.")
+    ] = None
+    max_model_len: Annotated[
+        int | None, Option("--max-model-len", metavar="N", help="Most tokens of a conversation.")
+    ] = None
+    max_num_seqs: MaxNumSeqs = None
+    max_num_batched_tokens: MaxNumBatchedTokens = None
+    policy: Policy = None
+    knobs: KnobTexts = None
+    system: Annotated[
+        str | None,
+        Option("--system", metavar="TEXT", help="System prompt of new conversations."),
+    ] = None
+    pin_system: Annotated[bool | None, Option("--pin-system", help="Never evict its blocks.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a reply is sampled."""
+
+    max_tokens: Annotated[
+        int | None, Option("--max-tokens", metavar="N", help="Most tokens of a reply.")
+    ] = None
+    temperature: Annotated[
+        float | None,
+        Option("--temperature", metavar="X", help="0 always takes the most likely token."),
+    ] = None
+    top_p: Annotated[
+        float | None, Option("--top-p", metavar="X", help="Nucleus of this probability.")
+    ] = None
+    top_k: Annotated[
+        int | None,
+        Option("--top-k", metavar="N", help="Only the N most likely tokens; 0 is all."),
+    ] = None
+    seed: Annotated[
+        int | None, Option("--seed", metavar="N", help="Makes sampling repeatable.")
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        Option("--stop", metavar="TEXT", help="Ends a reply; may be given several times."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """Where chats come from over MQTT."""
+
+    mqtt: Mqtt = None
+    embedded_broker: Annotated[
+        bool | None,
+        Option("--embedded-broker", help="Run a broker on the loopback, for trying it out."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What we show a broker, and what it must show us."""
+
+    password_file: Annotated[
+        Path | None,
+        Option("--password-file", metavar="FILE", help="Its first line is the password."),
+    ] = None
+    ca_file: Annotated[
+        Path | None, Option("--ca-file", metavar="FILE", help="Who signs the broker's TLS.")
+    ] = None
+    cert_file: Annotated[
+        Path | None, Option("--cert-file", metavar="FILE", help="Our client certificate.")
+    ] = None
+    key_file: Annotated[Path | None, Option("--key-file", metavar="FILE", help="And its key.")] = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server's place at a broker."""
+
+    broker: Broker
+    pool: Pool = None
+    node: Annotated[
+        str | None, Option("--node", metavar="NAME", help="This server's name in the pool.")
+    ] = None
+    credentials: Credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Whom a client asks."""
+
+    mqtt: Mqtt = None
+    pool: Pool = None
+    credentials: Credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What `tui ask` asks, and how.
+
+    Attributes:
+        question: None or "-" is what standard input holds.
+        session: a conversation that the server keeps for the user.
+        system: None leaves it to the server.
+        sampling: what is stated; the rest is as the server has it.
+        timeout: seconds in all.
+    """
+
+    question: Annotated[
+        str | None, Argument(metavar="QUESTION", help="Else, and for -, standard input.")
+    ] = None
+    session: Annotated[
+        str | None, Option(metavar="ID", help="Conversation that the server keeps for you.")
+    ] = None
+    system: Annotated[
+        str | None, Option(metavar="TEXT", help="System prompt; of a session, at its start.")
+    ] = None
+    sampling: Sampling = field(default_factory=Sampling)
+    priority: Annotated[
+        int, Option(min=-1_000_000, max=1_000_000, metavar="N", help="Larger goes first.")
+    ] = 0
+    timeout: Annotated[
+        float, Option(min=0.1, max=86_400, metavar="S", help="Most seconds to wait in all.")
+    ] = 300.0
+    no_stream: Annotated[bool, Option("--no-stream", help="Write the reply when it is whole.")] = (
+        False
+    )
+    as_json: Annotated[
+        bool, Option("--json", help="Write the server's last message: final or error.")
+    ] = False

@@ -1,0 +1,53 @@
+"""Knobs as a person states them: values as texts, policies from files of one's own."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+
+from engine.api.errors import InvalidConfigError
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import Knobs
+from engine.scheduling.policies import register
+
+_DEFAULTS = Knobs()
+_NAMES = {field.name for field in fields(Knobs)}
+
+
+def parse_knob(text: str) -> tuple[str, KnobValue]:
+    """Name and value from `name=value`.
+
+    The value has the knob's type, a policy of one's own is loaded; unknown names and ranges are
+    left to `engine.api.knobs.change_knobs`.
+
+    Raises:
+        InvalidConfigError: another form, a value of another type, or no such policy.
+    """
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise InvalidConfigError(f"{text!r} is no knob; it must be name=value", "knob")
+    if name == "policy":
+        return name, find_policy(value)
+    default = getattr(_DEFAULTS, name) if name in _NAMES else ""
+    try:
+        if isinstance(default, bool):
+            return name, {"true": True, "false": False}[value.lower()]
+        return name, type(default)(value)
+    except (KeyError, ValueError):
+        wanted = {bool: "true or false", int: "an integer", float: "a number"}[type(default)]
+        raise InvalidConfigError(f"{name} is {value!r}; it must be {wanted}", name) from None
+
+
+def find_policy(stated: str) -> str:
+    """The name of a policy; one that is stated as `module:Class` is loaded and registered.
+
+    Raises:
+        InvalidConfigError: it cannot be loaded, or is no policy.
+    """
+    if ":" not in stated:
+        return stated
+    # The current folder, where a script that is installed does not look. Last, so that a file in
+    # it hides no module of the program.
+    if "" not in sys.path:
+        sys.path.append("")
+    return register(stated)

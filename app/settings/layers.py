@@ -1,0 +1,260 @@
+"""Layers: settings as flags, environment and file state them, put together and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_config_path
+from pydantic import SecretStr, ValidationError
+
+from app.gateway.mqtt.settings import MqttSettings, Quota
+from app.gateway.mqtt.transport.address import redact, split_password
+from app.settings.knobs import find_policy, parse_knob
+from app.settings.settings import (
+    APP,
+    MQTT_NAMES,
+    NAMES,
+    PREFIX,
+    SAMPLING_NAMES,
+    TABLES,
+    Settings,
+    SettingsError,
+)
+from engine.api.config import EngineConfig
+from engine.api.errors import InvalidConfigError, InvalidRequestError
+from engine.api.knobs import Knobs, change_knobs
+from engine.api.sampling import SamplingParams
+from engine.scheduling.policies import policy_names
+
+_ENVIRONMENT = {
+    f"{PREFIX}{name.upper()}": name
+    for name in (*NAMES, *SAMPLING_NAMES, "policy")
+    if name == "mqtt" or name not in TABLES
+} | {f"{PREFIX}MQTT_{name.upper()}": name for name in MQTT_NAMES}
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+
+# No narrower than any envelope: that is known, and the knobs are checked against it, when a model
+# is loaded.
+_WIDEST = EngineConfig(
+    num_blocks=1, max_model_len=1, max_num_seqs=1 << 20, max_num_batched_tokens=1 << 20
+)
+_FITTING = Knobs(max_num_seqs=1, max_num_batched_tokens=_WIDEST.max_num_batched_tokens)
+
+# (table or "", name) -> (value, where it was stated)
+_Key = tuple[str, str]
+_Stated = dict[_Key, tuple[object, str]]
+
+_URL, _PASSWORD, _PASSWORD_FILE = ("mqtt", "url"), ("mqtt", "password"), ("mqtt", "password_file")
+_EITHER: tuple[tuple[_Key, _Key], ...] = (
+    (("", "kv_memory"), ("", "num_blocks")),
+    (_PASSWORD, _PASSWORD_FILE),
+)
+
+
+def config_file(stated: Path | None = None, env: Mapping[str, str] = os.environ) -> Path:
+    """The configuration file in force, whether it exists or not."""
+    named = stated or (Path(env[CONFIG_VARIABLE]) if env.get(CONFIG_VARIABLE) else None)
+    if named is not None:
+        return named.expanduser()
+    return user_config_path(APP, appauthor=False) / "config.toml"
+
+
+def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
+    """TUI_* variables that no setting is read from: misspelt ones, or another program's."""
+    known = {*_ENVIRONMENT, CONFIG_VARIABLE}
+    return sorted(name for name in env if name.startswith(PREFIX) and name not in known)
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    config: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Settings by flag, else environment, else configuration file, else default.
+
+    Args:
+        flags: values by setting, by sampling parameter, by one of `MQTT_NAMES`, or of `policy`; of
+            `knobs` a list of `name=value`, of `mqtt` the URL. None is not stated.
+        config: the file named on the command line; it must then exist.
+
+    Raises:
+        SettingsError: one sentence for each setting at fault.
+    """
+    must_exist = config is not None or bool(env.get(CONFIG_VARIABLE))
+    stated: _Stated = {}
+    for layer in (
+        _from_file(config_file(config, env), must_exist),
+        _from_environment(env),
+        _from_flags(flags or {}),
+    ):
+        _override(stated, layer)
+    return _validate(stated)
+
+
+def _from_file(path: Path, must_exist: bool) -> _Stated:
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise SettingsError(f"{path}: there is no such configuration file") from None
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(f"{path}: {reason}") from None
+    stated: _Stated = {}
+    for name, value in tree.items():
+        if name in TABLES and isinstance(value, dict):
+            stated |= {(name, inner): (v, str(path)) for inner, v in value.items()}
+        else:
+            stated["", name] = (value, str(path))
+    return _hide_password(stated)
+
+
+def _from_environment(env: Mapping[str, str]) -> _Stated:
+    stated: _Stated = {}
+    for variable, name in _ENVIRONMENT.items():
+        # An empty variable is how a shell says "not set" for one command.
+        if env.get(variable):
+            key = _key(name)
+            value = _literal(env[variable]) if key[0] == "sampling" else env[variable]
+            stated[key] = (value, variable)
+    return _hide_password(stated)
+
+
+def _from_flags(flags: Mapping[str, object]) -> _Stated:
+    stated: _Stated = {
+        _key(name): (value, f"--{name.replace('_', '-')}")
+        for name, value in flags.items()
+        if value is not None and name != "knobs"
+    }
+    texts = flags.get("knobs") or ()
+    assert isinstance(texts, Sequence)
+    for text in texts:
+        try:
+            name, value = parse_knob(text)
+        except InvalidConfigError as error:
+            raise SettingsError(f"--knob: {error.message}") from None
+        stated["knobs", name] = (value, "--knob")
+    return _hide_password(stated)
+
+
+def _key(name: str) -> _Key:
+    if name == "policy":
+        return ("knobs", name)
+    if name == "mqtt":
+        return ("mqtt", "url")
+    if name in MQTT_NAMES:
+        return ("mqtt", name)
+    return ("sampling" if name in SAMPLING_NAMES else "", name)
+
+
+def _hide_password(layer: _Stated) -> _Stated:
+    """Take the broker's password out of its URL, and put it where nothing prints it."""
+    stated, source = layer.get(_URL, (None, ""))
+    if isinstance(stated, str):
+        url, password = split_password(stated)
+        layer[_URL] = (url, source)
+        if password is not None:
+            layer[_PASSWORD] = (password, source)
+    stated, source = layer.get(_PASSWORD, (None, ""))
+    if isinstance(stated, str):
+        layer[_PASSWORD] = (SecretStr(stated), source)
+    return layer
+
+
+def _literal(text: str) -> object:
+    """A number, list or boolean as JSON writes it; any other text stays as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _override(stated: _Stated, layer: _Stated) -> None:
+    for pair in _EITHER:
+        for one, other in (pair, pair[::-1]):
+            # Two ways to say one thing: what is stated closer replaces the other way too.
+            if one in layer and other not in layer:
+                stated.pop(other, None)
+    if _URL in layer and _URL in stated:
+        # A password is for the broker that it was stated with.
+        for name in (_PASSWORD, _PASSWORD_FILE):
+            if name in stated and stated[name][1] == stated[_URL][1]:
+                del stated[name]
+    stated |= layer
+
+
+def _validate(stated: _Stated) -> Settings:
+    for one, other in _EITHER:
+        if one in stated and other in stated:
+            source, names = stated[other][1], f"{other[1]} and {one[1]}"
+            raise SettingsError(f"{source}: {names} exclude each other; state one")
+    tree: dict[str, Any] = {}
+    for (table, name), (value, _) in stated.items():
+        place = tree.setdefault(table, {}) if table else tree
+        if isinstance(place, dict):
+            place[name] = value
+    if isinstance(tree.get("sampling"), dict):
+        _check_sampling(tree["sampling"], stated)
+    if isinstance(tree.get("knobs"), dict):
+        _check_knobs(tree["knobs"], stated)
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        sentences = [_sentence(dict(detail), stated) for detail in error.errors()]
+        raise SettingsError("\n".join(sentences)) from None
+
+
+def _check_sampling(sampling: dict[str, Any], stated: _Stated) -> None:
+    if isinstance(sampling.get("stop"), str):
+        sampling["stop"] = [sampling["stop"]]
+    try:
+        SamplingParams().override(sampling)
+    except InvalidRequestError as error:
+        source = stated["sampling", error.param or ""][1]
+        raise SettingsError(f"{source}: {error.message}") from None
+
+
+def _check_knobs(knobs: dict[str, Any], stated: _Stated) -> None:
+    try:
+        if isinstance(knobs.get("policy"), str):
+            knobs["policy"] = find_policy(knobs["policy"])
+        change_knobs(_FITTING, knobs, _WIDEST, policy_names())
+    except InvalidConfigError as error:
+        source = stated["knobs", error.param or ""][1]
+        raise SettingsError(f"{source}: {error.message}") from None
+
+
+def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
+    """What pydantic found wrong, with where it was stated."""
+    place = [str(part) for part in detail["loc"] if part != "[key]"]
+    reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+    if place == ["mqtt"] and ("", "mqtt") not in stated:
+        # Of several settings at once: the sentence names them, and begins with the one at fault.
+        key = ("mqtt", reason.partition(" ")[0])
+        source = next(stated[k][1] for k in (key, _URL, *stated) if k in stated and k[0] == "mqtt")
+        return f"{source}: {reason}"
+    key = (place[0], place[1]) if place[0] in TABLES and len(place) > 1 else ("", place[0])
+    value, source = stated[key]
+    for part in place[2 if key[0] else 1 :]:
+        value = value[part] if isinstance(value, Mapping) and part in value else value
+    name = ".".join(place)
+    if detail["type"] == "extra_forbidden":
+        return f"{source}: {name} is no setting; allowed are {', '.join(_siblings(place))}"
+    if key == _PASSWORD:
+        return f"{source}: {name} is not shown; {reason}"
+    if detail["loc"][-1] == "[key]":
+        value = place[-1]
+    shown = redact(repr(value)) if place[0] == "mqtt" else repr(value)
+    return f"{source}: {name} is {shown}; {reason}"
+
+
+def _siblings(place: Sequence[str]) -> tuple[str, ...]:
+    if place[0] != "mqtt":
+        return NAMES
+    return tuple((MqttSettings if len(place) == 2 else Quota).model_fields)

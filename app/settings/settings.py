@@ -1,0 +1,142 @@
+"""Settings: what the person chose, each with its default and what it may be."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from platformdirs import user_data_path, user_log_path
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+)
+
+from app.gateway.mqtt.settings import MqttSettings
+from app.system.paths import CRASHES, Location
+from engine.api.client import ChatMessage, LoadRequest
+from engine.api.config import DTYPES
+from engine.api.sampling import SamplingParams
+
+APP = "batchdeck"
+PREFIX = "TUI_"
+SAMPLING_NAMES = tuple(f.name for f in fields(SamplingParams))
+
+# Docker, the JVM and llama.cpp read a bare K, M or G in powers of two; so it is done here.
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
+
+
+class SettingsError(Exception):
+    """A setting is unknown or out of range; the message names it, where it was stated, and what is
+    allowed."""
+
+
+def parse_size(value: object) -> int:
+    """Bytes from a number, or a text such as 2GiB, 512M or 1.5GB.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value).lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("it must be a size such as 2GiB, 512M or a number of bytes")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _dtype(value: object) -> object:
+    if value not in DTYPES:
+        raise ValueError(f"it must be one of {', '.join(DTYPES)}")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
+
+
+class Settings(BaseModel):
+    """Every setting with its default.
+
+    Attributes:
+        model: a name from the registry, a folder, or a hub id.
+        models: the registry file; None is the one that ships.
+        kv_memory: bytes of the KV pool; excludes `num_blocks`.
+        system: system prompt of new conversations.
+        pin_system: whether its blocks are never evicted.
+        sampling: replaces the model's defaults by name (`engine.api.sampling.SamplingParams`).
+        knobs: where the live policy starts, by name (`engine.api.knobs.Knobs`).
+        log_level: None is info in the file and warning on standard error.
+        data_dir: where the store and crash reports lie.
+        theme: the interface's theme; None is its default.
+        ascii: draw with ASCII only.
+        keys: key bindings by the id of what they do.
+        mqtt: the broker, if there is one, and what its users may take.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "builtin"
+    models: Location | None = None
+    device: str | None = None
+    dtype: Annotated[str, BeforeValidator(_dtype)] | None = None
+    kv_memory: Size | None = None
+    num_blocks: PositiveInt | None = None
+    max_model_len: PositiveInt | None = None
+    max_num_seqs: PositiveInt | None = None
+    max_num_batched_tokens: PositiveInt | None = None
+    system: str = ""
+    pin_system: bool = False
+    sampling: dict[str, Any] = {}
+    knobs: dict[str, Any] = {}
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    log_file: Location = Field(
+        default_factory=lambda: user_log_path(APP, appauthor=False) / f"{APP}.log"
+    )
+    data_dir: Location = Field(default_factory=lambda: user_data_path(APP, appauthor=False))
+    theme: str | None = None
+    ascii: bool = False
+    keys: dict[str, str] = {}
+    mqtt: MqttSettings = Field(default_factory=MqttSettings)
+
+    @property
+    def store_file(self) -> Path:
+        return self.data_dir / f"{APP}.db"
+
+    @property
+    def crash_dir(self) -> Path:
+        return self.data_dir / CRASHES
+
+    @property
+    def pinned(self) -> tuple[ChatMessage, ...]:
+        """What conversations begin with and is never evicted; empty if nothing is."""
+        wanted = self.pin_system and self.system
+        return (ChatMessage("system", self.system),) if wanted else ()
+
+    def load_request(self) -> LoadRequest:
+        """The part that says which model to load and how."""
+        return LoadRequest(
+            model=os.path.expanduser(self.model),
+            models_file=str(self.models) if self.models else None,
+            device=self.device,
+            dtype=self.dtype,
+            kv_memory=self.kv_memory,
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            knobs=self.knobs,
+        )
+
+
+NAMES = tuple(Settings.model_fields)
+TABLES = ("sampling", "knobs", "keys", "mqtt")
+# Of the table [mqtt], those that one text can state; the flag and the variable of `url` are --mqtt
+# and TUI_MQTT.
+MQTT_NAMES = tuple(n for n in MqttSettings.model_fields if n not in ("url", "quota", "users"))

@@ -1,0 +1,1 @@
+"""What outlives the program: conversations, the journal of requests, sessions over them."""

@@ -1,0 +1,68 @@
+"""Conversation: a chat and its tree of messages, as plain data."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.stream import Usage
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(slots=True, kw_only=True)
+class Conversation:
+    """A chat: what it is called, how it is sampled, and where in its tree of messages it stands.
+
+    Attributes:
+        sampling: replaces defaults by name (`engine.api.sampling.SamplingParams`).
+        user, source: who holds it, and through which front end.
+        created, updated: seconds since the epoch.
+        leaf: id of the newest message of the branch on view.
+        is_open: whether it has a place on the screen.
+    """
+
+    id: str = field(default_factory=new_id)
+    title: str = ""
+    system: str = ""
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    user: str = "local"
+    source: str = "screen"
+    created: float = field(default_factory=time.time)
+    updated: float = field(default_factory=time.time)
+    leaf: str | None = None
+    is_open: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """One message of a conversation's tree.
+
+    Attributes:
+        parent_id: the message before it; those with one parent are alternatives.
+        role: user or assistant.
+        created: seconds since the epoch.
+        model: name of the model that wrote it, or that it was sent to.
+        request_id: of the request that wrote it.
+        finish_reason: None while it is being written, and for a user's message.
+        error: set when the reason is `error`.
+    """
+
+    id: str = field(default_factory=new_id)
+    conversation_id: str
+    parent_id: str | None
+    role: str
+    content: str
+    created: float = field(default_factory=time.time)
+    model: str = ""
+    request_id: str | None = None
+    finish_reason: FinishReason | None = None
+    error: ErrorInfo | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None

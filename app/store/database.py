@@ -1,0 +1,326 @@
+"""Database: one SQLite file of ours, opened with care, its errors told as sentences."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+APPLICATION_ID = 0x62646B31  # "bdk1", so that another program's database is told from ours
+BUSY_SECONDS = 5.0
+
+# Each brings a file of the version before it, from 0 on, to its own. No semicolon but at the end of
+# a statement.
+_MIGRATIONS = (
+    """
+CREATE TABLE conversation (
+    id TEXT PRIMARY KEY,
+    title TEXT NOT NULL,
+    system TEXT NOT NULL,
+    sampling TEXT NOT NULL,
+    user TEXT NOT NULL,
+    source TEXT NOT NULL,
+    created REAL NOT NULL,
+    updated REAL NOT NULL,
+    leaf TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
+    is_open INTEGER NOT NULL
+) STRICT;
+CREATE TABLE message (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    conversation_id TEXT NOT NULL REFERENCES conversation (id) ON DELETE CASCADE,
+    parent_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
+    role TEXT NOT NULL,
+    content TEXT NOT NULL,
+    created REAL NOT NULL,
+    model TEXT NOT NULL,
+    request_id TEXT,
+    finish_reason TEXT,
+    error TEXT,
+    usage TEXT,
+    timings TEXT,
+    context BLOB,
+    context_start INTEGER,
+    context_messages INTEGER,
+    model_key TEXT
+) STRICT;
+CREATE INDEX message_by_conversation ON message (conversation_id);
+CREATE INDEX message_by_parent ON message (parent_id);
+CREATE INDEX message_by_request ON message (request_id);
+CREATE TABLE request (
+    request_id TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    user TEXT NOT NULL,
+    conversation_id TEXT REFERENCES conversation (id) ON DELETE SET NULL,
+    source TEXT NOT NULL,
+    body TEXT NOT NULL,
+    lease TEXT NOT NULL,
+    accepted_at REAL NOT NULL,
+    ended_at REAL,
+    reason TEXT,
+    error TEXT,
+    PRIMARY KEY (request_id, attempt)
+) STRICT;
+CREATE INDEX request_by_conversation ON request (conversation_id);
+CREATE INDEX request_unfinished ON request (lease) WHERE ended_at IS NULL;
+""",
+    """
+ALTER TABLE request ADD COLUMN digest TEXT NOT NULL DEFAULT '';
+ALTER TABLE request ADD COLUMN reply_to TEXT NOT NULL DEFAULT '';
+ALTER TABLE request ADD COLUMN ending TEXT;
+ALTER TABLE request ADD COLUMN told_at REAL;
+CREATE INDEX request_untold ON request (source, request_id)
+    WHERE ended_at IS NOT NULL AND told_at IS NULL;
+CREATE INDEX request_told ON request (source, ended_at) WHERE told_at IS NOT NULL;
+""",
+    """
+CREATE INDEX conversation_by_age ON conversation (source, updated);
+CREATE INDEX conversation_by_leaf ON conversation (leaf);
+""",
+)
+SCHEMA_VERSION = len(_MIGRATIONS)
+
+_INCREMENTAL = "PRAGMA auto_vacuum = INCREMENTAL"
+_IS_INCREMENTAL = 2
+
+# Tables and indexes with their columns, and in tables with the types of those.
+_SCHEMA = """
+SELECT entry.name, part.name, part.type FROM sqlite_schema AS entry,
+    pragma_table_info(entry.name) AS part WHERE entry.type = 'table'
+UNION ALL
+SELECT entry.name, part.name, '' FROM sqlite_schema AS entry,
+    pragma_index_info(entry.name) AS part WHERE entry.type = 'index'
+"""
+
+_SIGNS_OF_DAMAGE = (
+    "not a database",
+    "malformed",
+    "Could not decode",
+    "no such table",
+    "no such column",
+    "foreign key mismatch",
+)
+
+# How a transaction begins, is committed and is taken back: the outermost one, and one within. A
+# name means the innermost savepoint that has it.
+_OUTER = ("BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",))
+_INNER = ("SAVEPOINT inner", "RELEASE inner", ("ROLLBACK TO inner", "RELEASE inner"))
+
+
+class StoreError(Exception):
+    """The store cannot be opened, read or written; the message says which file and why."""
+
+
+class DeletedError(StoreError):
+    """Another program deleted what this belongs to; trying again does not help."""
+
+
+class Database:
+    """A connection that any thread may use, beside other processes.
+
+    Args:
+        busy_seconds: how long to wait for what another connection has locked; None is
+            `BUSY_SECONDS`.
+
+    Raises:
+        StoreError: from every method too.
+    """
+
+    def __init__(self, path: Path, busy_seconds: float | None = None) -> None:
+        self.path = path
+        self._busy_seconds = BUSY_SECONDS if busy_seconds is None else busy_seconds
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._committed: list[Callable[[], object]] = []
+        with self._translated():
+            self._db = sqlite3.connect(
+                path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
+            )
+        self._db.row_factory = sqlite3.Row
+        try:
+            self._set_up()
+        except StoreError:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        with self._lock, self._translated():
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All writes within, or none.
+
+        May be nested: an inner one that raises is taken back alone, and the outer one may go on.
+        """
+        with self._lock, self._translated():
+            self._check_whole()
+            begin, commit, roll_back = _INNER if self._depth else _OUTER
+            num_calls = len(self._committed)
+            self._db.execute(begin)
+            self._depth += 1
+            try:
+                yield
+                self._check_whole()
+                self._db.execute(commit)
+            except BaseException:
+                del self._committed[num_calls:]
+                # An error of the disk may have taken all back already.
+                if self._db.in_transaction:
+                    for statement in roll_back:
+                        self._db.execute(statement)
+                raise
+            finally:
+                self._depth -= 1
+            if not self._depth:
+                committed, self._committed = self._committed, []
+                for call in committed:
+                    call()
+
+    def on_commit(self, call: Callable[[], object]) -> None:
+        """Within a transaction: have something called once the outermost one is committed."""
+        self._committed.append(call)
+
+    def write(self, statement: str, values: tuple[object, ...] | Mapping[str, object]) -> int:
+        """Returns how many rows it changed."""
+        with self._lock, self._translated():
+            self._check_whole()
+            return self._db.execute(statement, values).rowcount
+
+    def write_all(self, statement: str, values: Iterable[tuple[object, ...]]) -> None:
+        """The same statement for each of these, all or none."""
+        with self.transaction():
+            self._db.executemany(statement, values)
+
+    def shrink(self, pages: int) -> int:
+        """Give up to so many pages that nothing stands in any more back to the system; not within
+        a transaction.
+
+        Returns:
+            how many it were; the file is smaller once SQLite has copied its log into it.
+        """
+        (before,) = self.read("PRAGMA freelist_count")[0]
+        with self._lock, self._translated():
+            # It is a step a page, of which `execute` takes one.
+            self._db.executescript(f"PRAGMA incremental_vacuum({pages})")
+        (after,) = self.read("PRAGMA freelist_count")[0]
+        return int(before - after)
+
+    def read(self, query: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock, self._translated():
+            return self._db.execute(query, values).fetchall()
+
+    def _set_up(self) -> None:
+        version = self._version()
+        with self._translated():
+            if version == 0:
+                # Of a new file alone: it must stand there before anything else does.
+                self._db.execute(_INCREMENTAL)
+            # Readers go on beside a writer; a commit survives a crash of the process, and all but
+            # the last ones a crash of the machine.
+            self._write_ahead()
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+        if version < SCHEMA_VERSION:
+            self._upgrade()
+        self._check_schema()
+        self._be_shrinkable()
+
+    def _write_ahead(self) -> None:
+        # SQLite does not wait for its lock here, whatever the time-out: where eight opened a new
+        # file at once, 7 of 7,200 failed.
+        deadline = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+    def _version(self) -> int:
+        """The schema's version; 0 where there is none yet."""
+        # One statement sees one state, also while another process creates the tables.
+        version, owner, tables = self.read(
+            "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_schema)"
+            " FROM pragma_user_version, pragma_application_id"
+        )[0]
+        if tables and owner != APPLICATION_ID:
+            raise StoreError(f"{self.path} is another program's database; set another data_dir")
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} was written by a newer batchdeck (schema {version}, this one knows"
+                f" {SCHEMA_VERSION}); update batchdeck or set another data_dir"
+            )
+        return int(version)
+
+    def _upgrade(self) -> None:
+        with self.transaction():
+            # Another process may have been first.
+            for migration in _MIGRATIONS[self._version() :]:
+                # One by one: executescript would commit the transaction.
+                for statement in migration.split(";")[:-1]:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _be_shrinkable(self) -> None:
+        """An older version made the file so that it never shrinks: write it anew, once."""
+        if self.read("PRAGMA auto_vacuum")[0][0] == _IS_INCREMENTAL:
+            return
+        try:
+            self.read(_INCREMENTAL)
+            self.read("VACUUM")
+        except StoreError as error:
+            # Another program is at it, or there is no room for a copy: at the next start, then.
+            log.info("what is deleted of it leaves the file as large as it is: %s", error)
+
+    def _check_schema(self) -> None:
+        """A damaged byte may have left another table than ours, which only a query would tell."""
+        with closing(sqlite3.connect(":memory:")) as ours:
+            ours.executescript("".join(_MIGRATIONS))
+            expected = set(ours.execute(_SCHEMA))
+        if not expected <= {tuple(row) for row in self.read(_SCHEMA)}:
+            raise StoreError(f"{self.path}: {_damaged('its tables are not those of batchdeck')}")
+
+    def _check_whole(self) -> None:
+        """Else what follows in the transaction would be written without what came before."""
+        if self._depth and not self._db.in_transaction:
+            raise StoreError(f"{self.path}: an error before has taken back the whole transaction")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            kind = StoreError
+            if "locked" in text:
+                why = f"another program has had it locked for {self._busy_seconds:g} seconds"
+            elif "readonly" in text or "unable to open" in text:
+                why = f"it cannot be written ({text})"
+            elif "full" in text:
+                why = f"there is no room for it ({text})"
+            elif "FOREIGN KEY" in text:
+                kind = DeletedError
+                why = "another program deleted the conversation that this belongs to"
+            elif any(sign in text for sign in _SIGNS_OF_DAMAGE):
+                why = _damaged(text)
+            else:
+                why = text
+            raise kind(f"{self.path}: {why}") from error
+        except UnicodeDecodeError as error:
+            # What SQLite says quotes the schema, and sqlite3 cannot read that, or a column's name.
+            text = error.object.decode("utf-8", "backslashreplace")
+            raise StoreError(f"{self.path}: {_damaged(text)}") from error
+
+
+def _damaged(how: str) -> str:
+    return f"it is damaged ({how}); move it away to start anew"

@@ -1,0 +1,208 @@
+"""History: the messages of one conversation, what the model is told of them, and their saving."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from app.store.conversation import Conversation, Message
+from app.store.database import StoreError
+from app.store.store import Store
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.lifecycle import FinishReason
+from engine.api.stream import Context, Finish
+
+log = logging.getLogger(__name__)
+
+TITLE_LENGTH = 60
+
+
+class History:
+    """A conversation's messages, which form a tree. One thread changes it.
+
+    A regenerated reply and an edited message stand beside the old one. The branch that ends in the
+    conversation's leaf is the one on view, and the only one that is read from the store.
+
+    A turn that failed before any text is shown but not told to the model. The token ids of earlier
+    turns go along with a new one, so that it extends them exactly whatever the template does.
+
+    Args:
+        store: keeps the conversation; None keeps it in memory only.
+
+    Raises:
+        StoreError: the conversation cannot be read.
+    """
+
+    def __init__(self, conversation: Conversation, store: Store | None = None) -> None:
+        self.conversation = conversation
+        self._store = store
+        # What the store does not have yet: of the conversation, messages, and contexts of replies.
+        self._is_changed = False
+        self._unwritten: dict[str, Message] = {}
+        self._contexts: dict[str, Context] = {}
+        leaf = conversation.leaf
+        kept = store.branch(leaf) if store is not None and leaf is not None else []
+        self._tree = {message.id: message for message in kept}
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The branch on view, oldest first; the last may still grow. From any thread."""
+        return self._branch(self.conversation.leaf)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the newest reply has no end yet, whoever is making it."""
+        branch = self.messages
+        return bool(branch) and branch[-1].finish_reason is None
+
+    def add(self, text: str, *, instead_of: str | None = None) -> Message:
+        """A question at the end of the branch on view.
+
+        Args:
+            instead_of: id of an earlier question, beside which it then stands.
+
+        Raises:
+            InvalidRequestError: the text is empty or no Unicode, or the id is no question's.
+        """
+        conversation = self.conversation
+        parent_id = conversation.leaf
+        if instead_of is not None:
+            edited = self._tree.get(instead_of)
+            if edited is None or edited.role != "user":
+                raise InvalidRequestError(
+                    f"message {instead_of!r} cannot be edited; only the user's own can", "message"
+                )
+            parent_id = edited.parent_id
+        _check(text)
+        question = Message(
+            conversation_id=conversation.id, parent_id=parent_id, role="user", content=text
+        )
+        self._tree[question.id] = self._unwritten[question.id] = question
+        if not conversation.title:
+            conversation.title = _title(text)
+        self._is_changed = True
+        return question
+
+    def asked(self, request_id: str) -> Message | None:
+        """The question of the newest turn, if its reply is an earlier attempt at this request."""
+        branch = self.messages
+        return branch[-2] if branch and branch[-1].request_id == request_id else None
+
+    def prompt(self, question: Message) -> tuple[tuple[ChatMessage, ...], Context | None]:
+        """What the model is told, and the newest context that these messages begin with."""
+        told: list[Message] = []
+        for asked, reply in _turns(self._branch(question.parent_id)):
+            if reply.content or reply.finish_reason is not FinishReason.ERROR:
+                told += (asked, reply)
+        system = self.conversation.system
+        first = (ChatMessage("system", system),) if system else ()
+        messages = (*first, *(ChatMessage(m.role, m.content) for m in (*told, question)))
+        lengths = {message.id: len(first) + n for n, message in enumerate(told, 1)}
+        newest = self._newest_context(question.parent_id)
+        if newest is None or newest[1].num_messages != lengths.get(newest[0]):
+            return messages, None
+        return messages, newest[1]
+
+    def reply(self, question: Message, *, model: str, request_id: str) -> Message:
+        """A reply to be written, as the end of the branch on view."""
+        conversation = self.conversation
+        reply = Message(
+            conversation_id=conversation.id,
+            parent_id=question.id,
+            role="assistant",
+            content="",
+            model=model,
+            request_id=request_id,
+        )
+        self._tree[reply.id] = self._unwritten[reply.id] = reply
+        conversation.leaf = reply.id
+        conversation.updated = time.time()
+        self._is_changed = True
+        return reply
+
+    def finish(self, reply: Message, finish: Finish | None) -> None:
+        """The end of a reply; None where the engine gave none."""
+        if finish is not None:
+            reply.error = finish.error
+            reply.usage = finish.usage
+            reply.timings = finish.timings
+            if finish.context is not None:
+                self._contexts[reply.id] = finish.context
+        # Last: with it another thread takes the reply for complete.
+        reply.finish_reason = finish.reason if finish else FinishReason.ABORT
+        self._unwritten[reply.id] = reply
+
+    def save(self, *changed: Message) -> None:
+        """Write what is new and these messages, with what could not be written before.
+
+        It may be part of a larger transaction; nothing may be added here before that is committed.
+
+        Raises:
+            DeletedError: another program deleted the conversation.
+            StoreError: the next call writes what this one could not.
+        """
+        if self._store is None:
+            return
+        self._unwritten |= {message.id: message for message in changed}
+        with self._store.transaction():
+            if self._is_changed:
+                self._store.save_conversation(self.conversation)
+            for message in self._unwritten.values():
+                self._store.save_message(message)
+            for reply_id, context in self._contexts.items():
+                self._store.save_context(reply_id, context)
+            self._store.on_commit(self._be_written)
+
+    def _be_written(self) -> None:
+        self._is_changed = False
+        self._unwritten.clear()
+        self._contexts.clear()
+
+    def _branch(self, leaf: str | None) -> tuple[Message, ...]:
+        branch: list[Message] = []
+        while leaf is not None:
+            branch.append(self._tree[leaf])
+            leaf = branch[-1].parent_id
+        return tuple(reversed(branch))
+
+    def _newest_context(self, leaf: str | None) -> tuple[str, Context] | None:
+        """The last one on a branch, with the id of its reply: one that failed half-way has none."""
+        for message in reversed(self._branch(leaf)):
+            context = self._contexts.get(message.id)
+            if context is not None:
+                return message.id, context
+            if self._store is not None and message.id not in self._unwritten:
+                try:
+                    return self._store.context(message.id)
+                except StoreError as error:
+                    log.error("the text before is rendered anew: %s", error)
+                    return None
+        return None
+
+
+def _check(text: str) -> None:
+    """Raises InvalidRequestError."""
+    if not text.strip():
+        raise InvalidRequestError("the prompt is empty; it must have some text", "prompt")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"the prompt has half a surrogate pair at character {error.start}; it must be"
+            " valid Unicode",
+            "prompt",
+        ) from None
+
+
+def _turns(branch: tuple[Message, ...]) -> zip[tuple[Message, Message]]:
+    """Messages in pairs: the user's and the reply."""
+    return zip(branch[::2], branch[1::2], strict=True)
+
+
+def _title(text: str) -> str:
+    """The beginning of a text in one line, cut between words."""
+    words = " ".join(text.split())
+    if len(words) <= TITLE_LENGTH:
+        return words
+    return words[:TITLE_LENGTH].rsplit(" ", 1)[0] + "…"

@@ -1,0 +1,260 @@
+"""Journal: every request that was accepted, how it ended, and whether its owner was told."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.store.database import Database, StoreError
+from app.store.lease import Lease, is_held
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason
+
+RESTARTED = ErrorInfo("restarted", "the program ended before this reply was complete; ask again")
+
+_BEGIN = """
+INSERT INTO request
+    (request_id, attempt, user, conversation_id, source, body, digest, reply_to, lease, accepted_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+_END = """
+UPDATE request SET ended_at = ?, reason = ?, error = ?, ending = ?
+WHERE request_id = ? AND attempt = ? AND ended_at IS NULL
+"""
+
+# U+10FFFF is no character, and the last in the order of UTF-8.
+_UNTOLD = """
+SELECT * FROM request
+WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
+    AND ended_at IS NOT NULL AND told_at IS NULL
+ORDER BY ended_at, attempt
+"""
+
+# Of the untold ones of a source, whose they are; and those of one process made another's.
+_TELLERS = """
+SELECT DISTINCT lease FROM request
+WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
+    AND ended_at IS NOT NULL AND told_at IS NULL
+"""
+
+_ADOPT = """
+UPDATE request SET lease = ?3
+WHERE source = ?1 AND request_id >= ?2 AND request_id < ?2 || char(0x10FFFF)
+    AND ended_at IS NOT NULL AND told_at IS NULL AND lease = ?4
+"""
+
+_TOLD = """
+UPDATE request SET told_at = ?
+WHERE request_id = ? AND attempt = ? AND ended_at IS NOT NULL AND told_at IS NULL
+"""
+
+_FORGET = """
+DELETE FROM request WHERE (request_id, attempt) IN (
+    SELECT request_id, attempt FROM request
+    WHERE source = ? AND told_at IS NOT NULL AND ended_at < ? LIMIT ?
+)
+"""
+
+_ORPHANED_REPLIES = """
+UPDATE message SET finish_reason = ?, error = ?
+WHERE finish_reason IS NULL
+    AND request_id IN (SELECT request_id FROM request WHERE lease = ? AND ended_at IS NULL)
+"""
+
+_ORPHANS = """
+UPDATE request SET ended_at = ?, reason = ?, error = ? WHERE lease = ? AND ended_at IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """One request as it was accepted, and how it ended.
+
+    Attributes:
+        attempt: counts from 1 where the same request is run again.
+        body: what was asked, as the source states it.
+        digest: tells another request under the same id from this one again.
+        reply_to: where its owner is told, as the source states it.
+        accepted_at, ended_at, told_at: seconds since the epoch.
+        ending: what its owner is told at the end, as the source states it; None where the source
+            keeps none, and where the program ended before the request.
+        told_at: when its owner had been told.
+    """
+
+    request_id: str
+    attempt: int = 1
+    user: str = "local"
+    conversation_id: str | None = None
+    source: str = "screen"
+    body: str = ""
+    digest: str = ""
+    reply_to: str = ""
+    accepted_at: float = field(default_factory=time.time)
+    ended_at: float | None = None
+    reason: FinishReason | None = None
+    error: ErrorInfo | None = None
+    ending: str | None = None
+    told_at: float | None = None
+
+
+class Journal:
+    """The journal of a store. No attempt has two endings, whatever ends it how often.
+
+    Args:
+        leases: folder of the leases of all who have the store open.
+        lease: of this one; its requests are its own to end while it is held.
+
+    Raises:
+        StoreError: from every method.
+    """
+
+    def __init__(self, db: Database, leases: Path, lease: Lease) -> None:
+        self._db = db
+        self._leases = leases
+        self._lease = lease
+
+    def begin(self, entry: JournalEntry) -> None:
+        """Journal a request before it goes to the engine.
+
+        Raises:
+            StoreError: also when this attempt is in the journal already.
+        """
+        self._db.write(
+            _BEGIN,
+            (
+                entry.request_id,
+                entry.attempt,
+                entry.user,
+                entry.conversation_id,
+                entry.source,
+                entry.body,
+                entry.digest,
+                entry.reply_to,
+                self._lease.name,
+                entry.accepted_at,
+            ),
+        )
+
+    def end(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        error: ErrorInfo | None = None,
+        attempt: int = 1,
+        ending: str | None = None,
+    ) -> bool:
+        """Journal the end of an attempt.
+
+        Returns:
+            False where it had ended already: its first end stays. Also where it never began.
+        """
+        values = (time.time(), reason, dump_error(error), ending, request_id, attempt)
+        return self._db.write(_END, values) == 1
+
+    def entry(self, request_id: str, attempt: int = 1) -> JournalEntry | None:
+        rows = self._db.read(
+            "SELECT * FROM request WHERE request_id = ? AND attempt = ?", request_id, attempt
+        )
+        return _entry(rows[0]) if rows else None
+
+    def last(self, request_id: str) -> JournalEntry | None:
+        """The newest attempt at a request."""
+        rows = self._db.read(
+            "SELECT * FROM request WHERE request_id = ? ORDER BY attempt DESC LIMIT 1", request_id
+        )
+        return _entry(rows[0]) if rows else None
+
+    def untold(self, source: str, prefix: str) -> list[JournalEntry]:
+        """Ended requests whose owners have not been told, in the order in which they ended.
+
+        Those of another program that is alive are left out: it tells them itself.
+
+        Args:
+            prefix: of their ids.
+        """
+        rows = self._db.read(_UNTOLD, source, prefix)
+        others = self._others(row["lease"] for row in rows)
+        return [_entry(row) for row in rows if row["lease"] not in others]
+
+    def adopt(self, source: str, prefix: str) -> int:
+        """Make what dead processes did not get told this one's to tell, having ended what they left
+        unfinished.
+
+        Args:
+            prefix: of the requests' ids.
+
+        Returns:
+            how many endings are this one's now that were another's.
+        """
+        self.end_orphans()
+        tellers = {row["lease"] for row in self._db.read(_TELLERS, source, prefix)}
+        dead = tellers - self._others(tellers) - {self._lease.name}
+        if not dead:
+            return 0
+        with self._db.transaction():
+            return sum(
+                self._db.write(_ADOPT, (source, prefix, self._lease.name, lease)) for lease in dead
+            )
+
+    def mark_told(self, attempts: Iterable[tuple[str, int]]) -> None:
+        """The owners of these have been told: request ids and attempts.
+
+        Nothing changes where one has not ended, or its owner had been told before.
+        """
+        now = time.time()
+        self._db.write_all(_TOLD, ((now, request_id, attempt) for request_id, attempt in attempts))
+
+    def forget(self, source: str, before: float, most: int = -1) -> int:
+        """Remove requests whose owners were told and that ended before a time (epoch seconds).
+
+        Args:
+            most: at once; -1 is all.
+
+        Returns:
+            how many.
+        """
+        return self._db.write(_FORGET, (source, before, most))
+
+    def end_orphans(self) -> None:
+        """End what dead processes left unfinished, and its replies, as `RESTARTED`."""
+        rows = self._db.read("SELECT DISTINCT lease FROM request WHERE ended_at IS NULL")
+        leases = {row["lease"] for row in rows}
+        orphaned = leases - self._others(leases) - {self._lease.name}
+        if not orphaned:
+            return
+        reason, error = FinishReason.ERROR, dump_error(RESTARTED)
+        with self._db.transaction():
+            for lease in orphaned:
+                self._db.write(_ORPHANED_REPLIES, (reason, error, lease))
+                self._db.write(_ORPHANS, (time.time(), reason, error, lease))
+
+    def _others(self, leases: Iterable[str]) -> set[str]:
+        """Those of these leases that another program holds."""
+        others = set(leases) - {self._lease.name}
+        try:
+            return {lease for lease in others if is_held(self._leases, lease)}
+        except OSError as error:
+            why = error.strerror or error
+            raise StoreError(f"{self._leases}: a lease cannot be looked at ({why})") from None
+
+
+def dump_error(error: ErrorInfo | None) -> str | None:
+    """An error as the store keeps it."""
+    return None if error is None else json.dumps(asdict(error))
+
+
+def load_error(text: str | None) -> ErrorInfo | None:
+    return None if text is None else ErrorInfo(**json.loads(text))
+
+
+def _entry(row: sqlite3.Row) -> JournalEntry:
+    values: dict[str, Any] = {name: row[name] for name in JournalEntry.__slots__}
+    values["reason"] = FinishReason(values["reason"]) if values["reason"] else None
+    values["error"] = load_error(values["error"])
+    return JournalEntry(**values)

@@ -1,0 +1,1 @@
+"""What the program stands on: the machine, its devices, folders, versions, the service manager."""

@@ -1,0 +1,161 @@
+"""EngineClient: what the rest of the program may ask of an engine, in plain data."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.api.knobs import Knobs
+from engine.api.origin import Origin
+from engine.api.snapshot import Snapshot
+from engine.api.status import EngineStatus
+from engine.api.stream import Context, RequestStream
+from engine.api.telemetry import StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a chat; `role` is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+def new_request_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request as its owner states it.
+
+    Attributes:
+        messages: the whole chat, ending with the message to answer.
+        prompt_token_ids: the prompt as ids, instead of `messages`.
+        sampling: replaces the model's defaults by name (`engine.api.sampling.SamplingParams`).
+        context: token ids of the leading messages, from the `Finish` of the turn before.
+        priority: larger goes first.
+        deadline: seconds after arrival by which it must have left the queue.
+        fork_of: another request, for several samples of one prompt. If that one still runs when
+            this one is admitted, this one starts from its tokens as far as both agree, and shares
+            their full blocks; the last, partly filled block is copied.
+    """
+
+    messages: tuple[ChatMessage, ...] = ()
+    prompt_token_ids: tuple[int, ...] | None = None
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    context: Context | None = None
+    request_id: str = field(default_factory=new_request_id)
+    origin: Origin = Origin()
+    priority: int = 0
+    deadline: float | None = None
+    fork_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """Which model to load, and how. None leaves a choice to the registry and the machine.
+
+    Attributes:
+        model: a registry name, a folder, or a hub id.
+        models_file: the registry; None is the one that ships.
+        kv_memory: bytes for the KV pool; it may not be given together with `num_blocks`.
+        knobs: where the live policy starts, by the names of `engine.api.knobs.Knobs`.
+    """
+
+    model: str
+    models_file: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    kv_memory: int | None = None
+    num_blocks: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    knobs: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+class EngineClient(Protocol):
+    """An engine, here or elsewhere. Any thread may call it; all but `shutdown` return at once."""
+
+    def submit(
+        self, submission: Submission, wake: Callable[[], None] | None = None
+    ) -> RequestStream:
+        """Queue a request. A refusal comes as the stream's end, never as an exception.
+
+        Args:
+            wake: called when the stream has news, at most once a step for each distinct callable.
+                The engine's text thread calls it, so it must not block: all streams wait for it.
+                After `shutdown` it is called from within `submit`.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request at the next step boundary; an unknown or ended one is ignored."""
+        ...
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Change a request's priority at the next step boundary; an unknown or ended one is
+        ignored. A running request keeps its slot, and has the new value when it waits again.
+
+        Raises:
+            InvalidRequestError: it is no integer within bounds; nothing was changed.
+        """
+        ...
+
+    def status(self) -> EngineStatus: ...
+
+    def snapshot(self) -> Snapshot | None:
+        """The newest snapshot; None before a model is loaded. Asking has a newer one made."""
+        ...
+
+    def step_records(self, since: int) -> tuple[StepRecord, ...]:
+        """The records of steps numbered above `since` that are still held."""
+        ...
+
+    def set_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
+        """Change knobs between two steps, all or none.
+
+        Returns:
+            all knobs as they are requested now. A snapshot that has them follows, even if nothing
+            changed, and even if the engine is idle.
+
+        Raises:
+            InvalidConfigError: nothing was changed; the sentence names the knob and its range.
+            UnavailableError: no model is loaded.
+        """
+        ...
+
+    def undo_knobs(self, who: str) -> Knobs:
+        """Take back the last change of knobs; returns and raises what `set_knobs` does."""
+        ...
+
+    def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        """Keep the prefix that all chats beginning with these messages share from eviction.
+
+        It is kept from when it is first computed until `unpin`, in models loaded later too.
+        `Snapshot.pins` shows whether it fits.
+
+        Args:
+            name: what `unpin` takes; a prefix that was pinned under this name before is let go.
+        """
+        ...
+
+    def unpin(self, name: str) -> None:
+        """Let a pinned prefix be evicted again; an unknown name is ignored."""
+        ...
+
+    def load(self, request: LoadRequest) -> None:
+        """Drain the engine, unload its model, load this one. `status` says how that goes."""
+        ...
+
+    def shutdown(self) -> None:
+        """End every request, tell its owner, release the model.
+
+        It blocks until the threads have ended, but waits at most 10 s for a step that does not
+        return, and 1 s for a load that does not. Such a load is left to itself, and breaks off when
+        it next reports progress.
+        """
+        ...

@@ -1,0 +1,99 @@
+"""KnobSpec: what a knob means and what it may be, stated on the line that declares it."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from engine.api.config import EngineConfig
+
+KnobValue: TypeAlias = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class KnobRange:
+    """What a knob may be: a choice of values, text in a form, or else a closed interval.
+
+    Attributes:
+        form: words for what a text has to look like.
+    """
+
+    choices: tuple[KnobValue, ...] = ()
+    low: float = 0
+    high: float = 0
+    form: str = ""
+
+    def __str__(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(show_value(c) for c in self.choices)
+        return self.form or f"from {self.low} to {self.high}"
+
+
+# The rule by which a range follows from the envelope and the names of the policies.
+RangeRule: TypeAlias = Callable[[EngineConfig, tuple[str, ...]], KnobRange]
+Scope: TypeAlias = Literal["always", "policy", "order"]
+_T = TypeVar("_T", bound=KnobValue)
+
+SWITCH = KnobRange(choices=(True, False))
+
+
+def knob(
+    default: _T,
+    meaning: str,
+    allowed: KnobRange | RangeRule,
+    unit: str = "",
+    step: float = 0,
+    acts: Scope = "always",
+) -> _T:
+    """A line of a class of knobs: everything in a `KnobSpec` but the name."""
+    metadata = {
+        "default": default,
+        "meaning": meaning,
+        "allowed": allowed,
+        "unit": unit,
+        "step": step,
+        "acts": acts,
+    }
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class KnobSpec:
+    """What a knob means, for every front end.
+
+    Attributes:
+        allowed: what it may be, or how that follows from the envelope and the policies.
+        step: how far one turn goes. A float below 1 is added or subtracted; 2 doubles and halves;
+            switches have 0.
+        acts: `always`, or only under a policy or an order that names the knob in its `uses`.
+    """
+
+    name: str
+    default: KnobValue
+    meaning: str
+    allowed: KnobRange | RangeRule
+    unit: str = ""
+    step: float = 0
+    acts: Scope = "always"
+
+    def range(self, config: EngineConfig, policies: tuple[str, ...]) -> KnobRange:
+        """What the knob may be within the envelope."""
+        if isinstance(self.allowed, KnobRange):
+            return self.allowed
+        return self.allowed(config, policies)
+
+
+def specs_of(knobs: type[Any]) -> tuple[KnobSpec, ...]:
+    """The specs that the lines of a class of knobs declare.
+
+    Raises:
+        TypeError: a line has no meaning or no range.
+    """
+    return tuple(KnobSpec(f.name, **f.metadata) for f in fields(knobs))
+
+
+def show_value(value: object) -> str:
+    """A value as a refusal quotes it: shortened, and a switch as JSON writes it."""
+    return str(value).lower() if isinstance(value, bool) else reprlib.repr(value)

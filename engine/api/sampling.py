@@ -1,0 +1,172 @@
+"""SamplingParams: how the tokens of a request are chosen, and where its output ends."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from engine.api.errors import InvalidRequestError
+
+MAX_STOPS = 16
+MAX_BIASES = 1024
+MAX_LOGPROBS = 20
+_DECIMAL = re.compile("[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen and when the output ends.
+
+    Attributes:
+        temperature: 0 is greedy and exact; otherwise logits are divided by it.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches p (nucleus sampling).
+        min_p: keep tokens at least this likely relative to the most likely one.
+        repetition_penalty: multiplicative, for tokens of prompt and output (CTRL, section 4.1).
+        presence_penalty: subtracted once for each token already in the output.
+        frequency_penalty: subtracted for each occurrence in the output.
+        logit_bias: (token id, bias) pairs. A bias is from -100 to 100 and is added to the model's
+            logits before all else, in greedy sampling too; -100 bans a token in practice.
+            `override` takes a map, whose keys may be strings.
+        logprobs: how many of the likeliest tokens come with each output token, beside its own
+            log-probability and rank (`engine.api.logprobs.TokenLogprobs`); None gives nothing.
+        seed: the only source of randomness, together with the output position; None has a seed
+            drawn at submit.
+        min_tokens: neither an end of sequence nor a stop counts before this many output tokens.
+        max_tokens: most output tokens; None means as many as fit.
+        stop: strings that end the output; they are not part of it.
+        stop_token_ids: token ids that end the output.
+        ignore_eos: go on past the model's end-of-sequence tokens.
+
+    Raises:
+        InvalidRequestError: a value is outside its range; `param` names the field.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    seed: int | None = None
+    min_tokens: int = 0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_number("temperature", 0.0, 100.0)
+        self._check_number("top_p", 0.0, 1.0, above=True)
+        self._check_number("min_p", 0.0, 1.0)
+        self._check_number("repetition_penalty", 0.0, 100.0, above=True)
+        self._check_number("presence_penalty", -2.0, 2.0)
+        self._check_number("frequency_penalty", -2.0, 2.0)
+        self._check_integer("top_k", 0, 2**31 - 1)
+        self._check_integer("min_tokens", 0, 2**31 - 1)
+        if self.logprobs is not None:
+            self._check_integer("logprobs", 0, MAX_LOGPROBS)
+        if self.seed is not None:
+            self._check_integer("seed", 0, 2**64 - 1)
+        if self.max_tokens is not None:
+            self._check_integer("max_tokens", 1, 2**31 - 1)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidRequestError(
+                    f"min_tokens is {self.min_tokens}; it must be at most max_tokens "
+                    f"({self.max_tokens})",
+                    "min_tokens",
+                )
+        self._check_stops()
+        self._check_bias()
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequestError(
+                f"ignore_eos is {self.ignore_eos!r}; it must be true or false", "ignore_eos"
+            )
+
+    def override(self, changes: Mapping[str, object]) -> SamplingParams:
+        """These parameters with some replaced, as a request names them.
+
+        Raises:
+            InvalidRequestError: a name is unknown, or a value is outside its range.
+        """
+        known = {f.name for f in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise InvalidRequestError(
+                    f"{name} is no sampling parameter; allowed are {', '.join(sorted(known))}", name
+                )
+        # JSON and TOML have lists and maps only, and JSON's keys are strings.
+        clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+        if isinstance(bias := clean.get("logit_bias"), Mapping):
+            clean["logit_bias"] = tuple((_token_id(key), value) for key, value in bias.items())
+        return replace(self, **clean)  # type: ignore[arg-type]  # __post_init__ checks the values
+
+    def _check_number(self, name: str, low: float, high: float, *, above: bool = False) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        # NaN fails the comparison, and an integer that no float can hold does not raise in it.
+        if not number or not low <= value <= high or (above and value == low):
+            bound = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+            raise InvalidRequestError(f"{name} is {value!r}; it must be a number {bound}", name)
+
+    def _check_integer(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidRequestError(
+                f"{name} is {value!r}; it must be an integer from {low} to {high}", name
+            )
+
+    def _check_stops(self) -> None:
+        if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
+            raise InvalidRequestError(
+                f"stop is {self.stop!r}; it must be a list of non-empty strings", "stop"
+            )
+        if len(self.stop) > MAX_STOPS:
+            raise InvalidRequestError(
+                f"stop has {len(self.stop)} strings; at most {MAX_STOPS} are allowed", "stop"
+            )
+        ids = self.stop_token_ids
+        if not isinstance(ids, tuple) or not all(type(i) is int and i >= 0 for i in ids):
+            raise InvalidRequestError(
+                f"stop_token_ids is {ids!r}; it must be a list of token ids", "stop_token_ids"
+            )
+
+    def _check_bias(self) -> None:
+        pairs = self.logit_bias
+        if not isinstance(pairs, tuple) or not all(type(p) is tuple and len(p) == 2 for p in pairs):
+            raise InvalidRequestError(
+                f"logit_bias is {pairs!r}; it must be a map of token ids to numbers", "logit_bias"
+            )
+        if len(pairs) > MAX_BIASES:
+            raise InvalidRequestError(
+                f"logit_bias has {len(pairs)} entries; at most {MAX_BIASES} are allowed",
+                "logit_bias",
+            )
+        seen: set[int] = set()
+        for token_id, bias in pairs:
+            if type(token_id) is not int or token_id < 0:
+                raise InvalidRequestError(
+                    f"logit_bias has the key {reprlib.repr(token_id)}; it must be a token id",
+                    "logit_bias",
+                )
+            if token_id in seen:
+                raise InvalidRequestError(
+                    f"logit_bias names token id {token_id} twice; once is allowed", "logit_bias"
+                )
+            seen.add(token_id)
+            # NaN fails the comparison.
+            if type(bias) not in (int, float) or not -100 <= bias <= 100:
+                raise InvalidRequestError(
+                    f"logit_bias of token id {token_id} is {bias!r}; it must be a number from -100 "
+                    "to 100",
+                    "logit_bias",
+                )
+
+
+def _token_id(key: object) -> object:
+    return int(key) if isinstance(key, str) and _DECIMAL.fullmatch(key) else key

@@ -1,0 +1,137 @@
+"""Snapshot: the engine at one moment, as immutable plain data, built at the reader's cadence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.api.block_map import BlockMap, PinView, Sharing
+from engine.api.config import EngineConfig
+from engine.api.knobs import KnobChange, KnobState
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.origin import Origin
+from engine.api.status import ModelCard
+from engine.api.telemetry import Distribution
+from engine.api.waiting import Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Requests that met both latency targets, of those that ended in the last `window` seconds.
+
+    Attributes:
+        share: the share of good requests among those that ended; NaN if none did.
+        rate: good requests a second.
+    """
+
+    window: float
+    ttft_target: float
+    tpot_target: float
+    share: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """One request as the dashboard shows it. Times in seconds; None where not known yet.
+
+    Attributes:
+        ordinal: number in the order of arrival in this engine, as `BlockMap.owners` names it.
+        wait: why it waits; None when it does not.
+        tpot: the mean so far while it runs, the final one afterwards.
+        itl_p99: 99th percentile of the gaps between its own tokens.
+        blocks: how many it holds, reserved and shared ones among them.
+    """
+
+    request_id: str
+    ordinal: int
+    origin: Origin
+    state: RequestState
+    prefilling: bool
+    wait: Wait | None
+    priority: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    max_output_tokens: int
+    blocks: int
+    reserved_blocks: int = 0
+    shared_blocks: int = 0
+    queue: float | None
+    ttft: float | None
+    tpot: float | None
+    itl_p99: float | None
+    preemptions: int
+    finish_reason: FinishReason | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyView:
+    """Distributions over the last `window` seconds, in seconds, of at most 8,192 samples each.
+
+    Attributes:
+        tpot: of the requests that ended, and of the running ones with their means so far.
+        e2e: of the requests that ended.
+    """
+
+    window: float
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    queue: Distribution
+    e2e: Distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Counters since the model was loaded."""
+
+    requests: int = 0
+    finished: int = 0
+    aborted: int = 0
+    failed: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    prefill_tokens: int = 0
+    output_tokens: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    evictions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The engine between two steps.
+
+    Attributes:
+        time: engine clock, seconds.
+        step: number of the last step.
+        requests: the running ones, the head of the queue, then those that ended last. The number of
+            the waiting and of the ended ones is capped.
+        num_waiting: how many requests wait, those beyond the cap included.
+        head_wait: why the first of them waits; None if none does.
+        sharing: which requests share how many blocks, most blocks first; the number is capped.
+        pins: prefixes that are never evicted.
+        stalled: whether requests wait and nothing will move them but a knob or another request;
+            `head_wait` says why.
+    """
+
+    time: float
+    step: int
+    config: EngineConfig
+    model: ModelCard
+    requests: tuple[RequestView, ...]
+    num_running: int
+    num_waiting: int
+    head_wait: Wait | None
+    blocks: BlockMap
+    knobs: tuple[KnobState, ...]
+    knob_history: tuple[KnobChange, ...]
+    latency: LatencyView
+    totals: Totals
+    sharing: tuple[Sharing, ...] = ()
+    pins: tuple[PinView, ...] = ()
+    goodput: Goodput | None = None
+    stalled: bool = False

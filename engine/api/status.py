@@ -1,0 +1,52 @@
+"""Status: where the engine as a whole stands, and the model in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class EnginePhase(StrEnum):
+    """Where the engine as a whole stands."""
+
+    EMPTY = "empty"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """The engine as a whole. It is available at any moment, also before a model is loaded.
+
+    Attributes:
+        model: name of the model that is loaded or being loaded.
+        detail: one sentence on what is being done, or on why it failed.
+        loaded_bytes, total_bytes: exact progress of loading weights.
+        has_crashed: whether a thread of the engine has ended or hangs. Then nothing is served any
+            more, and no other model can be loaded, until the program is started again.
+    """
+
+    phase: EnginePhase
+    model: str = ""
+    detail: str = ""
+    loaded_bytes: int = 0
+    total_bytes: int = 0
+    has_crashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """The loaded model, for people."""
+
+    name: str
+    architecture: str
+    num_params: int
+    dtype: str
+    device: str
+    attention: str
+    max_model_len: int
+    weight_bytes: int
+    kv_bytes_per_token: int

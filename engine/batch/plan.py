@@ -1,0 +1,121 @@
+"""StepPlan: one step of the batch as plain data, and the two calls of a Runner that computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from engine.api.logprobs import TokenLogprobs
+from engine.api.sampling import SamplingParams
+from engine.api.telemetry import PhaseTimes
+
+
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    """A sequence that the runner does not know: just admitted, or again after a preemption.
+
+    Attributes:
+        seq: the request's ordinal, which names it for the runner until it is released.
+        token_ids: prompt and the outputs so far.
+        num_prompt_tokens: how many of `token_ids` are prompt; the rest count for penalties.
+        sampling: how to choose its tokens.
+        seed: the only source of randomness, together with the output position.
+        suppressed: token ids that may not be sampled before `sampling.min_tokens` outputs.
+        block_ids: blocks that it holds already, from the cache; their tokens are computed.
+    """
+
+    seq: int
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    seed: int
+    suppressed: tuple[int, ...]
+    block_ids: tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """One sequence's part of a step: compute tokens [start, start + count).
+
+    It is a tuple because every step makes one for each sequence, and a frozen dataclass takes four
+    times as long to make.
+
+    Attributes:
+        new_blocks: blocks appended to the sequence's table for this step.
+        samples: whether the logits of the row's last token give the sequence's next token.
+        prefill: whether these are prompt (or recomputed) tokens, for counting.
+    """
+
+    seq: int
+    start: int
+    count: int  # type: ignore[assignment]  # nobody misses the method of tuples
+    new_blocks: tuple[int, ...]
+    samples: bool
+    prefill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one step computes. The runner does `released`, then `copies`, then `new`, then `rows`.
+
+    The runner keeps token ids, block tables and sampling state by `seq`, so that a plan costs
+    nothing for each token. A row whose first token is in flight reads it from the step before.
+
+    Attributes:
+        step: the step's number, from 1.
+        rows: what is computed, decodes first.
+        new: sequences that the runner is to learn before it computes the rows.
+        released: sequences that the runner is to forget, because they ended or were preempted. It
+            forgets them even if the step then fails. A sequence that it never learned, because the
+            step that brought it failed, is no error.
+        copies: (source, target) blocks to copy in every layer before the rows are computed.
+        padding: what a padded batch would compute besides, for nothing: prompts filled up to the
+            longest, and members that have ended. These rows belong to no sequence (`seq` is -1) and
+            have no blocks. A runner does not compute them; one that simulates time may charge them.
+    """
+
+    step: int
+    rows: tuple[Row, ...]
+    new: tuple[NewSequence, ...] = ()
+    released: tuple[int, ...] = ()
+    copies: tuple[tuple[int, int], ...] = ()
+    padding: tuple[Row, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.count for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave.
+
+    Attributes:
+        token_ids: the token for each row that samples, in row order. It is -1 where the logits were
+            not finite, which ends that request alone.
+        times: where the time went.
+        logprobs: one for each of `token_ids`, None where the row asks for none or has no token;
+            empty when no row asks.
+    """
+
+    token_ids: tuple[int, ...]
+    times: PhaseTimes = PhaseTimes()
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
+
+
+class Runner(Protocol):
+    """Computes plans in the order they are submitted.
+
+    `depth` plans may be submitted before the first result is asked for. A runner of depth 1
+    computes in lockstep; with depth 2 planning overlaps with computing.
+    """
+
+    @property
+    def depth(self) -> int: ...
+
+    def submit(self, plan: StepPlan) -> object:
+        """Start a step; returns the handle that `result` takes."""
+        ...
+
+    def result(self, handle: object) -> StepResult:
+        """Wait for a step. Raises what the device raised; the step's sequences are then lost."""
+        ...

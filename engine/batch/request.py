@@ -1,0 +1,117 @@
+"""Request: one sequence's way through the engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason, RequestState, RequestTimings
+from engine.api.origin import Origin
+from engine.api.sampling import SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence, owned by the engine thread.
+
+    One rule schedules it (vLLM V1): `num_computed_tokens` chases `num_tokens`. Progress counts when
+    it is planned: a planned row that will sample adds a placeholder to `num_in_flight`, and
+    `num_tokens` counts it, so that the next step can be planned before this one's token is known.
+
+    Attributes:
+        ordinal: number in the order of arrival; of two equals in the queue, the smaller goes first.
+        max_output_tokens: `sampling.max_tokens`, or as many as model length and pool leave.
+        fork_of: a live request whose computed tokens this one starts from, as far as both agree.
+        num_prompt_tokens: how many `prompt_token_ids` there are.
+        num_tokens: known tokens and placeholders for those in flight. This and `num_prompt_tokens`
+            are kept as numbers because every step reads them for every sequence.
+        num_committed_tokens: how many of `num_computed_tokens` are of steps that have ended.
+        block_table: pool blocks that hold this sequence, in token order.
+        reserved_blocks: blocks set aside for tokens to come, the next one last.
+        block_hashes: chained hashes of the full blocks known so far (`engine.cache.prefix`).
+        num_published: how many leading blocks of the table are in the prefix index, or equal to a
+            block that is.
+        num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
+        num_preemptions: how often it lost its blocks, to be recomputed.
+        token_gaps: seconds between one token and the next, for its last 513 tokens.
+    """
+
+    request_id: str
+    ordinal: int
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    seed: int
+    eos_token_ids: frozenset[int]
+    max_output_tokens: int
+    timings: RequestTimings
+    origin: Origin = field(default_factory=Origin)
+    priority: int = 0
+    deadline: float | None = None
+    fork_of: Request | None = None
+
+    state: RequestState = RequestState.WAITING
+    output_token_ids: list[int] = field(default_factory=list)
+    num_prompt_tokens: int = field(init=False)
+    num_tokens: int = field(init=False)
+    num_computed_tokens: int = 0
+    num_committed_tokens: int = 0
+    num_in_flight: int = 0
+    block_table: list[int] = field(default_factory=list)
+    reserved_blocks: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_published: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    token_gaps: deque[float] = field(default_factory=lambda: deque(maxlen=512))
+    finish_reason: FinishReason | None = None
+    error: ErrorInfo | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = self.num_tokens = len(self.prompt_token_ids)
+
+    @property
+    def num_known_tokens(self) -> int:
+        """Tokens whose ids are known: prompt and committed output."""
+        return self.num_tokens - self.num_in_flight
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of the sequence: prompt and `max_output_tokens`."""
+        return self.num_prompt_tokens + self.max_output_tokens
+
+    @property
+    def gap(self) -> int:
+        """Tokens still to compute: 1 while decoding, more in prefill and after a preemption."""
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether tokens before the newest one are still to compute."""
+        return self.gap > 1 or self.num_tokens == self.num_prompt_tokens
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether another step may be planned for it: never past `max_output_tokens` in all."""
+        return self.num_computed_tokens < self.num_tokens < self.max_tokens
+
+    def token_ids(self, start: int, stop: int) -> list[int]:
+        """Known token ids at positions [start, stop)."""
+        n = len(self.prompt_token_ids)
+        if stop <= n:
+            return self.prompt_token_ids[start:stop]
+        if start >= n:
+            return self.output_token_ids[start - n : stop - n]
+        return self.prompt_token_ids[start:] + self.output_token_ids[: stop - n]
+
+    def ends_at(self, token_id: int) -> FinishReason | None:
+        """Why the output ends with this token, which was just appended; None if it goes on."""
+        n = len(self.output_token_ids)
+        if n >= self.sampling.min_tokens:
+            if token_id in self.sampling.stop_token_ids:
+                return FinishReason.STOP
+            if not self.sampling.ignore_eos and token_id in self.eos_token_ids:
+                return FinishReason.STOP
+        if n >= self.max_output_tokens:
+            return FinishReason.LENGTH
+        return None

@@ -1,0 +1,89 @@
+"""What can be served at all. The rest is refused at submit: it would block the queue for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.api.config import EngineConfig
+from engine.api.errors import InvalidRequestError
+from engine.api.sampling import SamplingParams
+
+MAX_DEADLINE = 365 * 24 * 3600
+MAX_PRIORITY = 1_000_000
+
+
+def check_priority(priority: int) -> None:
+    """Check the priority of a request.
+
+    Raises:
+        InvalidRequestError: it is no integer within bounds.
+    """
+    integer = isinstance(priority, int) and not isinstance(priority, bool)
+    if not integer or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"priority is {priority!r}; it must be an integer from {-MAX_PRIORITY} to "
+            f"{MAX_PRIORITY}",
+            "priority",
+        )
+
+
+def check_deadline(deadline: float | None) -> None:
+    """Check the deadline of a request: when it must have left the queue, seconds after its arrival.
+
+    Raises:
+        InvalidRequestError: it is no number above 0, or more than a year.
+    """
+    if deadline is None:
+        return
+    number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
+    if not number or not 0 < deadline <= MAX_DEADLINE:
+        raise InvalidRequestError(
+            f"deadline is {deadline!r}; it must be a number of seconds above 0 and at most "
+            f"{MAX_DEADLINE}",
+            "deadline",
+        )
+
+
+def check_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str = "prompt") -> None:
+    """Check token ids of a prompt, or of another field, against the rows of the model's embedding.
+
+    A tokenizer may know more tokens than its model. Looking up a token without a row is an error,
+    which ends the step on a CPU and the use of the whole device on a GPU.
+
+    Raises:
+        InvalidRequestError: the model has no row for an id.
+    """
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"{param} has token id {token_id}; the model's are 0 to {vocab_size - 1}", param
+            )
+
+
+def max_output_tokens(
+    config: EngineConfig, num_prompt_tokens: int, sampling: SamplingParams
+) -> int:
+    """Most output tokens of a request: as many as it asks for, else all that fit.
+
+    Raises:
+        InvalidRequestError: prompt and output do not fit in the model length or the whole pool.
+    """
+    if num_prompt_tokens == 0:
+        raise InvalidRequestError("the prompt is empty; at least 1 token is needed", "prompt")
+    limit = min(config.max_model_len, config.num_slots)
+    bounds = f"context {config.max_model_len}, pool {config.num_slots} tokens"
+    room = limit - num_prompt_tokens
+    if room < 1:
+        raise InvalidRequestError(
+            f"the prompt has {num_prompt_tokens} tokens; at most {limit - 1} are allowed, "
+            f"leaving 1 for the answer ({bounds})",
+            "prompt",
+        )
+    for name, value in (("max_tokens", sampling.max_tokens), ("min_tokens", sampling.min_tokens)):
+        if value is not None and value > room:
+            raise InvalidRequestError(
+                f"{name} is {value}; with a prompt of {num_prompt_tokens} tokens at most {room} "
+                f"are allowed ({bounds})",
+                name,
+            )
+    return room if sampling.max_tokens is None else sampling.max_tokens

@@ -1,0 +1,350 @@
+"""EngineCore: plan, run, commit. One thread, no locks, deterministic given clock and seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from engine.api.client import Submission
+from engine.api.config import EngineConfig
+from engine.api.errors import (
+    ErrorInfo,
+)
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.sampling import SamplingParams
+from engine.api.snapshot import Snapshot
+from engine.api.status import ModelCard
+from engine.api.telemetry import PhaseTimes, Ring, StepRecord
+from engine.api.waiting import Wait
+from engine.batch.output import StopFound, TokenOutput
+from engine.batch.plan import Row, Runner, StepResult
+from engine.batch.request import Request
+from engine.batch.shape import ModelShape
+from engine.cache.manager import KVCache
+from engine.core.flight import Flight
+from engine.core.ledger import KnobLedger
+from engine.core.observer import Observer
+from engine.core.pins import Pins
+from engine.core.roster import Roster
+from engine.scheduling.planned import Planned
+from engine.scheduling.policies import DEFAULT, policy_names
+from engine.scheduling.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """A continuous-batching engine over one runner.
+
+    Everything happens in `step`: requests, aborts and knobs that came since the last step take
+    effect at its start. Nothing here sleeps, and the only time is that of `clock`.
+
+    Args:
+        key: a name of model and dtype for the prefix cache.
+        eos_token_ids: the model's end-of-sequence tokens.
+        clock: monotonic seconds.
+
+    Attributes:
+        pins: prefixes that are never evicted.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        runner: Runner,
+        shape: ModelShape,
+        card: ModelCard,
+        key: str,
+        eos_token_ids: frozenset[int],
+        knobs: Knobs,
+        clock: Callable[[], float],
+    ) -> None:
+        self.config = config
+        self.ledger = KnobLedger(knobs, config, policy_names())
+        self._runner = runner
+        self._shape = shape
+        self._clock = clock
+        cache = KVCache(config, key)
+        self.pins = Pins(cache)
+        self._scheduler = Scheduler(cache, knobs)
+        self._observer = Observer(card, config)
+        self._roster = Roster(
+            config,
+            shape.vocab_size,
+            eos_token_ids,
+            self._scheduler,
+            self._observer,
+            self.ledger,
+            clock,
+        )
+        self._in_flight: deque[Flight] = deque()
+        self._idle = True
+
+    @property
+    def records(self) -> Ring[StepRecord]:
+        """Records of the last steps; any thread may read them."""
+        return self._observer.records
+
+    @property
+    def num_unfinished(self) -> int:
+        return len(self._roster.live)
+
+    @property
+    def idle(self) -> bool:
+        """Whether `step` has nothing to do until a request, an abort, a knob or `next_wake`."""
+        return self._idle and not self._roster.has_outputs
+
+    @property
+    def head_wait(self) -> Wait | None:
+        """Why the head of the queue waits, as of the last plan."""
+        return self._scheduler.head_wait
+
+    @property
+    def next_wake(self) -> float | None:
+        """Clock time at which an idle core wants a step again: a deadline passes then, or the
+        policy asked for it. None if there is no such time.
+        """
+        deadline, wake_at = self._roster.next_deadline, self._scheduler.wake_at
+        if deadline is None or wake_at is None:
+            return wake_at if deadline is None else deadline
+        return min(deadline, wake_at)
+
+    def submit(
+        self,
+        submission: Submission,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        arrival: float | None = None,
+    ) -> None:
+        """Queue a request. A refusal comes out of the next `step` as the request's end.
+
+        Args:
+            submission: who asks, and how urgently. Its prompt and its sampling are not read here:
+                `token_ids` and `sampling` are what was made of them.
+            arrival: engine clock when it arrived, seconds; None means now.
+        """
+        self._idle = False
+        self._roster.submit(submission, token_ids, sampling, arrival)
+
+    def abort(self, request_id: str) -> None:
+        """End a request with reason `abort`; an unknown or ended one is ignored."""
+        request = self._roster.live.get(request_id)
+        if request is not None:
+            self._roster.end(request, FinishReason.ABORT)
+            self._idle = False
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Change a request's priority; an unknown or ended one is ignored.
+
+        Args:
+            priority: the caller has checked it with `check_priority` (`engine.core.admission`).
+        """
+        request = self._roster.live.get(request_id)
+        if request is not None:
+            self._scheduler.set_priority(request, priority)
+            self._idle = False  # Another request may be the head of the queue now, and fit.
+
+    def abort_all(self) -> None:
+        """End every request with reason `abort`."""
+        for request_id in list(self._roster.live):
+            self.abort(request_id)
+
+    def stop(self, found: StopFound) -> None:
+        """End a request whose text met a stop string; tokens after it are dropped."""
+        request = self._roster.live.get(found.request_id)
+        if request is not None:
+            del request.output_token_ids[found.num_output_tokens :]
+            self._roster.end(request, FinishReason.STOP)
+            self._idle = False
+
+    def change_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
+        """Change knobs from the next step on; any thread may call this.
+
+        Returns:
+            all knobs as they are requested now.
+
+        Raises:
+            InvalidConfigError: nothing was changed.
+        """
+        return self.ledger.change(changes, who, self._clock(), self._scheduler.step)
+
+    def undo_knobs(self, who: str) -> Knobs:
+        """Take back the last change of knobs; any thread may call this."""
+        return self.ledger.undo(who, self._clock(), self._scheduler.step)
+
+    def step(self) -> list[TokenOutput]:
+        """Plan and submit as many steps as the runner takes at once, then commit the oldest.
+
+        Returns new tokens and ends; the ends of refused and aborted requests are among them.
+        """
+        self._roster.expire()
+        planned = False
+        while len(self._in_flight) < self._runner.depth and self._plan():
+            planned = True
+        # A commit may free a slot or blocks, and so let the next step be planned.
+        self._idle = not planned and not self._in_flight
+        if self._in_flight:
+            self._commit()
+        return self._roster.take_outputs()
+
+    def snapshot(self) -> Snapshot:
+        pins = self.pins.views(prefix_caching=self.ledger.knobs.prefix_caching)
+        snapshot = self._observer.snapshot(self._scheduler, self.ledger, pins, self._clock())
+        stalled = bool(self._roster.live) and self.idle and self.next_wake is None
+        return replace(snapshot, stalled=stalled)
+
+    def check(self) -> None:
+        """Verify the cache's books; for tests and soaks.
+
+        Raises:
+            AssertionError: they do not balance.
+        """
+        self._scheduler.check()
+
+    def _plan(self) -> bool:
+        """Plan and submit one step; False when there was nothing to do."""
+        start = self._clock()
+        knobs = self.ledger.knobs
+        planned = self._scheduler.plan(knobs, start)
+        failure = self._scheduler.take_failure()
+        replaced = bool(failure) and knobs.policy != DEFAULT
+        if replaced:
+            # The ledger records what the policy raised, and undo brings the policy back.
+            self.change_knobs({"policy": DEFAULT}, f"{knobs.policy}: {failure}")
+        stranded = self._scheduler.take_stranded()
+        self._roster.end_stranded(stranded)
+        if planned is None:
+            return bool(stranded) or replaced
+        now = self._clock()
+        for request in planned.admitted:
+            if request.timings.first_scheduled is None:
+                self._observer.scheduled(request, now)
+        flight = Flight(
+            planned,
+            start,
+            now - start,
+            knobs,
+            len(self._scheduler.running),
+            len(self._scheduler.waiting),
+            self._scheduler.head_wait,
+        )
+        try:
+            flight.handle = self._runner.submit(planned.plan)
+        except Exception as error:
+            while self._in_flight:  # The steps before this one are sound.
+                self._commit()
+            self._step_failed(flight, error)
+        else:
+            self._in_flight.append(flight)
+        return True
+
+    def _commit(self) -> None:
+        """Wait for the oldest step and take its tokens in."""
+        flight = self._in_flight.popleft()
+        planned = flight.planned
+        try:
+            result = self._runner.result(flight.handle)
+        except Exception as error:
+            self._step_failed(flight, error)
+            return
+        now = self._clock()
+        ends, num_outputs = self._take_tokens(planned, result, now)
+        self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
+        for request, reason, last in ends:
+            self._roster.end(request, reason, last=last)
+        self._record(flight, planned.plan.rows, result.times, num_outputs, now)
+
+    def _take_tokens(
+        self, planned: Planned, result: StepResult, now: float
+    ) -> tuple[list[tuple[Request, FinishReason, TokenOutput]], int]:
+        """Append the sampled tokens; returns the requests that end with them, and how many tokens
+        were taken. A request that ended while the step ran takes none.
+        """
+        ends: list[tuple[Request, FinishReason, TokenOutput]] = []
+        num_outputs = 0
+        sampling = (
+            request
+            for request, row in zip(planned.requests, planned.plan.rows, strict=True)
+            if row.samples
+        )
+        logprobs = result.logprobs or (None,) * len(result.token_ids)
+        for request, token_id, found in zip(sampling, result.token_ids, logprobs, strict=True):
+            request.num_in_flight -= 1
+            if request.finish_reason is not None:
+                continue
+            if token_id < 0:
+                info = ErrorInfo("engine_error", "the model gave logits that are not finite")
+                # It ends at once, so that this step's blocks are not published with NaN in them.
+                self._roster.end(request, FinishReason.ERROR, info)
+                continue
+            request.output_token_ids.append(token_id)
+            num_outputs += 1
+            self._observer.emitted(request, now)
+            output = TokenOutput(
+                request.request_id, (token_id,), logprobs=() if found is None else (found,)
+            )
+            reason = request.ends_at(token_id)
+            if reason is None:
+                self._roster.tell(output)
+            else:
+                ends.append((request, reason, output))
+        return ends, num_outputs
+
+    def _step_failed(self, failed: Flight, error: Exception) -> None:
+        """Take in that a step raised. Its prompts are the likely cause, because they make one step
+        larger than the last: they end with the error, and decodes are recomputed. Without prompts
+        all its requests end, so that each failure ends one and a broken device cannot loop.
+        """
+        planned = failed.planned
+        log.error("step %d failed", planned.plan.step, exc_info=error)
+        voided = [failed]
+        while self._in_flight:  # Later steps were computed from results that this one did not give.
+            later = self._in_flight.popleft()
+            with contextlib.suppress(Exception):
+                self._runner.result(later.handle)
+            voided.append(later)
+        for flight in voided:
+            self._scheduler.take_back(flight.planned)
+        both = zip(planned.requests, planned.plan.rows, strict=True)
+        rows = [(request, row) for request, row in both if request.finish_reason is None]
+        blamed = [request for request, row in rows if row.prefill] or [r for r, _row in rows]
+        touched = dict.fromkeys(request for flight in voided for request in flight.planned.requests)
+        self._scheduler.preempt(
+            [r for r in touched if r.state is RequestState.RUNNING and r not in blamed],
+            self.ledger.knobs,
+        )
+        cause = f"{type(error).__name__}: {error}"
+        info = ErrorInfo("engine_error", f"the step that computed this request failed: {cause}")
+        for request in blamed:
+            self._roster.end(request, FinishReason.ERROR, info)
+        for flight in voided:
+            self._record(flight, (), PhaseTimes(), 0, self._clock(), cause)
+
+    def _record(
+        self,
+        flight: Flight,
+        rows: Sequence[Row],
+        times: PhaseTimes,
+        num_outputs: int,
+        result_at: float,
+        error: str = "",
+    ) -> None:
+        """Write the step's record; `rows` are those that were computed."""
+        record = flight.record(
+            rows,
+            times,
+            self._shape.cost(rows),
+            self._scheduler.cache.pool,
+            num_outputs=num_outputs,
+            finished=self._roster.take_ended(),
+            result_at=result_at,
+            now=self._clock(),
+            error=error,
+        )
+        self._observer.stepped(record)
+        self._scheduler.observe(record)

@@ -1,0 +1,94 @@
+"""Flight: a step from its planning to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.api.knobs import Knobs
+from engine.api.telemetry import PhaseTimes, StepCost, StepRecord
+from engine.api.waiting import Wait
+from engine.batch.plan import Row
+from engine.cache.pool import BlockPool
+from engine.scheduling.planned import Planned
+
+
+@dataclass(slots=True)
+class Flight:
+    """A planned step, and what its record needs to know from before it ran.
+
+    Attributes:
+        start: engine clock when its planning began, seconds.
+        plan_time: seconds that the planning took.
+        knobs: the knobs that it was planned under.
+        running, waiting: how many requests ran and waited after the planning.
+        head_wait: why the head of the queue waited after the planning.
+        handle: what the runner gave, to ask for the result with.
+    """
+
+    planned: Planned
+    start: float
+    plan_time: float
+    knobs: Knobs
+    running: int
+    waiting: int
+    head_wait: Wait | None
+    handle: object = None
+
+    def record(
+        self,
+        rows: Sequence[Row],
+        times: PhaseTimes,
+        cost: StepCost,
+        pool: BlockPool,
+        *,
+        num_outputs: int,
+        finished: tuple[str, ...],
+        result_at: float,
+        now: float,
+        error: str,
+    ) -> StepRecord:
+        """What the step did, and what happened in the pool since the record before.
+
+        Args:
+            rows: the rows that were computed; none if the step failed.
+            cost: the cost of these rows.
+            num_outputs: tokens that requests got.
+            finished: requests that ended since the record before.
+            result_at: engine clock when the runner had given its result, seconds.
+        """
+        planned = self.planned
+        prefill = [row.count for row in rows if row.prefill]
+        return StepRecord(
+            step=planned.plan.step,
+            start=self.start,
+            end=now,
+            plan=self.plan_time,
+            commit=now - result_at,
+            times=times,
+            prefill_tokens=sum(prefill),
+            decode_tokens=sum(row.count for row in rows) - sum(prefill),
+            padding_tokens=sum(row.count for row in planned.plan.padding if row.prefill),
+            bubble_tokens=sum(row.count for row in planned.plan.padding if not row.prefill),
+            prefill_rows=len(prefill),
+            decode_rows=len(rows) - len(prefill),
+            output_tokens=num_outputs,
+            budget=planned.budget,
+            policy=self.knobs.policy,
+            cost=cost,
+            running=self.running,
+            waiting=self.waiting,
+            head_wait=self.head_wait,
+            preempted=tuple(request.request_id for request in planned.preempted),
+            admitted=tuple(request.request_id for request in planned.admitted),
+            finished=finished,
+            prefix_queried_tokens=planned.prefix_queried_tokens,
+            prefix_hit_tokens=planned.prefix_hit_tokens,
+            blocks=pool.take_events(),
+            free_blocks=pool.num_free,
+            cached_blocks=pool.num_cached,
+            used_blocks=pool.num_used,
+            given_slots=planned.given_slots,
+            unused_slots=planned.unused_slots,
+            error=error,
+        )

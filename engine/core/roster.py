@@ -1,0 +1,204 @@
+"""Roster: the requests of a core that have not ended, how they come and the one way they end."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from engine.api.client import Submission
+from engine.api.config import EngineConfig
+from engine.api.errors import (
+    DeadlineError,
+    EngineError,
+    ErrorInfo,
+    InvalidRequestError,
+    OverloadedError,
+)
+from engine.api.lifecycle import FinishReason, RequestTimings, Timings
+from engine.api.sampling import SamplingParams
+from engine.api.stream import Usage
+from engine.batch.output import End, TokenOutput
+from engine.batch.request import Request
+from engine.core.admission import (
+    check_deadline,
+    check_priority,
+    check_vocabulary,
+    max_output_tokens,
+)
+from engine.core.deadlines import Deadlines
+from engine.core.ledger import KnobLedger
+from engine.core.observer import Observer
+from engine.scheduling.scheduler import Scheduler
+
+
+class Roster:
+    """Requests from their arrival to their end, and what their owners are to be told.
+
+    Args:
+        vocab_size: rows of the model's embedding.
+        clock: monotonic seconds.
+
+    Attributes:
+        live: requests that have not ended, by id.
+        arrivals: how many requests have come; refused ones do not count.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        scheduler: Scheduler,
+        observer: Observer,
+        ledger: KnobLedger,
+        clock: Callable[[], float],
+    ) -> None:
+        self.live: dict[str, Request] = {}
+        self.arrivals = 0
+        self._config = config
+        self._vocab_size = vocab_size
+        self._eos = eos_token_ids
+        self._scheduler = scheduler
+        self._observer = observer
+        self._ledger = ledger
+        self._clock = clock
+        self._deadlines = Deadlines()
+        self._outputs: list[TokenOutput] = []
+        self._ended: list[str] = []
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether any owner is to be told something."""
+        return bool(self._outputs)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Clock time at which the next deadline passes, if any."""
+        return self._deadlines.next
+
+    def submit(
+        self,
+        submission: Submission,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        arrival: float | None,
+    ) -> None:
+        """Queue a request, or tell its owner why it is refused."""
+        now = self._clock()
+        arrival = now if arrival is None else arrival
+        try:
+            request = self._request(submission, token_ids, sampling, arrival)
+        except EngineError as error:
+            self._observer.refused()
+            usage = Usage(len(token_ids), 0, 0)
+            timings = Timings.of(RequestTimings(arrival, finished=now), 0)
+            end = End(FinishReason.ERROR, usage, timings, (), error.info())
+            self.tell(TokenOutput(submission.request_id, (), end))
+            return
+        self.arrivals = request.ordinal
+        self.live[request.request_id] = request
+        self._scheduler.add(request)
+        if request.deadline is not None:
+            self._deadlines.watch(request, len(self.live))
+        self._observer.arrived(request)
+
+    def _request(
+        self,
+        submission: Submission,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        arrival: float,
+    ) -> Request:
+        """The request that a submission asks for.
+
+        Raises:
+            InvalidRequestError: it can never be served.
+            OverloadedError: too many requests wait.
+        """
+        self._check_room(submission.request_id)
+        check_priority(submission.priority)
+        check_deadline(submission.deadline)
+        check_vocabulary(token_ids, self._vocab_size)
+        biased = [token_id for token_id, _ in sampling.logit_bias]
+        check_vocabulary(biased, self._vocab_size, "logit_bias")
+        deadline, source = submission.deadline, submission.fork_of
+        return Request(
+            request_id=submission.request_id,
+            ordinal=self.arrivals + 1,
+            prompt_token_ids=list(token_ids),
+            sampling=sampling,
+            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+            eos_token_ids=self._eos,
+            max_output_tokens=max_output_tokens(self._config, len(token_ids), sampling),
+            timings=RequestTimings(arrival),
+            origin=submission.origin,
+            priority=submission.priority,
+            deadline=None if deadline is None else arrival + deadline,
+            fork_of=None if source is None else self.live.get(source),
+        )
+
+    def _check_room(self, request_id: str) -> None:
+        if request_id in self.live:
+            raise InvalidRequestError(
+                f"request_id is {request_id!r}; a request with this id has not ended yet",
+                "request_id",
+            )
+        queue_limit = self._ledger.knobs.queue_limit
+        if len(self._scheduler.waiting) >= queue_limit:
+            raise OverloadedError(
+                f"the queue is full, queue_limit is {queue_limit}; try again later", "queue_limit"
+            )
+
+    def expire(self) -> None:
+        """End the requests whose deadline has passed while they waited."""
+        now = self._clock()
+        for request in self._deadlines.take_passed(now):
+            waited = now - request.timings.arrival
+            message = f"the deadline passed after {waited:.3f} s in the queue"
+            self.end(request, FinishReason.ERROR, DeadlineError(message, "deadline").info())
+
+    def end_stranded(self, requests: Sequence[Request]) -> None:
+        """End requests that need a block though nobody else holds one."""
+        for request in requests:
+            message = (
+                f"the KV pool of {self._config.num_blocks} blocks has none left for this request, "
+                f"which holds all {len(request.block_table)} that are in use"
+            )
+            self.end(request, FinishReason.ERROR, ErrorInfo("engine_error", message))
+
+    def end(
+        self,
+        request: Request,
+        reason: FinishReason,
+        error: ErrorInfo | None = None,
+        last: TokenOutput | None = None,
+    ) -> None:
+        """End a request, wherever it stands; no request ends in any other way."""
+        request.error = error
+        self._scheduler.finish(request, reason)
+        self._observer.ended(request, self._ledger.knobs, self._clock())
+        self._ended.append(request.request_id)
+        del self.live[request.request_id]
+        count = len(request.output_token_ids)
+        end = End(
+            reason,
+            Usage(request.num_prompt_tokens, count, request.num_cached_tokens),
+            Timings.of(request.timings, count),
+            tuple(request.prompt_token_ids + request.output_token_ids),
+            error,
+        )
+        self.tell((last or TokenOutput(request.request_id, ()))._replace(end=end))
+
+    def tell(self, output: TokenOutput) -> None:
+        """Have the request's owner told something, once the step is done."""
+        self._outputs.append(output)
+
+    def take_outputs(self) -> list[TokenOutput]:
+        """What owners are to be told since the last call."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def take_ended(self) -> tuple[str, ...]:
+        """Requests that ended since the last call."""
+        ended, self._ended = tuple(self._ended), []
+        return ended

@@ -1,0 +1,105 @@
+"""drive: put traffic through a core, in real or in virtual time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.api.client import Submission
+from engine.api.waiting import in_words
+from engine.core.core import EngineCore
+from engine.driving.traffic import Outcome, Task, Traffic, Watcher
+
+
+class Clock(Protocol):
+    """Monotonic seconds, and the only way to let them pass."""
+
+    def __call__(self) -> float: ...
+
+    def sleep_until(self, moment: float) -> None:
+        """Return at `moment` or later; at once if it is past."""
+        ...
+
+
+class WallClock:
+    """Real time."""
+
+    def __call__(self) -> float:
+        return time.perf_counter()
+
+    def sleep_until(self, moment: float) -> None:
+        time.sleep(max(0.0, moment - time.perf_counter()))
+
+
+class StalledError(Exception):
+    """Requests wait and nothing will ever move them: all is paused, or a policy holds them."""
+
+
+@dataclass(slots=True)
+class _Running:
+    task: Task
+    last_token: float | None = None
+
+
+def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) -> float:
+    """Submit the tasks of the traffic as they arrive and step the core until all have ended.
+
+    The core is stepped on this thread, so that only the engine is measured, without a text thread
+    or a screen. A task arrives when the traffic says so, even if a step was running then.
+
+    Args:
+        clock: the core's own.
+
+    Returns:
+        seconds from the start to the end of the last task.
+
+    Raises:
+        StalledError: requests wait that can never run.
+    """
+    start = clock()
+    running: dict[str, _Running] = {}
+    finished = reached = 0.0
+    while True:
+        # In floats, start + arrival - start may lie before arrival: virtual time would stop there.
+        for task in traffic.due(max(clock() - start, reached)):
+            running[task.request_id] = _Running(task)
+            submission = Submission(
+                request_id=task.request_id, origin=task.origin, priority=task.priority
+            )
+            core.submit(submission, task.prompt_token_ids, task.sampling, start + task.arrival)
+        outputs = core.step()
+        now = clock()
+        for output in outputs:
+            state = running[output.request_id]
+            for _ in output.token_ids:
+                watcher.emitted(now, None if state.last_token is None else now - state.last_token)
+                state.last_token = now
+            end = output.end
+            if end is not None:
+                del running[output.request_id]
+                finished = now - start
+                outcome = Outcome(
+                    state.task,
+                    finished,
+                    end.reason,
+                    end.usage,
+                    end.timings,
+                    end.token_ids,
+                    end.error,
+                )
+                watcher.ended(outcome)
+                traffic.ended(outcome)
+        if not core.idle:
+            continue
+        arrival = traffic.next_arrival
+        moments = [] if arrival is None else [start + arrival]
+        if core.next_wake is not None:
+            moments.append(core.next_wake)
+        if not moments:
+            if running:
+                raise StalledError(f"{len(running)} requests wait: {in_words(core.head_wait)}")
+            return finished
+        clock.sleep_until(min(moments))
+        if arrival is not None and clock() >= start + arrival:
+            reached = arrival

@@ -1,0 +1,189 @@
+"""Folder: what a model folder says beside its weights, each file checked before it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
+
+from engine.api.config import DTYPES
+from engine.api.errors import EngineError, ModelError
+from engine.api.sampling import SamplingParams
+from engine.model.blame import blaming
+from engine.model.checkpoint import CONFIG_FILE, Checkpoint
+from engine.model.files import (
+    CONFIG_BYTES,
+    TEMPLATE_BYTES,
+    TOKENIZER_BYTES,
+    check_file,
+    read_file,
+    read_json,
+)
+from engine.model.registry import ModelEntry
+from engine.model.sizes import check_sizes
+from engine.text.vocabulary import Vocabulary
+
+_GENERATION_FILE = "generation_config.json"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
+_TEMPLATE_FOLDER = "additional_chat_templates"
+
+# What transformers may open of a folder, by the names that its tokenizers look for.
+_OPENED = re.compile(r".*\.(json|jinja|txt|model|tiktoken|bpe|tokenizer)(\..*)?", re.DOTALL)
+
+
+def check_folder(folder: Path) -> None:
+    """Check all files of a folder that transformers may open.
+
+    Raises:
+        ModelError: one is no regular file, or larger than its kind may be.
+    """
+    templates = folder / _TEMPLATE_FOLDER
+    try:
+        paths = [folder / name for name in os.listdir(folder)]
+        if templates.is_dir():
+            paths += [templates / name for name in os.listdir(templates)]
+        # A link to nothing is no file to transformers, and neither is a directory.
+        opened = [
+            path
+            for path in sorted(paths)
+            if _OPENED.fullmatch(path.name) and path.exists() and not path.is_dir()
+        ]
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error.strerror}") from None
+    for path in opened:
+        check_file(path, _most_bytes(path.name))
+
+
+def _most_bytes(name: str) -> int:
+    if name in (CONFIG_FILE, _GENERATION_FILE):
+        return CONFIG_BYTES
+    return TEMPLATE_BYTES if name.endswith(".jinja") else TOKENIZER_BYTES
+
+
+def read_stated(folder: Path) -> dict[str, Any]:
+    """The configuration as it stands in its file, of a kind and type that are known.
+
+    Raises:
+        ModelError: it is missing or broken, or names another kind of model or of numbers.
+    """
+    path = folder / CONFIG_FILE
+    stated = read_json(path, CONFIG_BYTES)
+    if stated is None:
+        raise ModelError(f"{path} is missing")
+    kind = stated.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise ModelError(
+            f"{path} has model_type {kind!r}, which transformers {transformers.__version__} does "
+            "not know"
+        )
+    dtype = stated.get("dtype", stated.get("torch_dtype"))
+    if dtype is not None and dtype not in DTYPES:
+        raise ModelError(f"{path} has dtype {dtype!r}; allowed are {', '.join(DTYPES)}")
+    return stated
+
+
+def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) -> PreTrainedConfig:
+    """The configuration as transformers understands it.
+
+    Args:
+        stated: as `read_stated` gives it.
+        checkpoint: of the same folder, which bounds the sizes in it.
+
+    Raises:
+        ModelError: transformers refuses it, or a size in it cannot be that of the weights.
+    """
+    path = folder / CONFIG_FILE
+    check_folder(folder)
+    check_sizes(stated, checkpoint, path)
+    with blaming(f"{path} is not valid"):
+        # A checkpoint's own code is never run.
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    return config
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder that `read_config` has checked.
+
+    Raises:
+        ModelError: there is none, or transformers refuses it.
+    """
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}")
+    with blaming(f"the tokenizer in {folder} is broken"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def read_vocabulary(folder: Path, tokenizer: Any) -> Vocabulary:
+    """The decoding side of a tokenizer.
+
+    Raises:
+        ModelError: the tokenizer raises what it may not.
+    """
+    with blaming(f"the tokenizer in {folder} is broken"):
+        return Vocabulary(tokenizer)
+
+
+def read_generation(folder: Path) -> dict[str, Any]:
+    """How the checkpoint is to be sampled; empty where it does not say."""
+    return read_json(folder / _GENERATION_FILE, CONFIG_BYTES) or {}
+
+
+def max_positions(config: PreTrainedConfig, folder: Path) -> int:
+    """Longest sequence that a model can represent."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int):
+        raise ModelError(f"{folder / CONFIG_FILE} does not say max_position_embeddings")
+    return positions
+
+
+def default_sampling(entry: ModelEntry, generation: dict[str, Any], folder: Path) -> SamplingParams:
+    """What the registry recommends, else the checkpoint, else plain sampling."""
+    if entry.sampling:
+        return SamplingParams().override(entry.sampling)
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    stated = {name: generation[name] for name in names if generation.get(name) is not None}
+    if generation.get("do_sample") is False:
+        stated = {"temperature": 0.0} | {
+            name: value for name, value in stated.items() if name == "repetition_penalty"
+        }
+    try:
+        return SamplingParams().override(stated)
+    except EngineError as error:
+        raise ModelError(f"{folder / _GENERATION_FILE}: {error.message}") from None
+
+
+def eos_token_ids(
+    folder: Path, generation: dict[str, Any], config: PreTrainedConfig, tokenizer: Any
+) -> frozenset[int]:
+    """All that any of them takes for an end: many checkpoints name the chat's end in one place."""
+    found: set[int] = set()
+    for where, stated in (
+        (folder / _GENERATION_FILE, generation.get("eos_token_id")),
+        (folder / CONFIG_FILE, config.eos_token_id),
+        (f"the tokenizer in {folder}", tokenizer.eos_token_id),
+    ):
+        ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
+        if not all(type(one) is int for one in ids):
+            raise ModelError(
+                f"{where} has eos_token_id {reprlib.repr(stated)}; it must be a token's number, or "
+                "a list of them"
+            )
+        found.update(ids)
+    return frozenset(found)
+
+
+def model_key(name: str, fingerprint: str, folder: Path, dtype: str) -> str:
+    """Equal for equal weights, tokenizer and type; weights count by their headers and sizes."""
+    digest = hashlib.sha256(f"{name}\n{fingerprint}\n{dtype}\n".encode())
+    for file in _TOKENIZER_FILES:
+        if (folder / file).is_file():
+            digest.update(read_file(folder / file, TOKENIZER_BYTES))
+    return f"{name}-{dtype}-{digest.hexdigest()[:16]}"

@@ -1,0 +1,158 @@
+"""Sizes: whether those that a configuration states can be those of the weights beside it.
+
+They are checked before anything is built from them: on the meta device a matrix of any size costs
+nothing, but a layer takes a millisecond and 50 kB, so that a wrong number of them never ends.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.api.errors import ModelError
+from engine.model.checkpoint import Checkpoint
+
+# Of the default configurations of transformers 5.23's language models, the deepest (hrm_text) has
+# 128 layers, that of the most experts (doge, whose experts are rows of a table) 16,384, that of the
+# longest context (deepseek_v4) 2^20 positions, and the widest inner layer (iquestcoder) 27,648.
+_MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 14
+_MOST_POSITIONS = 1 << 27
+# A layer may lack what this sizes: a mixture states the size of dense layers that it does not have.
+_MOST_INNER = 1 << 24
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """What the headers of the weights tell about sizes.
+
+    Attributes:
+        layers: different first numbers in the tensors' names.
+        side: longest side of a tensor that holds anything.
+    """
+
+    layers: int
+    side: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What values of some keys, as transformers' configurations name them, are allowed.
+
+    Attributes:
+        most: the largest.
+        why: where that comes from, as a clause.
+    """
+
+    keys: tuple[str, ...]
+    least: int
+    most: Callable[[_Weights], int]
+    why: str
+
+
+_RULES = (
+    _Rule(
+        ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+        1,
+        lambda weights: min(weights.layers, _MOST_LAYERS),
+        f"the layers that the weights' names tell apart, and {_MOST_LAYERS:,} at most",
+    ),
+    _Rule(
+        ("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok"),
+        0,
+        lambda weights: min(weights.side, _MOST_EXPERTS),
+        f"the longest side of a weight, and {_MOST_EXPERTS:,} at most",
+    ),
+    _Rule(
+        (
+            *("vocab_size", "hidden_size", "n_embd", "d_model", "head_dim"),
+            *("num_attention_heads", "n_head", "n_heads", "num_key_value_heads"),
+            "moe_intermediate_size",
+        ),
+        1,
+        lambda weights: weights.side,
+        "the longest side of a weight",
+    ),
+    _Rule(
+        ("intermediate_size", "n_inner"),
+        1,
+        lambda weights: max(weights.side, _MOST_INNER),
+        "more than any model has",
+    ),
+    _Rule(
+        ("max_position_embeddings", "n_positions"),
+        1,
+        lambda weights: _MOST_POSITIONS,
+        "128 times the longest default of transformers",
+    ),
+)
+_RULE_OF = {key: rule for rule in _RULES for key in rule.keys}
+
+
+def check_sizes(stated: dict[str, Any], checkpoint: Checkpoint, path: Path) -> None:
+    """Check the sizes of a configuration, and of those inside it, against the weights.
+
+    Args:
+        stated: the configuration as it stands in the file.
+        path: of the file, for the message.
+
+    Raises:
+        ModelError: one is no whole number, or outside what is allowed.
+    """
+    weights = _Weights(_num_layers(checkpoint), _longest_side(checkpoint))
+    for name, key, value in _sizes(stated):
+        rule = _RULE_OF[key]
+        most = rule.most(weights)
+        if type(value) is not int or not rule.least <= value <= most:
+            raise ModelError(
+                f"{path} is not valid: {name} is {reprlib.repr(value)}; allowed are whole numbers "
+                f"from {rule.least} to {most} ({rule.why})"
+            )
+
+
+def check_elements(num_elements: int, checkpoint: Checkpoint, path: Path) -> None:
+    """Check that a configuration describes no model much larger than the weights.
+
+    What is left of the weights' own faults is found as they are read, by name; transformers fills
+    what is missing with random numbers first, which is memory that nobody planned.
+
+    Args:
+        num_elements: of the parameters and buffers of the model that it describes.
+        path: of the configuration, for the message.
+
+    Raises:
+        ModelError: it has more than twice as many as are stored, and 16 M more.
+    """
+    stored = checkpoint.num_elements
+    if num_elements > 2 * stored + (1 << 24):
+        raise ModelError(
+            f"{path} describes a model of {num_elements:,} numbers; its weights hold {stored:,}"
+        )
+
+
+def _sizes(stated: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Path, key and value of each size that is stated, in nested configurations too."""
+    pending: list[tuple[str, dict[str, Any]]] = [("", stated)]
+    while pending:
+        prefix, config = pending.pop()
+        for key, value in config.items():
+            if isinstance(value, dict):
+                pending.append((f"{prefix}{key}.", value))
+            elif key in _RULE_OF and value is not None:
+                # Some models state one for each layer.
+                for one in value if isinstance(value, list) and value else [value]:
+                    yield f"{prefix}{key}", key, one
+
+
+def _num_layers(checkpoint: Checkpoint) -> int:
+    numbers = {found.group() for t in checkpoint.tensors if (found := _NUMBER.search(t.name))}
+    return len(numbers) or len(checkpoint.tensors)
+
+
+def _longest_side(checkpoint: Checkpoint) -> int:
+    return max((side for t in checkpoint.tensors if t.num_bytes for side in t.shape), default=1)

@@ -1,0 +1,35 @@
+"""Planned: a step's plan with the requests behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.batch.plan import StepPlan
+from engine.batch.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and the requests behind it.
+
+    Attributes:
+        requests: the request of each row.
+        epochs: each request's `num_preemptions` when it was planned. A request that was preempted
+            since then has another block table.
+        admitted: requests that got a slot.
+        preempted: requests that lost their slot since the plan before.
+        prefix_queried_tokens, prefix_hit_tokens: tokens of requests admitted for the first time.
+        budget: tokens that the policy let the step have.
+        given_slots, unused_slots: as `engine.api.telemetry.StepRecord` has them.
+    """
+
+    plan: StepPlan
+    requests: tuple[Request, ...]
+    epochs: tuple[int, ...]
+    admitted: tuple[Request, ...]
+    preempted: tuple[Request, ...]
+    prefix_queried_tokens: int
+    prefix_hit_tokens: int
+    budget: int
+    given_slots: int
+    unused_slots: int

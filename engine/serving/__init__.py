@@ -1,0 +1,1 @@
+"""The engine as a service: the threads around a core, and the models that come and go."""

@@ -1,0 +1,303 @@
+"""EngineHost: the thread that owns an engine; an EngineClient for everyone else."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.errors import EngineError, UnavailableError, cause_of
+from engine.api.knobs import Knobs, change_knobs
+from engine.api.snapshot import Snapshot
+from engine.api.status import EnginePhase, EngineStatus
+from engine.api.stream import RequestStream
+from engine.api.telemetry import StepRecord
+from engine.core.admission import check_priority
+from engine.core.core import EngineCore
+from engine.scheduling.policies import policy_names
+from engine.serving.loading import LoadedModel, ModelLoader
+from engine.serving.translator import Mail, Translator
+
+log = logging.getLogger(__name__)
+
+JOIN_TIMEOUT = 10.0
+# The text of a step takes a millisecond. A tokenizer that decodes for so long never comes back.
+TEXT_SECONDS = 30.0
+# A load that can be broken off is broken off at its next report of progress, well within this time.
+# A load that cannot is left to itself, since the end of the program would have to wait for it: an
+# import of torch takes 4 s.
+LOAD_TIMEOUT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model and the request that it was loaded by. If it is not the model that was wanted,
+    `failure` says what went wrong with that one.
+    """
+
+    model: LoadedModel
+    request: LoadRequest
+    failure: str
+
+
+class EngineHost:
+    """Runs one core on a thread of its own, with a second thread for text.
+
+    Commands reach the engine thread through a mailbox and take effect between two steps; an idle
+    engine blocks on the mailbox and costs nothing. No caller ever waits for a step.
+
+    Args:
+        loader: imported and called on the engine thread, so that torch loads behind the first
+            paint of the screen.
+        clock: monotonic seconds, the one clock of all times.
+    """
+
+    def __init__(self, loader: ModelLoader, clock: Callable[[], float] = time.monotonic) -> None:
+        self._loader = loader
+        self._clock = clock
+        self._mailbox: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
+        self._status = EngineStatus(EnginePhase.EMPTY)
+        self._status_lock = threading.Lock()
+        self._core: EngineCore | None = None
+        self._snapshot: Snapshot | None = None
+        self._snapshot_wanted = False
+        self._wanted: LoadRequest | None = None  # as far as the mailbox was read
+        self._newest: LoadRequest | None = None  # as soon as it was asked for
+        self._load_lock = threading.Lock()
+        self._stopping = False
+        self._text = Translator(clock, self._mailbox.put, self._text_failed)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, submission: Submission, wake: Callable[[], None] | None = None
+    ) -> RequestStream:
+        stream = RequestStream(submission.request_id, wake)
+        self._text.submit(submission, stream)
+        return stream
+
+    def abort(self, request_id: str) -> None:
+        self._text.abort(request_id)
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        check_priority(priority)
+        self._text.set_priority(request_id, priority)
+
+    def status(self) -> EngineStatus:
+        status = self._status
+        if self._text.busy_seconds > TEXT_SECONDS and not status.has_crashed:
+            detail = f"the text thread has been in one call for more than {TEXT_SECONDS:g} s"
+            return EngineStatus(EnginePhase.FAILED, status.model, detail, has_crashed=True)
+        return status
+
+    def snapshot(self) -> Snapshot | None:
+        self._snapshot_wanted = True
+        core = self._core
+        if core is not None and core.idle and core.num_unfinished:
+            self._wake()  # The engine sleeps, while the times of waiting requests grow.
+        return self._snapshot
+
+    def step_records(self, since: int) -> tuple[StepRecord, ...]:
+        core = self._core
+        return core.records.since(since) if core is not None else ()
+
+    def set_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
+        knobs = self._loaded().change_knobs(changes, who)
+        self._wake()
+        return knobs
+
+    def undo_knobs(self, who: str) -> Knobs:
+        knobs = self._loaded().undo_knobs(who)
+        self._wake()
+        return knobs
+
+    def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        self._text.pin(name, messages)
+
+    def unpin(self, name: str) -> None:
+        self._text.unpin(name)
+
+    def load(self, request: LoadRequest) -> None:
+        request = replace(request)  # Identity tells wishes apart, even equal ones.
+        with self._load_lock:
+            self._newest = request
+            # It passes the text thread: what was submitted before still goes to the model before.
+            self._text.hold(request)
+
+    def shutdown(self) -> None:
+        self._stopping = True
+        self._wake()
+        self._thread.join(LOAD_TIMEOUT)
+        if self._status.phase is not EnginePhase.LOADING:
+            self._thread.join(JOIN_TIMEOUT - LOAD_TIMEOUT)
+        self._text.close(UnavailableError("the engine was shut down"))
+
+    def _loaded(self) -> EngineCore:
+        core = self._core
+        if core is None:
+            raise UnavailableError("no model is loaded")
+        return core
+
+    def _wake(self) -> None:
+        self._mailbox.put(None)
+
+    def _run(self) -> None:
+        try:
+            served: LoadRequest | None = None
+            while not self._stopping:
+                if (wanted := self._wanted) is None:
+                    self._read(self._mailbox.get())
+                    continue
+                self._wanted = None
+                try:
+                    loaded = self._load(wanted, served)
+                except _LoadCancelledError:
+                    continue
+                served = loaded.request if loaded is not None else None
+                if loaded is not None:
+                    self._serve(loaded, wanted)
+            self._say(EngineStatus(EnginePhase.STOPPED))
+        except BaseException as error:
+            log.exception("the engine thread ended")
+            failure = UnavailableError(f"the engine failed: {cause_of(error)}")
+            self._say_crashed(failure)
+            self._text.close(failure)
+
+    def _text_failed(self, error: EngineError) -> None:
+        """Stop the host: without text there is nobody to compute for."""
+        self._say_crashed(error)
+        self._stopping = True
+        self._wake()
+
+    def _say(self, status: EngineStatus) -> None:
+        """Make a status known. The status of a crash is never replaced."""
+        with self._status_lock:
+            if not self._status.has_crashed:
+                self._status = status
+
+    def _say_crashed(self, error: EngineError) -> None:
+        model = self._status.model
+        self._say(EngineStatus(EnginePhase.FAILED, model, error.message, has_crashed=True))
+
+    def _load(self, wanted: LoadRequest, served: LoadRequest | None) -> _Loaded | None:
+        """Load a model, or go back to the one before; None if neither can be had."""
+        failure = ""
+        for request in (wanted, served):
+            if request is None:
+                continue
+            try:
+                model = self._call_loader(request, wanted)
+                note = f"{failure}; {model.card.name} is back" if failure else ""
+                return _Loaded(model, request, note)
+            except EngineError as error:
+                attempt = "; nor go back to" if failure else "could not load"
+                failure += f"{attempt} {request.model}: {error.message}"
+                log.error("%s", failure)
+        self._say(EngineStatus(EnginePhase.FAILED, wanted.model, failure))
+        self._text.refuse(UnavailableError(failure), wanted)
+        return None
+
+    def _call_loader(self, request: LoadRequest, wanted: LoadRequest) -> LoadedModel:
+        reporting = threading.Lock()
+        is_over = False
+
+        def progress(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
+            with reporting:  # Any thread of the loader may report, even after the load has ended.
+                if is_over or self._stopping or self._newest is not wanted:
+                    raise _LoadCancelledError
+                self._say(
+                    EngineStatus(
+                        EnginePhase.LOADING, request.model, detail, loaded_bytes, total_bytes
+                    )
+                )
+
+        progress("starting")
+        try:
+            model = self._loader(request, progress)
+            try:
+                knobs = change_knobs(model.knobs, request.knobs, model.config, policy_names())
+            except EngineError:
+                model.close()
+                raise
+            return replace(model, knobs=knobs)
+        except (EngineError, _LoadCancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of tokenizers or safetensors is no Exception
+            log.exception("the loader failed")
+            raise UnavailableError(cause_of(error)) from error
+        finally:
+            with reporting:
+                is_over = True
+
+    def _serve(self, loaded: _Loaded, wanted: LoadRequest) -> None:
+        """Step until another model is wanted and the work is done, or the host stops."""
+        model = loaded.model
+        try:
+            core = EngineCore(
+                config=model.config,
+                runner=model.runner,
+                shape=model.shape,
+                card=model.card,
+                key=model.key,
+                eos_token_ids=model.eos_token_ids,
+                knobs=model.knobs,
+                clock=self._clock,
+            )
+            self._core, self._snapshot = core, core.snapshot()
+            self._say(EngineStatus(EnginePhase.READY, model.card.name, loaded.failure))
+            self._text.serve(model, wanted)
+            while not self._stopping and not (self._wanted and self._drained(core, self._wanted)):
+                self._text.deliver(core.step())
+                if self._snapshot_wanted or core.idle:
+                    self._snapshot_wanted = False
+                    self._snapshot = core.snapshot()
+                self._take_mail(core)
+            core.abort_all()
+            while not core.idle:  # Steps in flight use the model, too.
+                self._text.deliver(core.step())
+        finally:
+            self._core = None
+            self._snapshot = None
+            model.close()
+
+    def _drained(self, core: EngineCore, wanted: LoadRequest) -> bool:
+        """Whether all work is done. If not, lift a pause or a drain, and say what is waited for."""
+        number = core.num_unfinished
+        if not number and core.idle:
+            return True
+        who = "1 request ends" if number == 1 else f"{number} requests end"
+        detail = f"{who} before {wanted.model} is loaded"
+        if self._status.phase is not EnginePhase.DRAINING:
+            log.info("%s", detail)
+        self._say(replace(self._status, phase=EnginePhase.DRAINING, detail=detail))
+        knobs = core.ledger.knobs
+        if knobs.paused or knobs.draining:
+            core.change_knobs({"paused": False, "draining": False}, "model switch")
+        return False
+
+    def _take_mail(self, core: EngineCore) -> None:
+        """Read the mail. With nothing to compute, wait for mail or for the core's next wake."""
+        try:
+            if core.idle and not (self._stopping or self._wanted is not None):
+                wake = core.next_wake
+                timeout = None if wake is None else max(0.0, wake - self._clock())
+                self._read(self._mailbox.get(timeout=timeout))
+            while True:
+                self._read(self._mailbox.get_nowait())
+        except queue.Empty:
+            pass
+
+    def _read(self, mail: Mail | None) -> None:
+        """Act on mail. Commands are for the loaded model; a late abort may find none."""
+        if isinstance(mail, LoadRequest):
+            self._wanted = mail
+        elif mail is not None and self._core is not None:
+            mail(self._core)
+
+
+class _LoadCancelledError(Exception):
+    """The host stops, or another model is wanted: give up loading this one."""

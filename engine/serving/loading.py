@@ -1,0 +1,58 @@
+"""LoadedModel: what a loader hands to the host, and the shape of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.api.client import LoadRequest
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.batch.plan import Runner
+from engine.batch.shape import ModelShape
+from engine.text.codec import ChatCodec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model ready to run, its tensors behind `runner`.
+
+    Attributes:
+        key: names the model, the revision of its weights and the dtype. Prefix hashes start from
+            it, so that two models never share a block, and it marks conversation contexts.
+        sampling: the model's defaults.
+        knobs: the values that the live policy starts with.
+        close: frees device memory; nothing of this object may be used afterwards.
+    """
+
+    key: str
+    card: ModelCard
+    config: EngineConfig
+    shape: ModelShape
+    runner: Runner
+    codec: ChatCodec
+    sampling: SamplingParams
+    knobs: Knobs
+    eos_token_ids: frozenset[int]
+    close: Callable[[], None]
+
+
+class Progress(Protocol):
+    """What a loader calls to tell what it does now, and exact bytes of weights done and in all."""
+
+    def __call__(self, detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None: ...
+
+
+class ModelLoader(Protocol):
+    def __call__(self, request: LoadRequest, progress: Progress) -> LoadedModel:
+        """Load a model.
+
+        Raises:
+            ModelError: the model is unknown, broken, unsupported or too large; the message has the
+                reason and the numbers.
+            InvalidConfigError: an option is outside its range.
+        """
+        ...

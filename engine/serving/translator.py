@@ -1,0 +1,327 @@
+"""Translator: chats to token ids and token ids to text, beside the engine's thread."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.errors import EngineError, InvalidRequestError, UnavailableError, cause_of
+from engine.api.lifecycle import FinishReason
+from engine.api.sampling import SamplingParams
+from engine.api.stream import RequestStream
+from engine.batch.output import TokenOutput
+from engine.core.core import EngineCore
+from engine.serving.loading import LoadedModel
+from engine.serving.pending import Pending
+from engine.text.encodings import Encoding, Encodings
+from engine.text.job import num_bytes
+from engine.text.pool import ClosedError
+from engine.text.processor import OutputProcessor
+
+log = logging.getLogger(__name__)
+
+Mail: TypeAlias = Callable[[EngineCore], None] | LoadRequest
+
+JOIN_TIMEOUT = 10.0
+_PINS = ""  # no user has this name
+
+
+class Translator:
+    """Keeps tokenization, detokenization and stop strings off the step's critical path.
+
+    Submissions, aborts, changes of priority and wishes for another model pass through here in the
+    order they came, so that each submission reaches the model it was made for, and nothing about it
+    overtakes it. Submissions after a wish for another model wait here, not yet encoded, until that
+    model is there, and the wish waits for the submissions before it. A user's submissions reach the
+    engine in their order. Users take turns at having theirs encoded (`Encodings`), which holds up
+    no text.
+
+    Args:
+        clock: monotonic seconds.
+        forward: posts mail to the engine thread: a command for the core, or what to load next.
+        failed: called on the text thread when it ends by an error, with the error that `close`
+            would be given. The owners of all open requests have been told by then.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        forward: Callable[[Mail], None],
+        failed: Callable[[EngineError], None],
+    ) -> None:
+        self._clock = clock
+        self._forward = forward
+        self._failed = failed
+        self._model: LoadedModel | None = None
+        self._processor: OutputProcessor | None = None
+        self._refusal: EngineError | None = None
+        self._holding = True
+        self._awaited: LoadRequest | None = None
+        self._untold: LoadRequest | None = None  # a wish that waits for what is being encoded
+        self._pending: dict[str, Pending] = {}
+        self._encoding: dict[str, Pending] = {}
+        self._pins: dict[str, tuple[ChatMessage, ...]] = {}
+        self._encodings = Encodings()
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed: EngineError | None = None
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="engine-text", daemon=True)
+        self._thread.start()
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the text thread has been in the call that it is in; 0 while it waits."""
+        since = self._busy_since
+        return 0.0 if since is None else self._clock() - since
+
+    def submit(self, submission: Submission, stream: RequestStream) -> None:
+        """Take a request in; its refusal comes through the stream."""
+        pending = Pending(submission, stream, self._clock())
+        if not self._post(partial(self._submit, pending)):
+            assert self._closed is not None
+            pending.refuse(self._closed)
+
+    def abort(self, request_id: str) -> None:
+        self._post(partial(self._abort, request_id))
+
+    def set_priority(self, request_id: str, priority: int) -> None:
+        """Change the priority of a request, wherever it waits."""
+        self._post(partial(self._set_priority, request_id, priority))
+
+    def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        """Have the model keep the prefix that chats beginning with these messages share."""
+        self._post(partial(self._pin, name, messages))
+
+    def unpin(self, name: str) -> None:
+        self._post(partial(self._unpin, name))
+
+    def deliver(self, outputs: list[TokenOutput]) -> None:
+        """Take in the tokens of a step, to make text of them."""
+        if outputs:
+            self._post(partial(self._process, outputs))
+
+    def hold(self, request: LoadRequest) -> None:
+        """Another model is wanted: tell the engine, and hold submissions from here on for it.
+
+        Args:
+            request: the wish; identity tells it from earlier ones.
+        """
+        self._post(partial(self._hold, request))
+
+    def serve(self, model: LoadedModel, request: LoadRequest) -> None:
+        """A model is there: what waited goes to it, unless yet another is wanted than `request`."""
+        self._post(partial(self._serve, model, request))
+
+    def refuse(self, error: EngineError, request: LoadRequest) -> None:
+        """No model is there: submissions that wait and those that come end with `error`, unless
+        another is wanted than `request`.
+        """
+        self._post(partial(self._refuse_until_loaded, error, request))
+
+    def close(self, error: EngineError) -> None:
+        """End what is open with `error`, then the thread; a second call is ignored.
+
+        Blocks; 10 s at most for a call that does not return.
+        """
+        if self._close(error):
+            self._thread.join(JOIN_TIMEOUT)
+
+    def _close(self, error: EngineError) -> bool:
+        """Have the text thread read no more than what was posted; False if that is so already."""
+        with self._lock:
+            if self._closed is not None:
+                return False
+            self._closed = error
+            self._inbox.put(None)
+            return True
+
+    def _post(self, action: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._closed is None:
+                self._inbox.put(action)
+            return self._closed is None
+
+    def _run(self) -> None:
+        failure: EngineError | None = None
+        while (action := self._inbox.get()) is not None:
+            self._busy_since = self._clock()
+            try:
+                action()
+            except BaseException as error:
+                # An error in a request's text ends that request only. This one is a bug, and ends
+                # all requests.
+                if failure is None:
+                    log.exception("the text thread ends")
+                    failure = UnavailableError(f"the text thread failed: {cause_of(error)}")
+                    self._close(failure)
+            self._busy_since = None
+        assert self._closed is not None
+        self._end_all(self._closed)
+        if failure is not None:
+            self._failed(failure)
+
+    def _end_all(self, error: EngineError) -> None:
+        """End whatever is open."""
+        self._encodings.close()
+        for waiting in (self._encoding, self._pending):
+            for entry in waiting.values():
+                entry.refuse(error)
+            waiting.clear()
+        if self._processor is not None:
+            self._processor.close_all(error.info())
+
+    def _submit(self, pending: Pending) -> None:
+        submission = pending.submission
+        name = submission.request_id
+        # One may still run on the model before while those that come wait for the next.
+        runs = self._processor is not None and self._processor.is_open(name)
+        if runs or name in self._pending or name in self._encoding:
+            error = InvalidRequestError(
+                f"request_id is {name!r}; a request with this id has not ended yet", "request_id"
+            )
+            pending.refuse(error)
+        elif self._refusal is not None:
+            pending.refuse(self._refusal)
+        elif self._holding or self._model is None:
+            self._pending[name] = pending
+        else:
+            self._encode(pending, self._model)
+
+    def _encode(self, pending: Pending, model: LoadedModel) -> None:
+        """Have a prompt encoded when it is its user's turn, or refuse it."""
+        submission, codec = pending.submission, model.codec
+        try:
+            sampling = model.sampling.override(submission.sampling)
+            codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
+            if submission.prompt_token_ids is None:
+                codec.check_size(submission.messages, model.config.max_model_len)
+                size = num_bytes(submission.messages)
+                encode = partial(codec.encode, submission.messages, submission.context)
+            else:
+                # Such a prompt takes its turn too: it may be a fork of one that came before it.
+                codec.check_token_ids(submission.prompt_token_ids, "prompt_token_ids")
+                size = 0
+                encode = partial(list, submission.prompt_token_ids)
+        except BaseException as error:
+            pending.refuse(error)
+            return
+
+        def done(result: list[int] | BaseException) -> None:
+            self._post(partial(self._encoded, pending, sampling, result))
+
+        pending.encoding = Encoding(encode, done)
+        self._encoding[submission.request_id] = pending
+        self._encodings.put(submission.origin.user, pending.encoding, size)
+
+    def _encoded(
+        self, pending: Pending, sampling: SamplingParams, result: list[int] | BaseException
+    ) -> None:
+        name = pending.submission.request_id
+        if self._encoding.get(name) is not pending or isinstance(result, ClosedError):
+            return  # It was aborted, or all requests end, and `_end_all` tells their owners why.
+        del self._encoding[name]
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            self._admit(pending, sampling, result)
+        except BaseException as error:
+            pending.refuse(error)
+        self._tell_wish()
+
+    def _admit(self, pending: Pending, sampling: SamplingParams, token_ids: list[int]) -> None:
+        assert self._processor is not None
+        submission = pending.submission
+        pending.stream.num_prompt_tokens = len(token_ids)
+        self._processor.open(pending.stream, sampling, len(submission.messages))
+        arrival = pending.arrival
+        self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival))
+
+    def _abort(self, request_id: str) -> None:
+        pending = self._pending.pop(request_id, None) or self._encoding.pop(request_id, None)
+        if pending is None:
+            self._forward(lambda core: core.abort(request_id))
+            return
+        pending.end(FinishReason.ABORT)
+        self._tell_wish()
+
+    def _set_priority(self, request_id: str, priority: int) -> None:
+        pending = self._pending.get(request_id) or self._encoding.get(request_id)
+        if pending is not None:
+            pending.submission = replace(pending.submission, priority=priority)
+        else:
+            self._forward(lambda core: core.set_priority(request_id, priority))
+
+    def _pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+        self._pins[name] = messages
+        if self._model is not None and not self._holding:
+            self._encode_pin(name, messages, self._model)
+
+    def _encode_pin(self, name: str, messages: tuple[ChatMessage, ...], model: LoadedModel) -> None:
+        def done(result: list[int] | BaseException) -> None:
+            self._post(partial(self._pin_encoded, name, messages, model, result))
+
+        encoding = Encoding(partial(model.codec.common_prefix, messages), done)
+        self._encodings.put(_PINS, encoding, num_bytes(messages))
+
+    def _pin_encoded(
+        self,
+        name: str,
+        messages: tuple[ChatMessage, ...],
+        model: LoadedModel,
+        result: list[int] | BaseException,
+    ) -> None:
+        if self._holding or self._model is not model or self._pins.get(name) is not messages:
+            return  # A model is given the pins there are when it comes.
+        if isinstance(result, BaseException):
+            log.warning("the prefix %s cannot be pinned: %s", name, result)
+            reason = f"it cannot be read: {result}"
+            self._forward(lambda core: core.pins.refuse(name, reason))
+        else:
+            self._forward(lambda core: core.pins.pin(name, result))
+
+    def _unpin(self, name: str) -> None:
+        if self._pins.pop(name, None) is not None:
+            self._forward(lambda core: core.pins.unpin(name))
+
+    def _process(self, outputs: list[TokenOutput]) -> None:
+        assert self._processor is not None
+        for found in self._processor.process(outputs):
+            self._forward(partial(EngineCore.stop, found=found))
+
+    def _hold(self, request: LoadRequest) -> None:
+        self._awaited = self._untold = request
+        self._holding = True
+        self._refusal = None
+        self._tell_wish()
+
+    def _tell_wish(self) -> None:
+        """Tell the engine of the model that is wanted, behind all that came before the wish."""
+        if self._untold is not None and not self._encoding:
+            self._forward(self._untold)
+            self._untold = None
+
+    def _serve(self, model: LoadedModel, request: LoadRequest) -> None:
+        if request is not self._awaited:
+            return
+        self._model = model
+        self._processor = OutputProcessor(model.codec, self._abort)
+        self._holding = False
+        for name, messages in self._pins.items():
+            self._encode_pin(name, messages, model)
+        pending, self._pending = self._pending, {}
+        for entry in pending.values():
+            self._encode(entry, model)
+
+    def _refuse_until_loaded(self, error: EngineError, request: LoadRequest) -> None:
+        if request is self._awaited:
+            self._refusal = error
+            pending, self._pending = self._pending, {}
+            for entry in pending.values():
+                entry.refuse(error)

@@ -1,0 +1,220 @@
+"""ChatEncoder: a chat as a prompt's token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
+
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.stream import Context
+from engine.text.guard import ContentGuard
+from engine.text.vocabulary import Tokenizer, Vocabulary
+
+ROLES = ("system", "user", "assistant")
+
+# Letters only: templates trim white space and cut at tags.
+SENTINEL = "thereplystandshere"
+
+
+class ChatEncoder:
+    """Encodes chats for one model.
+
+    A conversation's truth is its token ids, append-only: the prompt of a later turn is the ids so
+    far, exactly, and then what the template puts behind the last reply. So it hits the prefix cache
+    whatever the template does to old replies (trims them, drops their reasoning), and whether or
+    not decoding and encoding them again gives the same ids.
+
+    Not thread-safe (see `Tokenizer`). It runs what comes with a model, a chat template and a
+    tokenizer, which may fail in any way or never return: `engine.text.pool` keeps it in a process
+    of its own.
+
+    Args:
+        tokenizer: of transformers.
+        model_key: `LoadedModel.key`; contexts of other models are set aside.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, model_key: str) -> None:
+        self.model_key = model_key
+        self._tokenizer = tokenizer
+        self._vocabulary = Vocabulary(tokenizer)
+        self._guard = ContentGuard(tokenizer, self._vocabulary, self._find_turns())
+        self._anchor = self._find_anchor()
+
+    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+        """Token ids of the prompt that asks for the next reply of a chat.
+
+        The model's chat template renders it; without one it is a line `role: content` for each
+        message, then `assistant:`. If the template refuses a system message, its text goes before
+        that of the first user message. Text that spells a special token does not become it
+        (`ContentGuard` says what is kept from what).
+
+        Args:
+            messages: the whole chat; the last one is the user's.
+            context: ids of the leading messages, the last of which is a reply. Set aside if it is
+                of another model, or if what follows the reply cannot be told from the template.
+
+        Raises:
+            InvalidRequestError: an empty chat or prompt, an unknown role, content that is no valid
+                text, or a chat that the template refuses or would forge a special token from.
+        """
+        if context is not None and (tail := self.encode_after(messages, context)) is not None:
+            return [*context.token_ids, *tail]
+        _check(messages)
+        return self._guard.encode(messages, self._encode_whole)
+
+    def encode_after(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
+        """What `encode` puts behind the ids of the context, of which it looks at the last one; None
+        where it sets them aside.
+
+        Raises:
+            InvalidRequestError: as `encode`.
+        """
+        _check(messages)
+        if context.model_key != self.model_key or not context.token_ids:
+            return None
+        return self._guard.encode(messages, partial(self._encode_tail, context=context))
+
+    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids that all chats that begin with `messages` begin with.
+
+        Found from two that go on differently, since a template may fold a system message into the
+        user's, and a tokenizer may join what meets at a seam.
+
+        Raises:
+            InvalidRequestError: as `encode`.
+        """
+        one, other = (
+            self.encode([*messages, ChatMessage("user", text)], None) for text in ("a", "1")
+        )
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+        return [token for token, _ in same]
+
+    def _render(self, messages: Sequence[ChatMessage]) -> str:
+        if self._tokenizer.chat_template is None:
+            return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant:"
+        for chat in (messages, _fold_system(messages)):
+            try:
+                text: str = self._tokenizer.apply_chat_template(
+                    [{"role": m.role, "content": m.content} for m in chat],
+                    add_generation_prompt=True,
+                    tokenize=False,
+                )
+                return text
+            except MemoryError:
+                raise  # no refusal: it was ended
+            except Exception as error:  # the model's own code: it may raise anything
+                refusal = error
+        raise InvalidRequestError(
+            f"messages are refused by the model's chat template: {refusal}", "messages"
+        ) from refusal
+
+    def _render_tail(self, messages: Sequence[ChatMessage], num_covered: int) -> str | None:
+        """What the template puts behind the reply that ends the covered messages, if it shows."""
+        if not 0 < num_covered < len(messages) or messages[num_covered - 1].role != "assistant":
+            return None
+        marked = list(messages)
+        marked[num_covered - 1] = ChatMessage("assistant", SENTINEL)
+        try:
+            text = self._render(marked)
+        except InvalidRequestError:
+            return None
+        return text.partition(SENTINEL)[2] if text.count(SENTINEL) == 1 else None
+
+    def _encode_whole(self, messages: Sequence[ChatMessage]) -> list[int]:
+        text = self._render(messages)
+        if self._tokenizer.chat_template is not None:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        # No template writes the token that begins a sequence; the tokenizer does, if it has one.
+        token_ids = self._tokenizer.encode(text, add_special_tokens=True)
+        while token_ids and token_ids[-1] in self._vocabulary.special:
+            token_ids.pop()  # one that ends a sequence: the reply is still to come
+        return token_ids
+
+    def _encode_tail(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
+        """What follows the ids of the context, or None if that cannot be told."""
+        tail = self._render_tail(messages, context.num_messages)
+        if tail is None:
+            return None
+        last_id = context.token_ids[-1]
+        if last_id in self._vocabulary.special:
+            token_ids = self._tokenizer.encode(tail.lstrip(), add_special_tokens=False)
+            if token_ids[:1] == [last_id]:  # the reply ended with its end marker
+                return token_ids[1:]
+        token_ids = self._tokenizer.encode(self._anchor + tail, add_special_tokens=False)
+        return token_ids[1:] if self._anchor else token_ids
+
+    def _find_turns(self) -> str:
+        """What the chat template writes before messages that are no replies; "" if it does not
+        show. Before a reply it may write more than marks the turn: the beginning of its reasoning.
+        """
+        roles = ("system", "user", "assistant", "user")
+        if self._tokenizer.chat_template is None:
+            return ""
+        try:
+            parts = self._render([ChatMessage(role, SENTINEL) for role in roles]).split(SENTINEL)
+        except InvalidRequestError:
+            return ""
+        return f"{parts[0]}{parts[1]}{parts[3]}" if len(parts) == len(roles) + 1 else ""
+
+    def _find_anchor(self) -> str:
+        """A special token to encode a tail behind, or "" if there is none.
+
+        At the beginning of a text a metaspace tokenizer adds a space, which a tail must not get.
+        """
+        for token_id, token in self._vocabulary.special.items():
+            token_ids = self._tokenizer.encode(token + "\n", add_special_tokens=False)
+            if len(token_ids) > 1 and token_ids[0] == token_id:  # it takes no space that follows
+                return token
+        return ""
+
+
+def _fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The chat with the text of its system messages at the head of the first user message."""
+    head = "".join(f"{m.content}\n\n" for m in messages if m.role == "system")
+    folded = []
+    for message in messages:
+        if message.role == "user":
+            message, head = ChatMessage("user", head + message.content), ""
+        if message.role != "system":
+            folded.append(message)
+    return folded
+
+
+def _check(messages: Sequence[ChatMessage]) -> None:
+    if not messages:
+        raise InvalidRequestError(
+            "messages is empty; a chat needs at least one message from the user", "messages"
+        )
+    for i, message in enumerate(messages):
+        if message.role not in ROLES:
+            raise InvalidRequestError(
+                f"messages[{i}].role is {message.role!r}; it must be one of {', '.join(ROLES)}",
+                "messages",
+            )
+        if not isinstance(message.content, str):
+            raise InvalidRequestError(
+                f"messages[{i}].content is of type {type(message.content).__name__}; "
+                "it must be text",
+                "messages",
+            )
+        try:
+            message.content.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"messages[{i}].content has the surrogate U+{ord(message.content[error.start]):X} "
+                f"at character {error.start}; it must be valid Unicode text",
+                "messages",
+            ) from None
+    if messages[-1].role != "user":
+        raise InvalidRequestError(
+            f"messages[{len(messages) - 1}].role is {messages[-1].role!r}; "
+            "the last message must be from the user",
+            "messages",
+        )
+    if not messages[-1].content.strip():
+        raise InvalidRequestError(
+            "prompt is empty; the last message must have at least one character that is not blank",
+            "prompt",
+        )

@@ -1,0 +1,96 @@
+"""Job: what an encoder's process is asked, what it may take for that, and what it answers."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.stream import Context
+
+MIB = 1 << 20
+# 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB on a busy core; if
+# each of its characters has to be set apart (`ContentGuard`), five times that. A short prompt takes
+# a millisecond: what does not end in so many seconds never will.
+JOB_SECONDS = 10.0
+_SECONDS_PER_BYTE = 20e-6
+_JOB_MEMORY = 512 * MIB
+_MEMORY_PER_BYTE = 1024
+
+_WHOLE, _TAIL, _REFUSAL = b"w", b"t", b"r"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A prompt to encode; with `common`, what all that begin like it begin with.
+
+    Attributes:
+        context: with the last of its ids only: 32,000 would take milliseconds to send there and
+            back.
+    """
+
+    messages: tuple[ChatMessage, ...]
+    context: Context | None = None
+    common: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes(self.messages)
+
+    @property
+    def seconds(self) -> float:
+        """Time beyond `JOB_SECONDS` that the length of the text allows."""
+        return _SECONDS_PER_BYTE * self.num_bytes
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it may need beside those that the process has."""
+        return _JOB_MEMORY + _MEMORY_PER_BYTE * self.num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there are no token ids."""
+
+    message: str
+    param: str | None
+
+
+def num_bytes(messages: Sequence[ChatMessage]) -> int:
+    """Bytes of the text of messages as UTF-8; what is no text counts as none."""
+    return sum(
+        len(message.content.encode(errors="surrogatepass"))
+        for message in messages
+        if isinstance(message.content, str)
+    )
+
+
+def pack_ids(token_ids: Sequence[int], *, is_tail: bool = False) -> bytes:
+    """Token ids of a prompt, or of what follows those of the context."""
+    return (_TAIL if is_tail else _WHOLE) + array("I", token_ids).tobytes()
+
+
+def pack_refusal(refusal: Refusal) -> bytes:
+    return _REFUSAL + json.dumps([refusal.message, refusal.param]).encode()
+
+
+def read_answer(answer: bytes, context: Context | None) -> list[int]:
+    """Token ids of an answer.
+
+    Args:
+        context: as it was before it was cut to its last id.
+
+    Raises:
+        InvalidRequestError: the answer is a refusal.
+    """
+    if answer[:1] == _REFUSAL:
+        message, param = json.loads(answer[1:])
+        raise InvalidRequestError(message, param)
+    token_ids = array("I")
+    token_ids.frombytes(answer[1:])
+    if answer[:1] == _TAIL and context is not None:
+        return [*context.token_ids, *token_ids]
+    return token_ids.tolist()

@@ -1,0 +1,154 @@
+"""EncoderPool: the processes that encode prompts for one model."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from engine.api.client import ChatMessage
+from engine.api.errors import EngineError, UnavailableError
+from engine.api.stream import Context
+from engine.text.job import JOB_SECONDS, Job, read_answer
+from engine.text.process import EncoderProcess
+from engine.text.vocabulary import Tokenizer
+from engine.text.worker import Start
+
+log = logging.getLogger(__name__)
+
+# A second process takes what comes while one is stuck, or is started again. Each has 70 MB beside
+# its tokenizer.
+NUM_PROCESSES = 2
+
+
+class ClosedError(UnavailableError):
+    """The model was closed."""
+
+
+class EncoderPool:
+    """Encodes chats in processes of their own (`ChatEncoder` runs there), from any thread.
+
+    A chat template and a tokenizer are the model's own code, run on text that strangers send: they
+    may panic, never return, or take all memory. Here that ends the request at fault, and costs the
+    others at most the wait for another process. It also keeps them from the interpreter's lock.
+
+    Args:
+        tokenizer: of transformers; it is pickled.
+        seconds: that each job may take, beside those that the length of its text adds.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, model_key: str, seconds: float = JOB_SECONDS) -> None:
+        self._start = Start(list(sys.path), pickle.dumps(tokenizer), model_key, seconds)
+        self._changed = threading.Condition()
+        self._idle: list[EncoderProcess] = []
+        self._busy: set[EncoderProcess] = set()
+        self._is_closed = False
+        self._was_ready = False
+        self._add()
+
+    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+        """As `ChatEncoder.encode`; blocks.
+
+        Raises:
+            InvalidRequestError: as there; or it takes too much time or memory.
+            EngineError: the process ended, or none can be started.
+            ClosedError: the pool was closed.
+        """
+        last = context and replace(context, token_ids=context.token_ids[-1:])
+        return read_answer(self._run(Job(tuple(messages), last)), context)
+
+    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """As `ChatEncoder.common_prefix`; blocks, and raises as `encode`."""
+        return read_answer(self._run(Job(tuple(messages), common=True)), None)
+
+    def ready(self) -> None:
+        """Wait for the process that was started first; then start the second one.
+
+        Raises:
+            ModelError: the tokenizer, or its first use, failed or did not come to an end.
+        """
+        process = self._take()
+        try:
+            process.ready()
+            self._was_ready = True
+        finally:
+            self._give_back(process)
+
+    def close(self) -> None:
+        """End the processes; a second call is ignored."""
+        with self._changed:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            busy = list(self._busy)
+            self._changed.notify_all()
+        for process in busy:
+            process.kill()  # the thread that waits for it closes it
+        for process in idle:
+            process.close()
+
+    def _run(self, job: Job) -> bytes:
+        process = self._take()
+        try:
+            process.ready()
+            return process.run(job)
+        except EngineError as error:
+            if self._is_closed:
+                raise ClosedError("the model was closed") from error
+            raise
+        finally:
+            self._give_back(process)
+
+    def _take(self) -> EncoderProcess:
+        with self._changed:
+            while not self._is_closed:
+                if self._idle:
+                    process = min(self._idle, key=lambda one: not one.is_ready)
+                    self._idle.remove(process)
+                    if process.has_ended and self._was_ready:
+                        process.close()  # The system took it, and no prompt is at fault.
+                        continue
+                    self._busy.add(process)
+                    return process
+                if len(self._busy) >= NUM_PROCESSES:
+                    self._changed.wait()
+                    continue
+                self._add()
+                if not self._idle:
+                    raise EngineError("no process that encodes prompts can be started")
+        raise ClosedError("the model was closed")
+
+    def _give_back(self, process: EncoderProcess) -> None:
+        with self._changed:
+            self._busy.remove(process)
+            if self._is_closed or process.has_ended:
+                process.close()
+            else:
+                self._idle.append(process)
+            spare = self._was_ready and len(self._idle) + len(self._busy) < NUM_PROCESSES
+            if spare and not self._is_closed:
+                self._add()  # Now, and not when a prompt waits for it.
+            self._changed.notify_all()
+
+    def _add(self) -> None:
+        try:
+            self._idle.append(EncoderProcess(self._start))
+        except OSError as error:
+            log.error("a process that encodes prompts cannot be started: %s", error)
+
+
+@contextmanager
+def encoding(
+    tokenizer: Tokenizer, model_key: str, seconds: float = JOB_SECONDS
+) -> Iterator[EncoderPool]:
+    """A pool that is started for the context and ready at its end; closed if that is an error."""
+    pool = EncoderPool(tokenizer, model_key, seconds)
+    try:
+        yield pool
+        pool.ready()
+    except BaseException:
+        pool.close()
+        raise

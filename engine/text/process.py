@@ -1,0 +1,145 @@
+"""EncoderProcess: one process that encodes prompts, as the program sees it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+
+from engine.api.errors import EngineError, InvalidRequestError, ModelError
+from engine.text.job import MIB, Job
+from engine.text.wire import Channel
+from engine.text.worker import Start
+
+log = logging.getLogger(__name__)
+
+# Importing transformers takes 1.5 s, and several times that on a busy machine or a slow disk.
+START_SECONDS = 60.0
+_TAIL_BYTES = 2000
+_WORKER = (sys.executable, "-P", "-m", "engine.text.worker")
+_ENVIRONMENT = {
+    # One prompt at a time needs no threads, whose stacks and arenas would count as memory.
+    "TOKENIZERS_PARALLELISM": "false",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RUST_BACKTRACE": "0",
+}
+
+
+class EncoderProcess:
+    """Starts a process; one thread at a time, but for `kill`.
+
+    Attributes:
+        is_ready: `ready` has returned.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self._process = subprocess.Popen(
+            _WORKER,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            bufsize=0,
+            env=os.environ | _ENVIRONMENT,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
+        self.is_ready = False
+        try:
+            self._channel.send(pickle.dumps(tuple(start)), time.monotonic() + START_SECONDS)
+        except OSError:
+            self.kill()  # `ready` says so
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def ready(self) -> None:
+        """Wait until jobs can be given; the time it takes is not theirs.
+
+        Raises:
+            ModelError: the tokenizer, or its first use, failed or did not come to an end.
+        """
+        if self.is_ready:
+            return
+        what = "the process that encodes prompts did not start"
+        try:
+            trouble = self._channel.receive(time.monotonic() + START_SECONDS)
+            if not trouble:
+                what = "the model's chat template or tokenizer did not come to an end"
+                trouble = self._channel.receive(time.monotonic() + self._start.seconds)
+        except TimeoutError:
+            self.kill()
+            raise ModelError(what) from None
+        except (EOFError, OSError):
+            trouble = self._last_words().encode()
+        if trouble:
+            self.kill()
+            raise ModelError(f"the model's tokenizer cannot be used: {trouble.decode()}")
+        self.is_ready = True
+
+    def run(self, job: Job) -> bytes:
+        """Have a prompt encoded; returns the answer. After an error, the process has ended.
+
+        Raises:
+            InvalidRequestError: it takes too much time or memory.
+            EngineError: the process ended.
+        """
+        seconds = self._start.seconds + job.seconds
+        deadline = time.monotonic() + seconds
+        try:
+            self._channel.send(pickle.dumps(job), deadline)
+            return self._channel.receive(deadline)
+        except TimeoutError:
+            self.kill()
+            raise InvalidRequestError(
+                "the prompt cannot be encoded: the model's chat template or tokenizer did not come "
+                f"to an end within {seconds:.3g} s",
+                "prompt",
+            ) from None
+        except (EOFError, OSError):
+            words = self._last_words()
+            if "memory allocation" in words:
+                raise InvalidRequestError(
+                    f"encoding the prompt needs more than {job.memory // MIB} MiB of memory in the "
+                    "model's chat template or tokenizer",
+                    "prompt",
+                ) from None
+            raise EngineError(f"the process that encodes prompts ended: {words}") from None
+
+    def kill(self) -> None:
+        """End the process at once; whoever waits for an answer gets an error."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the process, and let go of what it held here."""
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout, self._said):
+            if stream is not None:
+                stream.close()
+
+    def _last_words(self) -> str:
+        """Why the process ended, as far as it said."""
+        with suppress(subprocess.TimeoutExpired):  # It has closed its end, and is about to go.
+            self._process.wait(1.0)
+        self.kill()
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        words = self._said.read().decode(errors="replace").strip()
+        if words:
+            log.error("a process that encoded prompts ended and had said: %s", words)
+        code = self._process.returncode
+        end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        line = words.rpartition("\n")[2]
+        return f"{line} ({end})" if line else end

@@ -1,0 +1,50 @@
+"""Turns: who is served next where many users wait for the same thing."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Turns(Generic[Item]):
+    """Start-time fair queueing (Goyal, Vin and Cheng, 1996, section 2) of users with equal shares.
+
+    Of the users who wait, the one who has used least is served next, so that a short item is not
+    kept by long ones of others. One item of a user is served at a time, in the order they came.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[tuple[Item, int]]] = {}
+        self._served: set[str] = set()
+        self._tags: dict[str, int] = {}  # what each has used, from where they came in
+        self._now = 0  # the tag of the item that was taken last
+
+    def put(self, user: str, item: Item, cost: int) -> None:
+        """Have an item wait that takes `cost` of whatever is shared."""
+        if user not in self._waiting:
+            self._waiting[user] = deque()
+            self._tags[user] = max(self._tags.get(user, 0), self._now)
+        self._waiting[user].append((item, cost))
+
+    def take(self) -> tuple[str, Item] | None:
+        """The item whose turn it is, and whose it is; None while nobody's is."""
+        ready = [user for user in self._waiting if user not in self._served]
+        if not ready:
+            return None
+        user = min(ready, key=self._tags.__getitem__)  # of equals, the one who came first
+        item, cost = self._waiting[user].popleft()
+        if not self._waiting[user]:
+            del self._waiting[user]
+        self._served.add(user)
+        self._now = self._tags[user]
+        self._tags[user] += cost
+        return user, item
+
+    def end(self, user: str) -> None:
+        """The user's item was served."""
+        self._served.remove(user)
+        if not self._waiting and not self._served:
+            self._tags.clear()
+            self._now = 0

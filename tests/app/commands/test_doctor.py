@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from app.commands import doctor
+from app.process.exits import ExitCode
+from app.settings.settings import PREFIX, Settings
+from app.system.versions import PACKAGES, version
+from engine.api.errors import InvalidConfigError
+from tests.support.brokers import Mosquitto
+
+Examine = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def examine(own_process: Path, capsys: pytest.CaptureFixture[str]) -> Examine:
+    def run(config: Path | None = None, **flags: object) -> tuple[int, str]:
+        settings, trouble = doctor.settings_or_default(flags, config)
+        code = doctor.run(settings, config, trouble)
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_all_is_well_here(examine: Examine) -> None:
+    code, text = examine()
+    assert code == ExitCode.OK
+    for package in PACKAGES[1:]:
+        assert f"  {package} " in text
+        assert version(package) in text
+    for title in ("Versions", "Machine", "Model", "Terminal", "Files"):
+        assert f"{title}\n" in text
+    assert "\nMissing" not in text
+    assert str(Settings().store_file) in text
+    assert str(Settings().log_file) in text
+
+
+def test_torch_that_cannot_be_imported_is_told_with_the_way_to_get_it(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, text = examine()
+    assert code == ExitCode.FAILED
+    missing = text.partition("\nMissing\n")[2]
+    assert missing.startswith("  torch: it cannot be imported (ModuleNotFoundError: ")
+    assert doctor.CPU_TORCH in missing
+
+
+def test_the_kernels_in_use_are_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def native(levels: list[str], threads: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            level=lambda: levels[0], levels=lambda: levels, threads=lambda: threads
+        )
+
+    monkeypatch.setattr(doctor, "kernels", lambda: native(["amx", "avx512", "avx2"], 2))
+    assert " kernels       amx, 2 threads (avx512 and avx2 are here too)\n" in examine()[1]
+    monkeypatch.setattr(doctor, "kernels", lambda: native(["avx512", "avx2"], 1))
+    assert " kernels       avx512, 1 thread (avx2 is here too)\n" in examine()[1]
+    monkeypatch.setattr(doctor, "kernels", lambda: native(["avx2"], 1))
+    assert " kernels       avx2, 1 thread\n" in examine()[1]
+
+
+def test_missing_kernels_are_no_fault(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "kernels", lambda: None)
+    monkeypatch.setattr(doctor, "why_not", lambda: "no compiler; install g++")
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert " kernels       none\n" in text
+    told = "kernels: models run slower on the processor without them: no compiler; install g++"
+    assert told in text.partition("\nCould be better\n")[2]
+
+
+def test_a_level_of_kernels_that_is_none(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise InvalidConfigError("BATCHDECK_KERNELS is 'x'; allowed are avx2")
+
+    monkeypatch.setattr(doctor, "kernels", refuse)
+    code, text = examine()
+    assert code == ExitCode.FAILED
+    assert "\nMissing\n  kernels: BATCHDECK_KERNELS is 'x'; allowed are avx2" in text
+
+
+def test_a_package_that_is_not_installed(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda name: "" if name == "safetensors" else "1")
+    code, text = examine()
+    assert code == ExitCode.FAILED
+    assert "  safetensors: it is not installed: pip install safetensors" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"model": "nope"}, "model: model 'nope' is unknown"),
+        ({"model": "./nope"}, "model: folder ./nope does not exist"),
+        ({"models": "nothere.toml"}, "model: nothere.toml: No such file"),
+        ({"device": "abacus"}, "device: device is 'abacus'; allowed are auto, cpu, cuda"),
+    ],
+)
+def test_a_model_or_device_that_cannot_be_had(
+    examine: Examine, flags: dict[str, str], told: str
+) -> None:
+    code, text = examine(**flags)
+    assert code == ExitCode.FAILED
+    assert f"\nMissing\n  {told}" in text
+
+
+def test_a_folder_may_begin_with_the_home_folder(
+    examine: Examine, own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(own_process))
+    code, text = examine(model="~/nope")
+    assert code == ExitCode.FAILED
+    assert f"model: folder {own_process / 'nope'} does not exist" in text
+
+
+def test_a_model_that_is_still_to_be_downloaded_is_no_fault(examine: Examine) -> None:
+    code, text = examine(model="batchdeck-tests/not-on-this-machine")
+    assert code == ExitCode.OK
+    assert "\nCould be better\n" in text
+    assert "model: its weights are not on this machine" in text
+
+
+def test_broken_settings_are_told_and_the_rest_is_examined(
+    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("modle = 'x'\n")
+    monkeypatch.setenv(f"{PREFIX}COLOUR", "red")
+    code, text = examine(config)
+    assert code == ExitCode.FAILED
+    assert f"\nMissing\n  configuration: {config}: modle is no setting" in text
+    assert "\n  TUI_COLOUR: no setting is read from it" in text
+    assert "builtin" in text
+
+
+def test_a_store_that_cannot_be_written(examine: Examine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, text = examine(data_dir=str(tmp_path / "file" / "deeper"))
+    assert code == ExitCode.FAILED
+    assert "store: " in text.partition("\nMissing\n")[2]
+    assert "cannot be written; set data_dir to another place" in text
+
+
+def test_a_broker_is_examined_where_one_is_stated(examine: Examine) -> None:
+    assert "MQTT" not in examine()[1]
+    with Mosquitto() as mosquitto:
+        url = f"mqtt://alice:geheim@127.0.0.1:{mosquitto.port}"
+        code, text = examine(mqtt=url)
+        assert code == ExitCode.OK
+        assert "\nMQTT\n  encryption  none\n" in text
+        assert f"mqtt://alice@127.0.0.1:{mosquitto.port}, answers by MQTT 5\n" in text
+    code, text = examine(mqtt=url)
+    assert code == ExitCode.FAILED
+    told = f"cannot connect to mqtt://alice@127.0.0.1:{mosquitto.port}: no broker listens there"
+    assert f"\nMissing\n  broker: {told}" in text
+    assert "geheim" not in text
+
+
+def test_a_password_file_that_cannot_be_read(examine: Examine, tmp_path: Path) -> None:
+    code, text = examine(mqtt="mqtt://a@127.0.0.1", password_file=str(tmp_path / "nothere"))
+    assert code == ExitCode.FAILED
+    assert "\n  broker: password_file is " in text

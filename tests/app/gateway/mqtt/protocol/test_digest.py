@@ -1,0 +1,60 @@
+"""The digest of a request: the same when it is sent again, another for any other."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from tests.support.chat_requests import CALLER, FULL, HI, parse
+
+
+def test_a_request_sent_again_has_the_same_digest() -> None:
+    first = parse(**FULL)
+    assert len(first.digest()) == 64
+    fields = list(FULL.items())
+    for number in range(20):
+        random.Random(number).shuffle(fields)
+        again = dict(fields, sent_at=float(number))
+        again["logit_bias"] = dict(reversed(again["logit_bias"].items()))
+        indent = number % 3 or None
+        payload = json.dumps(again, indent=indent, ensure_ascii=number % 2 == 0).encode()
+        assert parse_request(payload, CALLER).digest() == first.digest()
+
+
+CHANGED: dict[str, Any] = {
+    "request_id": None,
+    "session_id": "s",
+    "model": "other",
+    "messages": [*FULL["messages"][:-1], {"role": "user", "content": "d"}],
+    "max_tokens": 255,
+    "temperature": 0.5,
+    "top_p": None,
+    "top_k": 41,
+    "min_p": 0.051,
+    "repetition_penalty": 1.2,
+    "presence_penalty": -1,
+    "frequency_penalty": 1,
+    "logit_bias": {"262": -100, "8": 1.5},
+    "seed": 0,
+    "min_tokens": 1,
+    "stop": ["\n\n"],
+    "stream": True,
+    "accepted": True,
+    "delta_qos": 0,
+    "deadline_ms": 1,
+    "priority": 0,
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_another_request_has_another_digest(name: str) -> None:
+    before = FULL | {"messages": HI} if name == "session_id" else FULL
+    assert parse(**before).digest() != parse(**before | {name: CHANGED[name]}).digest()
+
+
+def test_whatever_counts_is_in_the_digest() -> None:
+    assert {*CHANGED, "v", "sent_at"} == set(ChatRequest.model_fields)

@@ -1,0 +1,56 @@
+"""Requests that are taken: their fields, and what they are to the engine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.gateway.mqtt.protocol import requests
+from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn, parse_request
+from engine.api.sampling import SamplingParams
+from tests.support.chat_requests import CALLER, FULL, parse
+
+
+def test_messages_are_enough() -> None:
+    request = parse()
+    assert request == ChatRequest(messages=(ChatTurn(role="user", content="hi"),))
+    assert (request.v, request.stream, request.accepted) == (1, True, True)
+    assert (request.delta_qos, request.priority) == (0, 0)
+    assert request.sampling() == {}
+
+
+def test_every_field_is_taken() -> None:
+    assert list(FULL) == list(ChatRequest.model_fields)
+    request = parse(**FULL)
+    told = json.loads(request.model_dump_json())
+    assert told == FULL
+    sampling = request.sampling()
+    assert list(sampling) == list(requests.SAMPLING)
+    assert sampling == {name: FULL[name] for name in requests.SAMPLING} | {"stop": ("\n\n", "END")}
+    params = SamplingParams().override(sampling)
+    assert (params.seed, params.stop) == (2**64 - 1, ("\n\n", "END"))
+    assert dict(params.logit_bias) == {262: -100, 7: 1.5}
+
+
+def test_each_sampling_field_is_the_engines() -> None:
+    engine = set(SamplingParams.__slots__)
+    assert set(requests.SAMPLING) <= engine & set(ChatRequest.model_fields)
+    # Log-probabilities have no place in a reply yet, ids and the end of sequence none in a chat.
+    assert engine - set(requests.SAMPLING) == {"logprobs", "stop_token_ids", "ignore_eos"}
+
+
+def test_one_text_stops_too() -> None:
+    assert parse(stop="END").sampling() == {"stop": ("END",)}
+
+
+@pytest.mark.parametrize("roles", [["user"], ["system", "user"]], ids=lambda roles: "-".join(roles))
+def test_a_session_takes_what_is_new(roles: list[str]) -> None:
+    messages = [{"role": role, "content": "x"} for role in roles]
+    request = parse(session_id="s", messages=messages)
+    assert [turn.role for turn in request.messages] == roles
+
+
+def test_the_last_of_two_equal_keys_counts() -> None:
+    payload = b'{"seed": "x", "messages": [{"role": "user", "content": "hi"}], "seed": 3}'
+    assert parse_request(payload, CALLER).seed == 3

@@ -1,0 +1,196 @@
+"""What a server tells: replies, cards and figures, as the schema has them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from app.gateway.mqtt.protocol.cards import (
+    Limits,
+    Metrics,
+    ModelInfo,
+    MqttMetrics,
+    NodeCard,
+    Percentiles,
+)
+from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.mqtt.protocol.replies import (
+    Accepted,
+    Choice,
+    DeltaReply,
+    DeltaText,
+    ErrorReply,
+    Final,
+    ReplyTimings,
+    ReplyUsage,
+    parse_reply,
+)
+from app.gateway.mqtt.protocol.schema import json_schema
+
+USAGE = ReplyUsage(prompt_tokens=9, completion_tokens=7, total_tokens=16, cached_tokens=0)
+
+
+TIMINGS = ReplyTimings(queue_ms=1.25, ttft_ms=20.0, tpot_ms=None, e2e_ms=61.7)
+
+
+REPLIES: dict[str, tuple[Accepted | DeltaReply | Final | ErrorReply, dict[str, Any]]] = {
+    "accepted": (
+        Accepted(request_id="r1", attempt=1, queue_depth=3, priority=0, model="builtin"),
+        {"attempt": 1, "queue_depth": 3, "priority": 0, "model": "builtin"},
+    ),
+    "delta": (
+        DeltaReply(
+            request_id="r1",
+            attempt=1,
+            seq=0,
+            choices=[Choice(index=0, delta=DeltaText(content="é\n"))],
+        ),
+        {"attempt": 1, "seq": 0, "choices": [{"index": 0, "delta": {"content": "é\n"}}]},
+    ),
+    "final": (
+        Final(
+            request_id="r1",
+            attempt=2,
+            last_seq=-1,
+            text="é",
+            finish_reason="length",
+            model="builtin",
+            usage=USAGE,
+            timings=TIMINGS,
+        ),
+        {
+            "attempt": 2,
+            "last_seq": -1,
+            "text": "é",
+            "finish_reason": "length",
+            "model": "builtin",
+            "usage": {
+                "prompt_tokens": 9,
+                "completion_tokens": 7,
+                "total_tokens": 16,
+                "cached_tokens": 0,
+            },
+            "timings": {"queue_ms": 1.25, "ttft_ms": 20.0, "tpot_ms": None, "e2e_ms": 61.7},
+        },
+    ),
+    "error": (
+        ErrorReply(
+            request_id="r1",
+            attempt=None,
+            error=Fault(429, "full").body(),
+            retry_after_ms=250,
+            queue_depth=9,
+            last_seq=None,
+        ),
+        {
+            "attempt": None,
+            "error": {
+                "type": "overloaded_error",
+                "code": 429,
+                "message": "full",
+                "param": None,
+                "retryable": True,
+            },
+            "retry_after_ms": 250,
+            "queue_depth": 9,
+            "last_seq": None,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+def test_a_reply_is_compact_and_whole(kind: str) -> None:
+    reply, fields = REPLIES[kind]
+    payload = reply.encode()
+    told = {"v": 1, "type": kind, "request_id": "r1", **fields}
+    assert json.loads(payload) == told
+    assert payload == json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    assert parse_reply(payload) == reply
+    # A later server may add to it.
+    assert parse_reply(payload[:-1] + b',"more":{"a":[1]}}') == reply
+
+
+def test_a_delta_has_its_text() -> None:
+    reply = parse_reply(REPLIES["delta"][0].encode())
+    assert isinstance(reply, DeltaReply)
+    assert reply.text == "é\n"
+
+
+NO_REPLY = [
+    b"",
+    b"{}",
+    b"[]",
+    b'{"type":"novel"}',
+    b'{"v":2,"type":"accepted"}',
+    b"\xff",
+    b"[" * 999,
+]
+
+
+@pytest.mark.parametrize("payload", NO_REPLY)
+def test_what_is_no_reply_is_a_value_error(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        parse_reply(payload)
+
+
+NONE = Percentiles(p50=None, p99=None)
+
+
+CARD = NodeCard(
+    node="box",
+    pool="default",
+    boot_id="b",
+    state="online",
+    model=ModelInfo(name="builtin", max_model_len=2048, dtype="float32", device="cpu"),
+    limits=Limits(max_request_bytes=262_144, max_requests=9, user_requests=2, user_per_minute=0),
+    version="0.1.0",
+    since=1.5,
+)
+
+
+METRICS = Metrics(
+    node="box",
+    boot_id="b",
+    time=2.5,
+    running=None,
+    waiting=0,
+    kv_used=1,
+    kv_total=2,
+    tokens_per_second=None,
+    ttft_ms=NONE,
+    tpot_ms=Percentiles(p50=1.0, p99=2.0),
+    mqtt=MqttMetrics(running=1, waiting=0, accepted=3, finished=2, rejected=0, first_token_ms=NONE),
+)
+
+
+@pytest.mark.parametrize("message", [CARD, METRICS], ids=["card", "metrics"])
+def test_what_a_node_tells_is_read_back(message: NodeCard | Metrics) -> None:
+    payload = message.encode()
+    assert json.loads(payload)["v"] == 1
+    assert type(message).model_validate_json(payload) == message
+    assert b"null" in message.encode() or message is CARD
+
+
+def test_no_message_of_ours_has_a_number_that_json_has_not() -> None:
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValidationError, match="finite"):
+            Percentiles(p50=value, p99=None)
+        with pytest.raises(ValidationError, match="finite"):
+            CARD.model_validate(CARD.model_dump() | {"since": value})
+
+
+def test_every_message_is_in_the_schema() -> None:
+    schema = json_schema()
+    assert {"ChatRequest", "ControlMessage", "NodeCard", "Metrics"} <= set(schema["$defs"])
+    messages: list[BaseModel] = [CARD, METRICS, *(reply for reply, _ in REPLIES.values())]
+    for message in messages:
+        part = schema["$defs"][type(message).__name__]
+        # Of what the server sends, everything is always there.
+        assert part["required"] == list(type(message).model_fields)
+    request = schema["$defs"]["ChatRequest"]
+    assert request["required"] == ["messages"]
+    assert request["additionalProperties"] is False

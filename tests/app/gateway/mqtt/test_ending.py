@@ -1,0 +1,95 @@
+"""The end of a gateway: what runs ends, what is left is told, nobody waits for ever."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from app.gateway.mqtt import gateway
+from tests.support.brokers import Mosquitto
+from tests.support.mqtt_asking import status
+from tests.support.mqtt_peer import Peer, peer
+from tests.support.mqtt_serving import TIMEOUT, Serving, serving
+
+
+def test_stopping_lets_requests_end_and_tells_the_others(
+    broker: Mosquitto, alice: Peer, tmp_path: Path
+) -> None:
+    with serving(broker.port, tmp_path) as served:
+        alice.ask("short")
+        served.accepted(1)
+        with served.running():
+            served.stop(5.0)
+        assert alice.end("short")["type"] == "final"
+    with serving(broker.port, tmp_path) as served:
+        alice.ask("long")
+        served.accepted(1)
+        served.stop(0.0)
+        error = alice.end("long")
+        assert (error["error"]["code"], error["error"]["retryable"]) == (503, True)
+        assert served.engine.snapshot().num_running == 0  # type: ignore[union-attr]
+
+
+def test_it_says_goodbye_though_an_ending_cannot_be_told(tmp_path: Path) -> None:
+    access = tmp_path / "access"
+    access.write_text(
+        "topic readwrite llm/v1/default/req/#\n"
+        "topic readwrite llm/v1/default/cancel/#\n"
+        "topic readwrite llm/v1/default/node/#\n"
+        "topic read llm/v1/default/rep/#\n"
+    )
+    options = ("allow_anonymous true", f"acl_file {access}")
+    with Mosquitto(options) as broker, peer(broker.port) as alice:
+        with serving(broker.port, tmp_path) as served:
+            served.until(lambda: status(alice)["state"] == "online")
+            alice.ask("1")
+            served.accepted(1)
+            served.run(lambda: served.gateway.view().undelivered)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(gateway, "FAREWELL_SECONDS", 0.1)
+                served.stop(0.0)
+        alice.wait(lambda: status(alice)["state"] == "offline")
+
+
+def test_it_ends_well_after_it_was_told_to_reconnect(
+    broker: Mosquitto, alice: Peer, tmp_path: Path
+) -> None:
+    with serving(broker.port, tmp_path) as served:
+        served.gateway.reconnect()
+        alice.ask("1")
+        served.accepted(1)
+        served.stop(0.0)
+        assert not served.gateway.failure
+
+
+def test_what_made_it_fail_is_named_and_nothing_is_left_to_watch(
+    served: Serving, alice: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice.ask("1")
+    served.accepted(1)
+    assert served.gateway.transcript("default/alice/phone/1") is not None
+
+    def fail(*_: object) -> None:
+        raise ValueError("no such figure")
+
+    monkeypatch.setattr(served.gateway._node, "look", fail)
+    served.until(lambda: served.gateway.wait_ended(0.0))
+    assert served.gateway.failure == "ValueError: no such figure"
+    assert served.gateway.transcript("default/alice/phone/1") is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_store_that_cannot_be_closed_keeps_nobody_waiting(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = served.gateway._store.close
+
+    def fail() -> None:
+        close()
+        raise OSError(errno.EROFS, "read-only file system")
+
+    monkeypatch.setattr(served.gateway._store, "close", fail)
+    served.gateway._call(served.gateway._close, 0.0)
+    assert served.gateway.wait_ended(TIMEOUT)

@@ -1,0 +1,170 @@
+"""Refusals: what cannot be served is told so, with a code and when to come again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from app.gateway.mqtt import intake
+from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.topics import Caller
+from app.gateway.mqtt.transport import link
+from engine.api.client import LoadRequest
+from engine.api.knobs import Knobs
+from tests.support.brokers import Mosquitto
+from tests.support.mqtt_asking import NODE, finish, status
+from tests.support.mqtt_peer import Peer, peer
+from tests.support.mqtt_serving import Serving, serving
+from tests.support.scripted_engine import ScriptedEngine
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "llm/v1/default/rep/bob/phone/1",
+        "llm/v1/default/rep/alice/phone",
+        "somewhere",
+        "llm/v1/default/rep/alice/phone/+",
+    ],
+)
+def test_a_response_topic_elsewhere_is_refused(served: Serving, alice: Peer, topic: str) -> None:
+    alice.watch("somewhere")
+    try:
+        alice.ask("1", mqtt_response_topic=topic)
+    except ValueError:
+        pytest.skip("this client refuses to say it")
+    assert alice.end("1")["error"]["code"] == 403
+    assert not served.engine.submissions
+
+
+def test_requests_are_refused_that_can_not_be_served(served: Serving, alice: Peer) -> None:
+    alice.ask("model", model="another")
+    assert alice.end("model")["error"]["code"] == 404
+    alice.publish(alice.topic("req", "json"), b"{")
+    assert alice.end("json")["error"]["code"] == 400
+    alice.publish(alice.topic("req", "large"), b" " * 300_000)
+    assert alice.end("large")["error"]["code"] == 413
+    served.engine.set_knobs({"draining": True}, "test")
+    served.until(lambda: status(alice)["state"] == "draining")
+    alice.ask("drain")
+    error = alice.end("drain")["error"]
+    assert (error["code"], error["retryable"]) == (503, True)
+    view = served.gateway.view
+    served.until(lambda: sum(r.count for r in view().rejected) == 4)
+    assert {r.code for r in view().rejected} == {400, 404, 413, 503}
+    assert [bad.code for bad in view().bad] == [413, 400]
+    assert view().users[0].name == "alice"
+    assert view().users[0].rejected == 4
+
+
+def test_a_full_queue_says_when_to_come_again(
+    broker: Mosquitto, alice: Peer, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(knobs=Knobs(queue_limit=2, max_num_seqs=1))
+    with serving(broker.port, tmp_path, engine=engine):
+        alice.watch(f"{NODE}/metrics")
+        alice.wait(lambda: any("metrics" in topic for topic, _, _ in alice.messages))
+        for name in "123":
+            alice.ask(name)
+        error = alice.end("3")
+        assert error["error"]["code"] == 429
+        assert error["queue_depth"] == 2
+        assert error["retry_after_ms"] >= 250
+
+
+def test_quotas_bound_what_a_user_has_open(broker: Mosquitto, alice: Peer, tmp_path: Path) -> None:
+    settings = {"quota": {"requests": 2}, "users": {"bob": {"requests": 3, "max_priority": 7}}}
+    with serving(broker.port, tmp_path, **settings) as served:
+        for name in "123":
+            alice.ask(name, priority=9)
+        error = alice.end("3")
+        assert error["error"]["code"] == 429
+        assert error["retry_after_ms"] > 0
+        assert [s.priority for s in served.engine.submissions] == [0, 0]
+        with peer(broker.port, user="bob", client="b") as bob:
+            for name in "123":
+                bob.ask(name, priority=9)
+            served.accepted(5)
+            assert [s.priority for s in served.engine.submissions[2:]] == [7, 7, 7]
+        finish(served, alice, "1")
+        alice.ask("3")
+        served.accepted(6)
+
+
+def test_a_user_may_have_a_rate(broker: Mosquitto, alice: Peer, tmp_path: Path) -> None:
+    with serving(broker.port, tmp_path, quota={"per_minute": 2}) as served:
+        for name in "123":
+            alice.ask(name)
+            if name != "3":
+                finish(served, alice, name)
+        error = alice.end("3")
+        assert "a minute" in error["error"]["message"]
+        assert 1000 < error["retry_after_ms"] <= 30_000
+
+
+def test_retained_messages_do_nothing(broker: Mosquitto, alice: Peer, tmp_path: Path) -> None:
+    topic = alice.topic("req", "1")
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    try:
+        alice.publish(topic, json.dumps(body), retain=True)
+        alice.publish(f"{NODE}/knobs/set", b'{"set": {"paused": true}}', retain=True)
+        with serving(broker.port, tmp_path) as served:
+            served.until(lambda: len(served.gateway.view().bad) >= 1)
+            alice.ask("2")
+            served.accepted(1)
+            assert len(served.engine.submissions) == 1
+            assert not served.engine.snapshot().knob_history  # type: ignore[union-attr]
+    finally:
+        alice.publish(topic, b"", retain=True)
+        alice.publish(f"{NODE}/knobs/set", b"", retain=True)
+
+
+def test_an_empty_question_is_refused(served: Serving, alice: Peer) -> None:
+    alice.ask("1", "  ", session_id="s")
+    assert alice.end("1")["error"]["code"] == 400
+
+
+def test_a_mistake_of_ours_takes_no_other_request_along(
+    served: Serving, alice: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(payload: bytes, caller: Caller) -> ChatRequest:
+        if caller.request_id == "bad":
+            raise RuntimeError("a mistake")
+        return parse_request(payload, caller)
+
+    monkeypatch.setattr(intake, "parse_request", parse)
+    hold = threading.Event()
+    served.gateway._call(hold.wait)
+    for name in ("1", "bad", "2"):
+        alice.ask(name)
+    hold.set()
+    error = alice.end("bad")["error"]
+    assert (error["code"], error["retryable"]) == (500, True)
+    served.accepted(2)
+    assert len(served.gateway._exchanges) == 2
+
+
+def test_no_refusal_is_lost_for_want_of_room(
+    served: Serving, alice: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "MAX_MESSAGES", 5)
+    monkeypatch.setattr(link, "CONGESTED_MESSAGES", 5)
+    monkeypatch.setattr(intake, "RETRY_SECONDS", 0.02)
+    hold = threading.Event()
+    served.gateway._call(hold.wait)
+    names = [str(number) for number in range(20)]
+    for name in names:
+        alice.publish(alice.topic("req", name), b"{")
+    hold.set()
+    for name in names:
+        assert alice.end(name)["error"]["code"] == 400
+
+
+def test_while_the_model_changes_none_is_promised(served: Serving, alice: Peer) -> None:
+    served.engine.load(LoadRequest(model="models/other"))
+    alice.ask("1", model="scripted")
+    error = alice.end("1")["error"]
+    assert (error["code"], error["retryable"], error["param"]) == (503, True, "model")

@@ -1,0 +1,78 @@
+"""Twins: two links under one client identifier, of which the older yields."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.gateway.mqtt.transport.link import LinkPhase, Outcome, Outgoing
+from tests.support.brokers import Mosquitto
+from tests.support.linked import online, party, until
+from tests.support.tcp_proxy import TcpProxy
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+def _server(name: str, boot: str) -> dict[str, Any]:
+    """Will and birth of a server: kept at one topic, and of this process."""
+    topic = f"{name}/status"
+    return {
+        "will": Outgoing(topic, f"{boot} offline".encode(), retain=True),
+        "birth": lambda: (Outgoing(topic, f"{boot} online".encode(), retain=True),),
+    }
+
+
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+async def test_of_two_under_one_identifier_the_older_yields(
+    broker: Mosquitto, protocol: str
+) -> None:
+    name = f"twin-{protocol}"
+    async with (
+        online(broker.url, name, protocol=protocol, **_server(name, "A")) as one,
+        online(broker.url, name, protocol=protocol, **_server(name, "B")) as two,
+    ):
+        await until(lambda: one.link.state.phase is LinkPhase.TAKEN_OVER)
+        assert "under the same client identifier" in one.link.state.detail
+        assert one.link.reconnects == 2
+        await until(lambda: two.link.reconnects == 2)
+        await two.online()
+        assert await two.link.deliver(Outgoing(f"{name}/x", b"mine")) is Outcome.TAKEN
+        async with online(broker.url, "look", subscriptions=((f"{name}/status", 1),)) as look:
+            await until(lambda: look.payloads[-1:] == [b"B online"])
+        # It comes back only when told to.
+        running = asyncio.create_task(one.link.run())
+        await until(lambda: two.link.state.phase is not LinkPhase.ONLINE)
+        await one.link.close()
+        await running
+
+
+async def test_a_server_killed_and_started_again_is_not_its_own_twin(broker: Mosquitto) -> None:
+    """Also where the broker has not noticed yet, and where it goes away in between."""
+    async with (
+        TcpProxy(broker.port) as first,
+        TcpProxy(broker.port) as second,
+        online(first.url, "kin", **_server("kin", "A")) as killed,
+    ):
+        first.stall()
+        async with online(second.url, "kin", **_server("kin", "B")) as one:
+            for number in range(1, 4):
+                second.reset()
+                await until(lambda n=number: one.link.reconnects == n)  # type: ignore[misc]
+                await one.online()
+            assert LinkPhase.TAKEN_OVER not in [state.phase for state in one.states]
+        await killed.link.close()
+
+
+async def test_twins_without_a_will_get_slower_and_are_told_what_it_may_be(
+    broker: Mosquitto,
+) -> None:
+    async with (
+        party(broker.url, "mute", protocol="3.1.1") as one,
+        party(broker.url, "mute", protocol="3.1.1") as two,
+    ):
+        words = "maybe another program uses the client identifier 'mute'"
+        await until(lambda: any(words in state.detail for state in one.states + two.states))
+        # Each pause is twice the one before.
+        assert one.link.reconnects + two.link.reconnects < 20

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.process import logs
+from app.process.crash import CrashReporter
+from app.settings.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def untouched_logging() -> Iterator[None]:
+    """Loggers as pytest has them, whatever a test sets up."""
+    root = logging.getLogger()
+    names = ("", *logs.OURS)
+    levels = {name: logging.getLogger(name).level for name in names}
+    handlers = tuple(root.handlers)
+    yield
+    for handler in tuple(root.handlers):
+        root.removeHandler(handler)
+        if handler not in handlers:
+            handler.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    logging.captureWarnings(False)
+
+
+def fail(message: str) -> ValueError:
+    try:
+        raise ValueError(message)
+    except ValueError as error:
+        return error
+
+
+def test_a_report_says_what_is_needed_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tests that run in parallel cannot tell each other of a log that is no Unicode.
+    monkeypatch.setattr(logging.getLogger("app.process.crash"), "disabled", True)
+    settings = Settings(model="some-model", system="my secret plans")
+    reporter = CrashReporter(tmp_path / "new", settings, ["the last line"])
+    line = reporter.report(fail("two\nlines \ud800"))
+    (report,) = (tmp_path / "new").iterdir()
+    assert line == f"batchdeck crashed (ValueError: two lines \ud800); the report is {report}"
+    text = report.read_text()
+    for part in ("in fail", "MainThread:", "torch ", "model = some-model", "the last line"):
+        assert part in text
+    assert "secret" not in text
+
+
+def test_a_crash_is_told_where_no_report_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = CrashReporter(tmp_path / "file", Settings(), []).report(fail("x"))
+    assert line.startswith("batchdeck crashed (ValueError: x) and no report could be written: ")
+
+
+def test_a_thread_that_ends_by_an_exception_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CrashReporter(tmp_path, Settings(), []) as reporter:
+        thread = threading.Thread(target=lambda: 1 / 0, name="engine")
+        thread.start()
+        thread.join()
+    assert threading.excepthook is threading.__excepthook__
+    (report,) = tmp_path.glob("crash-*")
+    assert f"the report is {report}" in caplog.messages[-1]
+    assert "ZeroDivisionError" in report.read_text()
+    assert reporter.fault_file.read_text() == ""
+
+
+def test_a_fault_of_the_machine_is_written_down(tmp_path: Path) -> None:
+    program = """
+import faulthandler, sys
+from pathlib import Path
+from app.process.crash import CrashReporter
+from app.settings.settings import Settings
+with CrashReporter(Path(sys.argv[1]), Settings(), []):
+    faulthandler._sigsegv()
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode < 0
+    assert "Segmentation fault" in (tmp_path / "fault.txt").read_text()
+
+
+def test_logs_go_to_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "logs" / "b.log"
+    recent = logs.set_up(file, None, stderr=True)
+    logging.getLogger("app.x").debug("quiet")
+    logging.getLogger("engine.x").info("for the file")
+    logging.getLogger("somebody").info("else's")
+    logging.getLogger("engine.x").warning("for all")
+    assert capsys.readouterr().err == "tui: WARNING: for all\n"
+    lines = file.read_text().splitlines()
+    assert [line.split(": ", 1)[1] for line in lines] == ["for the file", "for all"]
+    assert list(recent.lines) == lines
+    logs.set_up(file, "debug", stderr=False)
+    logging.getLogger("app.x").debug("loud")
+    assert "loud" in file.read_text()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_call_whose_arguments_do_not_fit_stops_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recent = logs.set_up(tmp_path / "b.log", None, stderr=False)
+    logging.getLogger("somebody").warning("none wanted", FutureWarning)
+    logging.getLogger("somebody").warning("after")
+    assert [line.split(": ", 1)[1] for line in recent.lines] == ["after"]
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_a_log_file_that_cannot_be_written_is_done_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    logs.set_up(tmp_path / "file" / "b.log", "error", stderr=True)
+    assert capsys.readouterr().err == ""
+    logs.set_up(tmp_path / "file" / "b.log", None, stderr=True)
+    assert capsys.readouterr().err.startswith("tui: WARNING: no log is written: ")

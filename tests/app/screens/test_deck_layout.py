@@ -1,0 +1,160 @@
+"""What the deck shows where, and which keys act there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets._footer import FooterKey
+
+from app.screens.help import HelpScreen
+from tests.app.screens.stage import REPLIES, staged
+from widgets.session_table import SessionTable
+
+
+async def test_modes_and_panels_of_a_small_terminal(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        deck = stage.deck
+        shown = [panel for _, panel in deck.panels.numbered if panel.display]
+        assert shown == []
+        assert deck.chat.display
+        await stage.press("f2")
+        assert not deck.chat.display
+        assert isinstance(stage.app.focused, SessionTable)
+        for number, (_, panel) in enumerate(deck.panels.numbered, 1):
+            await stage.press(str(number))
+            shown = [panel for _, panel in deck.panels.numbered if panel.display]
+            assert shown == [panel]
+            await stage.pilot.pause()
+            assert panel.region.height > 10
+        assert deck.panels.kpi.region.height == 1
+        await stage.press("f2")
+        assert deck.chat.display
+        assert deck.chat.prompt.area.has_focus
+
+
+@pytest.mark.parametrize("size", [(40, 8), (59, 15), (60, 16), (80, 24), (109, 24), (110, 24)])
+async def test_no_size_is_too_small_to_chat(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        await stage.press(*"one", "enter")
+        await stage.finish()
+        assert "The first reply." in await stage.screen()
+        assert stage.deck.panels.kpi.region.height == 1
+        await stage.press("f2")
+        assert "ttft" in await stage.screen()
+
+
+async def test_chat_and_engine_stand_side_by_side_and_reflow(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        deck = stage.deck
+        panels = [panel for name, panel in deck.panels.numbered if name != "MQTT"]
+        everything = [deck.chat, *panels]
+        assert all(widget.display for widget in everything)
+        regions = [widget.region for widget in everything]
+        assert not any(a.overlaps(b) for i, a in enumerate(regions) for b in regions[i + 1 :])
+        await stage.pilot.resize_terminal(120, 40)
+        assert deck.chat.display
+        assert deck.panels.batch.display
+        assert not deck.panels.table.display
+        await stage.press("f2")
+        assert not deck.chat.display
+        assert all(panel.display for panel in panels)
+        await stage.pilot.resize_terminal(80, 24)
+        assert [p for _, p in deck.panels.numbered if p.display] == [deck.panels.table]
+
+
+async def test_the_focus_comes_back_from_a_pane_that_has_no_room(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press("f2")
+        assert stage.deck.panels.table.has_focus
+        await stage.pilot.resize_terminal(80, 24)
+        await stage.pilot.pause()
+        assert stage.deck.chat.prompt.area.has_focus
+
+
+async def test_a_panel_is_zoomed_and_back(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press("shift+tab", "3")
+        before = stage.deck.panels.kv.region
+        await stage.press("z")
+        await stage.pilot.pause()
+        assert stage.deck.panels.kv.region.width > before.width
+        await stage.press("z")
+        await stage.pilot.pause()
+        assert stage.deck.panels.kv.region == before
+
+
+async def test_help_lists_the_keys_as_they_are_now(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"session.new": "f9"}, size=(120, 60)) as stage:
+        await stage.press("f9")
+        await stage.press("f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        text = await stage.screen()
+        assert "f9" in text
+        assert "^n" not in text
+        await stage.press("escape")
+        assert stage.app.screen is stage.deck
+
+
+async def test_tab_goes_through_the_panels_of_a_small_terminal(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        await stage.press("f2", "6", "down", "down", "enter", "1")  # typed into a number
+        panels = stage.deck.panels
+        assert panels.knobs.has_focus_within
+        for panel in (panels.log, panels.mqtt, panels.table):
+            await stage.press("tab")
+            assert stage.deck.focused is panel
+        await stage.press("shift+tab")
+        assert stage.deck.focused is panels.mqtt
+
+
+async def test_escape_leaves_the_engine_view_before_it_stops_a_reply(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        await stage.send("long")
+        await stage.turn(2)
+        assert "esc Stop" in await stage.screen()
+        await stage.press("f2")
+        assert "esc Chat" in await stage.screen()
+        assert "esc Stop" not in await stage.screen()
+        await stage.press("escape")
+        assert "esc Stop" in await stage.screen()
+        assert not stage.deck.has_class("-engine")
+        assert stage.sessions.current.chat.is_busy
+        await stage.press("escape")
+        await stage.turn(1)
+        assert not stage.sessions.current.chat.is_busy
+
+
+@pytest.mark.parametrize("panel", ["2", "3", "4", "6", "7"])
+async def test_escape_beside_the_chat_goes_to_the_prompt_before_it_stops_a_reply(
+    tmp_path: Path, panel: str
+) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(2)
+        await stage.press("f2", panel)
+        screen = await stage.screen()
+        assert "esc Chat" in screen
+        assert "esc Stop" not in screen
+        await stage.press("escape")
+        assert stage.deck.chat.prompt.area.has_focus
+        await stage.turn(1)
+        assert stage.sessions.current.chat.is_busy
+        assert "esc Stop" in await stage.screen()
+        await stage.press("escape")
+        await stage.turn(1)
+        assert not stage.sessions.current.chat.is_busy
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_keys_below_fit(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        await stage.press("f2")
+        for panel in "12345678":
+            await stage.press(panel)
+            await stage.screen()
+            keys = stage.deck.query(FooterKey)
+            assert all(key.region.right <= size[0] for key in keys)
+            bar = next(key for key in keys if key.description == "Chat")
+            assert bar.region.width
+            assert not any(a.region.overlaps(b.region) for a in keys for b in keys if a is not b)

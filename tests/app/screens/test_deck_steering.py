@@ -1,0 +1,187 @@
+"""What the deck does to the engine: knobs, policies, pins, requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import OptionList
+
+from app.screens.dialogs import PickPolicy
+from app.screens.policies import policy_meanings
+from tests.app.screens.stage import REPLIES, Stage, staged
+from tests.support.scripted_engine import POLICIES
+
+
+def _knob(stage: Stage, name: str) -> object:
+    snapshot = stage.engine.snapshot()
+    assert snapshot is not None
+    return next(knob.requested for knob in snapshot.knobs if knob.name == name)
+
+
+async def test_a_knob_is_turned_undone_and_refused(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        knobs = stage.deck.panels.knobs
+        await stage.press("shift+tab", "6")
+        assert knobs.has_focus
+        knobs.current = "max_num_seqs"
+        await stage.press("left")
+        await stage.turn()
+        assert _knob(stage, "max_num_seqs") == 16
+        assert stage.engine.snapshot().knob_history[-1].who == "local"  # type: ignore[union-attr]
+        await stage.press("u")
+        await stage.turn()
+        assert _knob(stage, "max_num_seqs") == 32
+        await stage.press("down", "enter", *"7", "enter")
+        await stage.turn()
+        assert _knob(stage, "max_num_batched_tokens") == 512
+        screen = await stage.screen()
+        assert "✗ max_num_batched_tokens is 7; it must" in screen
+        assert "max_num_seqs 32→16 by local" in screen
+        assert "undo: max_num_seqs 16→32 by local" in screen
+
+
+async def test_a_policy_is_chosen_and_its_effect_seen(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(20)
+        await stage.press("f2", "p")
+        chooser = stage.app.screen
+        assert isinstance(chooser, PickPolicy)
+        options = chooser.query_one(OptionList)
+        assert options.highlighted == POLICIES.index("stall_free")
+        text = await stage.screen()
+        assert "stall_free · now" in text
+        assert policy_meanings()["prefill_first"] in text
+        await stage.press(*["down"] * POLICIES.index("static"), "enter")
+        await stage.turn(20)
+        assert _knob(stage, "policy") == "static"
+        snapshot = stage.engine.snapshot()
+        assert snapshot is not None
+        assert snapshot.knob_history[-1].who == "local"
+        screen = await stage.screen()
+        assert "│ policy static │" in screen
+        assert "▼ policy stall_free→static after step 20 by local" in screen
+        assert "policy stall_free→static by local" in screen  # in the log
+        assert "tok/s 50→50 · TTFT p50 20.0→–" in screen
+        for key, policy in (("escape", "static"), ("p", "static")):
+            await stage.press("p", key)
+            await stage.turn()
+            assert stage.app.screen is stage.deck
+            assert _knob(stage, "policy") == policy
+
+
+async def test_without_a_model_there_is_no_policy_to_choose(tmp_path: Path) -> None:
+    async with staged(tmp_path, ready=False) as stage:
+        await stage.press("f2", "p")
+        assert stage.app.screen is stage.deck
+        assert stage.toasts == ["There is no model yet to schedule for."]
+
+
+async def test_the_system_prompt_is_pinned_and_let_go(tmp_path: Path) -> None:
+    system = "Answer in one sentence. " * 10
+    async with staged(tmp_path, REPLIES, size=(160, 48), system=system) as stage:
+        stage.deck.action_pin()
+        await stage.turn()
+        assert "pin system 0/2 blk in the pool" in await stage.screen()
+        stage.deck.action_unpin()
+        await stage.turn()
+        assert "pin system" not in await stage.screen()
+
+
+async def test_without_a_system_prompt_nothing_is_pinned(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        stage.deck.action_pin()
+        await stage.turn()
+        assert stage.toasts == ["This conversation has no system prompt."]
+        snapshot = stage.engine.snapshot()
+        assert snapshot is not None
+        assert snapshot.pins == ()
+
+
+async def test_the_session_table_goes_to_a_session_and_stops_one(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.press("ctrl+n")
+        await stage.send("lines")
+        await stage.turn(3)
+        await stage.press("f2")
+        table = stage.deck.panels.table
+        assert table.has_focus
+        assert stage.sessions.current.title == "lines"
+        await stage.press("home", "enter")
+        assert stage.sessions.current.title == "long"
+        assert stage.deck.chat.prompt.area.has_focus
+        await stage.press("f2", "x")
+        await stage.turn()
+        assert "stopped · 3 tok" in stage.transcript
+
+
+async def test_the_table_has_one_row_a_conversation(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        for text in ("one", "two"):
+            await stage.send(text)
+            await stage.finish()
+        snapshot = stage.engine.snapshot()
+        assert snapshot is not None
+        assert len(snapshot.requests) == 2
+        stage.deck.pump.turn(everything=True)
+        assert "Sessions 1 " in await stage.screen()
+
+
+@pytest.mark.parametrize("panel", ["1", "2", "4", "6", "7"])
+async def test_undo_wherever_the_policy_is_chosen(tmp_path: Path, panel: str) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        stage.engine.set_knobs({"max_num_seqs": 4}, "somebody")
+        await stage.press("f2", panel, "u")
+        assert _knob(stage, "max_num_seqs") == 32
+
+
+async def test_the_palette_steers(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+
+        async def choose(title: str) -> None:
+            found = {c.title: c for c in stage.app.get_system_commands(stage.deck)}
+            found[title].callback()
+            await stage.turn()
+
+        for start, end, name in (
+            ("Pause", "Resume", "paused"),
+            ("Drain", "Stop draining", "draining"),
+        ):
+            await choose(start)
+            assert _knob(stage, name) is True
+            await choose(end)
+            assert _knob(stage, name) is False
+        await choose("Undo the last knob change")
+        assert _knob(stage, "draining") is True
+        await choose("History of knobs")
+        assert stage.deck.panels.knobs.history_shown
+        assert stage.deck.panels.knobs.has_focus
+        assert "undo: draining" in await stage.screen()
+
+
+async def test_what_stands_still_is_paused(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.send("long")
+        await stage.turn(3)
+        assert "● decode" in await stage.screen()
+        stage.engine.set_knobs({"paused": True}, "local")
+        await stage.turn()
+        screen = await stage.screen()
+        assert "‖ paused" in screen
+        assert "decode" not in screen.partition("Batch")[0]
+        assert "paused · 3 tok" in stage.transcript
+        assert "streaming" not in stage.transcript
+
+
+async def test_a_policy_that_failed_is_told(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        stage.engine.set_knobs({"policy": "static"}, "local")
+        await stage.turn()
+        assert stage.toasts == []
+        stage.engine.set_knobs({"policy": "stall_free"}, "static: ValueError: no")
+        await stage.turn()
+        assert stage.toasts == ["policy static→stall_free, for it failed: static: ValueError: no"]
+        await stage.turn()
+        assert len(stage.toasts) == 1

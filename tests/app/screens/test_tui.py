@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import threading
+from functools import partialmethod
+from pathlib import Path
+
+import pytest
+from textual import events
+
+from app.process.exits import ExitCode
+from app.screens import tui
+from app.screens.pump import Pump
+from app.screens.tui import Tui, run
+from app.settings.settings import Settings, SettingsError
+from app.store.store import Store
+from app.system.engine_crash import EngineCrashError
+from engine.api.client import ChatMessage, LoadRequest
+from engine.api.lifecycle import FinishReason
+from engine.api.status import EnginePhase
+from tests.app.screens.stage import Stage, staged
+from tests.support.scripted_engine import ScriptedEngine
+
+REPLIES = {"one": "The first reply.", "long": "word " * 400}
+
+
+async def test_the_screen_is_painted_before_the_engine_is_told_to_load(tmp_path: Path) -> None:
+    painted: list[bool] = []
+
+    class Engine(ScriptedEngine):
+        def load(self, request: LoadRequest) -> None:
+            painted.append(app.deck.chat.prompt.area.region.width > 0)
+            super().load(request)
+
+    store = Store(tmp_path / "s.db")
+    app = Tui(Engine(loaded=False), store, Settings(data_dir=tmp_path), LoadRequest("m"))
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert painted == [True]
+    store.close()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_system_prompt_is_pinned_if_wanted(wanted: bool, tmp_path: Path) -> None:
+    pinned: dict[str, tuple[ChatMessage, ...]] = {}
+
+    class Engine(ScriptedEngine):
+        def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
+            pinned[name] = messages
+
+    store = Store(tmp_path / "s.db")
+    settings = Settings(data_dir=tmp_path, system="Be brief.", pin_system=wanted)
+    app = Tui(Engine(loaded=False), store, settings, LoadRequest("m"))
+    async with app.run_test() as pilot:
+        await pilot.pause()
+    assert pinned == ({"system": (ChatMessage("system", "Be brief."),)} if wanted else {})
+    store.close()
+
+
+def test_the_interface_imports_neither_torch_nor_what_is_for_a_broker() -> None:
+    code = (
+        "import app.screens.tui, sys;"
+        "heavy = {'torch', 'transformers', 'safetensors', 'aiomqtt', 'paho'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+async def test_loading_shows_its_progress_and_its_end(tmp_path: Path) -> None:
+    async with staged(tmp_path, ready=False) as stage:
+        stage.engine.progress(600_000_000, 1_200_000_000)
+        await stage.turn()
+        assert "loading scripted" in await stage.screen()
+        assert "0.6/1.1 GiB" in await stage.screen()
+        stage.engine.ready()
+        await stage.turn()
+        assert stage.toasts == ["scripted is ready."]
+        assert "scripted is ready. Ask anything." in await stage.screen()
+
+
+async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    async with staged(tmp_path, ready=False) as stage:
+        await stage.send("one")
+        stage.engine.fail("could not load scripted: [weights] are missing")
+        await stage.turn()
+        assert stage.toasts == ["could not load scripted: [weights] are missing"]
+        assert "· failed" in stage.transcript
+        assert "[weights] are missing" in stage.transcript
+        await stage.press("ctrl+n")
+        assert "There is no model" in await stage.screen()
+
+
+async def test_the_model_is_switched_from_the_palette(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "app.screens.tui")
+    registry = tmp_path / "models.toml"
+    registry.write_text('[first]\nsource = "./a"\n[second]\nsource = "owner/name"\n')
+    async with staged(tmp_path, REPLIES) as stage:
+        stage.app._load_request = LoadRequest("scripted", models_file=str(registry), device="cpu")
+        await stage.send("long")
+        await stage.turn(3)
+        titles = [c.title for c in stage.app.get_system_commands(stage.deck)]
+        assert [t for t in titles if t.startswith("Model: ")] == ["Model: first", "Model: second"]
+        await choose(stage, "model second")
+        await stage.turn()
+        assert stage.engine.loads[-1] == LoadRequest(
+            "second", models_file=str(registry), device="cpu"
+        )
+        assert "◐ 1 request ends before second is loaded │ ttft" in await stage.screen()
+        assert caplog.messages == ["switching from scripted to second"]
+        await stage.press("ctrl+n")
+        await stage.send("one")
+        assert "queued: the model is being switched" in stage.transcript
+        stage.engine.ready()
+        await stage.finish()
+        assert stage.toasts[-1] == "second is ready."
+        assert "The first reply." in stage.transcript
+
+
+async def test_a_broken_registry_is_told_and_the_palette_opens(tmp_path: Path) -> None:
+    registry = tmp_path / "models.toml"
+    registry.write_text("[first")
+    async with staged(tmp_path) as stage:
+        stage.app._load_request = LoadRequest("scripted", models_file=str(registry))
+        titles = [c.title for c in stage.app.get_system_commands(stage.deck)]
+        await stage.turn()
+        assert "Quit" in titles
+        assert len(stage.toasts) == 1
+        assert str(registry) in stage.toasts[0]
+
+
+async def test_the_palette_runs_what_the_keys_do(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("one")
+        await stage.finish()
+        await choose(stage, "new chat")
+        assert len(stage.sessions.sessions) == 2
+        await choose(stage, "close chat")
+        assert len(stage.sessions.sessions) == 1
+
+
+async def test_ctrl_c_says_what_ends_the_program(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press("ctrl+c")
+        assert stage.toasts == ["^q ends the program; ^c copies where text is selected."]
+
+
+async def test_ctrl_c_knows_keys_that_were_changed(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"app.quit": "f10"}) as stage:
+        await stage.press("f2", "ctrl+c")
+        assert stage.toasts == ["f10 ends the program; ^c copies where text is selected."]
+
+
+async def test_ctrl_c_copies_where_text_is_selected(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*"some", "ctrl+shift+left", "ctrl+c")
+        assert stage.app.clipboard == "some"
+        assert stage.toasts == []
+
+
+async def test_quitting_stops_what_streams_and_ends_the_engine(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("long")
+        await stage.turn(3)
+        key = stage.sessions.current.key
+        await stage.press("ctrl+q")
+        await stage.app.workers.wait_for_complete()
+        assert stage.app.engine_ended
+        assert stage.engine.status().phase is EnginePhase.STOPPED
+        reply = stage.store.messages(key)[1]
+        assert reply.finish_reason is FinishReason.ABORT
+        assert reply.content == "word word word"
+        assert stage.app.return_code == 0
+
+
+async def test_a_session_that_the_engine_does_not_end_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.screens.tui.STOP_SECONDS", 0.0)
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("long")
+        await stage.turn(3)
+        monkeypatch.setattr(stage.engine, "abort", lambda request_id: None)
+        key = stage.sessions.current.key
+        await stage.press("ctrl+q")
+        await stage.app.workers.wait_for_complete()
+        assert stage.store.messages(key)[1].finish_reason is FinishReason.ABORT
+
+
+async def test_an_engine_that_does_not_end_is_not_waited_for_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.screens.tui.SHUTDOWN_SECONDS", 0.01)
+    freed = threading.Event()
+    async with staged(tmp_path) as stage:
+        monkeypatch.setattr(stage.engine, "shutdown", freed.wait)
+        await stage.press("ctrl+q")
+        await stage.app.workers.wait_for_complete()
+        assert not stage.app.engine_ended
+        freed.set()
+
+
+async def test_what_nobody_looks_at_is_painted_more_rarely(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        usual = stage.deck.pump.cadence.stream
+        stage.app.post_message(events.AppBlur())
+        await stage.turn()
+        assert stage.deck.pump.cadence.stream > usual
+        stage.app.post_message(events.AppFocus())
+        await stage.turn()
+        assert stage.deck.pump.cadence.stream == usual
+
+
+@pytest.mark.parametrize("theme", [None, "dark", "light", "ansi", "nord"])
+async def test_themes(tmp_path: Path, theme: str | None) -> None:
+    async with staged(tmp_path, REPLIES, theme=theme) as stage:
+        await stage.send("one")
+        await stage.finish()
+        assert "The first reply." in await stage.screen()
+        assert stage.app.current_theme.dark is (theme != "light")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"theme": "pink"}, "theme is 'pink'; allowed are dark, light, ansi"),
+        ({"keys": {"app.qiut": "f9"}}, "keys.app.qiut is no key; allowed are app.help, app.quit, "),
+    ],
+)
+def test_what_the_interface_does_not_know_is_refused_with_what_is_allowed(
+    wrong: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "s.db")
+    settings = Settings.model_validate({"data_dir": tmp_path, **wrong})
+    engine = ScriptedEngine()
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        run(engine, store, settings, LoadRequest("m"))
+    assert engine.status().phase is EnginePhase.STOPPED
+    store.close()
+
+
+async def test_keys_are_changed_by_the_settings(tmp_path: Path) -> None:
+    keys = {"prompt.send": "ctrl+s", "prompt.newline": "enter"}
+    async with staged(tmp_path, REPLIES, keys=keys) as stage:
+        await stage.press(*"on", "enter", "e")
+        assert stage.prompt == "on\ne"
+        assert "(^s send · enter newline" in str(stage.deck.chat.prompt.area.placeholder)
+        await stage.press("ctrl+s")
+        assert stage.prompt == ""
+        assert stage.sessions.current.history == ("on\ne",)
+
+
+async def test_every_binding_has_a_name_of_its_own(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        deck = stage.deck
+        nodes = (stage.app, deck, deck.chat.transcript, *(p for _, p in deck.panels.numbered))
+        own = [
+            binding
+            for node in nodes
+            for cls in type(node).__mro__
+            if cls.__module__.startswith(("app.", "widgets."))
+            for binding in cls.__dict__.get("BINDINGS", ())
+        ]
+        names = [binding.id for binding in own]
+        assert None not in names
+        assert len(names) == len(set(names)) > 30
+
+
+def test_a_crash_is_raised_once_the_terminal_is_itself_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine(loaded=False)
+    store = Store(tmp_path / "s.db")
+
+    def crash(*_: object) -> None:
+        raise RuntimeError("the pump broke")
+
+    monkeypatch.setattr(Pump, "_look", crash)
+    monkeypatch.setattr(Tui, "run", partialmethod(Tui.run, headless=True))
+    with pytest.raises(RuntimeError, match="the pump broke"):
+        run(engine, store, Settings(data_dir=tmp_path), LoadRequest("m"))
+    assert engine.status().phase is EnginePhase.STOPPED
+    store.close()
+
+
+async def test_an_engine_that_crashes_ends_it(tmp_path: Path) -> None:
+    engine, store = ScriptedEngine(loaded=False), Store(tmp_path / "s.db")
+    app = Tui(engine, store, Settings(data_dir=tmp_path), LoadRequest("m"))
+    async with asyncio.timeout(20), app.run_test() as pilot:
+        await pilot.pause()
+        engine.fail("could not load m: it is broken")
+        await pilot.pause(2 * tui.LOOK_SECONDS)
+        assert app.is_running, "another model may be loaded"
+        engine.crash("the text thread failed: Panic: a bug")
+        while app.is_running:
+            await asyncio.sleep(0.01)
+    assert app.return_code == ExitCode.CRASHED
+    assert isinstance(app.crash, EngineCrashError)
+    assert str(app.crash) == "the text thread failed: Panic: a bug"
+    store.close()
+
+
+def test_sigterm_quits_as_the_user_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine(REPLIES, loaded=False)
+    store = Store(tmp_path / "s.db")
+
+    def headless(app: Tui) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(20):
+                async with app.run_test() as pilot:
+                    await pilot.pause()
+                    asyncio.get_running_loop().add_signal_handler(
+                        signal.SIGTERM, app._leave, ExitCode.TERMINATED
+                    )
+                    signal.raise_signal(signal.SIGTERM)
+                    while app.is_running:
+                        await asyncio.sleep(0)
+
+        asyncio.run(main())
+
+    monkeypatch.setattr(Tui, "run", headless)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        code = run(engine, store, Settings(data_dir=tmp_path), LoadRequest("m"))
+        assert code == ExitCode.TERMINATED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert engine.status().phase is EnginePhase.STOPPED
+    store.close()
+
+
+async def choose(stage: Stage, words: str) -> None:
+    """Run the first command that the palette finds by `words`."""
+    await stage.press("ctrl+p")
+    await stage.pilot.pause()
+    await stage.pilot.press(*words)
+    await stage.app.workers.wait_for_complete()
+    await stage.pilot.pause()
+    await stage.pilot.press("enter")
+    await stage.pilot.pause()
+    await stage.app.workers.wait_for_complete()

@@ -1,0 +1,138 @@
+"""Sampling parameters: what each may be, and the sentence that refuses what it may not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from engine.api.errors import InvalidRequestError
+from engine.api.sampling import MAX_BIASES, MAX_STOPS, SamplingParams
+
+
+class TestSamplingParams:
+    @pytest.mark.parametrize(
+        ("field", "value", "allowed"),
+        [
+            ("temperature", -0.1, "a number from 0 to 100"),
+            ("temperature", math.nan, "a number from 0 to 100"),
+            ("temperature", math.inf, "a number from 0 to 100"),
+            ("temperature", 10**400, "a number from 0 to 100"),
+            ("temperature", "hot", "a number from 0 to 100"),
+            ("temperature", True, "a number from 0 to 100"),
+            ("temperature", None, "a number from 0 to 100"),
+            ("top_p", 0.0, "a number above 0 and at most 1"),
+            ("top_p", 1.01, "a number above 0 and at most 1"),
+            ("min_p", -1e-9, "a number from 0 to 1"),
+            ("repetition_penalty", 0, "a number above 0 and at most 100"),
+            ("presence_penalty", 2.5, "a number from -2 to 2"),
+            ("frequency_penalty", -2.5, "a number from -2 to 2"),
+            ("top_k", -1, "an integer from 0 to 2147483647"),
+            ("top_k", 1.0, "an integer from 0 to 2147483647"),
+            ("top_k", 2**31, "an integer from 0 to 2147483647"),
+            ("min_tokens", -1, "an integer from 0 to 2147483647"),
+            ("seed", -1, "an integer from 0 to 18446744073709551615"),
+            ("seed", 2**64, "an integer from 0 to 18446744073709551615"),
+            ("max_tokens", 0, "an integer from 1 to 2147483647"),
+            ("max_tokens", 10.5, "an integer from 1 to 2147483647"),
+            ("max_tokens", True, "an integer from 1 to 2147483647"),
+            ("ignore_eos", 1, "true or false"),
+            ("stop", ("",), "a list of non-empty strings"),
+            ("stop", "abc", "a list of non-empty strings"),
+            ("stop", (1,), "a list of non-empty strings"),
+            ("stop_token_ids", (-1,), "a list of token ids"),
+            ("stop_token_ids", (True,), "a list of token ids"),
+            ("stop_token_ids", 5, "a list of token ids"),
+            ("logprobs", -1, "an integer from 0 to 20"),
+            ("logprobs", 21, "an integer from 0 to 20"),
+            ("logprobs", True, "an integer from 0 to 20"),
+            ("logit_bias", None, "a map of token ids to numbers"),
+            ("logit_bias", "5", "a map of token ids to numbers"),
+            ("logit_bias", ((5, 1, 1),), "a map of token ids to numbers"),
+        ],
+    )
+    def test_absurd_values(self, field: str, value: object, allowed: str) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams().override({field: value})
+        assert caught.value.param == field
+        assert caught.value.message == f"{field} is {value!r}; it must be {allowed}"
+
+    def test_min_above_max(self) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams(min_tokens=5, max_tokens=4)
+        assert caught.value.message == "min_tokens is 5; it must be at most max_tokens (4)"
+
+    def test_too_many_stops(self) -> None:
+        SamplingParams(stop=("x",) * MAX_STOPS)
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams(stop=("x",) * (MAX_STOPS + 1))
+        assert caught.value.message == "stop has 17 strings; at most 16 are allowed"
+
+    @pytest.mark.parametrize(
+        ("bias", "message"),
+        [
+            ({5: 100.1}, "logit_bias of token id 5 is 100.1; it must be a number from -100 to 100"),
+            ({5: -101}, "logit_bias of token id 5 is -101; it must be a number from -100 to 100"),
+            (
+                {5: math.nan},
+                "logit_bias of token id 5 is nan; it must be a number from -100 to 100",
+            ),
+            ({5: True}, "logit_bias of token id 5 is True; it must be a number from -100 to 100"),
+            ({5: "1"}, "logit_bias of token id 5 is '1'; it must be a number from -100 to 100"),
+            ({-5: 1}, "logit_bias has the key -5; it must be a token id"),
+            ({"-5": 1}, "logit_bias has the key '-5'; it must be a token id"),
+            ({"the": 1}, "logit_bias has the key 'the'; it must be a token id"),
+            ({"\u0663": 1}, "logit_bias has the key '\u0663'; it must be a token id"),
+            (
+                {"9" * 5000: 1},
+                "logit_bias has the key '999999999999...9999999999999'; it must be a token id",
+            ),
+            ({"5": 1, "05": 2}, "logit_bias names token id 5 twice; once is allowed"),
+            (
+                dict.fromkeys(range(MAX_BIASES + 1), 1),
+                "logit_bias has 1025 entries; at most 1024 are allowed",
+            ),
+        ],
+    )
+    def test_absurd_biases(self, bias: dict[object, object], message: str) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            SamplingParams().override({"logit_bias": bias})
+        assert (caught.value.message, caught.value.param) == (message, "logit_bias")
+
+    def test_a_bias_is_kept_immutable_and_its_keys_may_be_strings(self) -> None:
+        given = {"123": -100, 7: 0.5}
+        params = SamplingParams().override({"logit_bias": given, "logprobs": 0})
+        given["123"] = 5
+        assert params.logit_bias == ((123, -100), (7, 0.5))
+        assert params == SamplingParams(logit_bias=((123, -100), (7, 0.5)), logprobs=0)
+        assert hash(params) != hash(SamplingParams())
+        assert params.override({"logit_bias": {}}).logit_bias == ()
+        assert params.override({"top_k": 1}).logit_bias == params.logit_bias
+
+    def test_override(self) -> None:
+        defaults = SamplingParams(temperature=0.7, top_p=0.9)
+        changed = defaults.override({"temperature": 0, "stop": ["a"], "stop_token_ids": [1, 2]})
+        assert (changed.temperature, changed.top_p) == (0, 0.9)
+        assert (changed.stop, changed.stop_token_ids) == (("a",), (1, 2))
+        assert defaults.override({}) == defaults
+        with pytest.raises(InvalidRequestError) as caught:
+            defaults.override({"heat": 1})
+        assert caught.value.param == "heat"
+        assert "temperature" in caught.value.message
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"temperature": 100},
+            {"top_p": 1},
+            {"seed": 2**64 - 1},
+            {"seed": 0},
+            {"min_tokens": 4, "max_tokens": 4},
+            {"repetition_penalty": 1e-3},
+            {"logprobs": 20},
+            {"logit_bias": {"0": 100, "1": -100.0}},
+            {"logit_bias": dict.fromkeys(range(MAX_BIASES), 0)},
+        ],
+    )
+    def test_edges_are_allowed(self, changes: dict[str, object]) -> None:
+        SamplingParams().override(changes)

@@ -1,0 +1,210 @@
+"""Processes that encode: what goes wrong there ends a prompt, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from tokenizers import Regex, Tokenizer, models, normalizers
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+
+from engine.api.client import ChatMessage
+from engine.api.errors import EngineError, InvalidRequestError, ModelError
+from engine.api.stream import Context
+from engine.text.encoder import ChatEncoder
+from engine.text.pool import ClosedError, EncoderPool, encoding
+from tests.support.unruly_tokenizer import UnrulyTokenizer
+
+KEY = "model@revision:float32"
+SECONDS = 0.5
+
+
+def chat(*contents: str) -> tuple[ChatMessage, ...]:
+    roles = ("user", "assistant")
+    return tuple(ChatMessage(roles[i % 2], text) for i, text in enumerate(contents))
+
+
+def ids(text: str) -> list[int]:
+    return list(map(ord, f"user: {text}\nassistant:"))
+
+
+def processes() -> set[psutil.Process]:
+    return {
+        child
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and "engine.text.worker" in child.cmdline()
+    }
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[EncoderPool]:
+    one = EncoderPool(UnrulyTokenizer(), KEY, SECONDS)
+    one.ready()
+    yield one
+    one.close()
+
+
+def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast) -> None:
+    here = ChatEncoder(byte_level, KEY)
+    with encoding(byte_level, KEY) as there:
+        pass
+    first = chat("Hello 😀 <|im_end|>")
+    prompt = there.encode(first, None)
+    assert prompt == here.encode(first, None)
+    turns, context = chat("Hello 😀 <|im_end|>", "Hi", "Why?"), Context(KEY, (*prompt, 5), 2)
+    assert there.encode(turns, context) == here.encode(turns, context)
+    assert there.encode(turns, context)[: len(prompt)] == prompt
+    system = (ChatMessage("system", "Be brief."),)
+    assert there.common_prefix(system) == here.common_prefix(system)
+    there.close()
+
+
+def test_a_tokenizer_in_python_works() -> None:
+    tokenizer = ByT5Tokenizer()
+    with encoding(tokenizer, KEY) as there:
+        found = there.encode(chat("Hi"), None)
+    assert found == ChatEncoder(tokenizer, KEY).encode(chat("Hi"), None)
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence", "param"),
+    [
+        ((), "messages is empty", "messages"),
+        (chat("ab\ud83d"), r"messages\[0\].content has the surrogate U\+D83D", "messages"),
+        ((ChatMessage("user", b"x"),), r"messages\[0\].content is of type bytes", "messages"),  # type: ignore[arg-type]
+        (chat("raise"), "^the prompt could not be read: TypeError: no such thing$", "prompt"),
+        (chat("panic"), "read: Panic: retry-limit-in-match over at line 1$", "prompt"),
+        (chat("grow"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
+        (chat("abort"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
+        (chat("hang"), r"did not come to an end within 0\.5 s$", "prompt"),
+    ],
+)
+def test_a_prompt_is_refused(
+    pool: EncoderPool, messages: tuple[ChatMessage, ...], sentence: str, param: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=sentence) as caught:
+        pool.encode(messages, None)
+    assert caught.value.param == param
+    assert pool.encode(chat("print this"), None) == ids("print this")
+
+
+def test_a_process_that_ends_takes_its_prompt_along(pool: EncoderPool) -> None:
+    with pytest.raises(EngineError, match=r"^the process that encodes prompts ended: SIGKILL$"):
+        pool.encode(chat("die"), None)
+    assert pool.encode(chat("next"), None) == ids("next")
+
+
+def test_one_that_ends_between_two_prompts_takes_none_along(pool: EncoderPool) -> None:
+    pool.encode(chat("one"), None)
+    assert processes()
+    for process in processes():
+        process.kill()
+        process.wait()
+    assert pool.encode(chat("next"), None) == ids("next")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_to_all_are_the_program_s(pool: EncoderPool, number: signal.Signals) -> None:
+    """A server that drains still encodes what it accepted."""
+    for process in pool._idle:
+        process.ready()
+    before = processes()
+    for child in before:
+        child.send_signal(number)
+    assert pool.encode(chat("next"), None) == ids("next")
+    assert processes() == before
+
+
+def test_while_one_is_stuck_another_serves(pool: EncoderPool) -> None:
+    stuck = EncoderPool(UnrulyTokenizer(), KEY, 20.0)
+    stuck.ready()
+    errors: list[Exception] = []
+
+    def hang() -> None:
+        try:
+            stuck.encode(chat("hang"), None)
+        except EngineError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    while not stuck._busy:
+        time.sleep(0.001)
+    assert stuck.encode(chat("next"), None) == ids("next")
+    assert stuck.encode(chat("and more"), None) == ids("and more")
+    stuck.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [ClosedError]
+    with pytest.raises(ClosedError):
+        stuck.encode(chat("late"), None)
+
+
+def test_it_ends_with_the_program() -> None:
+    other = EncoderPool(UnrulyTokenizer(), KEY, SECONDS)
+    other.ready()
+    pid = other._idle[0]._process.pid
+    started = other._idle[0]._process
+    assert started.stdin is not None
+    started.stdin.close()
+    assert started.wait(20) == 0
+    assert not psutil.pid_exists(pid)
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("panic", r"cannot be used: Panic: retry-limit-in-match over at line 1$"),
+        ("die", r"^the model's tokenizer cannot be used: SIGKILL$"),
+        ("hang", r"did not come to an end"),
+    ],
+)
+def test_a_tokenizer_that_cannot_begin_is_no_model(fault: str, sentence: str) -> None:
+    before = processes()
+    pool = EncoderPool(UnrulyTokenizer(fault), KEY, SECONDS)
+    with pytest.raises(ModelError, match=sentence):
+        pool.ready()
+    assert processes() <= before
+    pool.close()
+
+
+def test_a_load_that_fails_leaves_no_process() -> None:
+    before = processes()
+    with pytest.raises(ZeroDivisionError), encoding(UnrulyTokenizer(), KEY):
+        raise ZeroDivisionError
+    assert processes() <= before
+
+
+def template_pool(template: str) -> EncoderPool:
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    # Nested repetition: 36 bytes are more than the search gives up at.
+    tokenizer.normalizer = normalizers.Replace(Regex("^(([a-z])+.)+[A-Z]([a-z])+$"), "")
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    wrapped.chat_template = template
+    return EncoderPool(wrapped, KEY, 2.0)
+
+
+def test_real_templates_and_tokenizers_at_their_worst() -> None:
+    pool = template_pool(
+        "{%- set content = messages[-1].content -%}"
+        "{%- if content == 'loop' -%}"
+        "{%- for i in range(99999) -%}{%- for j in range(99999) -%}{%- endfor -%}{%- endfor -%}"
+        "{%- elif content == 'grow' -%}"
+        "{%- for i in range(9999) -%}{{ content * 50000000 }}{%- endfor -%}"
+        "{%- else -%}{{ content }}{%- endif -%}"
+    )
+    for content, sentence in (
+        ("a" * 36, "PanicException: Onig: Regex search error: retry-limit-in-match over"),
+        ("loop", "did not come to an end within 2 s"),
+        ("grow", "needs more than 512 MiB of memory"),
+    ):
+        with pytest.raises(InvalidRequestError, match=sentence):
+            pool.encode(chat(content), None)
+        assert pool.encode(chat("word"), None) == [0]
+    pool.close()

@@ -1,0 +1,20 @@
+"""Key order: keys and text take effect in the order in which they were typed."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.widget import Widget
+
+
+async def run_bound(widget: Widget, event: events.Key) -> None:
+    """Run what a key is bound to at once, if it is no text; for the `on_key` of a text widget.
+
+    Textual runs bindings from the app's queue, while characters wait in the widget's own: of keys
+    that come faster than the screen is painted, Enter would overtake the text before it.
+    """
+    if event.is_printable:
+        return
+    bound = widget.screen.active_bindings.get(event.key)
+    if bound is not None and await widget.app.run_action(bound.binding.action, bound.node):
+        event.stop()
+        event.prevent_default()
