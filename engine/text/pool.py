@@ -20,9 +20,12 @@ from engine.text.worker import Start
 
 log = logging.getLogger(__name__)
 
-# A second process takes what comes while one is stuck, or is started again. Each has 70 MB beside
-# its tokenizer.
+# A second process takes what comes while the first is stuck or has long prompts. Each has 70 MB
+# beside its tokenizer. Its start takes 2 to 3 s of a core, most of it the import of transformers.
 NUM_PROCESSES = 2
+# A prompt waits for so long before the second process is started: most take less than 1 ms, and a
+# crowd of users who ask at once is served by one process before another could have started.
+PATIENCE_SECONDS = 0.25
 
 
 class ClosedError(UnavailableError):
@@ -66,7 +69,7 @@ class EncoderPool:
         return read_answer(self._run(Job(tuple(messages), common=True)), None)
 
     def ready(self) -> None:
-        """Wait for the process that was started first; then start the second one.
+        """Wait for the process that was started first.
 
         Raises:
             ModelError: the tokenizer, or its first use, failed or did not come to an end.
@@ -103,6 +106,7 @@ class EncoderPool:
             self._give_back(process)
 
     def _take(self) -> EncoderProcess:
+        has_waited = False
         with self._changed:
             while not self._is_closed:
                 if self._idle:
@@ -116,6 +120,9 @@ class EncoderPool:
                 if len(self._busy) >= NUM_PROCESSES:
                     self._changed.wait()
                     continue
+                if self._busy and not has_waited:
+                    has_waited = not self._changed.wait(PATIENCE_SECONDS)
+                    continue
                 self._add()
                 if not self._idle:
                     raise EngineError("no process that encodes prompts can be started")
@@ -128,8 +135,7 @@ class EncoderPool:
                 process.close()
             else:
                 self._idle.append(process)
-            spare = self._was_ready and len(self._idle) + len(self._busy) < NUM_PROCESSES
-            if spare and not self._is_closed:
+            if self._was_ready and not (self._is_closed or self._idle or self._busy):
                 self._add()  # Now, and not when a prompt waits for it.
             self._changed.notify_all()
 

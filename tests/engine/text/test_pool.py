@@ -135,8 +135,10 @@ def test_while_one_is_stuck_another_serves(pool: EncoderPool) -> None:
     thread.start()
     while not stuck._busy:
         time.sleep(0.001)
+    before = processes()
     assert stuck.encode(chat("next"), None) == ids("next")
     assert stuck.encode(chat("and more"), None) == ids("and more")
+    assert len(processes() - before) == 1  # started when a prompt had waited for a while
     stuck.close()
     thread.join(10)
     assert not thread.is_alive()
