@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "mosquitto" / "mosquitto.conf"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mosquitto" / "mosquitto.conf"
 START_SECONDS = 10.0
 # Debian has it where users do not look for programs.
 _PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))

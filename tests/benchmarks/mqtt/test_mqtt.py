@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 
-from benchmarks.asking import Heard, digest
-from benchmarks.figure import Figure
-from benchmarks.paced import NAME, PacedLoader, reply
+from benchmarks.mqtt.asking import Heard, digest
+from benchmarks.mqtt.figure import Figure
+from benchmarks.mqtt.paced import NAME, PacedLoader, reply
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.lifecycle import FinishReason
 from engine.serving.host import EngineHost
