@@ -23,19 +23,16 @@ callbacks for an event loop of one's own. Three private names are left, each in 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import aiomqtt
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import DisconnectFlags, MQTTMessage
 from paho.mqtt.enums import MQTTErrorCode
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
-from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.dialing import (
@@ -56,14 +53,17 @@ from app.gateway.mqtt.transport.errors import (
 )
 from app.gateway.mqtt.transport.messages import Inbound, Outgoing
 from app.gateway.mqtt.transport.outbox import WINDOW, Outbox, Outcome, Told, settle
+from app.gateway.mqtt.transport.packets import (
+    check_subscribed,
+    connect_options,
+    inbound,
+    publish_properties,
+    topic_filters,
+)
+from app.gateway.mqtt.transport.paho_log import PahoLog
 from app.gateway.mqtt.transport.pump import SocketPump
 
 V5, V311 = "5", "3.1.1"
-
-SESSION_SECONDS = 3600
-MAX_PACKET_BYTES = 1 << 20
-# Messages that the broker may send before it has an acknowledgement: what may lie about here.
-MAX_UNACKNOWLEDGED = 256
 
 
 class Connection:
@@ -94,16 +94,13 @@ class Connection:
         keeps_session: bool = True,
     ) -> None:
         is_v5 = protocol == V5
-        self._errors = _LastError()
-        # Neither registered nor below another: what paho says goes nowhere else.
-        logger = logging.Logger("paho", logging.ERROR)
-        logger.addHandler(self._errors)
+        self._log = PahoLog()
         self._mqtt = aiomqtt.Client(
             address.host,
             address.port,
             username=address.username,
             password=address.password,
-            logger=logger,
+            logger=self._log.logger,
             identifier=client_id,
             protocol=aiomqtt.ProtocolVersion.V5 if is_v5 else aiomqtt.ProtocolVersion.V311,
             will=aiomqtt.Will(will.topic, will.payload, will.qos, will.retain) if will else None,
@@ -172,21 +169,8 @@ class Connection:
         Raises:
             LinkError: it is a refusal, or does not come within `CONNECT_SECONDS`.
         """
-        host, port = self._address.host, self._address.port
-        if self.protocol == V5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            properties.SessionExpiryInterval = SESSION_SECONDS if self._keeps_session else 0
-            properties.MaximumPacketSize = MAX_PACKET_BYTES
-            properties.ReceiveMaximum = MAX_UNACKNOWLEDGED
-            self._paho.connect(
-                host,
-                port,
-                self._silence,
-                clean_start=not self._keeps_session,
-                properties=properties,
-            )
-        else:
-            self._paho.connect(host, port, self._silence)
+        options = connect_options(keeps_session=self._keeps_session) if self.protocol == V5 else {}
+        self._paho.connect(self._address.host, self._address.port, self._silence, **options)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await _first(self._welcome, self.lost)
@@ -207,16 +191,7 @@ class Connection:
         Raises:
             LinkError: the broker refuses one, or does not answer, or the connection is gone.
         """
-        filters: list[Any]
-        if self.protocol == V5:
-            # As published: a request that its sender wants kept is seen to be one at once.
-            filters = [
-                (topic, SubscribeOptions(qos, retainAsPublished=True))
-                for topic, qos in subscriptions
-            ]
-            filters += [(watched, SubscribeOptions(0))] if watched else []
-        else:
-            filters = [*subscriptions, *([(watched, 0)] if watched else [])]
+        filters = topic_filters(subscriptions, watched, is_v5=self.protocol == V5)
         if not filters:
             return
         answer = asyncio.ensure_future(self._mqtt.subscribe(filters))
@@ -231,10 +206,7 @@ class Connection:
             ) from None
         finally:
             answer.cancel()
-        for (topic, _), code in zip(subscriptions, codes, strict=False):
-            if isinstance(code, ReasonCode) and code.is_failure:
-                reason = str(code).lower()
-                raise LinkError(f"the broker refuses the subscription to {topic!r}: {reason}")
+        check_subscribed(subscriptions, codes)
 
     def fits(self, message: Outgoing) -> bool:
         """Whether a message is no larger than the broker takes, as far as it has said."""
@@ -262,7 +234,7 @@ class Connection:
         """Hand a message to the socket's queue; its packet identifier, if it got there."""
         properties = None
         if message.correlation is not None and self.protocol == V5:
-            properties = _correlation(message.correlation)
+            properties = publish_properties(message.correlation)
         info = self._paho.publish(
             message.topic, message.payload, message.qos, message.retain, properties
         )
@@ -332,29 +304,12 @@ class Connection:
             self._lose(unreadable(was_connected=self.is_up))
         else:
             shows = not self._address.is_tls or self._address.cert_file is not None
-            self._lose(
-                broken(self._errors.error, was_connected=self.is_up, shows_certificate=shows)
-            )
+            self._lose(broken(self._log.error, was_connected=self.is_up, shows_certificate=shows))
 
     def _on_message(self, client: PahoClient, userdata: Any, message: MQTTMessage) -> None:
         acknowledge_now(self._dialed)
-        try:
-            topic = message.topic
-        except UnicodeDecodeError:
-            # No broker lets that pass; unacknowledged it would come for ever.
-            topic = ""
-        properties = message.properties
-        self._receive(
-            Inbound(
-                topic=topic,
-                payload=bytes(message.payload),
-                retained=message.retain,
-                duplicate=message.dup,
-                response_topic=getattr(properties, "ResponseTopic", None),
-                correlation=getattr(properties, "CorrelationData", None),
-                acknowledge=partial(self._acknowledge, message.mid) if message.qos else None,
-            )
-        )
+        acknowledge = partial(self._acknowledge, message.mid) if message.qos else None
+        self._receive(inbound(message, acknowledge))
 
     def _acknowledge(self, mid: int) -> None:
         if self.is_up:
@@ -390,24 +345,3 @@ class Connection:
 
 async def _first(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-@lru_cache(maxsize=1024)
-def _correlation(data: bytes) -> Properties:
-    """Properties of a PUBLISH; making them takes 10 us of CPU, publishing 9."""
-    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-    properties.CorrelationData = data
-    return properties
-
-
-class _LastError(logging.Handler):
-    """Keeps what paho logs about its socket, which it tells in no other way."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.error: BaseException | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        for argument in record.args or ():
-            if isinstance(argument, BaseException):
-                self.error = argument
