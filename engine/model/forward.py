@@ -19,7 +19,7 @@ from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.batch import PackedStep
 from engine.model.program.forward import make_program
-from engine.model.program.read import UnreadableError
+from engine.model.program.unreadable import UnreadableError
 from engine.model.unofficial import attention_in_force
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from engine.model.program.build import Built, Stage, attach, build, segments
 from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, AttentionCall, Capture, capture
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Graph, Opaque
-from engine.model.program.read import UnreadableError, read
+from engine.model.program.read import read
+from engine.model.program.unreadable import UnreadableError
 from engine.model.program.verify import MismatchError, recorded_step, verify
 from engine.native import kernels
 

@@ -1,11 +1,20 @@
-"""Rotary embeddings (RoFormer, arXiv 2104.09864): how models lay out pairs and tables."""
+"""Rotary embeddings (RoFormer, arXiv 2104.09864): how models lay out pairs and tables, and which
+of these a recorded pass has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from engine.model.program.agree import agree
+from engine.model.program.capture import NUM_TOKENS, Call, tensors_in
+from engine.model.program.graph import Rotation, View
+from engine.model.program.provenance import Provenance, address_of
+from engine.model.program.unreadable import UnreadableError, unreadable
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -30,3 +39,74 @@ def conventions(width: int, head_dim: int) -> Iterator[tuple[slice, bool]]:
     for pick in picks:
         for interleaved in (False, True):
             yield pick, interleaved
+
+
+class Rotations:
+    """Finds how the queries and keys of a recorded pass were rotated, by trying.
+
+    Args:
+        provenance: of the pass's tensors, as far as it was read.
+        max_positions: length of the tables.
+    """
+
+    def __init__(self, provenance: Provenance, max_positions: int) -> None:
+        self._provenance = provenance
+        self._max_positions = max_positions
+        self._tables: dict[tuple[int | None, ...], tuple[Tensor, Tensor]] = {}
+
+    def of(self, tensor: Tensor) -> tuple[View, Rotation | None]:
+        """What was rotated into a query or key, [T, heads, head_dim], and how."""
+        if address_of(tensor) in self._provenance.values:
+            return self._provenance.view(tensor), None
+        sources, makers = self._provenance.sources(tensor)
+        read = [self._provenance.values[address_of(source)] for source in sources]
+        values = {id(value): value for value in read}
+        if len(values) != 1 or len(makers) != 1:
+            raise self._provenance.failures[address_of(tensor)]
+        (value,), (maker,) = values.values(), makers.values()
+        column = min(
+            int(t.storage_offset() - value.reference.storage_offset()) % value.width
+            for t in sources
+        )
+        heads, dim = tensor.shape[1:]
+        view = View(value, column, heads * dim)
+        if column + view.columns > value.width:
+            raise self._provenance.failures[address_of(tensor)]
+        x = view.reference.reshape(NUM_TOKENS, heads, dim).double()
+        recorded = [t.double().reshape(NUM_TOKENS, -1) for t in tensors_in(maker.output)]
+        if len(recorded) == 2:
+            for pick, interleaved in conventions(recorded[0].shape[1], dim):
+                cos, sin = (table[:, pick] for table in recorded)
+                if agree(rotate(x, cos, sin, interleaved), tensor):
+                    return view, Rotation(*self._tables_of(maker, pick), interleaved)
+        failure = self._provenance.failures[address_of(tensor)]
+        if maker.target in failure.scope:  # all but the rotation was read
+            raise UnreadableError("a query or key is no rotation by its position")
+        raise failure
+
+    def _tables_of(self, call: Call, pick: slice) -> tuple[Tensor, Tensor]:
+        """Columns of the cosines and sines of all positions, from the module that made those of the
+        pass; once for all layers that use it.
+        """
+        key = id(call), pick.start, pick.stop, pick.step
+        if key not in self._tables:
+            everywhere = torch.arange(self._max_positions)[None]
+
+            def moved(value: Any) -> Any:
+                if isinstance(value, Tensor):
+                    if value.is_floating_point():
+                        return value.float()  # the tables take its type
+                    return everywhere if value.numel() == NUM_TOKENS else value
+                return value
+
+            assert isinstance(call.target, nn.Module)
+            cos, sin = call.target(
+                *map(moved, call.args), **{name: moved(v) for name, v in call.kwargs.items()}
+            )
+            if cos.numel() // cos.shape[-1] != self._max_positions:
+                raise unreadable(call, "gives no row for each position")
+            self._tables[key] = (
+                cos.flatten(0, -2)[:, pick].float().contiguous(),
+                sin.flatten(0, -2)[:, pick].float().contiguous(),
+            )
+        return self._tables[key]

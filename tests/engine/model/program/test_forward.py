@@ -23,6 +23,7 @@ from engine.model.forward import ModuleForward, make_forward
 from engine.model.gate import checked_forward
 from engine.model.program.forward import ProgramForward
 from engine.model.program.pack import Packer
+from engine.model.program.rotation import Rotations
 from engine.model.program.verify import MismatchError
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
@@ -204,15 +205,13 @@ def test_what_a_kernel_does_not_take_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_rotation_by_other_angles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.model.program import read
-
-    tables = read._Reader._tables_of
+    tables = Rotations._tables_of
 
     def wrong(self: Any, call: Any, pick: slice) -> Any:
         cos, sin = tables(self, call, pick)
         return cos, -sin
 
-    monkeypatch.setattr(read._Reader, "_tables_of", wrong)
+    monkeypatch.setattr(Rotations, "_tables_of", wrong)
     with pytest.raises(MismatchError, match="the kernel for attend differs"):
         program_of(tiny_model("llama"))
 

@@ -15,7 +15,8 @@ from engine.model.program.capture import Capture, capture
 from engine.model.program.forward import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Elementwise, Graph, Norm, Opaque
-from engine.model.program.read import UnreadableError, read
+from engine.model.program.read import read
+from engine.model.program.unreadable import UnreadableError
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import MAX_LEN, SERVED, tiny_model
