@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -20,7 +18,8 @@ from textual.style import Style
 
 from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs
-from widgets.passage import INDENT, Entry, Passage
+from widgets.passage import INDENT, Entry
+from widgets.passages import Passages
 from widgets.typeset import Typesetter, last_code_block
 
 # Setting 20 messages of 2,000 characters takes 70 ms; older ones are set when one scrolls to them.
@@ -92,8 +91,7 @@ class Transcript(ScrollView, can_focus=True):
         self._entries: tuple[Entry, ...] = ()
         self._greeting = Content()
         self._first = 0  # of the entries, the first that is set in rows
-        self._passages: list[Passage] = []
-        self._starts: list[int] = []
+        self._passages = Passages()
         self._set_width = 0
         self._following = True
         self._seen = 0  # rows that have been on the screen
@@ -111,8 +109,7 @@ class Transcript(ScrollView, can_focus=True):
     @property
     def text(self) -> str:
         """The rows that are set, as they stand on the screen and beyond its edges."""
-        lines = [p.line(i, "")[0].plain for p in self._passages for i in range(p.height)]
-        return "\n".join(lines)
+        return self._passages.text
 
     def show(self, conversation: str, entries: Sequence[Entry], greeting: str = "") -> None:
         """Show a conversation as it now stands; only what differs is set and painted anew.
@@ -144,11 +141,8 @@ class Transcript(ScrollView, can_focus=True):
                 self._update(index - self._first)
         kept = common - self._first
         if kept < len(self._passages) or common < len(self._entries):
-            del self._passages[kept:]
-            typesetter = self._typesetter()
-            self._passages += [
-                Passage(entry, typesetter, self._text_width) for entry in self._entries[common:]
-            ]
+            added = self._entries[common:]
+            self._passages.set_below(kept, added, self._typesetter(), self._text_width)
             self.refresh()
         self._arrange()
 
@@ -211,20 +205,7 @@ class Transcript(ScrollView, can_focus=True):
         return strip
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text as it was written: without frames, and not broken where it wraps."""
-        parts: list[str] = []
-        for number in range(self.virtual_size.height):
-            if (span := selection.get_span(number)) is None:
-                continue
-            passage, index = self._locate(number)
-            if passage is None:
-                continue
-            row = passage.row(index)
-            text = row.text.plain if index else row.lead.plain
-            start = passage.line(index, "")[1]
-            begin, end = (max(edge - start, 0) if edge >= 0 else len(text) for edge in span)
-            parts += [row.gap if parts else "", text[begin:end]]
-        return "".join(parts), "\n"
+        return self._passages.selected(selection, self.virtual_size.height), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
@@ -252,7 +233,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def _strip(self, number: int) -> Strip:
         """Row `number` of all that is set, drawn."""
-        passage, index = self._locate(number)
+        passage, index = self._passages.locate(number)
         if passage is None:
             if self._first and number == 0:
                 earlier = self._glyphs.fit(f"↑ {count(self._first)} earlier messages")
@@ -300,10 +281,8 @@ class Transcript(ScrollView, can_focus=True):
             self._set_width = 0
             return
         self._first = max(0, len(self._entries) - PAGE)
-        typesetter = self._typesetter()
-        self._passages = [
-            Passage(entry, typesetter, self._set_width) for entry in self._entries[self._first :]
-        ]
+        entries = self._entries[self._first :]
+        self._passages.set_below(0, entries, self._typesetter(), self._set_width)
         self._arrange()
         self.refresh()
 
@@ -311,25 +290,20 @@ class Transcript(ScrollView, can_focus=True):
         """Set the messages before those that are set, leaving the view where it is."""
         before = self.virtual_size.height
         first = max(0, self._first - PAGE)
-        typesetter = self._typesetter()
         older = self._entries[first : self._first]
-        self._passages[:0] = [Passage(entry, typesetter, self._set_width) for entry in older]
+        self._passages.set_above(older, self._typesetter(), self._set_width)
         self._first = first
         self._arrange()
         self.scroll_to(y=self.scroll_y + self.virtual_size.height - before, animate=False)
 
     def _update(self, index: int) -> None:
-        passage = self._passages[index]
-        stayed = passage.update(self._entries[self._first + index])
-        start = self._starts[index]
+        start, stayed = self._passages.update(index, self._entries[self._first + index])
         self.refresh_lines(start)
         self.refresh_lines(start + 1 + stayed, self.size.height)
 
     def _arrange(self) -> None:
         """Bring positions up to date with the rows."""
-        heights = [passage.height for passage in self._passages]
-        self._starts = list(accumulate(heights, initial=1 if self._first else 0))
-        height = self._starts[-1]
+        height = self._passages.arrange(1 if self._first else 0)
         if not self._entries:
             height = 1 + len(self._greeting.split("\n"))
         following = self._following and not self.is_vertical_scrollbar_grabbed
@@ -342,10 +316,3 @@ class Transcript(ScrollView, can_focus=True):
     def _look(self) -> None:
         bottom = self.scroll_offset.y + self.scrollable_content_region.height
         self._seen = self.virtual_size.height if self._following else max(self._seen, bottom)
-
-    def _locate(self, number: int) -> tuple[Passage | None, int]:
-        """The passage that row `number` belongs to, and the row's index in it."""
-        index = bisect_right(self._starts, number) - 1
-        if 0 <= index < len(self._passages):
-            return self._passages[index], number - self._starts[index]
-        return None, 0
