@@ -117,19 +117,7 @@ def run(model_name: str, rounds: int, seed: int) -> dict[str, Chart]:
     testbed = on_this_machine(model_name, config)
     peer = without_eos(load_model(model_name, device))
     requests = REQUESTS[model_name]
-    where = device_name(device)
-    title(f"E. The burst scaled down, real: {model_name} on {where}, {SLOTS:,} token slots")
-    say(
-        f"{requests} requests at once, {PROMPTS} tokens in, outputs exponential of mean {MEAN} "
-        f"cut at a cap, which is what they announce; greedy, bfloat16, {torch.get_num_threads()} "
-        f"threads, torch {torch.__version__}. {BASELINE}: transformers {transformers.__version__}, "
-        "batches in the order of arrival, padded on the left, each until its longest row has "
-        f"ended. {NAIVE}: the same in batches of {NAIVE_BATCH}, each to the longest output of "
-        "all, as the baseline of the published 23x. All take turns on the same requests; medians "
-        f"of {rounds} rounds, each with "
-        "requests of its own. This engine counts padding and bubbles of static and dynamic, and "
-        "does not compute them."
-    )
+    _introduce(model_name, device_name(device), requests, rounds)
 
     def take_turns(cap: int, round_seed: int) -> dict[str, Sample]:
         burst = workload(cap, requests)
@@ -177,6 +165,21 @@ def run(model_name: str, rounds: int, seed: int) -> dict[str, Chart]:
             points=True,
         )
     }
+
+
+def _introduce(model_name: str, where: str, requests: int, rounds: int) -> None:
+    title(f"E. The burst scaled down, real: {model_name} on {where}, {SLOTS:,} token slots")
+    say(
+        f"{requests} requests at once, {PROMPTS} tokens in, outputs exponential of mean {MEAN} "
+        f"cut at a cap, which is what they announce; greedy, bfloat16, {torch.get_num_threads()} "
+        f"threads, torch {torch.__version__}. {BASELINE}: transformers {transformers.__version__}, "
+        "batches in the order of arrival, padded on the left, each until its longest row has "
+        f"ended. {NAIVE}: the same in batches of {NAIVE_BATCH}, each to the longest output of "
+        "all, as the baseline of the published 23x. All take turns on the same requests; medians "
+        f"of {rounds} rounds, each with "
+        "requests of its own. This engine counts padding and bubbles of static and dynamic, and "
+        "does not compute them."
+    )
 
 
 def _throughput(samples: Sequence[Sample]) -> float:
