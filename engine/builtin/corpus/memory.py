@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import NamedTuple
 
 from engine.builtin.corpus.knowledge import animal, country, word
 from engine.builtin.corpus.names import made_up, someone
@@ -15,15 +16,29 @@ _COUNTRIES, _ANIMALS = table("countries.txt"), table("animals.txt")
 _SPELLED = table("words.txt", "spell")
 
 
-def recall(rng: Random) -> list[Exchange]:
-    """The user tells something about himself or herself, and asks for it later in the chat."""
+class Detail(NamedTuple):
+    """Something that a user tells of himself or herself, and asks for later in the chat.
+
+    Attributes:
+        asked: frames of the question for it.
+        answer: to that question.
+    """
+
+    said: str
+    reply: str
+    asked: str
+    answer: str
+
+
+def details(rng: Random) -> list[Detail]:
+    """What one user may tell about himself or herself."""
     name, pet_name, town = someone(rng), rng.choice(PET_NAMES), rng.choice(_COUNTRIES)[1]
     if rng.random() < 0.3:
         pet_name = made_up(rng).capitalize()
     age, pet = rng.randint(6, 90), rng.choice(("dog", "cat", "rabbit", "horse", "parrot"))
     colour = rng.choice(("blue", "red", "green", "yellow", "black", "white", "purple", "orange"))
-    told = [
-        (
+    return [
+        Detail(
             ask(
                 rng,
                 "[my name is|i am called|i'm|call me|hi, my name is|hello, i am|hi, i am] {a}",
@@ -35,25 +50,25 @@ def recall(rng: Random) -> list[Exchange]:
             "|[and|] what am i called",
             f"Your name is {name}.",
         ),
-        (
+        Detail(
             ask(rng, "i have a {a} [called|named] {b}", exact=True, a=pet, b=pet_name),
             f"{pet_name} is a lovely name for a {pet}!",
             f"[what is|what's] [my {pet} called|the name of my {pet}|my {pet}'s name]",
             f"Your {pet} is called {pet_name}.",
         ),
-        (
+        Detail(
             ask(rng, "i [live in|come from|am from] {a}", exact=True, a=town),
             f"{town} must be an interesting place to live.",
             "where do i [live|come from]|where am i from|[which|what] city am i from",
             f"You told me that you are from {town}.",
         ),
-        (
+        Detail(
             ask(rng, "i am {a} [years old|]", exact=True, a=age),
             f"{age} is a good age!",
             "how old am i|[what is|what's] my age",
             f"You are {age} years old.",
         ),
-        (
+        Detail(
             ask(
                 rng,
                 "[my favourite colour is|i like the colour|the colour i like best is] {a}",
@@ -64,20 +79,25 @@ def recall(rng: Random) -> list[Exchange]:
             f"Your favourite colour is {colour}.",
         ),
     ]
+
+
+def recall(rng: Random) -> list[Exchange]:
+    """The user tells something about himself or herself, and asks for it later in the chat."""
+    told = details(rng)
     missing = "I do not know that. You have not told me yet."
     if rng.random() < 0.1:
-        return [(ask(rng, rng.choice(told)[2]), missing)]
+        return [(ask(rng, rng.choice(told).asked), missing)]
     picked = rng.sample(told, rng.choice((1, 1, 1, 2, 3)))
     if rng.random() < 0.5 and told[0] not in picked:
         picked[0] = told[0]
-    pairs = [(said, reply) for said, reply, _, _ in picked]
+    pairs = [(one.said, one.reply) for one in picked]
     for _ in range(rng.choice((0, 0, 1, 1, 2))):
         pairs += rng.choice((fact, talk, country, animal, word, arithmetic))(rng)
     rng.shuffle(picked)
-    pairs += [(ask(rng, frames), reply) for _, _, frames, reply in picked]
+    pairs += [(ask(rng, one.asked), one.answer) for one in picked]
     if rng.random() < 0.15:
-        absent = [entry for entry in told if entry not in picked]
-        pairs.append((ask(rng, rng.choice(absent)[2]), missing))
+        absent = [one for one in told if one not in picked]
+        pairs.append((ask(rng, rng.choice(absent).asked), missing))
     return pairs
 
 
