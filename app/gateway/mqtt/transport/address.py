@@ -85,18 +85,10 @@ class BrokerAddress:
         secret = password if password is not None else _decode(inline, shown) if colon else None
         if secret is not None and not user:
             raise AddressError(f"{shown} has no user for the password; write {scheme}://USER@HOST")
-        if scheme in ("mqtt", "ws") and (ca_file or cert_file or key_file):
-            raise AddressError(
-                f"{shown} is not encrypted, but certificates are set; write {scheme}s:// for TLS"
-            )
-        if key_file and not cert_file:
-            raise AddressError(f"key_file is {str(key_file)!r}, and cert_file is not set")
+        _check_files(scheme, shown, ca_file, cert_file, key_file)
         username = _decode(user, shown) if user else None
-        for name, text in (("user", username), ("password", secret)):
-            if text is not None and not _is_field(text):
-                raise AddressError(
-                    f"the {name} is not shown; it must be valid UTF-8 of at most 65,535 bytes"
-                )
+        _check_field("user", username)
+        _check_field("password", secret)
         return cls(
             scheme=scheme,
             host=host,
@@ -229,9 +221,32 @@ def _decode(text: str, shown: str) -> str:
     return decoded
 
 
-def _is_field(text: str) -> bool:
-    """Whether MQTT has room for it. What the environment holds may be any bytes."""
+def _check_files(
+    scheme: str, shown: str, ca_file: Path | None, cert_file: Path | None, key_file: Path | None
+) -> None:
+    """
+    Raises:
+        AddressError: files for TLS are stated for a scheme without it, or a key without its
+            certificate.
+    """
+    if scheme in ("mqtt", "ws") and (ca_file or cert_file or key_file):
+        raise AddressError(
+            f"{shown} is not encrypted, but certificates are set; write {scheme}s:// for TLS"
+        )
+    if key_file and not cert_file:
+        raise AddressError(f"key_file is {str(key_file)!r}, and cert_file is not set")
+
+
+def _check_field(name: str, text: str | None) -> None:
+    """
+    Raises:
+        AddressError: MQTT has no room for it; what the environment holds may be any bytes.
+    """
     try:
-        return len(text.encode()) <= 0xFFFF
+        fits = text is None or len(text.encode()) <= 0xFFFF
     except UnicodeEncodeError:
-        return False
+        fits = False
+    if not fits:
+        raise AddressError(
+            f"the {name} is not shown; it must be valid UTF-8 of at most 65,535 bytes"
+        )
