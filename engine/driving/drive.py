@@ -8,6 +8,7 @@ from typing import Protocol
 
 from engine.api.client import Submission
 from engine.api.waiting import in_words
+from engine.batch.output import End
 from engine.core.core import EngineCore
 from engine.driving.traffic import Outcome, Task, Traffic, Watcher
 
@@ -40,6 +41,12 @@ class StalledError(Exception):
 class _Running:
     task: Task
     last_token: float | None = None
+
+    def outcome(self, end: End, finished: float) -> Outcome:
+        """What came of it, `finished` seconds after the start."""
+        return Outcome(
+            self.task, finished, end.reason, end.usage, end.timings, end.token_ids, end.error
+        )
 
 
 def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) -> float:
@@ -79,15 +86,7 @@ def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) ->
             if end is not None:
                 del running[output.request_id]
                 finished = now - start
-                outcome = Outcome(
-                    state.task,
-                    finished,
-                    end.reason,
-                    end.usage,
-                    end.timings,
-                    end.token_ids,
-                    end.error,
-                )
+                outcome = state.outcome(end, finished)
                 watcher.ended(outcome)
                 traffic.ended(outcome)
         if not core.idle:
