@@ -112,7 +112,6 @@ class Observer:
         ]
         views += reversed(self._ended)
         since = now - WINDOW
-        knobs, good = ledger.knobs, self._good.over(since)
         # A long reply may run for minutes. Its speed counts while it runs, not only at its end.
         running = (r.timings.tpot(len(r.output_token_ids)) for r in scheduler.running)
         tpot = self._tpot.over(since, (mean for mean in running if mean is not None))
@@ -142,13 +141,17 @@ class Observer:
                 for ordinals, blocks in sharing.most_common(MAX_SHARING)
             ),
             pins=pins,
-            goodput=Goodput(
-                WINDOW,
-                knobs.ttft_target_ms / 1000,
-                knobs.tpot_target_ms / 1000,
-                good.mean,
-                good.mean * good.count / WINDOW if good.count else 0.0,
-            ),
+            goodput=self._goodput(ledger.knobs, since),
+        )
+
+    def _goodput(self, knobs: Knobs, since: float) -> Goodput:
+        good = self._good.over(since)
+        return Goodput(
+            WINDOW,
+            knobs.ttft_target_ms / 1000,
+            knobs.tpot_target_ms / 1000,
+            good.mean,
+            good.mean * good.count / WINDOW if good.count else 0.0,
         )
 
 
