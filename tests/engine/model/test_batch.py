@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row
-from engine.model.batch import Batch
+from engine.model.batch import Batch, PackedStep
 
 CONFIG = EngineConfig(
     num_blocks=400, block_size=4, max_model_len=64, max_num_seqs=6, max_num_batched_tokens=64
@@ -31,6 +31,31 @@ class Known:
     tokens: list[int]
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
+
+
+def check_packed(packed: PackedStep, rows: list[Row], known: dict[int, Known]) -> None:
+    """See that a packed step says of each row what is known of its sequence."""
+    singles = sorted((r for r in rows if r.count == 1), key=lambda r: r.start)
+    order = singles + [r for r in rows if r.count > 1]
+    ids, positions, slots, ends = [], [], [], {}
+    for row in order:
+        sequence = known[row.seq]
+        for position in range(row.start, row.start + row.count):
+            ids.append(sequence.tokens[position])
+            positions.append(position)
+            slots.append(4 * sequence.blocks[position // 4] + position % 4)
+        ends[row.seq] = len(ids) - 1
+    assert packed.input_ids.tolist() == ids
+    assert packed.position_ids.tolist() == positions
+    assert packed.slots.tolist() == slots
+    assert packed.starts.tolist() == [row.start for row in order]
+    assert packed.counts.tolist() == [row.count for row in order]
+    for row, table in zip(order, packed.block_tables.tolist(), strict=True):
+        needed = known[row.seq].blocks[: -(-(row.start + row.count) // 4)]
+        assert table[: len(needed)] == needed
+    sampling = [row for row in rows if row.samples]
+    assert packed.last_tokens.tolist() == [ends[row.seq] for row in sampling]
+    assert packed.lengths.tolist() == [len(known[row.seq].tokens) for row in sampling]
 
 
 @given(st.integers(0, 10_000))
@@ -76,28 +101,8 @@ def test_steps_of_any_sequences_are_packed_right(seed: int) -> None:
         ]
 
         packed = batch.pack(rows)
-        singles = sorted((r for r in rows if r.count == 1), key=lambda r: r.start)
-        order = singles + [r for r in rows if r.count > 1]
-        ids, positions, slots, ends = [], [], [], {}
-        for row in order:
-            sequence = known[row.seq]
-            for position in range(row.start, row.start + row.count):
-                ids.append(sequence.tokens[position])
-                positions.append(position)
-                slots.append(4 * sequence.blocks[position // 4] + position % 4)
-            ends[row.seq] = len(ids) - 1
-        assert packed.input_ids.tolist() == ids
-        assert packed.position_ids.tolist() == positions
-        assert packed.slots.tolist() == slots
-        assert packed.starts.tolist() == [row.start for row in order]
-        assert packed.counts.tolist() == [row.count for row in order]
-        for row, table in zip(order, packed.block_tables.tolist(), strict=True):
-            needed = known[row.seq].blocks[: -(-(row.start + row.count) // 4)]
-            assert table[: len(needed)] == needed
+        check_packed(packed, rows, known)
         sampling = [row for row in rows if row.samples]
-        assert packed.last_tokens.tolist() == [ends[row.seq] for row in sampling]
-        assert packed.lengths.tolist() == [len(known[row.seq].tokens) for row in sampling]
-
         chosen = [rng.randrange(1000) for _ in sampling]
         batch.append(packed, np.array(chosen, dtype=np.int64))
         for row in rows:
