@@ -19,6 +19,25 @@ class Timeline:
     def __init__(self, **options: object) -> None:
         self.engine = CoreHarness(**({"prefix_caching": False} | options))  # type: ignore[arg-type]
         self._arrivals = 0
+        self._start = self.engine.clock.now
+
+    def at(self, ms: float) -> None:
+        """Let time pass until so many ms after the start."""
+        assert self.engine.clock.now <= self._start + ms / 1000 + 1e-9
+        self.engine.clock.now = self._start + ms / 1000
+
+    def wait(self) -> None:
+        """Let time pass until the idle engine wants its next step."""
+        assert self.engine.core.next_wake is not None
+        self.engine.clock.now = self.engine.core.next_wake
+
+    @property
+    def wake(self) -> float:
+        """When the idle engine wants its next step, in ms after the start."""
+        core = self.engine.core
+        assert core.idle
+        assert core.next_wake is not None
+        return round((core.next_wake - self._start) * 1000, 6)
 
     def arrive(self, *shapes: tuple[int, int]) -> None:
         """Requests of (prompt tokens, output tokens)."""

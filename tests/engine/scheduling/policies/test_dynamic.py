@@ -27,56 +27,43 @@ def test_a_batch_starts_when_it_is_full_or_its_first_request_waited_for_the_wind
     12 (330-340): h at once, for its window ended meanwhile.
     """
     line = Timeline(policy="dynamic", static_batch_size=3, batch_window_ms=100.0)
-    clock, core = line.engine.clock, line.engine.core
-    start = clock.now
-
-    def at(ms: float) -> None:
-        assert clock.now <= start + ms / 1000 + 1e-9
-        clock.now = start + ms / 1000
-
-    def wake() -> float:
-        """When an idle engine wants its next step, in ms."""
-        assert core.idle
-        assert core.next_wake is not None
-        return round((core.next_wake - start) * 1000, 6)
-
     line.arrive((3, 3))
     assert line.step() == ""
-    assert (line.why, wake()) == ("batch 1/3, or in 100 ms", 100)
-    at(40)
+    assert (line.why, line.wake) == ("batch 1/3, or in 100 ms", 100)
+    line.at(40)
     line.arrive((5, 2))
     assert line.step() == ""
-    assert (line.why, wake()) == ("batch 2/3, or in 60 ms", 100)
-    at(99.9)
+    assert (line.why, line.wake) == ("batch 2/3, or in 60 ms", 100)
+    line.at(99.9)
     assert line.step() == ""
-    clock.now = core.next_wake or 0.0
+    line.wait()
     assert line.steps(2) == ["A3 B5 pad2", "a b"]
     assert line.ended == "b"
     line.arrive((2, 1), (2, 3))
     assert line.step() == "a bubble1"
     assert line.why == "batch 2/3, until the batch before has ended"
-    assert core.next_wake is None
+    assert line.engine.core.next_wake is None
     assert line.step() == ""
-    assert (line.why, wake()) == ("batch 2/3, or in 90 ms", 220)
-    at(150)
+    assert (line.why, line.wake) == ("batch 2/3, or in 90 ms", 220)
+    line.at(150)
     line.arrive((4, 2))
     assert line.step() == "C2 D2 E4 pad4"
     line.arrive((1, 1))
     assert line.steps(3) == ["d e bubble1", "d bubble2", ""]
     assert line.ended == "abcde"
-    assert (line.why, wake()) == ("batch 1/3, or in 80 ms", 260)
-    clock.now = core.next_wake or 0.0
+    assert (line.why, line.wake) == ("batch 1/3, or in 80 ms", 260)
+    line.wait()
     assert line.step() == "F1"
     line.turn(batch_window_ms=20.0)
     line.arrive((1, 4))
     assert line.step() == ""
-    assert wake() == 290
-    clock.now = core.next_wake or 0.0
+    assert line.wake == 290
+    line.wait()
     assert line.step() == "G1"
     line.arrive((2, 1))
     assert line.steps(4) == ["g", "g", "g", "H2"]
     line.engine.finish()
-    assert core.next_wake is None
+    assert line.engine.core.next_wake is None
 
 
 def test_without_a_window_it_starts_with_what_is_there() -> None:
