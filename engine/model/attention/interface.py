@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -53,14 +54,7 @@ def paged_attention(
     """
     if step_context is None:
         raise ModelError(f"{type(module).__name__} does not hand the step's context to attention")
-    if attention_mask is not None:
-        raise ModelError(f"{type(module).__name__} builds an attention mask of its own")
-    if is_causal is False:
-        raise ModelError(f"{type(module).__name__} asks for attention that is not causal")
-    for name in _UNSUPPORTED:
-        if kwargs.get(name) is not None:
-            raise ModelError(f"{type(module).__name__} asks for attention with {name}")
-
+    _check_supported(module, attention_mask, is_causal, kwargs)
     layer = module.layer_idx
     assert isinstance(layer, int)
     step_context.storage.write(
@@ -78,6 +72,25 @@ def paged_attention(
         ),
     )
     return output.unsqueeze(0), None
+
+
+def _check_supported(
+    module: nn.Module,
+    attention_mask: Tensor | None,
+    is_causal: bool | None,
+    others: Mapping[str, Any],
+) -> None:
+    """
+    Raises:
+        ModelError: the model asks for what the backends do not do.
+    """
+    if attention_mask is not None:
+        raise ModelError(f"{type(module).__name__} builds an attention mask of its own")
+    if is_causal is False:
+        raise ModelError(f"{type(module).__name__} asks for attention that is not causal")
+    for name in _UNSUPPORTED:
+        if others.get(name) is not None:
+            raise ModelError(f"{type(module).__name__} asks for attention with {name}")
 
 
 # No mask function goes with it, so that transformers builds no mask.
