@@ -1,8 +1,7 @@
-"""What fits: the pool's size, refusals with numbers, and the step's bytes against measured ones."""
+"""What fits: the pool's size, and refusals with numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from torch.profiler import ProfilerActivity, profile
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
-from engine.api.sampling import SamplingParams
-from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.shape import ModelShape
-from engine.model.footprint import HEAP_BYTES, TorchFootprint, footprint_of
-from engine.model.forward import Forward, make_forward
+from engine.model.footprint import TorchFootprint, footprint_of
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds, plan_memory, show_bytes
-from engine.model.program.pack import Packer
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
 from engine.native import kernels
 
 GIB = 1 << 30
@@ -232,129 +222,3 @@ def test_whatever_is_accepted_fits(
 def test_sizes_for_people() -> None:
     assert show_bytes(1536 * 1024) == "1.5 MiB"
     assert show_bytes(3 * GIB // 2) == "1.50 GiB"
-
-
-def peak_bytes(call: Callable[[], object]) -> tuple[int, int]:
-    """Most bytes that torch's allocator had out at once during a call, above those before it, and
-    those after it.
-    """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        call()
-    held = most = 0
-    for event in profiled.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            most = max(most, held)
-    return most, held
-
-
-def bytes_of(model: nn.Module) -> int:
-    return sum(parameter.nbytes for parameter in model.parameters())
-
-
-SIZES: dict[str, dict[str, Any]] = {
-    "wide layers": {"kind": "llama", "intermediate_size": 4096, "vocab_size": 200, "seqs": 2},
-    "large vocabulary": {"kind": "llama", "vocab_size": 20_000, "seqs": 64, "context": 128},
-    "long context": {"kind": "llama", "vocab_size": 200, "seqs": 6, "context": 12_288},
-    "softcap": {"kind": "gemma2", "vocab_size": 200, "seqs": 6, "context": 12_288},
-    "experts": {
-        "kind": "qwen3_moe",
-        "vocab_size": 200,
-        "seqs": 2,
-        "num_experts": 8,
-        "num_experts_per_tok": 4,
-        "moe_intermediate_size": 512,
-    },
-}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("size", SIZES)
-def test_the_largest_step_takes_no_more_than_planned(
-    size: str, dtype: torch.dtype, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = dict(SIZES[size])
-    seqs, context = options.pop("seqs"), options.pop("context", 1024)
-    config = AutoConfig.for_model(
-        options.pop("kind"),
-        hidden_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=context,
-        pad_token_id=None,
-        **{"intermediate_size": 256, **options},
-    )
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-    traced = trace(type(model), config, dtype)
-    tokens = min(1024, context)
-    envelope = EngineConfig(
-        num_blocks=seqs * context // 16,
-        max_model_len=context,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=tokens,
-        dtype=str(dtype).removeprefix("torch."),
-    )
-    made: list[Forward] = []
-    weight_bytes = bytes_of(model)
-    twice = [0]  # weights that are there as they were and packed, while they are packed
-    pack, packed = Packer._pack, 0
-
-    def watched(self: Packer, weight: torch.Tensor) -> torch.Tensor:
-        nonlocal packed
-        result = pack(self, weight)
-        packed += result.nbytes
-        twice.append(bytes_of(model) + packed - weight_bytes)
-        return result
-
-    monkeypatch.setattr(Packer, "_pack", watched)
-    loading, kept = peak_bytes(
-        lambda: made.append(make_forward(model, envelope, traced.shape, backend))
-    )
-    # What packed weights are in is not torch's, and the profiler does not see that memory from
-    # before it is freed: weights that were packed. `twice` has both.
-    runner = TorchRunner(made[0], envelope, traced.shape)
-    # Nearly even: a nucleus of most of the vocabulary, the dearest to find.
-    sampling = SamplingParams(temperature=100.0, top_p=0.9999, logprobs=5)
-    blocks = context // 16
-    new = tuple(
-        NewSequence(
-            seq,
-            (1,) * context,
-            context - 1,
-            sampling,
-            seq,
-            (),
-            tuple(range(seq * blocks, (seq + 1) * blocks)),
-        )
-        for seq in range(seqs)
-    )
-    runner.logits(StepPlan(1, (), new=new))
-    share = tokens // seqs
-    plans = {
-        "decode": tuple(Row(seq, context - 2, 1, (), True, False) for seq in range(seqs)),
-        "one prompt": (Row(0, context - tokens, tokens - 1, (), True, True),),
-        "many prompts": tuple(
-            Row(seq, context - share, share - 1, (), True, True) for seq in range(seqs)
-        ),
-    }
-    needs = MemoryNeeds(
-        name=size,
-        shape=traced.shape,
-        weight_bytes=weight_bytes,
-        layer_width=traced.layer_width,
-        max_positions=context,
-        context_length=None,
-    )
-    footprint = footprint_of(backend, torch.device("cpu"))
-    step = LargestStep(seqs=seqs, tokens=tokens, longest=context)
-    unseen = HEAP_BYTES if backend == "cpu" else 0  # by torch's allocator
-    planned = footprint.load_bytes(needs, step) - unseen
-    loading += max(twice)
-    assert loading <= max(planned, 0), f"loading: {show_bytes(loading)} of {show_bytes(planned)}"
-    planned = footprint.step_bytes(needs, step) - unseen
-    for name, rows in plans.items():
-        taken, _ = peak_bytes(lambda rows=rows: runner.result(runner.submit(StepPlan(2, rows))))
-        taken += kept
-        assert taken <= planned, f"{name}: {show_bytes(taken)} of {show_bytes(planned)}"
