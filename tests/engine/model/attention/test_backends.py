@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from engine.cache.storage import CacheShape
+from engine.cache.storage import CacheShape, KVStorage
 from engine.model.attention import torch_backend
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
@@ -85,19 +85,33 @@ def dense(
     return torch.einsum("hqk,khd->qhd", weights / total, value)
 
 
-def attend_and_expect(
-    case: Case, backend: AttentionBackend, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor]:
-    """The backend's result for a packed step, and the definition's."""
-    torch.manual_seed(case.seed)
-    rows = sorted(case.rows, key=lambda row: (row[1] > 1, row[0] if row[1] == 1 else 0))
-    size, heads = case.block_size, case.kv_heads * case.groups
-    needed = [-(-(start + count) // size) for start, count in rows]
+@dataclass(frozen=True)
+class Packed:
+    """A step of a case: what attention is given, and each row's whole context.
+
+    Attributes:
+        queries, keys, values: of the step's tokens, row by row.
+        contexts: (keys, values) of each row.
+    """
+
+    rows: list[tuple[int, int]]
+    queries: list[Tensor]
+    keys: list[Tensor]
+    values: list[Tensor]
+    contexts: list[tuple[Tensor, Tensor]]
+    context: StepContext
+
+
+def empty_storage(case: Case, backend: AttentionBackend, dtype: torch.dtype) -> KVStorage:
+    """Room for the rows of a case and 3 blocks more. What other sequences left must not matter, not
+    even a NaN.
+    """
+    needed = sum(-(-(start + count) // case.block_size) for start, count in case.rows)
     storage = backend.storage(
         CacheShape(
             num_layers=2,
-            num_blocks=sum(needed) + 3,
-            block_size=size,
+            num_blocks=needed + 3,
+            block_size=case.block_size,
             num_kv_heads=case.kv_heads,
             head_dim=case.head_dim,
             value_dim=case.value_dim,
@@ -105,9 +119,18 @@ def attend_and_expect(
             device=torch.device("cpu"),
         )
     )
-    # What other sequences left must not matter, not even a NaN.
     storage.keys[1].fill_(math.nan)
     storage.values[1].fill_(math.nan)
+    return storage
+
+
+def pack(case: Case, backend: AttentionBackend, dtype: torch.dtype) -> Packed:
+    """A step of random numbers, whose rows have their blocks anywhere."""
+    torch.manual_seed(case.seed)
+    rows = sorted(case.rows, key=lambda row: (row[1] > 1, row[0] if row[1] == 1 else 0))
+    size, heads = case.block_size, case.kv_heads * case.groups
+    needed = [-(-(start + count) // size) for start, count in rows]
+    storage = empty_storage(case, backend, dtype)
     free = torch.randperm(sum(needed) + 3).tolist()
     tables = np.zeros((len(rows), max(needed)), dtype=np.int64)
     queries, keys, values, slots, contexts = [], [], [], [], []
@@ -134,26 +157,35 @@ def attend_and_expect(
         counts=np.array([count for _, count in rows]),
         block_tables=tables,
     )
-    sinks = torch.randn(heads).to(dtype) if case.sinks else None
+    return Packed(rows, queries, keys, values, contexts, context)
 
+
+def attend_and_expect(
+    case: Case, backend: AttentionBackend, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """The backend's result for a packed step, and the definition's."""
+    packed = pack(case, backend, dtype)
+    sinks = torch.randn(case.kv_heads * case.groups).to(dtype) if case.sinks else None
     module = nn.Module()
     module.layer_idx = 1
     output, weights = paged_attention(
         module,
-        torch.cat(queries).transpose(0, 1)[None],
-        torch.cat(keys).transpose(0, 1)[None],
-        torch.cat(values).transpose(0, 1)[None],
+        torch.cat(packed.queries).transpose(0, 1)[None],
+        torch.cat(packed.keys).transpose(0, 1)[None],
+        torch.cat(packed.values).transpose(0, 1)[None],
         None,
         scaling=case.scaling,
         sliding_window=case.window,
         softcap=case.softcap,
         s_aux=sinks,
-        step_context=context,
+        step_context=packed.context,
     )
     assert weights is None
     expected = [
         dense(query, key, value, start, case, sinks)
-        for query, (key, value), (start, _) in zip(queries, contexts, rows, strict=True)
+        for query, (key, value), (start, _) in zip(
+            packed.queries, packed.contexts, packed.rows, strict=True
+        )
     ]
     return output, torch.cat(expected)[None]
 
