@@ -310,6 +310,49 @@ TestLongCore.settings = settings(
 )
 
 
+def some_request(rng: random.Random, *, may_fork: bool) -> dict[str, object]:
+    max_tokens = rng.randrange(1, 5)
+    return {
+        "tree": rng.randrange(3),
+        "shared": rng.randrange(5),
+        "own": rng.randrange(1, 3),
+        "max_tokens": max_tokens,
+        "min_tokens": rng.choice((0, 0, 2)),
+        "ignore_eos": rng.random() < 0.7,
+        "seed": rng.choice((None, 1, 2)),
+        "stop_token_ids": (),
+        "priority": rng.randrange(3),
+        "user": rng.choice(("ann", "ann", "bob")),
+        "fork": rng.choice((None, None, None, 0, 1)) if may_fork else None,
+        "deadline": rng.choice((None, None, None, 2.0)),
+    }
+
+
+def some_limits(rng: random.Random) -> dict[str, object]:
+    return {
+        "max_num_seqs": rng.randrange(1, 9),
+        "max_num_batched_tokens": rng.randrange(9, 25),
+        "prefill_chunk": rng.choice((0, 4, 7)),
+        "prefix_caching": rng.random() < 0.8,
+    }
+
+
+def some_policy(rng: random.Random) -> dict[str, object]:
+    return {
+        "policy": rng.choice(tuple(POLICIES)),
+        "order": rng.choice(tuple(ORDERS)),
+        "victim": rng.choice(VICTIM_NAMES),
+        "static_fill": rng.choice(FILL_NAMES),
+        "static_batch_size": rng.choice((1, 3, 8)),
+        "batch_window_ms": rng.choice((0.0, 50.0)),
+        "max_partial_prefills": rng.choice((0, 1, 2)),
+        "waiting_served_ratio": rng.choice((0.0, 0.3, 2.0)),
+        "max_waiting_tokens": rng.choice((1, 4)),
+        "ageing": rng.choice((0.0, 0.02, 60.0)),
+        "user_weights": rng.choice(("", "ann=3,bob=0.5")),
+    }
+
+
 def drive(seed: int, depth: int, steps: int, policy: str | None = None) -> CoreHarness:
     """One long life of an engine: far more traffic than the machine above, but no shrinking.
 
@@ -331,37 +374,14 @@ def drive(seed: int, depth: int, steps: int, policy: str | None = None) -> CoreH
     traffic = Traffic(engine)
     for i in range(steps):
         if rng.random() < 0.15:
-            max_tokens = rng.randrange(1, 5)
-            traffic.submit(
-                {
-                    "tree": rng.randrange(3),
-                    "shared": rng.randrange(5),
-                    "own": rng.randrange(1, 3),
-                    "max_tokens": max_tokens,
-                    "min_tokens": rng.choice((0, 0, 2)),
-                    "ignore_eos": rng.random() < 0.7,
-                    "seed": rng.choice((None, 1, 2)),
-                    "stop_token_ids": (),
-                    "priority": rng.randrange(3),
-                    "user": rng.choice(("ann", "ann", "bob")),
-                    "fork": rng.choice((None, None, None, 0, 1)) if traffic.names else None,
-                    "deadline": rng.choice((None, None, None, 2.0)),
-                }
-            )
+            traffic.submit(some_request(rng, may_fork=bool(traffic.names)))
         action = rng.random()
         if action < 0.03:
             traffic.abort(rng.randrange(8))
         elif action < 0.05:
             traffic.stop(rng.randrange(1000), rng.randrange(3))
         elif action < 0.07:
-            traffic.turn(
-                {
-                    "max_num_seqs": rng.randrange(1, 9),
-                    "max_num_batched_tokens": rng.randrange(9, 25),
-                    "prefill_chunk": rng.choice((0, 4, 7)),
-                    "prefix_caching": rng.random() < 0.8,
-                }
-            )
+            traffic.turn(some_limits(rng))
         elif action < 0.08:
             traffic.turn({rng.choice(("paused", "draining")): True})
         elif action < 0.11:
@@ -371,21 +391,7 @@ def drive(seed: int, depth: int, steps: int, policy: str | None = None) -> CoreH
         elif action < 0.13:
             traffic.spoil(rng.choice(("result", "submit", "nan")), rng.randrange(1, 4))
         elif action < 0.15 and policy is None:
-            traffic.turn(
-                {
-                    "policy": rng.choice(tuple(POLICIES)),
-                    "order": rng.choice(tuple(ORDERS)),
-                    "victim": rng.choice(VICTIM_NAMES),
-                    "static_fill": rng.choice(FILL_NAMES),
-                    "static_batch_size": rng.choice((1, 3, 8)),
-                    "batch_window_ms": rng.choice((0.0, 50.0)),
-                    "max_partial_prefills": rng.choice((0, 1, 2)),
-                    "waiting_served_ratio": rng.choice((0.0, 0.3, 2.0)),
-                    "max_waiting_tokens": rng.choice((1, 4)),
-                    "ageing": rng.choice((0.0, 0.02, 60.0)),
-                    "user_weights": rng.choice(("", "ann=3,bob=0.5")),
-                }
-            )
+            traffic.turn(some_policy(rng))
         elif action < 0.16:
             traffic.pin(rng.randrange(3), rng.randrange(20))
         engine.step()
