@@ -109,7 +109,12 @@ def views() -> tuple[RequestView, ...]:
         blocks=9,
         origin=Origin(title="SQL help"),
     )
-    queue = (
+    return (*decoding, prefill, *queued(), *ended())
+
+
+def queued() -> tuple[RequestView, ...]:
+    """Requests that wait: one that was preempted, and two that have not begun."""
+    return (
         waiting(
             6,
             0.120,
@@ -130,7 +135,11 @@ def views() -> tuple[RequestView, ...]:
         ),
         waiting(13, 1.204, "behind 2 others", origin=Origin(title="Translate")),
     )
-    ended = (
+
+
+def ended() -> tuple[RequestView, ...]:
+    """Requests that have ended: by themselves, by their owner, and by an error."""
+    return (
         view(
             7,
             state=RequestState.FINISHED,
@@ -159,7 +168,6 @@ def views() -> tuple[RequestView, ...]:
             origin=Origin(user="fleet", source="mqtt", title="bot-3"),
         ),
     )
-    return (*decoding, prefill, *queue, *ended)
 
 
 def block_map(num_blocks: int = 2048, *, per_cell: int = 1, mixed: bool = False) -> BlockMap:
