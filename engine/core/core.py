@@ -10,9 +10,7 @@ from dataclasses import replace
 
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
-from engine.api.errors import (
-    ErrorInfo,
-)
+from engine.api.errors import ErrorInfo
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.sampling import SamplingParams
@@ -107,12 +105,9 @@ class EngineCore:
     @property
     def next_wake(self) -> float | None:
         """Clock time at which an idle core wants a step again: a deadline passes then, or the
-        policy asked for it. None if there is no such time.
-        """
-        deadline, wake_at = self._roster.next_deadline, self._scheduler.wake_at
-        if deadline is None or wake_at is None:
-            return wake_at if deadline is None else deadline
-        return min(deadline, wake_at)
+        policy asked for it. None if there is no such time."""
+        moments = (self._roster.next_deadline, self._scheduler.wake_at)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def submit(
         self,
@@ -190,6 +185,10 @@ class EngineCore:
         self._idle = not planned and not self._in_flight
         if self._in_flight:
             self._commit()
+        return self.take_outputs()
+
+    def take_outputs(self) -> list[TokenOutput]:
+        """What `step` would give besides its own: ends by a refusal, an abort or a stop string."""
         return self._roster.take_outputs()
 
     def snapshot(self) -> Snapshot:

@@ -256,6 +256,8 @@ class EngineHost:
                     self._snapshot_wanted = False
                     self._snapshot = core.snapshot()
                 self._take_mail(core)
+                # A step may take seconds; who is refused or aborted need not wait for the next.
+                self._text.deliver(core.take_outputs())
             core.abort_all()
             while not core.idle:  # Steps in flight use the model, too.
                 self._text.deliver(core.step())
