@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.intake import Intake
 from app.gateway.mqtt.knobs import KnobsTopic
+from app.gateway.mqtt.loop_thread import LoopThread
 from app.gateway.mqtt.node import Node, percentiles
 from app.gateway.mqtt.overview import Overview
 from app.gateway.mqtt.protocol.cards import MqttMetrics
@@ -53,7 +51,9 @@ ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
 class MqttGateway:
     """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
 
-    Its store is a connection of its own for the same reason.
+    Its store is a connection of its own for the same reason. What fails on the loop ends the
+    gateway, for the requests that it was about would never be told: its next start tells them from
+    the journal.
 
     Args:
         address: of the broker.
@@ -78,14 +78,14 @@ class MqttGateway:
         self._settings = settings
         self._address = address
         self._store = Store(store_file, busy_seconds=BUSY_SECONDS)
-        self._loop = asyncio.new_event_loop()
+        self._thread = LoopThread(
+            "mqtt", "the MQTT gateway", self._serve, (self._abandon, self._store.close)
+        )
+        self._loop = self._thread.loop
         self._inbox: deque[Inbound] = deque()
         self._closing = asyncio.Event()
-        self._failed = asyncio.Event()
         self._resumed = asyncio.Event()
-        self._crash = ""
         self._drain_seconds = settings.drain_seconds
-        self._ended = threading.Event()
 
         topics = self._topics = Topics(settings.pool, settings.node)
         self._tally = Tally(time.monotonic)
@@ -119,7 +119,6 @@ class MqttGateway:
             tally=self._tally,
         )
         self._view = self._overview.view()
-        self._thread = threading.Thread(target=self._run, name="mqtt", daemon=True)
 
     def _make_link(self) -> Link:
         settings, topics = self._settings, self._topics
@@ -166,64 +165,33 @@ class MqttGateway:
             drain_seconds: how long requests may still run; None is as the settings have it. A
                 second call may shorten it.
         """
-        self._call(self._close, drain_seconds)
+        self._thread.call(self._close, drain_seconds)
         # Not by joining first: where a signal raises in that, Python 3.11 takes the thread for
         # ended.
-        self._ended.wait()
+        self._thread.wait_ended()
         self._thread.join()
 
     def wait_ended(self, timeout: float | None = None) -> bool:
         """Whether it has ended, of itself or by `stop`; blocks until then or for `timeout` s."""
-        return self._ended.wait(timeout)
+        return self._thread.wait_ended(timeout)
 
     @property
     def failure(self) -> str:
         """Why it has given up, until `reconnect` if that can help; empty if it has not."""
         state = self._link.state
-        return self._crash or (state.detail if state.phase is LinkPhase.TAKEN_OVER else "")
+        return self._thread.crash or (state.detail if state.phase is LinkPhase.TAKEN_OVER else "")
 
     def view(self) -> GatewayView:
         return self._view
 
     def transcript(self, request_id: str) -> Transcript | None:
         # What it had when it ended, nobody carries on.
-        return None if self._ended.is_set() else self._exchanges.transcript(request_id)
+        return None if self._thread.has_ended else self._exchanges.transcript(request_id)
 
     def reconnect(self) -> None:
-        self._call(self._reconnect)
+        self._thread.call(self._reconnect)
 
     # On the loop.
-
-    def _run(self) -> None:
-        with ExitStack() as at_the_end:
-            # Whatever happens, also to the others: who stops the gateway waits for this.
-            at_the_end.callback(self._ended.set)
-            at_the_end.callback(self._store.close)
-            at_the_end.callback(self._loop.close)
-            at_the_end.callback(self._abandon)
-            self._loop.set_exception_handler(self._fail)
-            serving = self._loop.create_task(self._serve())
-            try:
-                self._loop.run_until_complete(serving)
-            except BaseException as error:
-                # Whoever waits is told by `failure`; the thread has nobody to raise it to.
-                self._blame(error)
-                if not serving.done():  # asyncio lets SystemExit and its like past it
-                    self._loop.run_until_complete(serving)
-
-    def _blame(self, error: BaseException) -> None:
-        """End, and say of what; first where it is looked up, for logging may fail too."""
-        self._crash = self._crash or f"{type(error).__name__}: {error}"
-        self._failed.set()
-        log.error("the MQTT gateway failed", exc_info=error)
-
-    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback raised: the requests that it was about are left undone, and nobody would be
-        told. The gateway ends, and its next start tells them from the journal."""
-        if "handle" not in context:
-            loop.default_exception_handler(context)
-            return
-        self._blame(context["exception"])
 
     def _abandon(self) -> None:
         """Nobody is left to read the replies that are being made."""
@@ -235,26 +203,17 @@ class MqttGateway:
         self._delivery.adopt(self._topics.pool)
         async with asyncio.TaskGroup() as tasks:
             serving = [
-                tasks.create_task(self._ending_all(task()))
+                tasks.create_task(self._thread.guard(task()))
                 for task in (self._keep_linked, self._tick, self._retention.keep)
             ]
-            until = [tasks.create_task(e.wait()) for e in (self._closing, self._failed)]
+            until = [tasks.create_task(e.wait()) for e in (self._closing, self._thread.failed)]
             await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
-            if not self._failed.is_set():
+            if not self._thread.failed.is_set():
                 await self._drain()
                 await self._link.close()
             for task in (*serving, *until):
                 task.cancel()
         self._delivery.close()
-
-    async def _ending_all(self, task: Coroutine[Any, Any, None]) -> None:
-        """What one task fails of ends the gateway, whatever kind of exception that is."""
-        try:
-            await task
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._blame(error)
 
     async def _keep_linked(self) -> None:
         """Connected, but for when another server has taken our place: then when told to."""
@@ -367,13 +326,6 @@ class MqttGateway:
             rejected=sum(rejection.count for rejection in self._tally.rejected),
             first_token_ms=percentiles(self._tally.first_tokens),
         )
-
-    def _call(self, call: Callable[..., object], *args: object) -> None:
-        """Call something on the loop, unless that has ended."""
-        try:
-            self._loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:
-            log.debug("the gateway has ended")
 
 
 def _client_id(settings: MqttSettings) -> str:

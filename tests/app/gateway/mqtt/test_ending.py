@@ -91,5 +91,5 @@ def test_a_store_that_cannot_be_closed_keeps_nobody_waiting(
         raise OSError(errno.EROFS, "read-only file system")
 
     monkeypatch.setattr(served.gateway._store, "close", fail)
-    served.gateway._call(served.gateway._close, 0.0)
+    served.gateway._thread.call(served.gateway._close, 0.0)
     assert served.gateway.wait_ended(TIMEOUT)

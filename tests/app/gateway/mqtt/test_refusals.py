@@ -137,7 +137,7 @@ def test_a_mistake_of_ours_takes_no_other_request_along(
 
     monkeypatch.setattr(intake, "parse_request", parse)
     hold = threading.Event()
-    served.gateway._call(hold.wait)
+    served.gateway._thread.call(hold.wait)
     for name in ("1", "bad", "2"):
         alice.ask(name)
     hold.set()
@@ -154,7 +154,7 @@ def test_no_refusal_is_lost_for_want_of_room(
     monkeypatch.setattr(link, "CONGESTED_MESSAGES", 5)
     monkeypatch.setattr(intake, "RETRY_SECONDS", 0.02)
     hold = threading.Event()
-    served.gateway._call(hold.wait)
+    served.gateway._thread.call(hold.wait)
     names = [str(number) for number in range(20)]
     for name in names:
         alice.publish(alice.topic("req", name), b"{")

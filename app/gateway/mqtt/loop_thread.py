@@ -1,0 +1,97 @@
+"""LoopThread: a thread with an event loop of its own, which whatever fails on it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class LoopThread(threading.Thread):
+    """Runs one coroutine to its end. The first failure of a callback, or of a task of `guard`, is
+    told by `failed`, so that the coroutine can end.
+
+    Args:
+        what: what it runs, as the log names it.
+        serve: the coroutine.
+        at_the_end: called one after the other when it has ended, whatever each of them raises.
+
+    Attributes:
+        failed: whether anything has failed; waited for on the loop.
+        crash: what failed first; empty if nothing has.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        what: str,
+        serve: Callable[[], Coroutine[Any, Any, None]],
+        at_the_end: Sequence[Callable[[], None]],
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self.failed = asyncio.Event()
+        self.crash = ""
+        self._what = what
+        self._serve = serve
+        self._at_the_end = at_the_end
+        self._ended = threading.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def wait_ended(self, timeout: float | None = None) -> bool:
+        """Whether all is over; blocks until then or for `timeout` s."""
+        return self._ended.wait(timeout)
+
+    def call(self, call: Callable[..., object], *args: object) -> None:
+        """Call something on the loop, unless that has ended; from any thread."""
+        try:
+            self.loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            log.debug("%s has ended", self._what)
+
+    def run(self) -> None:
+        with ExitStack() as at_the_end:
+            # Whatever happens, also to the others: who stops the thread waits for this.
+            at_the_end.callback(self._ended.set)
+            at_the_end.callback(self.loop.close)
+            for call in reversed(self._at_the_end):
+                at_the_end.callback(call)
+            self.loop.set_exception_handler(self._fail)
+            serving = self.loop.create_task(self._serve())
+            try:
+                self.loop.run_until_complete(serving)
+            except BaseException as error:
+                # Whoever waits is told by `crash`; the thread has nobody to raise it to.
+                self._blame(error)
+                if not serving.done():  # asyncio lets SystemExit and its like past it
+                    self.loop.run_until_complete(serving)
+
+    async def guard(self, task: Coroutine[Any, Any, None]) -> None:
+        """What one task fails of ends the thread, whatever kind of exception that is."""
+        try:
+            await task
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._blame(error)
+
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback raised: what it was about is left undone, and nobody would be told."""
+        if "handle" not in context:
+            loop.default_exception_handler(context)
+            return
+        self._blame(context["exception"])
+
+    def _blame(self, error: BaseException) -> None:
+        """Say what failed; first where it is looked up, for logging may fail too."""
+        self.crash = self.crash or f"{type(error).__name__}: {error}"
+        self.failed.set()
+        log.error("%s failed", self._what, exc_info=error)
