@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from app.gateway.mqtt import SOURCE
+from app.gateway.mqtt.admission import Admission
 from app.gateway.mqtt.delivery import deliver_ending
 from app.gateway.mqtt.exchange import Exchange, ReplyTo, ending_of, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
@@ -27,7 +28,6 @@ from app.store.journal import JournalEntry
 from app.store.store import Store
 from engine.api.client import ChatMessage, EngineClient
 from engine.api.errors import InvalidRequestError
-from engine.api.status import EnginePhase
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,6 @@ class Intake:
         clock: Callable[[], float],
     ) -> None:
         self._client = client
-        self._settings = settings
         self._topics = topics
         self._store = store
         self._link = link
@@ -73,6 +72,7 @@ class Intake:
         self._quotas = quotas
         self._tally = tally
         self._node = node
+        self._admission = Admission(client, settings, exchanges, quotas, node)
         self._system = system
         self._clock = clock
         self._answers: set[asyncio.Task[None]] = set()
@@ -115,13 +115,13 @@ class Intake:
         """The exchange that a request begins; None where it is answered without one."""
         reply_to = ReplyTo(caller.reply_topic, message.correlation)
         try:
-            self._check_size(message)
+            self._admission.check_size(message.payload)
             reply_to = self._reply_to(message, caller)
             last = self._store.journal.last(caller.key)
             # Reading a payload takes up to 20 ms: what cannot be served is refused unread.
             is_new = last is None and self._exchanges.get(caller.key) is None
             if is_new:
-                self._check_room(caller)
+                self._admission.check_room(caller.user)
             self._quotas.read(caller.user, len(message.payload))
             request = parse_request(message.payload, caller)
             digest = request.digest()
@@ -133,8 +133,8 @@ class Intake:
                 self._answer(message, reply_to.message(attempt))
                 return None
             if not is_new:
-                self._check_room(caller)
-            self._check_model(request)
+                self._admission.check_room(caller.user)
+            self._admission.check_model(request)
             exchange = self._open(caller, request, digest, reply_to, attempt)
         except Fault as fault:
             self._refuse(message, caller, reply_to, fault)
@@ -211,12 +211,6 @@ class Intake:
             await asyncio.sleep(RETRY_SECONDS)
         message.ack()
 
-    def _check_size(self, message: Inbound) -> None:
-        size, most = len(message.payload), self._settings.max_request_bytes
-        if size > most:
-            text = f"the request has {size} bytes; at most {most} are allowed"
-            raise Fault(413, text, reason="too large")
-
     def _reply_to(self, message: Inbound, caller: Caller) -> ReplyTo:
         topic = message.response_topic
         if topic is None:
@@ -253,35 +247,6 @@ class Intake:
         if isinstance(reply, ErrorReply) and reply.error.retryable:
             return max(last.attempt + 1, self._node.first_attempt)
         return ending
-
-    def _check_room(self, caller: Caller) -> None:
-        """Whether a new request of this user may come in now, whatever it asks."""
-        status = self._client.status()
-        if self._node.draining:
-            raise Fault(503, "the server is draining; it takes no new requests", reason="draining")
-        if status.phase in (EnginePhase.FAILED, EnginePhase.STOPPED, EnginePhase.EMPTY):
-            text = f"no model is loaded{f': {status.detail}' if status.detail else ''}"
-            raise Fault(503, text, reason="no model")
-        depth, most = self._exchanges.num_waiting, self._node.queue_limit
-        if depth >= most:
-            text = f"the queue is full, {depth} requests wait and at most {most} may"
-            raise self._quotas.overloaded(text, "queue full", depth=depth)
-        running, most = len(self._exchanges), self._settings.max_requests
-        if running >= most:
-            text = f"{running} requests are unfinished and at most {most} may be"
-            raise self._quotas.overloaded(text, "server full", depth=depth)
-        self._quotas.check(caller.user)
-
-    def _check_model(self, request: ChatRequest) -> None:
-        """Whether the model is served that a request asks for."""
-        status = self._client.status()
-        if request.model is not None and status.phase is not EnginePhase.READY:
-            # What comes now is for the next one, whose name is told once it is there.
-            text = f"model is {request.model!r}, and the server is changing models"
-            raise Fault(503, text, "model", reason="changing models")
-        if request.model is not None and request.model != status.model:
-            text = f"model is {request.model!r}; {status.model!r} is the one that is served here"
-            raise Fault(404, text, "model", reason="another model")
 
     def _open(
         self, caller: Caller, request: ChatRequest, digest: str, reply_to: ReplyTo, attempt: int
