@@ -4,107 +4,33 @@ passes when told to.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.config import EngineConfig
-from engine.api.errors import EngineError, ErrorInfo, UnavailableError
+from engine.api.errors import EngineError, UnavailableError
 from engine.api.knobs import Knobs
-from engine.api.lifecycle import FinishReason
+from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Snapshot
-from engine.api.status import EnginePhase, EngineStatus, ModelCard
-from engine.api.stream import Context, Delta, Finish, RequestStream
+from engine.api.status import EnginePhase, EngineStatus
+from engine.api.stream import Delta, RequestStream
 from engine.api.telemetry import StepRecord
-from engine.batch.output import End, TokenOutput
-from engine.batch.shape import ModelShape
+from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
 from engine.core.core import EngineCore
 from engine.scheduling.policies import policy_names
 from tests.support.clock import VirtualClock
+from tests.support.driving_stream import DrivingStream
+from tests.support.replies import Replies, echo, reply_to
+from tests.support.scripted_chat import ScriptedChat
+from tests.support.scripted_core import CONFIG, MODEL_KEY, scripted_core
 from tests.support.scripted_runner import ScriptedRunner
+from tests.support.vocabulary import Vocabulary
 
 POLICIES = policy_names()
-CONFIG = EngineConfig(
-    num_blocks=256, max_model_len=1024, max_num_seqs=32, max_num_batched_tokens=512
-)
-SHAPE = ModelShape(
-    num_params=2_000_000,
-    num_active_params=1_500_000,
-    hidden_size=128,
-    vocab_size=65_536,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
-    value_dim=32,
-    windows=(None,) * 4,
-    dtype_bytes=4,
-)
-MODEL_KEY = "scripted@1:float32"
-
-
-def echo(submission: Submission) -> str:
-    return f"You said: {submission.messages[-1].content}"
-
-
-class _Vocabulary:
-    """Words as token ids. A token is a word with the blanks before it."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-        self._texts: list[str] = []
-
-    def id(self, word: str, text: str = "") -> int:
-        """The id of a word as it is told apart, which reads as `text`."""
-        if word not in self._ids:
-            self._ids[word] = len(self._texts)
-            self._texts.append(text)
-        return self._ids[word]
-
-    def of_message(self, message: ChatMessage) -> list[int]:
-        words = (f"<{message.role}>", *message.content.split(), "<end>")
-        return [self.id(word) for word in words]
-
-    def of_reply(self, reply: str) -> list[int]:
-        """The ids that are sampled: unlike those of the same words as text, so that a lost context
-        shows, and the last one unlike the same word before it, so that it can end the reply.
-        """
-        words = re.findall(r"\s*\S+\s*$|\s*\S+", reply) or [""]
-        ids = [self.id(f"sampled {word}", word) for word in words[:-1]]
-        return [*ids, self.id(f"last {words[-1]}", words[-1])]
-
-    def text(self, token_ids: tuple[int, ...]) -> str:
-        return "".join(self._texts[token_id] for token_id in token_ids)
-
-
-@dataclass(slots=True, eq=False)
-class _Chat:
-    """A request that has not ended."""
-
-    submission: Submission
-    stream: RequestStream
-    prompt: tuple[int, ...]
-    script: list[int]
-    sampling: SamplingParams
-    arrival: float
-
-
-class _DrivingStream(RequestStream):
-    """A stream whose reader advances the engine instead of waiting for another thread to."""
-
-    def __init__(self, request_id: str, wake: Callable[[], None] | None, engine: ScriptedEngine):
-        super().__init__(request_id, wake)
-        self._engine = engine
-
-    def wait(self, timeout: float | None = None) -> bool:
-        while not super().wait(0):
-            if not self._engine.advance():
-                assert timeout is not None, "this stream will never have news"
-                return False
-        return True
 
 
 class ScriptedEngine:
@@ -126,7 +52,7 @@ class ScriptedEngine:
 
     def __init__(
         self,
-        replies: Mapping[str, str] | Callable[[Submission], str] = echo,
+        replies: Replies = echo,
         *,
         config: EngineConfig = CONFIG,
         knobs: Knobs | None = None,
@@ -143,12 +69,12 @@ class ScriptedEngine:
         self._lock = threading.RLock()
         self._status = EngineStatus(EnginePhase.EMPTY)
         self._loading: LoadRequest | None = None
-        self._vocabulary = _Vocabulary()
+        self._vocabulary = Vocabulary()
         self._core: EngineCore | None = None
         self._runner = self._new_runner()
         # Those that wait for a model are in no core.
-        self._chats: dict[str, _Chat] = {}
-        self._pending: dict[str, _Chat] = {}
+        self._chats: dict[str, ScriptedChat] = {}
+        self._pending: dict[str, ScriptedChat] = {}
         self._pins: dict[str, tuple[ChatMessage, ...]] = {}
         self._wakes: dict[Callable[[], None], None] = {}
         self.submissions: list[Submission] = []
@@ -165,7 +91,7 @@ class ScriptedEngine:
     ) -> RequestStream:
         request_id = submission.request_id
         stream = (
-            _DrivingStream(request_id, wake, self)
+            DrivingStream(request_id, wake, self.advance)
             if self._drives_itself
             else RequestStream(request_id, wake)
         )
@@ -264,7 +190,10 @@ class ScriptedEngine:
             assert self._loading is not None, "nothing is being loaded"
             waiting = self._withdraw_waiting()
             self._end_running(UnavailableError("the model was unloaded"))
-            self._core = self._new_core(self._loading.model)
+            self._runner = self._new_runner()
+            self._core = scripted_core(
+                self._loading.model, self._runner, self._first_knobs, self.clock
+            )
             for name in self._pins:
                 self._pin(self._core, name)
             self._status = EngineStatus(EnginePhase.READY, self._loading.model)
@@ -307,10 +236,7 @@ class ScriptedEngine:
     def break_request(self, request_id: str, message: str) -> None:
         """End one request with an error."""
         with self._lock:
-            core = self._serving()
-            request = core._roster.live[request_id]
-            core._roster.end(request, FinishReason.ERROR, EngineError(message).info())
-            self._deliver(core)
+            self._fail(self._serving(), request_id, EngineError(message))
         self._wake()
 
     # How it does it.
@@ -318,69 +244,25 @@ class ScriptedEngine:
     def _new_runner(self) -> ScriptedRunner:
         return ScriptedRunner(self._config, 1, self.clock, self._step_seconds)
 
-    def _new_core(self, model: str) -> EngineCore:
-        self._runner = self._new_runner()
-        config = self._config
-        card = ModelCard(
-            name=model,
-            architecture="ScriptedForCausalLM",
-            num_params=SHAPE.num_params,
-            dtype=config.dtype,
-            device=config.device,
-            attention="scripted",
-            max_model_len=config.max_model_len,
-            weight_bytes=SHAPE.weight_bytes,
-            kv_bytes_per_token=SHAPE.kv_bytes_per_token,
-        )
-        return EngineCore(
-            config=config,
-            runner=self._runner,
-            shape=SHAPE,
-            card=card,
-            key=MODEL_KEY,
-            eos_token_ids=frozenset(),
-            knobs=self._first_knobs,
-            clock=self.clock,
-        )
-
     def _serving(self) -> EngineCore:
         if self._loading is not None or self._core is None:
             raise UnavailableError("no model is loaded")
         return self._core
 
-    def _read(self, submission: Submission, stream: RequestStream) -> _Chat:
+    def _read(self, submission: Submission, stream: RequestStream) -> ScriptedChat:
         if self._status.phase in (EnginePhase.EMPTY, EnginePhase.FAILED, EnginePhase.STOPPED):
             raise UnavailableError(f"no model is loaded: the engine is {self._status.phase}")
         sampling = SamplingParams().override(submission.sampling)
-        reply = (
-            self._replies.get(submission.messages[-1].content, echo(submission))
-            if isinstance(self._replies, Mapping)
-            else self._replies(submission)
-        )
-        cuts = [reply.find(stop) for stop in sampling.stop if stop in reply]
-        script = self._vocabulary.of_reply(reply[: min(cuts)] if cuts else reply)
+        reply = reply_to(submission, self._replies, sampling.stop)
+        script = self._vocabulary.of_reply(reply)
         stops = (*sampling.stop_token_ids, script[-1])
-        prompt = self._render(submission)
+        prompt = self._vocabulary.of_prompt(submission, MODEL_KEY)
         self.prompts[submission.request_id] = prompt
         stream.num_prompt_tokens = len(prompt)
         sampling = replace(sampling, stop_token_ids=stops)
-        return _Chat(submission, stream, prompt, script, sampling, self.clock.now)
+        return ScriptedChat(submission, stream, prompt, script, sampling, self.clock.now)
 
-    def _render(self, submission: Submission) -> tuple[int, ...]:
-        """Token ids of the prompt: the context as it is, and what follows it word by word."""
-        if submission.prompt_token_ids is not None:
-            return submission.prompt_token_ids
-        ids: list[int] = []
-        first = 0
-        context = submission.context
-        if context is not None and context.model_key == MODEL_KEY:
-            ids.extend(context.token_ids)
-            first = context.num_messages
-        for message in submission.messages[first:]:
-            ids.extend(self._vocabulary.of_message(message))
-        return (*ids, self._vocabulary.id("<assistant>"))
-
-    def _admit(self, chat: _Chat) -> None:
+    def _admit(self, chat: ScriptedChat) -> None:
         core = self._serving()
         request_id = chat.submission.request_id
         self._chats.setdefault(request_id, chat)
@@ -394,15 +276,16 @@ class ScriptedEngine:
         ids = [i for message in self._pins[name] for i in self._vocabulary.of_message(message)]
         core.pins.pin(name, ids)
 
-    def _withdraw_waiting(self) -> list[_Chat]:
+    def _withdraw_waiting(self) -> list[ScriptedChat]:
         """Take the requests that wait out of the core, without a word to their owners."""
         if self._core is None:
             return []
-        waiting = list(self._core._scheduler.waiting.head(len(self._core._scheduler.waiting)))
-        for request in waiting:
-            self._core.abort(request.request_id)
-        self._core._roster.take_outputs()
-        return [self._chats.pop(request.request_id) for request in waiting]
+        waits = (RequestState.WAITING, RequestState.PREEMPTED)
+        waiting = [r.request_id for r in self._core.snapshot().requests if r.state in waits]
+        for request_id in waiting:
+            self._core.abort(request_id)
+        self._core.take_outputs()
+        return [self._chats.pop(request_id) for request_id in waiting]
 
     def _end_all(self, error: EngineError) -> None:
         pending, self._pending = self._pending, {}
@@ -413,9 +296,16 @@ class ScriptedEngine:
     def _end_running(self, error: EngineError) -> None:
         """End whatever is in the core."""
         if self._core is not None:
-            for request in tuple(self._core._roster.live.values()):
-                self._core._roster.end(request, FinishReason.ERROR, error.info())
-            self._deliver(self._core)
+            for request_id in tuple(self._chats):
+                self._fail(self._core, request_id, error)
+
+    def _fail(self, core: EngineCore, request_id: str, error: EngineError) -> None:
+        """End a request as one is ended whose text cannot be made: the core is told to abort it,
+        and its owner of the error.
+        """
+        self._chats[request_id].error = error
+        core.abort(request_id)
+        self._deliver(core)
 
     def _step(self, core: EngineCore) -> bool:
         """Whether there was anything to compute."""
@@ -426,24 +316,19 @@ class ScriptedEngine:
 
     def _deliver(self, core: EngineCore) -> None:
         """Tell what came to an end without a step."""
-        self._tell(core._roster.take_outputs())
+        self._tell(core.take_outputs())
 
     def _tell(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
             chat = self._chats[output.request_id]
             text = self._vocabulary.text(output.token_ids)
-            finish = None if output.end is None else self._finish(chat, output.end)
+            last = self._vocabulary.id("<end>")
+            finish = None if output.end is None else chat.finish(output.end, last)
             if finish is not None:
                 del self._chats[output.request_id]
             chat.stream.put(Delta(text, len(output.token_ids), finish))
             if chat.stream.wake is not None:
                 self._wakes[chat.stream.wake] = None
-
-    def _finish(self, chat: _Chat, end: End) -> Finish:
-        ids = (*end.token_ids, self._vocabulary.id("<end>"))
-        context = Context(MODEL_KEY, ids, len(chat.submission.messages) + 1)
-        error: ErrorInfo | None = end.error
-        return Finish(end.reason, end.usage, end.timings, error, None if error else context)
 
     def _wake(self) -> None:
         """Outside the lock: a reader may call back at once."""

@@ -11,7 +11,8 @@ from app.commands import demo
 from app.process.exits import ExitCode
 from app.settings.settings import Settings
 from engine.api.client import EngineClient, LoadRequest, Submission
-from tests.support.scripted_engine import ScriptedEngine, echo
+from tests.support.replies import echo
+from tests.support.scripted_engine import ScriptedEngine
 
 QUESTIONS = [question for script in demo.SCRIPTS for question in script]
 

@@ -16,7 +16,8 @@ from app.screens.tui import Tui
 from app.settings.settings import Settings
 from app.store.store import Store
 from engine.api.client import LoadRequest, Submission
-from tests.support.scripted_engine import ScriptedEngine, echo
+from tests.support.replies import echo
+from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.widgets.hosting import press, screen, settle, toasts
 

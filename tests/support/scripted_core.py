@@ -1,0 +1,55 @@
+"""The real core over a scripted runner, as the engine of a model that front ends may talk to."""
+
+from __future__ import annotations
+
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.status import ModelCard
+from engine.batch.shape import ModelShape
+from engine.core.core import EngineCore
+from tests.support.clock import VirtualClock
+from tests.support.scripted_runner import ScriptedRunner
+
+CONFIG = EngineConfig(
+    num_blocks=256, max_model_len=1024, max_num_seqs=32, max_num_batched_tokens=512
+)
+SHAPE = ModelShape(
+    num_params=2_000_000,
+    num_active_params=1_500_000,
+    hidden_size=128,
+    vocab_size=65_536,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    value_dim=32,
+    windows=(None,) * 4,
+    dtype_bytes=4,
+)
+MODEL_KEY = "scripted@1:float32"
+
+
+def scripted_core(
+    model: str, runner: ScriptedRunner, knobs: Knobs, clock: VirtualClock
+) -> EngineCore:
+    config = runner.config
+    card = ModelCard(
+        name=model,
+        architecture="ScriptedForCausalLM",
+        num_params=SHAPE.num_params,
+        dtype=config.dtype,
+        device=config.device,
+        attention="scripted",
+        max_model_len=config.max_model_len,
+        weight_bytes=SHAPE.weight_bytes,
+        kv_bytes_per_token=SHAPE.kv_bytes_per_token,
+    )
+    return EngineCore(
+        config=config,
+        runner=runner,
+        shape=SHAPE,
+        card=card,
+        key=MODEL_KEY,
+        eos_token_ids=frozenset(),
+        knobs=knobs,
+        clock=clock,
+    )
