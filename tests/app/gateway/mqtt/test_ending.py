@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -84,12 +85,15 @@ def test_what_made_it_fail_is_named_and_nothing_is_left_to_watch(
 def test_a_store_that_cannot_be_closed_keeps_nobody_waiting(
     served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close = served.gateway._store.close
+    database = served.gateway._store._db
+    close, closed = database.close, threading.Event()
 
     def fail() -> None:
         close()
+        closed.set()
         raise OSError(errno.EROFS, "read-only file system")
 
-    monkeypatch.setattr(served.gateway._store, "close", fail)
+    monkeypatch.setattr(database, "close", fail)
     served.gateway._thread.call(served.gateway._close, 0.0)
     assert served.gateway.wait_ended(TIMEOUT)
+    assert closed.is_set()
