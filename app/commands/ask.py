@@ -10,23 +10,36 @@ from typing import Any
 
 from app.gateway.mqtt.client import AskClient, AskError
 from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
-from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn
+from app.gateway.mqtt.protocol.requests import MAX_DEADLINE_MS, ChatRequest, ChatTurn
 from app.gateway.mqtt.protocol.topics import check_level
 from app.process.exits import ExitCode
 from app.process.process import StreamError, complain, is_terminal, show
 from app.settings.flags import Ask
 from app.settings.groups import stated
 from app.settings.settings import Settings, SettingsError
+from engine.api.errors import InvalidRequestError
+from engine.core.admission import check_priority
+
+MIN_SECONDS = 0.1
+MAX_SECONDS = MAX_DEADLINE_MS / 1e3
 
 
 def build_request(options: Ask, question: str) -> ChatRequest:
     """
     Raises:
-        SettingsError: the session's name cannot stand as one, or a text is not UTF-8.
+        SettingsError: the session's name cannot stand as one, a number is out of its range, or a
+            text is not UTF-8.
     """
+    # A comparison with nan is false.
+    if not MIN_SECONDS <= options.timeout <= MAX_SECONDS:
+        raise SettingsError(
+            f"--timeout is {options.timeout:g}; it must be a number of seconds from"
+            f" {MIN_SECONDS:g} to {MAX_SECONDS:g}"
+        )
     sampling: dict[str, Any] = stated(options.sampling)
     stop = tuple(options.sampling.stop or ())
     try:
+        check_priority(options.priority)
         if options.session is not None:
             check_level("--session", options.session)
         turns = [ChatTurn(role="user", content=question)]
@@ -43,6 +56,8 @@ def build_request(options: Ask, question: str) -> ChatRequest:
             deadline_ms=round(options.timeout * 1e3),
             **sampling | {"stop": stop or None},
         )
+    except InvalidRequestError as error:
+        raise SettingsError(f"--{error.message}") from None
     except UnicodeError:
         raise SettingsError("QUESTION, --system and --stop must be UTF-8") from None
     except ValueError as error:

@@ -195,12 +195,8 @@ class Ask:
         str | None, Option(metavar="TEXT", help="System prompt; of a session, at its start.")
     ] = None
     sampling: Sampling = field(default_factory=Sampling)
-    priority: Annotated[
-        int, Option(min=-1_000_000, max=1_000_000, metavar="N", help="Larger goes first.")
-    ] = 0
-    timeout: Annotated[
-        float, Option(min=0.1, max=86_400, metavar="S", help="Most seconds to wait in all.")
-    ] = 300.0
+    priority: Annotated[int, Option(metavar="N", help="Larger goes first.")] = 0
+    timeout: Annotated[float, Option(metavar="S", help="Most seconds to wait in all.")] = 300.0
     no_stream: Annotated[bool, Option("--no-stream", help="Write the reply when it is whole.")] = (
         False
     )

@@ -23,6 +23,8 @@ from app.settings.layers import CONFIG_VARIABLE
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_responder import TIMINGS, USAGE, Asked, Responder, responder
 
+_TIMEOUT = "--timeout is {}; it must be a number of seconds from 0.1 to 86400\n"
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Mosquitto]:
@@ -187,6 +189,15 @@ def test_a_terminal_gets_no_control_characters(
         ("hi", b"", "no broker is set: "),
         ("hi --mqtt mqtt://h --session a/b", b"", "--session is 'a/b'; it must be"),
         ("hi --top-p 7", b"", "--top-p: top_p is 7.0; it must be a number"),
+        ("hi --timeout nan", b"", _TIMEOUT.format("nan")),
+        ("hi --timeout inf", b"", _TIMEOUT.format("inf")),
+        ("hi --timeout -3", b"", _TIMEOUT.format("-3")),
+        ("hi --timeout 0", b"", _TIMEOUT.format("0")),
+        (
+            "hi --priority 1000001",
+            b"",
+            "--priority is 1000001; it must be an integer from -1000000",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_told(
