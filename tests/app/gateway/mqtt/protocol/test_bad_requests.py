@@ -254,3 +254,12 @@ def test_of_very_many_faults_few_are_collected(
     monkeypatch.setattr(ChatRequest, "model_validate_json", counted)
     assert refused(payload).param == param
     assert collected <= MAX_BIASES + len(ChatRequest.model_fields)
+
+
+def test_what_a_message_has_wrong_is_collected_once() -> None:
+    """Each fault has its input made Python objects: 10 ms where that is 250 kB of `{}`."""
+    payload = b'{"messages": [{"role": "user", "content": [{}, {}, {}]}]}'
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate_json(payload)
+    assert [detail["loc"] for detail in caught.value.errors()] == [("messages", 0, "content")]
+    assert refused(payload).message == "messages.0.content is [{}, {}, {}]; it must be text"
