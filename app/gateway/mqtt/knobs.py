@@ -13,6 +13,9 @@ from engine.api.client import EngineClient
 from engine.api.errors import ErrorInfo, InvalidRequestError
 from engine.api.snapshot import Snapshot
 
+# All knobs at once take 2 KiB, and the one that is a long text 48 KiB more if it is all escapes.
+MAX_BYTES = 1 << 16
+
 
 class KnobsTopic:
     """Who may turn knobs is the broker's to say: its access list guards the topic."""
@@ -53,6 +56,8 @@ class KnobsTopic:
         if message.retained:
             # It would turn the knobs again at every start.
             return _refuse("the message is retained; it must not be")
+        if (size := len(message.payload)) > MAX_BYTES:
+            return _refuse(f"the message has {size} bytes; at most {MAX_BYTES} are allowed")
         try:
             order = json.loads(message.payload)
         except (ValueError, RecursionError):

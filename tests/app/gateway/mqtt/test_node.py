@@ -61,7 +61,11 @@ def test_knobs_are_shown_and_turned(served: Serving, alice: Peer) -> None:
     alice.wait(lambda: last("knobs")["knobs"]["max_num_seqs"]["requested"] == 3)
     assert last("knobs")["history"][-1]["who"] == "ops"
     before = len(alice.messages)
-    for payload, part in ((b'{"set": {"max_num_seqs": 0}}', "max_num_seqs"), (b"{", "JSON")):
+    for payload, part in (
+        (b'{"set": {"max_num_seqs": 0}}', "max_num_seqs"),
+        (b"{", "JSON"),
+        (b" " * 65_537, "the message has 65537 bytes; at most 65536 are allowed"),
+    ):
         alice.publish(f"{NODE}/knobs/set", payload)
         alice.wait(lambda: len([m for m in alice.messages if m[0].endswith("result")]) > 1)
         alice.wait(
