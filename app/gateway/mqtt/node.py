@@ -46,7 +46,8 @@ class Node:
         first_attempt: where this node begins to count the attempts at a request. 1, unless another
             may have served the pool before it: then above all that those before it may have made,
             which is the time in milliseconds since the epoch, so that no two nodes end the same
-            attempt though each has a journal of its own.
+            attempt though each has a journal of its own. Those of one name have one card, and so
+            must have one journal.
     """
 
     def __init__(
