@@ -32,7 +32,7 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     Raises:
         InvalidConfigError, ModelError: see `engine.serving.loading.ModelLoader`.
     """
-    Registry.read(request.models_file).find(request.model)
+    entry = Registry.read(request.models_file).find(request.model)
     # Threads of OpenMP that spin while they wait take the cores from those that compute, and from
     # the screen, once anything else runs: on two busy cores the demo took 21 to 47 s spinning, and
     # 3 s like this. It is read when torch is imported.
@@ -40,7 +40,7 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
 
     from engine.model import loader
 
-    return loader.load_model(request, progress)
+    return loader.load_entry(entry, request, progress)
 
 
 @contextmanager

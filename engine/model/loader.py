@@ -1,4 +1,4 @@
-"""load_model: from a name to a model that runs."""
+"""load_model, load_entry: from a name, or an entry of the registry, to a model that runs."""
 
 from __future__ import annotations
 
@@ -58,16 +58,23 @@ logger = logging.getLogger(__name__)
 
 
 def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
-    """Find, check and load a model (an `engine.serving.loading.ModelLoader`).
+    """Find, check and load a model (an `engine.serving.loading.ModelLoader`)."""
+    return load_entry(Registry.read(request.models_file).find(request.model), request, progress)
+
+
+def load_entry(entry: ModelEntry, request: LoadRequest, progress: Progress) -> LoadedModel:
+    """Check and load a model that was found.
 
     All that can be refused without the weights is refused before they are read. A folder, and a hub
     model that is in the local cache, are loaded without the network.
+
+    Raises:
+        ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
     """
     _quiet()
     # transformers' modules and configs refer to each other: a model whose loading failed holds its
     # memory until the collector comes by, and would count against the one that is loaded instead.
     gc.collect()
-    entry = Registry.read(request.models_file).find(request.model)
     folder = entry.local_folder() or _fetch(entry, progress)
     progress("checking the model")
     with blaming(f"{folder} cannot be loaded"):
@@ -249,7 +256,7 @@ def _closer(runner: TorchRunner, encoder: EncoderPool) -> Callable[[], None]:
     def close() -> None:
         encoder.close()
         runner.close()
-        gc.collect()  # as in `load_model`
+        gc.collect()  # as in `load_entry`
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
