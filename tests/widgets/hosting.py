@@ -60,10 +60,13 @@ async def hosted(
 
 async def settle(app: App[None]) -> None:
     """Let every message be handled. `Pilot.pause` waits for the processor to be idle instead, which
-    takes 20 ms and more and, beside other work, has no fixed end."""
+    takes 20 ms and more and, beside other work, has no fixed end.
+
+    What a widget raises meanwhile is raised here: nobody handles the messages of a dead app.
+    """
     quiet = 0
     while quiet < 20:
-        await asyncio.sleep(0)
+        await _yield_to(app)
         pumps = (app, *app.screen.walk_children(with_self=True))
         quiet = 0 if any(pump.message_queue_size for pump in pumps) else quiet + 1
 
@@ -93,7 +96,7 @@ async def resize(app: App[None], widget: Widget, width: int, height: int) -> Non
     size = Size(width, height)
     app.post_message(events.Resize(size, size))
     while widget.size != size:
-        await asyncio.sleep(0)
+        await _yield_to(app)
     await settle(app)
 
 
@@ -115,6 +118,13 @@ async def lay_out(app: App[Any]) -> None:
     while app.screen._layout_required or app.screen._scroll_required:
         app.screen._on_timer_update()
         await settle(app)
+
+
+async def _yield_to(app: App[Any]) -> None:
+    """Let the app go on for a moment, and raise what it died of."""
+    await asyncio.sleep(0)
+    if app._exception is not None:
+        raise app._exception
 
 
 def toasts(app: App[Any]) -> list[str]:
