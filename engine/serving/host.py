@@ -16,17 +16,21 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import RequestStream
 from engine.api.telemetry import StepRecord
+from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
 from engine.core.core import EngineCore
 from engine.scheduling.policies import policy_names
 from engine.serving.loading import LoadedModel, ModelLoader
 from engine.serving.translator import Mail, Translator
+from engine.serving.watch import Watch, step_limit
 
 log = logging.getLogger(__name__)
 
 JOIN_TIMEOUT = 10.0
 # The text of a step takes a millisecond. A tokenizer that decodes for so long never comes back.
 TEXT_SECONDS = 30.0
+# A slow disk may be silent for longer; the person who waits is told, and nothing is ended.
+SILENT_SECONDS = 60.0
 # A load that can be broken off is broken off at its next report of progress, well within this time.
 # A load that cannot is left to itself, since the end of the program would have to wait for it: an
 # import of torch takes 4 s.
@@ -59,6 +63,10 @@ class EngineHost:
     def __init__(self, loader: ModelLoader, clock: Callable[[], float] = time.monotonic) -> None:
         self._loader = loader
         self._clock = clock
+        self._watch = Watch(clock)
+        self._step_since: float | None = None
+        self._step_limit = 0.0
+        self._told_at = clock()
         self._mailbox: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._status = EngineStatus(EnginePhase.EMPTY)
         self._status_lock = threading.Lock()
@@ -88,10 +96,21 @@ class EngineHost:
         self._text.set_priority(request_id, priority)
 
     def status(self) -> EngineStatus:
-        status = self._status
-        if self._text.busy_seconds > TEXT_SECONDS and not status.has_crashed:
-            detail = f"the text thread has been in one call for more than {TEXT_SECONDS:g} s"
-            return EngineStatus(EnginePhase.FAILED, status.model, detail, has_crashed=True)
+        status, told_at = self._status, self._told_at
+        # All of them each time, for only what is looked at often is counted.
+        text = self._watch.seconds(self._text.busy_since)
+        step = self._watch.seconds(self._step_since)
+        silent = self._watch.seconds(told_at)
+        if status.has_crashed:
+            return status
+        if text > TEXT_SECONDS:
+            what, limit = "the text thread has been in one call", TEXT_SECONDS
+            return _hung(status, f"{what} for more than {limit:g} s")
+        if step > (limit := self._step_limit):
+            return _hung(status, f"a step has been under way for more than {limit:,.0f} s")
+        if status.phase is EnginePhase.LOADING and silent >= SILENT_SECONDS:
+            detail = f"{status.detail}, nothing new for {silent // 60:.0f} min"
+            return replace(status, detail=detail)
         return status
 
     def snapshot(self) -> Snapshot | None:
@@ -177,6 +196,7 @@ class EngineHost:
         """Make a status known. The status of a crash is never replaced."""
         with self._status_lock:
             if not self._status.has_crashed:
+                self._told_at = self._clock()
                 self._status = status
 
     def _say_crashed(self, error: EngineError) -> None:
@@ -248,10 +268,11 @@ class EngineHost:
                 clock=self._clock,
             )
             self._core, self._snapshot = core, core.snapshot()
+            self._step_limit = step_limit(model.shape, model.config.max_num_batched_tokens)
             self._say(EngineStatus(EnginePhase.READY, model.card.name, loaded.failure))
             self._text.serve(model, wanted)
             while not self._stopping and not (self._wanted and self._drained(core, self._wanted)):
-                self._text.deliver(core.step())
+                self._text.deliver(self._step(core))
                 if self._snapshot_wanted or core.idle:
                     self._snapshot_wanted = False
                     self._snapshot = core.snapshot()
@@ -260,11 +281,17 @@ class EngineHost:
                 self._text.deliver(core.take_outputs())
             core.abort_all()
             while not core.idle:  # Steps in flight use the model, too.
-                self._text.deliver(core.step())
+                self._text.deliver(self._step(core))
         finally:
             self._core = None
             self._snapshot = None
             model.close()
+
+    def _step(self, core: EngineCore) -> list[TokenOutput]:
+        self._step_since = self._clock()
+        outputs = core.step()
+        self._step_since = None
+        return outputs
 
     def _drained(self, core: EngineCore, wanted: LoadRequest) -> bool:
         """Whether all work is done. If not, lift a pause or a drain, and say what is waited for."""
@@ -299,6 +326,10 @@ class EngineHost:
             self._wanted = mail
         elif mail is not None and self._core is not None:
             mail(self._core)
+
+
+def _hung(status: EngineStatus, detail: str) -> EngineStatus:
+    return EngineStatus(EnginePhase.FAILED, status.model, detail, has_crashed=True)
 
 
 class _LoadCancelledError(Exception):

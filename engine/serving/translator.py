@@ -76,10 +76,9 @@ class Translator:
         self._thread.start()
 
     @property
-    def busy_seconds(self) -> float:
-        """How long the text thread has been in the call that it is in; 0 while it waits."""
-        since = self._busy_since
-        return 0.0 if since is None else self._clock() - since
+    def busy_since(self) -> float | None:
+        """When the text thread's call began; None while it waits."""
+        return self._busy_since
 
     def submit(self, submission: Submission, stream: RequestStream) -> None:
         """Take a request in; its refusal comes through the stream."""

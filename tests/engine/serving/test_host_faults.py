@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -18,8 +19,11 @@ from engine.api.stream import RequestStream
 from engine.serving import host as host_module
 from engine.serving.host import EngineHost
 from engine.serving.loading import LoadedModel, Progress
+from engine.serving.watch import GAP_SECONDS, STEP_SECONDS, step_limit
 from tests.support.asking import ask, error_of, read, say
-from tests.support.scripted_loader import TIMEOUT, Loader, WordCodec, WordDetokenizer
+from tests.support.clock import VirtualClock
+from tests.support.harness import SHAPE
+from tests.support.scripted_loader import TIMEOUT, Loader, Turnstile, WordCodec, WordDetokenizer
 from tests.support.unruly_tokenizer import Panic
 
 
@@ -224,7 +228,106 @@ class TestThreads:
         gate.set()
 
 
+class TestSteps:
+    """By a clock of their own, with somebody who looks at the host every second."""
+
+    @pytest.fixture
+    def clock(self) -> VirtualClock:
+        return VirtualClock()
+
+    @pytest.fixture
+    def gate(self, loader: Loader) -> Turnstile:
+        loader.before_step = gate = Turnstile()
+        return gate
+
+    @pytest.fixture
+    def host(
+        self,
+        loader: Loader,
+        clock: VirtualClock,
+        gate: Turnstile,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Iterator[EngineHost]:
+        # The text thread may be at work while the time of the test goes by.
+        monkeypatch.setattr(host_module, "TEXT_SECONDS", math.inf)
+        engine = EngineHost(loader, clock)
+        yield engine
+        gate.open()
+        engine.shutdown()
+
+    def stuck(self, host: EngineHost, gate: Turnstile) -> RequestStream:
+        """A request whose first step has begun and does not end."""
+        host.load(LoadRequest("a"))
+        stream = ask(host, "1")
+        gate.wait()
+        return stream
+
+    def look(self, host: EngineHost, clock: VirtualClock, seconds: int) -> bool:
+        for _ in range(seconds):
+            clock.advance(1.0)
+            host.status()
+        return host.status().has_crashed
+
+    def test_one_that_does_not_end_is_told(
+        self, host: EngineHost, clock: VirtualClock, gate: Turnstile
+    ) -> None:
+        self.stuck(host, gate)
+        assert not self.look(host, clock, 300)
+        assert self.look(host, clock, 1)
+        status = host.status()
+        assert (status.phase, status.model) == (EnginePhase.FAILED, "a")
+        assert status.detail == "a step has been under way for more than 300 s"
+
+    def test_many_that_end_are_fine(
+        self, host: EngineHost, clock: VirtualClock, gate: Turnstile
+    ) -> None:
+        stream = self.stuck(host, gate)
+        for _ in range(4):
+            assert not self.look(host, clock, 200)
+            gate.let_one()
+            gate.wait()
+        assert not self.look(host, clock, 200)
+        gate.open()
+        assert read(stream)[0] == say("a", [1], 5)
+
+    def test_one_of_a_process_that_was_stopped_is_fine(
+        self, host: EngineHost, clock: VirtualClock, gate: Turnstile
+    ) -> None:
+        self.stuck(host, gate)
+        clock.advance(100_000.0)
+        assert not self.look(host, clock, 301)  # the first look begins to count
+        assert self.look(host, clock, 1)
+        clock.advance(GAP_SECONDS)
+        assert host.status().has_crashed
+
+    def test_a_full_one_of_a_large_model_may_take_longer(self) -> None:
+        assert step_limit(SHAPE, 2048) == STEP_SECONDS
+        eight_billion = replace(SHAPE, num_params=8 * 10**9)
+        assert step_limit(eight_billion, 2048) == pytest.approx(6554, abs=1)
+
+
 class TestLoaders:
+    def test_one_that_reports_nothing_is_told_and_not_ended(
+        self, loader: Loader, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(host_module, "TEXT_SECONDS", math.inf)
+        gate, clock = loader.gate("a"), VirtualClock()
+        host = EngineHost(loader, clock)
+        host.load(LoadRequest("a"))
+        assert loader.entered.wait(TIMEOUT)
+        for _ in range(59):
+            clock.advance(1.0)
+            assert host.status().detail == "weights"
+        for _ in range(3600):
+            clock.advance(1.0)
+            status = host.status()
+        assert (status.phase, status.has_crashed) == (EnginePhase.LOADING, False)
+        assert status.detail == "weights, nothing new for 60 min"
+        gate.set()
+        assert read(ask(host, "1"))[0] == say("a", [1], 5)
+        assert host.status().detail == ""
+        host.shutdown()
+
     @pytest.mark.parametrize(
         ("error", "told"),
         [
