@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual import on
 
@@ -14,25 +13,15 @@ from app.screens.sessions import OpenSession, SessionList
 from app.screens.steering import Steering
 from app.screens.watched import WatchedChat
 from app.store.database import StoreError
-from engine.api.client import EngineClient
 from widgets.glyphs import Glyphs
 from widgets.session_bar import SessionBar
-
-if TYPE_CHECKING:
-    from app.gateway.mqtt.view import Gateway
 
 
 class Conversing(Steering):
     """The part of the deck that has the conversations; `Deck` has what is said in them."""
 
-    def __init__(
-        self,
-        client: EngineClient,
-        sessions: SessionList,
-        glyphs: Glyphs,
-        gateway: Gateway | None = None,
-    ) -> None:
-        super().__init__(client, sessions, glyphs, gateway)
+    def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
+        super().__init__(sessions, glyphs)
         self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
 
     def switched(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -11,20 +11,15 @@ from textual.containers import Container
 
 from app.gateway.mqtt import SOURCE
 from app.screens.conversing import Conversing
-from app.screens.dialogs import Confirm
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
 from app.screens.sessions import SessionList
 from app.screens.watched import WatchedChat
-from engine.api.client import EngineClient
 from engine.api.errors import InvalidRequestError
 from widgets.glyphs import Glyphs
 from widgets.prompt import PromptArea
 from widgets.session_table import SessionTable
-
-if TYPE_CHECKING:
-    from app.gateway.mqtt.view import Gateway
 
 
 class Deck(Conversing):
@@ -111,14 +106,8 @@ class Deck(Conversing):
         Binding("e", "edit_last", "Edit last message", show=False, id="chat.edit"),
     ]
 
-    def __init__(
-        self,
-        client: EngineClient,
-        sessions: SessionList,
-        glyphs: Glyphs,
-        gateway: Gateway | None = None,
-    ) -> None:
-        super().__init__(client, sessions, glyphs, gateway)
+    def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
+        super().__init__(sessions, glyphs)
         names = [name for name, _ in self.panels.numbered]
         self.panel_bar = PanelBar(names, glyphs, id="panels")
         self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels)
@@ -178,22 +167,14 @@ class Deck(Conversing):
             self.action_leave()
 
     def action_stop_theirs(self) -> None:
-        """Stop the reply that is being made in a watched chat, if that is meant: the key is the one
-        that otherwise stops one's own."""
+        """Ask, then stop the reply that is being made in a watched chat; where none is, do as
+        `leave`."""
         session = self.sessions.current
         chat = session.chat
-        if not isinstance(chat, WatchedChat) or not chat.is_busy:
+        if isinstance(chat, WatchedChat) and chat.request_id is not None:
+            self.stop_theirs(chat.request_id, session.title, chat.conversation.user)
+        else:
             self.action_leave()
-            return
-        asked = chat.request_id
-
-        def stop(sure: bool | None) -> None:
-            # Its owner may have asked again meanwhile.
-            if sure and chat.request_id == asked:
-                chat.stop()
-
-        question = f"Stop the reply in “{session.title}”? {chat.conversation.user} is told."
-        self.app.push_screen(Confirm(question, "stop it"), stop)
 
     def action_leave(self) -> None:
         """Come back to the prompt."""

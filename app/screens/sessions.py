@@ -92,9 +92,9 @@ class SessionList:
         sampling: Mapping[str, object] | None = None,
         gateway: Gateway | None = None,
     ) -> None:
-        self._client = client
+        self.client = client
+        self.gateway = gateway
         self._store = store
-        self._gateway = gateway
         self._system = system
         self._sampling = dict(sampling or {})
         kept = store.conversations(open_only=True)
@@ -164,12 +164,12 @@ class SessionList:
         Args:
             request_id: the engine's.
         """
-        transcript = self._gateway.transcript(request_id) if self._gateway else None
+        transcript = self.gateway.transcript(request_id) if self.gateway else None
         if transcript is None:
             return False
         session = self.find(transcript.conversation.id)
         if session is None:
-            chat = WatchedChat(self._client, transcript.conversation, (), self._gateway, request_id)
+            chat = WatchedChat(self.client, transcript.conversation, (), self.gateway, request_id)
             session = OpenSession(chat)
             self.sessions.append(session)
         elif isinstance(session.chat, WatchedChat):
@@ -250,10 +250,10 @@ class SessionList:
         return Conversation(system=self._system, updated=time.time())
 
     def _open(self, conversation: Conversation) -> OpenSession:
-        chat = ChatSession(self._client, conversation, self._store, self._sampling)
+        chat = ChatSession(self.client, conversation, self._store, self._sampling)
         return OpenSession(chat)
 
     def _watch(self, conversation: Conversation) -> OpenSession:
         leaf = conversation.leaf
         messages = self._store.branch(leaf) if leaf is not None else ()
-        return OpenSession(WatchedChat(self._client, conversation, messages, self._gateway))
+        return OpenSession(WatchedChat(self.client, conversation, messages, self.gateway))

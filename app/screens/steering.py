@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual import on
 from textual.screen import Screen
 
-from app.screens.dialogs import PickPolicy
+from app.gateway.mqtt import SOURCE
+from app.screens.dialogs import Confirm, PickPolicy
 from app.screens.engine_watch import EngineWatch
 from app.screens.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.screens.policies import policy_meanings
 from app.screens.sessions import SessionList
-from engine.api.client import ChatMessage, EngineClient
+from engine.api.client import ChatMessage
 from engine.api.errors import EngineError
 from engine.api.knob_spec import KnobValue
 from widgets.broker_state import BrokerState
-from widgets.glyphs import Glyphs
+from widgets.glyphs import UNICODE, Glyphs
 from widgets.knob_panel import KnobPanel
 from widgets.mqtt_panel import MqttPanel
-
-if TYPE_CHECKING:
-    from app.gateway.mqtt.view import Gateway
+from widgets.session_columns import title_of
 
 WHO = "local"
 PIN = "system"
 
 
 class Steering(Screen[None]):
-    """The half of the deck that acts on the engine; `Deck` lays out and has the chats."""
+    """The half of the deck that acts on the engine; `Deck` lays out and has the chats.
 
-    def __init__(
-        self,
-        client: EngineClient,
-        sessions: SessionList,
-        glyphs: Glyphs,
-        gateway: Gateway | None = None,
-    ) -> None:
+    Args:
+        sessions: over the engine, and over the gateway if there is one.
+    """
+
+    def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
         super().__init__()
-        self._client = client
+        self._client = sessions.client
         self.sessions = sessions
-        self.engine = EngineWatch(client)
-        self.mqtt = MqttWatch(gateway)
+        self.engine = EngineWatch(sessions.client)
+        self.mqtt = MqttWatch(sessions.gateway)
         self.panels = Panels(glyphs)
         self._priorities: dict[str, int] = {}  # asked for, and not yet in a snapshot
 
     def action_stop_request(self) -> None:
-        if view := self.panels.table.current:
+        """Stop the request under the cursor, as Esc stops the reply of the chat on view."""
+        view = self.panels.table.current
+        if view is None or view.finish_reason is not None:
+            return
+        if view.origin.source == SOURCE:
+            self.stop_theirs(view.request_id, title_of(view), view.origin.user)
+        else:
             self._client.abort(view.request_id)
+
+    def stop_theirs(self, request_id: str, title: str, user: str) -> None:
+        """Stop somebody else's reply, if that is meant: the key is the one that stops one's own."""
+
+        def stop(sure: bool | None) -> None:
+            # By its id: the user may have asked again meanwhile.
+            if sure:
+                self._client.abort(request_id)
+
+        question = UNICODE.fit(f"Stop the reply in “{title}”? {user} is told.")
+        self.app.push_screen(Confirm(question, "stop it"), stop)
 
     def action_prioritize(self, levels: int) -> None:
         """Have the request under the cursor go before those of `levels` lower priorities more."""

@@ -83,7 +83,7 @@ class Tui(App[int]):
             client, store, system=settings.system, sampling=settings.sampling, gateway=gateway
         )
         glyphs = ASCII if settings.ascii else UNICODE
-        self.deck = Deck(client, self._sessions, glyphs, gateway)
+        self.deck = Deck(self._sessions, glyphs)
         self.set_class(settings.ascii, "-ascii")
         names = key_names(self, self.deck)
         for name in settings.keys:

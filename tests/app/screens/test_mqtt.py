@@ -128,9 +128,7 @@ async def test_a_watched_chat_is_stopped(tmp_path: Path, key: str) -> None:
         await stage.turn(3)
         if key == "x":
             await stage.press("f2")
-        await stage.press(key)
-        if key == "escape":
-            await stage.press("enter")
+        await stage.press(key, "enter")
         await stage.turn(1)
         views = stage.deck.engine.views
         assert views[request_id].finish_reason is FinishReason.ABORT
@@ -140,6 +138,27 @@ async def test_a_watched_chat_is_stopped(tmp_path: Path, key: str) -> None:
         async with asyncio.timeout(10):
             while "stopped · " not in stage.transcript:
                 await stage.pilot.pause()
+
+
+async def test_x_alone_stops_no_reply_of_somebody_else(tmp_path: Path) -> None:
+    """It, too, is a key that stops one's own."""
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        request_id = stage.gateway.ask("alice", "s1", "long")
+        await stage.turn(1)
+        await stage.press("f2", "x")
+        assert "Stop the reply in “@alice long”? alice is told." in await stage.screen()
+        await stage.press("escape")
+        await stage.turn(1)
+        assert stage.app.screen is stage.deck
+        assert stage.deck.engine.views[request_id].finish_reason is None
+
+
+async def test_one_that_has_ended_is_not_asked_about(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        stage.gateway.ask("alice", "s1", "long")
+        await stage.finish()
+        await stage.press("f2", "x")
+        assert stage.app.screen is stage.deck
 
 
 async def test_escape_alone_stops_no_reply_of_somebody_else(tmp_path: Path) -> None:
