@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from app.gateway.mqtt import SOURCE
 from app.screens.watched import WatchedChat
 from app.store.conversation import Conversation
+from app.store.database import StoreError
 from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import EngineClient
@@ -81,6 +82,9 @@ class SessionList:
         system: system prompt of new conversations.
         sampling: under each conversation's own, over the model's defaults.
         gateway: has the chats that are held over MQTT; None without.
+
+    Attributes:
+        unreadable: a sentence on each conversation that was open and cannot be read.
     """
 
     def __init__(
@@ -97,8 +101,10 @@ class SessionList:
         self._store = store
         self._system = system
         self._sampling = dict(sampling or {})
-        kept = store.conversations(open_only=True)
-        self.sessions = [self._open(c) for c in kept if c.source != SOURCE]
+        self.unreadable: list[str] = []
+        kept = store.conversations(open_only=True, tell=self.unreadable.append)
+        opened = (self._reopen(c) for c in kept if c.source != SOURCE)
+        self.sessions = [session for session in opened if session is not None]
         if not self.sessions:
             self.sessions = [self._open(self._blank())]
         self.current = max(self.sessions, key=lambda s: s.chat.conversation.updated)
@@ -252,6 +258,13 @@ class SessionList:
     def _open(self, conversation: Conversation) -> OpenSession:
         chat = ChatSession(self.client, conversation, self._store, self._sampling)
         return OpenSession(chat)
+
+    def _reopen(self, conversation: Conversation) -> OpenSession | None:
+        try:
+            return self._open(conversation)
+        except StoreError as error:
+            self.unreadable.append(str(error))
+            return None
 
     def _watch(self, conversation: Conversation) -> OpenSession:
         leaf = conversation.leaf

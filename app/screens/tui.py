@@ -116,6 +116,9 @@ class Tui(App[int]):
             loop.add_signal_handler(number, self._leave, code)
 
     def on_ready(self) -> None:
+        for sentence in self._sessions.unreadable:
+            log.error("%s", sentence)
+            self.notify(sentence, severity="error")
         if self._pinned:
             self._client.pin("system", self._pinned)
         # The screen is painted; from here on the engine's thread may import torch.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -121,6 +122,10 @@ class DeletedError(StoreError):
     """Another program deleted what this belongs to; trying again does not help."""
 
 
+class DamagedError(StoreError):
+    """A cell holds what cannot be read; what else is in the store can."""
+
+
 class Database:
     """A connection that any thread may use, beside other processes.
 
@@ -143,6 +148,8 @@ class Database:
                 path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
             )
         self._db.row_factory = sqlite3.Row
+        # A damaged character must not keep all others from being read.
+        self._db.text_factory = lambda data: data.decode("utf-8", "replace")
         try:
             self._set_up()
         except StoreError:
@@ -215,6 +222,22 @@ class Database:
     def read(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._lock, self._translated():
             return self._db.execute(query, values).fetchall()
+
+    @contextmanager
+    def decoding(self, what: str) -> Iterator[None]:
+        """While cells are made values.
+
+        Args:
+            what: they are of, for the sentence.
+
+        Raises:
+            DamagedError: one of them holds what cannot be read.
+        """
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, RecursionError, struct.error) as error:
+            text = f"{what} is damaged ({type(error).__name__}: {error})"
+            raise DamagedError(f"{self.path}: {text}; what else is there can be read") from error
 
     def _set_up(self) -> None:
         version = self._version()

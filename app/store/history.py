@@ -6,7 +6,7 @@ import logging
 import time
 
 from app.store.conversation import Conversation, Message
-from app.store.database import StoreError
+from app.store.database import DeletedError, StoreError
 from app.store.store import Store
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
@@ -43,6 +43,8 @@ class History:
         self._contexts: dict[str, Context] = {}
         leaf = conversation.leaf
         kept = store.branch(leaf) if store is not None and leaf is not None else []
+        if store is not None and leaf is not None and not kept:
+            raise DeletedError(f"the last message of {conversation.title!r} is not in the store")
         self._tree = {message.id: message for message in kept}
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -10,10 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.store.database import Database, StoreError
+from app.store.database import DamagedError, Database, StoreError
 from app.store.lease import Lease, is_held
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
+
+log = logging.getLogger(__name__)
 
 RESTARTED = ErrorInfo("restarted", "the program ended before this reply was complete; ask again")
 
@@ -161,26 +164,34 @@ class Journal:
         rows = self._db.read(
             "SELECT * FROM request WHERE request_id = ? AND attempt = ?", request_id, attempt
         )
-        return _entry(rows[0]) if rows else None
+        return self._entry(rows[0]) if rows else None
 
     def last(self, request_id: str) -> JournalEntry | None:
         """The newest attempt at a request."""
         rows = self._db.read(
             "SELECT * FROM request WHERE request_id = ? ORDER BY attempt DESC LIMIT 1", request_id
         )
-        return _entry(rows[0]) if rows else None
+        return self._entry(rows[0]) if rows else None
 
     def untold(self, source: str, prefix: str) -> list[JournalEntry]:
         """Ended requests whose owners have not been told, in the order in which they ended.
 
-        Those of another program that is alive are left out: it tells them itself.
+        Those of another program that is alive are left out: it tells them itself. So are those that
+        are damaged.
 
         Args:
             prefix: of their ids.
         """
         rows = self._db.read(_UNTOLD, source, prefix)
         others = self._others(row["lease"] for row in rows)
-        return [_entry(row) for row in rows if row["lease"] not in others]
+        entries = []
+        for row in rows:
+            if row["lease"] not in others:
+                try:
+                    entries.append(self._entry(row))
+                except DamagedError as error:
+                    log.error("an ending cannot be told: %s", error)
+        return entries
 
     def adopt(self, source: str, prefix: str) -> int:
         """Make what dead processes did not get told this one's to tell, having ended what they left
@@ -233,6 +244,10 @@ class Journal:
             for lease in orphaned:
                 self._db.write(_ORPHANED_REPLIES, (reason, error, lease))
                 self._db.write(_ORPHANS, (time.time(), reason, error, lease))
+
+    def _entry(self, row: sqlite3.Row) -> JournalEntry:
+        with self._db.decoding(f"the request {row['request_id']!a}"):
+            return _entry(row)
 
     def _others(self, leases: Iterable[str]) -> set[str]:
         """Those of these leases that another program holds."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import struct
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from app.store.conversation import Conversation, Message
-from app.store.database import Database, StoreError
+from app.store.database import DamagedError, Database, StoreError
 from app.store.journal import Journal, dump_error, load_error
 from app.store.lease import Lease
 from app.store.private import make_file, make_folder, tighten, tighten_folder
 from app.system.paths import CRASHES
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Context, Usage
+
+log = logging.getLogger(__name__)
 
 _SAVE_CONVERSATION = """
 INSERT INTO conversation
@@ -131,15 +134,26 @@ class Store:
         """Within a transaction: have something called once the outermost one is committed."""
         self._db.on_commit(call)
 
-    def conversations(self, *, open_only: bool = False) -> list[Conversation]:
-        """Conversations in the order of their creation."""
+    def conversations(
+        self, *, open_only: bool = False, tell: Callable[[str], object] = log.error
+    ) -> list[Conversation]:
+        """Conversations in the order of their creation.
+
+        Args:
+            tell: gets a sentence on each that is damaged, which is left out.
+        """
         where = "WHERE is_open" if open_only else ""
-        rows = self._db.read(f"SELECT * FROM conversation {where} ORDER BY created, rowid")
-        return [_conversation(row) for row in rows]
+        found = []
+        for row in self._db.read(f"SELECT * FROM conversation {where} ORDER BY created, rowid"):
+            try:
+                found.append(self._conversation(row))
+            except DamagedError as error:
+                tell(str(error))
+        return found
 
     def conversation(self, conversation_id: str) -> Conversation | None:
         rows = self._db.read("SELECT * FROM conversation WHERE id = ?", conversation_id)
-        return _conversation(rows[0]) if rows else None
+        return self._conversation(rows[0]) if rows else None
 
     def save_conversation(self, conversation: Conversation) -> None:
         """Add it, or replace what can change of it."""
@@ -194,11 +208,15 @@ class Store:
             f"SELECT {_COLUMNS} FROM message WHERE conversation_id = ? ORDER BY number",
             conversation_id,
         )
-        return [_message(row) for row in rows]
+        return self._messages(rows)
 
     def branch(self, leaf: str) -> list[Message]:
         """A message and those before it, oldest first; none where it is not there."""
-        return [_message(row) for row in self._db.read(_BRANCH, leaf)]
+        rows = self._db.read(_BRANCH, leaf)
+        with self._db.decoding("the order of a conversation's messages"):
+            if rows and rows[0]["parent_id"] is not None:
+                raise KeyError(rows[0]["parent_id"])
+        return self._messages(rows)
 
     def save_message(self, message: Message) -> None:
         """Add it, or replace what can change of it."""
@@ -230,8 +248,8 @@ class Store:
             ]
             start = 0
             if before and before[0]["model_key"] == context.model_key:
-                earlier = _token_ids(before)
-                start = _shared(earlier, context.token_ids)
+                with suppress(DamagedError):  # which is not continued
+                    start = _shared(self._token_ids(before), context.token_ids)
             ids = context.token_ids[start:]
             self._db.write(
                 "UPDATE message SET context = ?, context_start = ?, context_messages = ?,"
@@ -245,8 +263,20 @@ class Store:
         if not rows:
             return None
         newest = rows[0]
-        context = Context(newest["model_key"], _token_ids(rows), newest["context_messages"])
-        return newest["id"], context
+        ids = self._token_ids(rows)
+        return newest["id"], Context(newest["model_key"], ids, newest["context_messages"])
+
+    def _conversation(self, row: sqlite3.Row) -> Conversation:
+        with self._db.decoding(f"the conversation {row['title']!r}"):
+            return _conversation(row)
+
+    def _messages(self, rows: list[sqlite3.Row]) -> list[Message]:
+        with self._db.decoding("a message of a conversation"):
+            return [_message(row) for row in rows]
+
+    def _token_ids(self, rows: list[sqlite3.Row]) -> tuple[int, ...]:
+        with self._db.decoding("the context of a message"):
+            return _token_ids(rows)
 
 
 def _dump(value: Usage | Timings | None) -> str | None:
@@ -284,7 +314,7 @@ def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 def _conversation(row: sqlite3.Row) -> Conversation:
     values: dict[str, Any] = dict(row)
-    values["sampling"] = json.loads(values["sampling"])
+    values["sampling"] = dict(json.loads(values["sampling"]))
     values["is_open"] = bool(values["is_open"])
     return Conversation(**values)
 

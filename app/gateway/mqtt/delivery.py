@@ -70,9 +70,14 @@ class Delivery:
         if not journal.adopt(SOURCE, prefix):
             return
         for entry in journal.untold(SOURCE, prefix):
-            ending = ending_of(Caller.of(entry.request_id), entry)
-            assert ending is not None
-            message = ReplyTo.load(entry.reply_to).message(ending)
+            try:
+                ending = ending_of(Caller.of(entry.request_id), entry)
+                assert ending is not None
+                message = ReplyTo.load(entry.reply_to).message(ending)
+            except (ValueError, TypeError, LookupError) as error:
+                # Its cells are damaged; the others are told.
+                log.error("the ending of %s cannot be told: %s", ascii(entry.request_id), error)
+                continue
             self.add(entry.request_id, entry.attempt, message)
 
     def add(self, key: str, attempt: int, ending: Outgoing) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -169,3 +171,18 @@ async def test_a_restart_brings_the_conversations_back(tmp_path: Path) -> None:
         usage = stage.sessions.current.chat.messages[-1].usage
         assert usage is not None
         assert stage.engine.submissions[-1].context is not None
+
+
+async def test_one_that_is_damaged_is_told_at_the_start(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        for text in ("one", "two"):
+            await stage.send(text)
+            await stage.finish()
+            await stage.press("ctrl+n")
+    with closing(sqlite3.connect(tmp_path / "batchdeck.db")) as db, db:
+        db.execute("UPDATE conversation SET sampling = '{' WHERE title = 'one'")
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        assert titles(stage) == ["two"]
+        assert f"E app    {tmp_path}"[:20] in await stage.screen()
+        await stage.press("f3")
+        assert stage.app.screen.query_one(OptionList).option_count == 1

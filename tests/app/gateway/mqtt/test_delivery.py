@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt import delivery as module
 from app.gateway.mqtt.delivery import Delivery
+from app.gateway.mqtt.exchange import ReplyTo
 from app.gateway.mqtt.protocol.replies import (
     ErrorReply,
     Final,
@@ -20,6 +25,9 @@ from app.gateway.mqtt.protocol.replies import (
 )
 from app.gateway.mqtt.transport.link import LinkPhase, Outcome, Outgoing
 from app.store.database import StoreError
+from app.store.journal import JournalEntry
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
 
 ENDING = Outgoing("topic", b"{}")
 
@@ -173,3 +181,25 @@ async def test_a_store_that_fails_has_it_told_again_after_a_restart(
     await way.answer(Outcome.TAKEN)
     delivery.close()
     assert "1 endings will be told again after a restart: no room" in caplog.text
+
+
+async def test_an_ending_that_is_damaged_keeps_no_other_from_being_told(tmp_path: Path) -> None:
+    path, topic = tmp_path / "store.db", "llm/v1/pool/rep/alice/c/"
+    with closing(Store(path)) as store:
+        for name in "123":
+            entry = JournalEntry(
+                request_id=f"pool/alice/c/{name}",
+                source=SOURCE,
+                reply_to=ReplyTo(topic + name).dump(),
+            )
+            store.journal.begin(entry)
+            store.journal.end(entry.request_id, FinishReason.STOP, ending="{}")
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE request SET reply_to = '[' WHERE request_id LIKE '%/1'")
+        db.execute("UPDATE request SET reply_to = '[\"a\", null]' WHERE request_id LIKE '%/2'")
+    way = Way()
+    with closing(Store(path)) as store:
+        Delivery(store, way).adopt("pool")  # type: ignore[arg-type]
+        await settle()
+        assert [message.topic for message in way.given] == [f"{topic}3"]
+        await way.answer(Outcome.TAKEN)
