@@ -58,6 +58,7 @@ PHASE_HEAD: tuple[str, ...] = (
     *("floor", "of floor"),
 )
 KIND_HEAD: tuple[str, ...] = ("model", "sessions", *COLUMNS)
+MODELS = ("builtin", "387m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +256,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sessions", default="1,8,32")
-    parser.add_argument("--models", default="builtin,387m")
+    parser.add_argument("--models", default=",".join(MODELS))
     options = parser.parse_args()
+    models = options.models.split(",")
+    for name in models:
+        if name not in MODELS:
+            parser.error(f"--models: {name!r} is none; it must be of {', '.join(MODELS)}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bandwidth = read_bandwidth(device)
     print(
@@ -269,7 +274,7 @@ def main() -> None:
     )
     print(f"{PROMPT_TOKENS} tokens in, {OUTPUT_TOKENS} out, bfloat16, {options.rounds} rounds")
     rate_rows, phase_rows, kind_rows = list(RATE_HEADS), [PHASE_HEAD], [KIND_HEAD]
-    for model_name in options.models.split(","):
+    for model_name in models:
         for sessions in map(int, options.sessions.split(",")):
             peer = load(model_name, device)
             engine = Engine(load(model_name, device), sessions, device)

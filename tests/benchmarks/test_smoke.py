@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from benchmarks.kinds import COLUMNS, Profile, cells
-from benchmarks.smoke import OUTPUT_TOKENS, Engine, Run, is_decode, kinds, make_prompts
+from benchmarks.smoke import OUTPUT_TOKENS, Engine, Run, is_decode, kinds, main, make_prompts
 from engine.api.telemetry import PhaseTimes, StepCost, StepRecord
 from engine.batch.shape import ModelShape
 from engine.native import kernels
@@ -81,6 +82,17 @@ def test_each_step_has_its_own_profile(engine: Engine, run: Run) -> None:
         else:
             assert profile["attend"][0] == layers
             assert 0 < sum(seconds for _, seconds in profile.values()) < one.times.forward
+
+
+def test_an_unknown_model_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["smoke", "--models", "builtin,389m"])
+    with pytest.raises(SystemExit):
+        main()
+    output = capsys.readouterr()
+    assert "--models: '389m' is none; it must be of builtin, 387m" in output.err
+    assert not output.out
 
 
 def test_without_kernels_there_are_no_kinds(engine: Engine, run: Run) -> None:
