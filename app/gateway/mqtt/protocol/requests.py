@@ -19,7 +19,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails, PydanticCustomError, from_json
 
 from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_LEVEL, Caller, check_level
@@ -87,12 +87,19 @@ class ChatTurn(_Wire):
     content: str
 
 
+def _not_empty(turns: tuple[ChatTurn, ...]) -> tuple[ChatTurn, ...]:
+    if not turns:
+        raise PydanticCustomError("too_short", "it must have a message")
+    return turns
+
+
 # Of a long list that is wrong throughout, one fault is enough: 125,000 cost 0.2 s. Its least length
 # is for the schema alone: pydantic takes a list that fails fast for one that is too short as well,
-# and makes Python objects of all that is in it for each fault. `ChatRequest` checks it.
+# and makes Python objects of all that is in it for each fault.
 _Turns = Annotated[
     tuple[ChatTurn, ...],
     Field(max_length=MAX_MESSAGES, fail_fast=True, json_schema_extra={"minItems": 1}),
+    AfterValidator(_not_empty),
 ]
 _Stops = Annotated[tuple[str, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
 _LEVEL_SCHEMA = WithJsonSchema(
@@ -154,9 +161,6 @@ class ChatRequest(_Wire):
         Raises:
             InvalidRequestError: fields that do not go together, or a value that sampling refuses.
         """
-        if not self.messages:
-            text = f"messages has 0 entries; it must be {ALLOWED['messages']}"
-            raise InvalidRequestError(text, "messages")
         roles = [turn.role for turn in self.messages]
         if self.session_id is not None and roles not in (["user"], ["system", "user"]):
             raise InvalidRequestError(
@@ -279,7 +283,7 @@ def _fault(detail: ErrorDetails) -> Fault:
         return _sampling_fault(path, value)
     if detail["type"] == "missing":
         return Fault(400, f"{path} is missing; it must be {allowed}", path)
-    if detail["type"] == "too_long":
+    if detail["type"] in ("too_long", "too_short"):
         return Fault(400, f"{path} has {len(value)} entries; it must be {allowed}", path)
     return Fault(400, f"{path} is {_show(value)}; it must be {allowed}", path)
 
