@@ -1,4 +1,4 @@
-"""ChatCodec: what the text thread and those that encode use of a model's tokenizer."""
+"""ChatCodec: what the text thread and the threads that encode use of a model's tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.text.vocabulary import Vocabulary
 
 
 class Encoder(Protocol):
-    """Makes prompts of chats: an `EncoderPool`. Its methods block, and any thread may call them."""
+    """Makes prompts of chats, as `EncoderPool` does. Any thread may call it; its methods block."""
 
     def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]: ...
 
@@ -22,12 +22,13 @@ class Encoder(Protocol):
 
 
 class ChatCodec:
-    """Chats to token ids by an encoder, elsewhere; token ids to text by a vocabulary, here.
+    """Turns chats into token ids by an encoder, and token ids into text by a vocabulary.
 
-    The methods that encode are called from any thread; the others, and the detokenizers, from one.
+    The encoder works in other processes, the vocabulary in this one. Any thread may call the
+    methods that encode. Only one thread may call the others, and use the detokenizers.
 
     Args:
-        model_key: `LoadedModel.key`.
+        model_key: the model's `LoadedModel.key`.
     """
 
     def __init__(self, vocabulary: Vocabulary, encoder: Encoder, model_key: str) -> None:
@@ -44,13 +45,17 @@ class ChatCodec:
         return self._encoder.common_prefix(messages)
 
     def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
-        """Check that messages may fit, before anything is spent on encoding them.
+        """Check that messages can fit into the context, before anything is spent on encoding them.
 
-        No token stands for more bytes than the longest one. A normalizer or a template may drop
-        some of the text, so that this is a limit of its own, if one that no usual text comes to.
+        No token stands for more bytes than the longest one, so that a longer text needs too many
+        tokens. A normalizer or a template might drop some of the text and so make it fit. Such
+        messages are refused all the same, but no usual text comes near this limit.
+
+        Args:
+            max_model_len: tokens of the context.
 
         Raises:
-            InvalidRequestError: they have more bytes than so many of the longest tokens.
+            InvalidRequestError: they have more bytes than `max_model_len` of the longest tokens.
         """
         size, longest = num_bytes(messages), self._vocabulary.longest
         most = max_model_len * longest
@@ -64,8 +69,11 @@ class ChatCodec:
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         """Check that token ids are in the vocabulary.
 
+        Args:
+            param: name of the field that holds them, for the message.
+
         Raises:
-            InvalidRequestError: one is not; `param` is the field's name.
+            InvalidRequestError: one is not.
         """
         last = self._vocabulary.size - 1
         for i, token_id in enumerate(token_ids):
@@ -75,7 +83,7 @@ class ChatCodec:
                 )
 
     def detokenizer(self) -> Detokenizer:
-        """A new one, for one reply."""
+        """A new detokenizer, for one reply."""
         return Detokenizer(self._vocabulary)
 
     def utf8(self, token_id: int) -> bytes:

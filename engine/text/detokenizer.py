@@ -8,8 +8,8 @@ from engine.text.vocabulary import Vocabulary
 
 REPLACEMENT = "\ufffd"
 
-# A character has at most 4 bytes, so an incomplete one lies within the last 3 tokens: what text
-# follows does not depend on any before them.
+# A character has at most 4 bytes, so an incomplete one lies within the last 3 tokens. The text that
+# follows does not depend on any token before these.
 NUM_KEPT = 3
 MAX_WINDOW = 16
 
@@ -19,14 +19,14 @@ _ESCAPED_BYTES = {0xDC80 + i: REPLACEMENT for i in range(128)}
 class Detokenizer:
     """Incremental detokenization of one reply.
 
-    The pieces, concatenated, are the tokenizer's own `decode` of all ids without special tokens.
-    One difference: among byte tokens that are not valid UTF-8 together, the valid characters are
-    kept, where the tokenizers library gives U+FFFD for each byte of the whole run.
+    The concatenated pieces are what the tokenizer's own `decode` makes of all ids, without special
+    tokens. There is one difference. In a run of byte tokens that is not valid UTF-8 as a whole, the
+    valid characters are kept; the tokenizers library gives U+FFFD for each byte of the run.
 
     A token's text depends on its neighbours (byte-level BPE splits characters, metaspace and
     WordPiece tokenizers drop the space before the first word), so the tokenizer decodes each new
-    token behind a short window of those before it. However long the reply, a token costs the
-    decoding of at most `MAX_WINDOW`: 3 us through a fast tokenizer.
+    token behind a short window of those before it. However long the reply is, a token costs the
+    decoding of some `MAX_WINDOW` tokens at most, which takes 3 us through a fast tokenizer.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -34,11 +34,12 @@ class Detokenizer:
         self._window: list[int] = []
         self._num_shown = 0  # characters of the window's text that were given out
         self._held = ""  # the rest of it: a last U+FFFD, which may be half a character
-        # Bytes outside any character come out as one surrogate each, as byte fallback counts them.
+        # Bytes outside any character come out as one surrogate each, because byte fallback counts
+        # each of them.
         self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def push(self, token_id: int) -> str:
-        """Text that is certain now that this token has come; incomplete characters wait."""
+        """Take in a token; returns the text that is now certain. Incomplete characters wait."""
         if self._vocabulary.is_silent(token_id):
             return ""
         byte = self._vocabulary.bytes.get(token_id)
@@ -59,16 +60,17 @@ class Detokenizer:
         return broken + piece
 
     def flush(self) -> str:
-        """What is still held back, at the end of the reply: U+FFFD for an incomplete character."""
+        """Give out what is held back at the end of a reply: U+FFFD for an incomplete character."""
         held, self._held = self._held, ""
         return held + self._decode_bytes(b"", final=True)
 
     def _push_byte(self, token_id: int, byte: int) -> str:
-        # The run of byte tokens ends at the next other token, so its last one is window enough.
+        # The run of byte tokens ends at the next token of another kind, so that the last one of the
+        # run suffices as the window.
         alone = self._vocabulary.decode([token_id])
         text = self._decode_bytes(bytes((byte,)))
         if not self._window and byte < 0x80:
-            text = alone  # a space that begins the reply may be dropped by the tokenizer
+            text = alone  # The tokenizer may drop a space that begins the reply.
         held, self._held = self._held, ""
         self._window = [token_id]
         self._num_shown = len(alone)

@@ -1,4 +1,4 @@
-"""ChatEncoder: a chat as a prompt's token ids."""
+"""ChatEncoder: makes the token ids of a prompt from a chat."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from engine.text.vocabulary import Tokenizer, Vocabulary
 
 ROLES = ("system", "user", "assistant")
 
-# Letters only: templates trim white space and cut at tags.
+# It has letters only, because templates trim white space and cut at tags.
 SENTINEL = "thereplystandshere"
 
 
 class ChatEncoder:
     """Encodes chats for one model.
 
-    A conversation's truth is its token ids, append-only: the prompt of a later turn is the ids so
-    far, exactly, and then what the template puts behind the last reply. So it hits the prefix cache
-    whatever the template does to old replies (trims them, drops their reasoning), and whether or
-    not decoding and encoding them again gives the same ids.
+    The token ids of a conversation are only ever appended to. The prompt of a later turn is exactly
+    the ids so far, and then what the template puts behind the last reply. So it hits the prefix
+    cache even if the template changes old replies (trims them, drops their reasoning), or if
+    decoding them and encoding them again would give other ids.
 
-    Not thread-safe (see `Tokenizer`). It runs what comes with a model, a chat template and a
-    tokenizer, which may fail in any way or never return: `engine.text.pool` keeps it in a process
-    of its own.
+    It is not thread-safe (see `Tokenizer`). It runs what comes with a model, a chat template and a
+    tokenizer. These may fail in any way or never return, so `engine.text.pool` keeps it in
+    processes of their own.
 
     Args:
-        tokenizer: of transformers.
-        model_key: `LoadedModel.key`; contexts of other models are set aside.
+        tokenizer: a tokenizer of transformers.
+        model_key: the model's `LoadedModel.key`; contexts of other models are set aside.
     """
 
     def __init__(self, tokenizer: Tokenizer, model_key: str) -> None:
@@ -45,15 +45,17 @@ class ChatEncoder:
     def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
         """Token ids of the prompt that asks for the next reply of a chat.
 
-        The model's chat template renders it; without one it is a line `role: content` for each
-        message, then `assistant:`. If the template refuses a system message, its text goes before
-        that of the first user message. Text that spells a special token does not become it
-        (`ContentGuard` says what is kept from what).
+        The model's chat template renders the chat. Without a template, the text is a line `role:
+        content` for each message, then `assistant:`. If the template refuses the chat, it is
+        rendered again with the text of system messages before that of the first user message. Text
+        that spells a special token does not become that token (`ContentGuard` says which tokens it
+        guards).
 
         Args:
-            messages: the whole chat; the last one is the user's.
-            context: ids of the leading messages, the last of which is a reply. Set aside if it is
-                of another model, or if what follows the reply cannot be told from the template.
+            messages: the whole chat; the last message is the user's.
+            context: ids of the leading messages, the last of which is a reply. It is set aside if
+                it is of another model, or if what the template puts behind the reply cannot be
+                told.
 
         Raises:
             InvalidRequestError: an empty chat or prompt, an unknown role, content that is no valid
@@ -65,8 +67,9 @@ class ChatEncoder:
         return self._guard.encode(messages, self._encode_whole)
 
     def encode_after(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
-        """What `encode` puts behind the ids of the context, of which it looks at the last one; None
-        where it sets them aside.
+        """The ids that `encode` puts behind those of the context; None if it sets them aside.
+
+        Only the last one of the context's ids is looked at.
 
         Raises:
             InvalidRequestError: as `encode`.
@@ -77,10 +80,11 @@ class ChatEncoder:
         return self._guard.encode(messages, partial(self._encode_tail, context=context))
 
     def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids that all chats that begin with `messages` begin with.
+        """The token ids with which every chat begins that begins with `messages`.
 
-        Found from two that go on differently, since a template may fold a system message into the
-        user's, and a tokenizer may join what meets at a seam.
+        They are found by encoding two chats that go on differently. Encoding `messages` alone would
+        not do: a template may fold a system message into the user's, and a tokenizer may join what
+        meets where one message ends and the next begins.
 
         Raises:
             InvalidRequestError: as `encode`.
@@ -103,7 +107,7 @@ class ChatEncoder:
                 )
                 return text
             except MemoryError:
-                raise  # no refusal: it was ended
+                raise  # The bound on memory ended it; the template refuses nothing.
             except Exception as error:  # the model's own code: it may raise anything
                 refusal = error
         raise InvalidRequestError(
@@ -111,7 +115,9 @@ class ChatEncoder:
         ) from refusal
 
     def _render_tail(self, messages: Sequence[ChatMessage], num_covered: int) -> str | None:
-        """What the template puts behind the reply that ends the covered messages, if it shows."""
+        """What the template puts behind the reply that ends the covered messages; None if that
+        cannot be told.
+        """
         if not 0 < num_covered < len(messages) or messages[num_covered - 1].role != "assistant":
             return None
         marked = list(messages)
@@ -126,10 +132,11 @@ class ChatEncoder:
         text = self._render(messages)
         if self._tokenizer.chat_template is not None:
             return self._tokenizer.encode(text, add_special_tokens=False)
-        # No template writes the token that begins a sequence; the tokenizer does, if it has one.
+        # There is no template to write the token that begins a sequence, so the tokenizer adds it,
+        # if it has one.
         token_ids = self._tokenizer.encode(text, add_special_tokens=True)
         while token_ids and token_ids[-1] in self._vocabulary.special:
-            token_ids.pop()  # one that ends a sequence: the reply is still to come
+            token_ids.pop()  # It ends a sequence, and the reply is still to come.
         return token_ids
 
     def _encode_tail(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
@@ -146,8 +153,9 @@ class ChatEncoder:
         return token_ids[1:] if self._anchor else token_ids
 
     def _find_turns(self) -> str:
-        """What the chat template writes before messages that are no replies; "" if it does not
-        show. Before a reply it may write more than marks the turn: the beginning of its reasoning.
+        """The text that the chat template writes before messages that are no replies; "" if that
+        cannot be told. Text before replies is left out, because there the template may write more
+        than the mark of a turn, such as the beginning of the reasoning.
         """
         roles = ("system", "user", "assistant", "user")
         if self._tokenizer.chat_template is None:
@@ -159,13 +167,14 @@ class ChatEncoder:
         return f"{parts[0]}{parts[1]}{parts[3]}" if len(parts) == len(roles) + 1 else ""
 
     def _find_anchor(self) -> str:
-        """A special token to encode a tail behind, or "" if there is none.
+        """A special token to encode a tail behind; "" if there is none.
 
-        At the beginning of a text a metaspace tokenizer adds a space, which a tail must not get.
+        A metaspace tokenizer adds a space at the beginning of a text, and a tail must not get one.
         """
         for token_id, token in self._vocabulary.special.items():
             token_ids = self._tokenizer.encode(token + "\n", add_special_tokens=False)
-            if len(token_ids) > 1 and token_ids[0] == token_id:  # it takes no space that follows
+            # A token that swallows the white space behind it will not do.
+            if len(token_ids) > 1 and token_ids[0] == token_id:
                 return token
         return ""
 

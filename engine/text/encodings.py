@@ -1,4 +1,4 @@
-"""Encodings: threads that have prompts encoded, in fair turn, while others do as they do."""
+"""Encodings: threads that have prompts encoded, so that no other thread waits for that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from engine.text.turns import Turns
 
 log = logging.getLogger(__name__)
 
-# What a prompt costs beside its length, in bytes of text: so many are encoded while it is sent.
+# What each prompt costs beside its length, in bytes of text. About so much text can be encoded in
+# the time that it takes to send a prompt.
 _FIXED_COST = 1024
 
 
@@ -21,8 +22,9 @@ class Encoding:
     """A prompt that is to be encoded.
 
     Attributes:
-        encode: blocks, and may raise anything.
+        encode: makes the token ids; it blocks, and may raise anything.
         done: called once with the token ids or the error, on a thread of `Encodings`.
+        is_wanted: whether anybody still wants the token ids. If not, `encode` is not called.
     """
 
     encode: Callable[[], list[int]]
@@ -31,7 +33,10 @@ class Encoding:
 
 
 class Encodings:
-    """As many threads as there may be processes that encode. Users take turns (`Turns`)."""
+    """Has prompts encoded, in as many threads as there may be processes that encode.
+
+    Users take turns (`Turns`).
+    """
 
     def __init__(self) -> None:
         self._turns: Turns[Encoding] = Turns()
@@ -47,7 +52,7 @@ class Encodings:
             self._changed.notify()
 
     def close(self) -> None:
-        """Begin no other. Those that have begun end with their model; nobody waits for them."""
+        """Begin no other prompt. Those that have begun end with their model; nobody waits."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -58,7 +63,7 @@ class Encodings:
             result: list[int] | BaseException
             try:
                 result = encoding.encode() if encoding.is_wanted else []
-            except BaseException as error:  # it is the model's code, and the request's end
+            except BaseException as error:  # the model's own code: this ends the request alone
                 result = error
             encoding.done(result)
             with self._changed:
@@ -66,7 +71,7 @@ class Encodings:
                 self._changed.notify()
 
     def _next(self) -> tuple[str, Encoding] | None:
-        """The prompt whose turn it is; waits for one. None after `close`."""
+        """Wait for a prompt whose turn it is, and take it; None after `close`."""
         with self._changed:
             while not self._is_closed:
                 if (turn := self._turns.take()) is not None:

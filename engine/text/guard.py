@@ -14,29 +14,31 @@ from engine.text.vocabulary import Tokenizer, Vocabulary
 
 TokenIds = TypeVar("TokenIds", bound=list[int] | None)
 
-# WORD JOINER is not seen and not white space, so no template trims it. A blank is for tokenizers
-# whose normalizer drops what is not seen.
+# WORD JOINER is invisible and no white space, so that no template trims it. The blank is for
+# tokenizers whose normalizer drops what is invisible.
 _BREAKERS = ("\u2060", " ")
 _HARMLESS = "x"
-_UNKNOWN = "\U00013000"  # a hieroglyph: no tokenizer has a token for it but by its bytes
-# Beside `<|im_start|>` some tokenizers add words, digits and runs of blanks.
+_UNKNOWN = "\U00013000"  # a hieroglyph: tokenizers have no token for it, except for its bytes
+# An added token can mark a turn if punctuation encloses a word in it, as in `<|im_start|>`. Some
+# tokenizers also add words, digits and runs of blanks, which mark nothing.
 _MARKER = re.compile(r"[^\w\s].*\w.*[^\w\s]", re.DOTALL)
 
 
 class ContentGuard:
     """Encodes chats in which no message can end its turn, or begin one of another role.
 
-    A tokenizer takes the text of its special tokens for these tokens wherever it stands, so that
-    with `<|im_end|>` in it a question would go on as the system's message.
+    Wherever a text spells a special token, a tokenizer makes that token of it. So a question with
+    `<|im_end|>` in it could go on as a message of the system.
 
-    Guarded are the special tokens that are not blank, and those added tokens that the tokenizer
+    The guard knows the special tokens that are not blank, and those added tokens that the tokenizer
     does not call special though the template marks turns with them (`<|im_start|>` in many tuned
-    models). Not guarded are other added tokens (`<think>`, `<tool_call>`), which templates look for
-    in replies, and what a template marks turns with that is no token (`[INST]` of Llama 2, `user:`
-    where there is no template): that, any text can imitate.
+    models). It lets other added tokens pass (`<think>`, `<tool_call>`), because templates look for
+    them in replies. It cannot guard what a template marks turns with if that is no token (`[INST]`
+    of Llama 2, `user:` where there is no template), because any text can imitate it.
 
     Args:
-        turns: what the template writes before messages that are no replies.
+        vocabulary: of the same tokenizer.
+        turns: the text that the template writes before messages that are no replies.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, turns: str) -> None:
@@ -47,7 +49,7 @@ class ContentGuard:
             if text in turns and _MARKER.fullmatch(text)
         }
         self._texts = tuple(guarded.values())
-        # Any text may become the token of unknown characters, or those of their bytes.
+        # Any text may become the token for unknown characters, or the tokens for bytes.
         unknown = tokenizer.encode(_UNKNOWN, add_special_tokens=False)
         self._ids = guarded.keys() - set(unknown) - vocabulary.bytes.keys()
         self._breaker = _BREAKERS[0]
@@ -62,17 +64,21 @@ class ContentGuard:
         messages: Sequence[ChatMessage],
         encode: Callable[[Sequence[ChatMessage]], TokenIds],
     ) -> TokenIds:
-        """Token ids without a guarded token that the same chat of harmless words has not.
+        """Encode a chat with no more guarded tokens than the same chat of harmless words has.
 
-        Text that spells one gets an invisible character after its first; a token of one character
-        is left out. All other chats are encoded as they are. If the template or a normalizer puts a
-        token together from what only becomes one there, every character is set apart.
+        Text that spells a guarded token gets an invisible character after its first character; a
+        token of one character is replaced by the invisible one. All other text is encoded as it is.
+        If the template or a normalizer puts a guarded token together from text that did not spell
+        it, the whole chat is encoded with every character set apart.
 
         Args:
-            encode: renders and encodes a chat; None if it cannot.
+            encode: renders a chat and returns its token ids, or None if it cannot.
+
+        Returns:
+            what `encode` returns.
 
         Raises:
-            InvalidRequestError: as `encode`, or the template takes apart what was set apart.
+            InvalidRequestError: as `encode`; or a guarded token is put together even then.
         """
         token_ids = encode([replace(m, content=self._break(m.content)) for m in messages])
         if token_ids is None:
@@ -96,7 +102,7 @@ class ContentGuard:
         breaker = breaker or self._breaker
         for text in self._texts:
             if text in content:
-                # At each occurrence, also where two overlap.
+                # The lookahead finds each occurrence, even where two overlap.
                 broken = r"\g<0>" + breaker if len(text) > 1 else breaker
                 content = re.sub(f"(?={re.escape(text)}).", broken, content, flags=re.DOTALL)
         return content
@@ -110,5 +116,7 @@ class ContentGuard:
 
 
 def _blank(content: str) -> str:
-    """A harmless word for any but blank content, which templates may treat otherwise."""
+    """A harmless word instead of the content. Templates may treat blank content otherwise, so it
+    stays as it is.
+    """
     return _HARMLESS if content.strip() else content

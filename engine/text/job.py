@@ -1,4 +1,4 @@
-"""Job: what an encoder's process is asked, what it may take for that, and what it answers."""
+"""Job: what an encoder's process is asked to do, what it may take for that, and its answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
 
 MIB = 1 << 20
-# 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB on a busy core; if
-# each of its characters has to be set apart (`ContentGuard`), five times that. A short prompt takes
-# a millisecond: what does not end in so many seconds never will.
+# On a busy core, 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB, and
+# five times that if each of its characters has to be set apart (`ContentGuard`). A short prompt
+# takes a millisecond, so one that does not end in `JOB_SECONDS` never will.
 JOB_SECONDS = 10.0
 _SECONDS_PER_BYTE = 20e-6
 _JOB_MEMORY = 512 * MIB
@@ -25,11 +25,13 @@ _WHOLE, _TAIL, _REFUSAL = b"w", b"t", b"r"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A prompt to encode; with `common`, what all that begin like it begin with.
+    """A prompt to encode.
 
     Attributes:
-        context: with the last of its ids only: 32,000 would take milliseconds to send there and
-            back.
+        messages: the chat, or the beginning that chats share.
+        context: as `ChatEncoder.encode` takes it, but with only the last of its ids. It would take
+            milliseconds to send 32,000 of them there and back.
+        common: whether what is wanted is `ChatEncoder.common_prefix`, not a prompt.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -47,20 +49,24 @@ class Job:
 
     @property
     def memory(self) -> int:
-        """Bytes that it may need beside those that the process has."""
+        """Bytes that it may need beside those that the process has already."""
         return _JOB_MEMORY + _MEMORY_PER_BYTE * self.num_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there are no token ids."""
+    """Why there are no token ids.
+
+    Attributes:
+        param: name of the field at fault; None if none is.
+    """
 
     message: str
     param: str | None
 
 
 def num_bytes(messages: Sequence[ChatMessage]) -> int:
-    """Bytes of the text of messages as UTF-8; what is no text counts as none."""
+    """Bytes of the text of messages as UTF-8. Content that is no text counts as 0."""
     return sum(
         len(message.content.encode(errors="surrogatepass"))
         for message in messages
@@ -69,7 +75,7 @@ def num_bytes(messages: Sequence[ChatMessage]) -> int:
 
 
 def pack_ids(token_ids: Sequence[int], *, is_tail: bool = False) -> bytes:
-    """Token ids of a prompt, or of what follows those of the context."""
+    """An answer with the token ids of a prompt; if `is_tail`, with those behind the context's."""
     return (_TAIL if is_tail else _WHOLE) + array("I", token_ids).tobytes()
 
 
@@ -78,10 +84,10 @@ def pack_refusal(refusal: Refusal) -> bytes:
 
 
 def read_answer(answer: bytes, context: Context | None) -> list[int]:
-    """Token ids of an answer.
+    """Take the token ids of the prompt from an answer.
 
     Args:
-        context: as it was before it was cut to its last id.
+        context: the context before it was cut to its last id.
 
     Raises:
         InvalidRequestError: the answer is a refusal.

@@ -25,8 +25,8 @@ class _Reply:
 
     Attributes:
         num_messages: messages of the prompt.
-        num_tokens: output tokens so far, none beyond a stop string.
-        num_reported: how many of them a delta has counted.
+        num_tokens: output tokens so far; none beyond a stop string is counted.
+        num_reported: how many of them the deltas so far have counted.
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
     """
 
@@ -39,7 +39,7 @@ class _Reply:
     logprobs: list[OutputToken] = field(default_factory=list)
 
     def extend(self, token_ids: Sequence[int]) -> str:
-        """Text to show for the next tokens."""
+        """Take in the next tokens; returns the text to show for them."""
         pieces = []
         for token_id in token_ids:
             if self.matcher.stopped_at is not None:
@@ -50,12 +50,12 @@ class _Reply:
         return "".join(pieces)
 
     def flush(self) -> str:
-        """The rest of the text; it counts as the last token's."""
+        """Give out the rest of the text, which counts as part of the last token's."""
         rest = self.matcher.push(self.detokenizer.flush(), self.num_tokens)
         return rest + self.matcher.flush()
 
     def put(self, text: str, finish: Finish | None = None) -> bool:
-        """Give the owner what is new; False when nothing is."""
+        """Give the owner what is new; returns False if nothing is."""
         if not text and finish is None:
             return False
         count = self.num_tokens - self.num_reported
@@ -71,7 +71,7 @@ class OutputProcessor:
     Every call comes from the engine's text thread. Each stream that was opened ends exactly once.
 
     Args:
-        abort: ends a request, named by its id, whose tokens cannot be made text.
+        abort: called with the id of a request whose tokens cannot be made text, to end it.
     """
 
     def __init__(self, codec: ChatCodec, abort: Callable[[str], None]) -> None:
@@ -86,7 +86,7 @@ class OutputProcessor:
     def open(self, stream: RequestStream, sampling: SamplingParams, num_messages: int) -> None:
         """Expect outputs for a stream whose prompt has `num_messages` messages.
 
-        The caller checked that none with this request id is open.
+        The caller has checked that no stream with this request id is open.
         """
         self._replies[stream.request_id] = _Reply(
             stream,
@@ -101,7 +101,7 @@ class OutputProcessor:
         Outputs of streams that are not open are dropped: `close_all` has ended those.
 
         Returns:
-            Requests, still running in the core, whose text came to a stop string.
+            requests, still running in the core, whose text has reached a stop string.
         """
         found: list[StopFound] = []
         news = []
@@ -126,7 +126,11 @@ class OutputProcessor:
         return found
 
     def _take(self, reply: _Reply, output: TokenOutput, found: list[StopFound]) -> bool:
-        """Put one output into its stream, a stop into `found`; returns whether there is news."""
+        """Put one output into its stream, and a stop that it brings into `found`.
+
+        Returns:
+            whether the stream has news for its owner.
+        """
         if output.end is not None:
             has_news = self._finish(reply, output, output.end)
             del self._replies[output.request_id]
@@ -139,9 +143,9 @@ class OutputProcessor:
         return reply.put(text)
 
     def close_all(self, error: ErrorInfo) -> None:
-        """End every open stream: the engine has stopped and the core will not say how they ended.
+        """End every open stream, because the engine has stopped and the core will tell no ends.
 
-        Their usage counts the output received; the rest is not known.
+        Their usage counts the output tokens that were received; the rest of it is not known.
         """
         replies = list(self._replies.values())
         self._replies.clear()

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 class _Pattern:
     """Progress of one stop string through a text (Knuth, Morris and Pratt, 1977, section 2).
 
-    Linear in text and stop string, so that no stop string that a stranger sends costs more.
+    The time is linear in the text and the stop string, whatever stop string a stranger sends.
 
     Attributes:
         length: characters of the stop string.
-        matched: length of its longest beginning, short of the whole, that the text ends with.
+        matched: length of the longest proper prefix of the stop string that the text ends with.
     """
 
     __slots__ = ("_borders", "_stop", "length", "matched")
@@ -20,7 +20,7 @@ class _Pattern:
     def __init__(self, stop: str) -> None:
         self._stop = stop
         self.length = len(stop)
-        # borders[i]: length of the longest beginning of stop[:i + 1], short of it, that ends it.
+        # borders[i]: length of the longest proper prefix of stop[:i + 1] that is its suffix too.
         self._borders = [0] * len(stop)
         for i in range(1, len(stop)):
             self._borders[i] = self._extend(self._borders[i - 1], stop[i])
@@ -42,7 +42,7 @@ class _Pattern:
 class StopMatcher:
     """Matches stop strings on text across token borders.
 
-    The output ends at the stop string that is complete first; of those complete with the same
+    The output ends at the stop string that is complete first. If several are complete with the same
     character, the longest counts. So the cut does not depend on how the text falls into tokens.
     A stop string counts only if its last character is in the text of a token numbered `min_tokens`
     or more, from 1; it may begin in an earlier one.
@@ -58,10 +58,10 @@ class StopMatcher:
         self.stopped_at: int | None = None
 
     def push(self, text: str, token_number: int) -> str:
-        """Text that is certain to be shown, given the text of one more token.
+        """Take in the text of one more token; returns the text that is now certain to be shown.
 
-        Held back is the longest end of the text that begins a stop string: less than the longest
-        stop string. After a stop there is no more text.
+        The longest end of the text that may begin a stop string is held back; it is shorter than
+        the longest stop string. After a stop there is no more text.
         """
         if self.stopped_at is not None:
             return ""
@@ -80,6 +80,6 @@ class StopMatcher:
         return buffer[:cut]
 
     def flush(self) -> str:
-        """The text held back, at the end of the output."""
+        """Give out the text that was held back, at the end of the output."""
         held, self._held = self._held, ""
         return held

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 PROBE_BYTE = ord("A")
-# Byte-level BPE writes a byte as the character of its number if it prints, others in order from
-# U+0100 (Radford et al., GPT-2, section 2.2).
+# Byte-level BPE writes a byte as the character of the same number if that prints. It writes the
+# other bytes, in order, as the characters from U+0100 on (Radford et al., GPT-2, section 2.2).
 _PRINTING = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _HIDDEN = (byte for byte in range(256) if byte not in _PRINTING)
 _BYTE_LEVEL = {chr(byte): byte for byte in _PRINTING} | {
@@ -19,9 +19,10 @@ _SPACE = "\u0120"
 class Tokenizer(Protocol):
     """What is used of a transformers tokenizer.
 
-    One thread at a time: a fast tokenizer raises `Already borrowed` when its settings change in one
-    thread while another encodes. There is no lock: one decodes, in the engine's text thread, and
-    copies of it encode, each in the one thread of its process (`engine.text.pool`).
+    Only one thread at a time may use it, because a fast tokenizer raises `Already borrowed` when
+    its settings change in one thread while another encodes. There is no lock. The tokenizer of the
+    program only decodes, in the engine's text thread. Copies of it encode, each in the only thread
+    of a process (`engine.text.pool`).
     """
 
     @property
@@ -59,9 +60,10 @@ class Vocabulary:
 
     Attributes:
         size: one above the largest token id.
-        added: text of each added token, by id: found in any text before it is split.
-        special: those of them that the tokenizer calls special; never shown in a reply.
-        longest: no token stands for more bytes of UTF-8.
+        added: text of each added token, by id. The tokenizer finds these in any text before it
+            splits the rest.
+        special: those of them that the tokenizer calls special; a reply never shows them.
+        longest: most bytes of UTF-8 that a token may stand for.
         bytes: value of each byte token (`<0x00>` to `<0xFF>`), by id; empty unless the tokenizer
             falls back to bytes for characters that it does not know.
     """
@@ -88,7 +90,7 @@ class Vocabulary:
     def decode(self, token_ids: list[int]) -> str:
         """Text of token ids without special tokens, as the tokenizer's `decode` gives it."""
         text: str
-        if self._backend is not None:  # the same without 5 us of conversions a call
+        if self._backend is not None:  # It gives the same, without 5 us of conversions a call.
             text = self._backend.decode(token_ids, skip_special_tokens=True)
         else:
             text = self._tokenizer.decode(
@@ -97,8 +99,9 @@ class Vocabulary:
         return text
 
     def utf8(self, token_id: int) -> bytes:
-        """Bytes that a token stands for, wherever it stands in a text: the name of a special token,
-        nothing for an id that pads the embedding.
+        """The bytes that a token stands for, wherever it stands in a text.
+
+        A special token stands for its name, and an id that pads the embedding for nothing.
         """
         found = self._utf8.get(token_id)
         if found is None:
@@ -116,11 +119,11 @@ class Vocabulary:
         if self._is_byte_level:
             found = [_BYTE_LEVEL.get(char) for char in token]
             return bytes(b for b in found if b is not None) if None not in found else token.encode()
-        # Behind another, for the first of a text may lose its space.
+        # It is decoded behind another token, because the first one of a text may lose its space.
         return self.decode([token_id, token_id]).removeprefix(self.decode([token_id])).encode()
 
     def _byte_tokens(self, ids: Mapping[str, int]) -> dict[int, int]:
         found = {ids[token]: byte for byte in range(256) if (token := f"<0x{byte:02X}>") in ids}
-        # Tokens of this name are plain text where the decoder does not join bytes.
+        # Tokens of these names are plain text if the decoder does not join bytes.
         joins = len(found) == 256 and self.decode([ids[f"<0x{PROBE_BYTE:02X}>"]]) == chr(PROBE_BYTE)
         return found if joins else {}

@@ -1,4 +1,7 @@
-"""Wire: frames between the program and an encoder's process: 8 bytes of length, then content."""
+"""Wire: frames between the program and an encoder's process.
+
+A frame is 8 bytes of length, big-endian, and then the content.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def pack(content: bytes) -> bytes:
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
-    """Wait for a frame, in the process; None when there will be none."""
+    """Wait for a frame, in the encoder's process; None when no more will come."""
     head = stream.read(_LENGTH)
     if len(head) < _LENGTH:
         return None
@@ -26,10 +29,12 @@ def read_frame(stream: BinaryIO) -> bytes | None:
 
 
 class Channel:
-    """The program's end: no call takes longer than until its deadline, of `time.monotonic`.
+    """The program's end of the pipes. No call takes longer than until its deadline.
+
+    Deadlines are times of `time.monotonic`, in seconds.
 
     Args:
-        reader, writer: file descriptors of pipes.
+        reader, writer: file descriptors of the pipes.
     """
 
     def __init__(self, reader: int, writer: int) -> None:

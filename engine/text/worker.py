@@ -1,9 +1,10 @@
 """Worker: the process that renders and encodes prompts, with the model's own code.
 
-`python -m engine.text.worker`, started by `engine.text.process`. Frames (`engine.text.wire`) come
-on standard input: a `Start`, then jobs. Each is answered on standard output; the `Start` twice,
-when the tokenizer is there and when it was tried, with nothing or with why it cannot be used. The
-process ends with its standard input.
+`engine.text.process` starts it as `python -m engine.text.worker`. Frames (`engine.text.wire`) come
+on standard input: a `Start`, then jobs. Each is answered on standard output. The `Start` is
+answered twice with nothing: when the tokenizer has been unpickled, and when it has been tried. If
+the tokenizer cannot be used, the answer is the reason instead, and the process ends. The process
+also ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from engine.text.encoder import ChatEncoder
     from engine.text.job import Job
 
-# The program kills a process that takes too long. This one ends itself where the program is gone.
+# The program kills a process that takes too long. If the program is gone, the process ends itself,
+# this much later.
 _GRACE_SECONDS = 5.0
 _START_MEMORY = 1 << 30
 
@@ -31,8 +33,9 @@ class Start(NamedTuple):
 
     Attributes:
         path: `sys.path` of the program.
-        tokenizer: pickled.
-        seconds: base of the time for each job (`engine.text.job`).
+        tokenizer: the pickled tokenizer.
+        model_key: the model's `LoadedModel.key`.
+        seconds: that each job may take, beside those that its text adds (`Job.seconds`).
     """
 
     path: list[str]
@@ -48,7 +51,8 @@ def main() -> None:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     requests = sys.stdin.buffer
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
+    # What libraries print must not be taken for an answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if (frame := read_frame(requests)) is None:
         return
     start = Start(*pickle.loads(frame))
@@ -106,10 +110,13 @@ def _answer(answers: BinaryIO, content: bytes) -> None:
 
 
 class _Bounds:
-    """Bounds what is done in its context: by a signal that ends the process, and by failing
-    allocations, where the platform has them. The program's own bound on time is there everywhere.
+    """Bounds the time and the memory of what is done in its context, where the platform can.
+
+    A signal ends the process when the time is over, and allocations beyond the memory fail. The
+    program has a bound of its own on the time, which holds on every platform.
 
     Args:
+        seconds: the time; the signal comes `_GRACE_SECONDS` later.
         memory: bytes beside those that the process has already.
     """
 
@@ -118,7 +125,7 @@ class _Bounds:
         self._memory = memory
 
     def __enter__(self) -> None:
-        with suppress(OSError):  # Of each job, what it says is kept until the next.
+        with suppress(OSError):  # What a job prints is kept until the next job begins.
             os.ftruncate(sys.stderr.fileno(), 0)
             os.lseek(sys.stderr.fileno(), 0, os.SEEK_SET)
         if hasattr(signal, "setitimer"):
@@ -136,7 +143,7 @@ class _Bounds:
 
 
 def _limit_memory(size: int | None) -> None:
-    """Let allocations fail beyond so many bytes of address space; None takes the limit away."""
+    """Let allocations fail beyond `size` bytes of address space; None takes the limit away."""
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_AS)
