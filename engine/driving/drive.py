@@ -14,7 +14,7 @@ from engine.driving.traffic import Outcome, Task, Traffic, Watcher
 
 
 class Clock(Protocol):
-    """Monotonic seconds, and the only way to let them pass."""
+    """It gives monotonic seconds when called, and is the only way to let them pass."""
 
     def __call__(self) -> float: ...
 
@@ -34,7 +34,7 @@ class WallClock:
 
 
 class StalledError(Exception):
-    """Requests wait and nothing will ever move them: all is paused, or a policy holds them."""
+    """Requests wait and nothing will ever move them, as in a pause or when a policy holds them."""
 
 
 @dataclass(slots=True)
@@ -56,19 +56,21 @@ def drive(core: EngineCore, traffic: Traffic, clock: Clock, watcher: Watcher) ->
     or a screen. A task arrives when the traffic says so, even if a step was running then.
 
     Args:
-        clock: the core's own.
+        clock: the clock that the core reads.
+        watcher: is told each output token and each end.
 
     Returns:
         seconds from the start to the end of the last task.
 
     Raises:
-        StalledError: requests wait that can never run.
+        StalledError: requests wait, and none of them can ever run.
     """
     start = clock()
     running: dict[str, _Running] = {}
     finished = reached = 0.0
     while True:
-        # In floats, start + arrival - start may lie before arrival: virtual time would stop there.
+        # In floats, (start + arrival) - start may be less than arrival. Virtual time would stop at
+        # that moment for ever, so a moment that was slept for counts as reached.
         for task in traffic.due(max(clock() - start, reached)):
             running[task.request_id] = _Running(task)
             submission = Submission(

@@ -1,4 +1,4 @@
-"""Traffic: the requests of a measurement, when they come and how they ended, in plain data."""
+"""Traffic: the requests of a measurement, when they arrive and how they end, as plain data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outcome:
 
     Attributes:
         finished: seconds after the start of the run.
-        token_ids: prompt and output, for a next turn that goes on from them.
+        token_ids: ids of the prompt and then of the output; a next turn may go on from them.
     """
 
     task: Task
@@ -63,7 +63,7 @@ class Traffic(Protocol):
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """A task ended; a closed loop or a conversation may go on from here."""
+        """Take in that a task ended; a closed loop or a conversation may go on from here."""
         ...
 
 

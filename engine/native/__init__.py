@@ -18,23 +18,25 @@ _MODULE = f"{__name__}._native"
 
 
 def kernels() -> ModuleType | None:
-    """The compiled module, set to the level in force and to a thread for each usable core.
+    """The compiled module, set to the level in force and to the threads that it may use.
 
-    The level is the processor's best, or the one that the environment names.
+    The level is the best that the processor has, or the one that the environment names. There is a
+    thread for each core that this process may use, or fewer if `OMP_NUM_THREADS` says so.
 
     Returns:
-        None where there are none; `why_not` says why.
+        the module, or None if there are no kernels; `why_not` then says why.
 
     Raises:
-        InvalidConfigError: the environment names what is no level, or none of this processor's.
+        InvalidConfigError: the environment names something that is no level, or a level that this
+            processor lacks.
     """
     return _load()[0]
 
 
 def why_not() -> str:
-    """Why there are no kernels, and what to do where something can be done: a clause.
+    """A clause that says why there are no kernels, and what to do if something can be done.
 
-    Empty if there are kernels.
+    It is empty if there are kernels.
 
     Raises:
         InvalidConfigError: as `kernels`.
@@ -43,13 +45,13 @@ def why_not() -> str:
 
 
 def check() -> None:
-    """Refuse now what the environment names and cannot be had, before anything slow is loaded.
+    """Refuse a level that the environment names and that cannot be had, before a slow loading.
 
     Raises:
         InvalidConfigError: as `kernels`.
     """
     if os.environ.get(VARIABLE):
-        _load()  # 3 ms, and no thread is started
+        _load()  # This takes 3 ms and starts no thread.
 
 
 @functools.cache
@@ -79,7 +81,7 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 def _threads() -> int:
-    """Cores that this process may use, and no more than OpenMP's limit, which is torch's too."""
+    """Cores that this process may use, up to the limit of OpenMP, which torch obeys as well."""
     cores = len(os.sched_getaffinity(0))
     limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return min(cores, int(limit)) if limit.isdecimal() and int(limit) > 0 else cores

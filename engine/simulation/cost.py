@@ -23,20 +23,23 @@ class Roofline:
     longer (Williams, Waterman, Patterson, "Roofline", CACM 2009, section 3), plus the overheads.
 
     The groups are those that Vidur (MLSys'24, operator triaging) models apart: the layers'
-    matrices, the output head, attention of prefills, attention of decodes. One maximum over the
-    whole step would hide the reading of decodes' caches behind the arithmetic of a prompt in the
-    same step, which run one after the other. In numbers, for T tokens and S sampled rows:
+    matrices, the output head, attention of prefills, attention of decodes. The step takes the sum
+    of their times, because they run one after the other. A single maximum over the whole step would
+    hide the reading of the decodes' caches behind the arithmetic of a prompt in the same step. In
+    numbers, for T tokens and S sampled rows:
 
         matrices  max(2 P T / F, w P / B)                  P active parameters of w bytes
         head      max(2 h V S / F, w h V / B) if S > 0     h hidden size, V vocabulary
         attention max(2 H (d + v) pairs / F, KV bytes read and written / B), each phase
 
-    with F and B what the device gives after its efficiencies. Activations and block copies are left
-    out. Of a mixture of experts one token's experts are read, so that it is too cheap for batches;
-    named shapes are dense.
+    F and B are the operations and the bytes a second that the device gives after its efficiencies.
+    H is the number of query heads; d and v are the lengths of a key and of a value. Activations and
+    block copies are left out. For a mixture of experts only one token's experts are charged as
+    read, so that batches come out too cheap; the named shapes are all dense.
 
     Args:
-        charge_padding: also cost what a padded batch computes for nothing (`StepPlan.padding`).
+        charge_padding: also charge for what a padded batch computes for nothing
+            (`StepPlan.padding`).
     """
 
     def __init__(self, device: Device, shape: ModelShape, *, charge_padding: bool = False) -> None:
@@ -79,5 +82,5 @@ def charged_rows(plan: StepPlan, charge_padding: bool) -> tuple[Row, ...]:
 
 
 def by_phase(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Decodes and prefills."""
+    """The decodes among some rows, and the prefills."""
     return [row for row in rows if not row.prefill], [row for row in rows if row.prefill]

@@ -16,14 +16,15 @@ class Device:
     Attributes:
         peak_flops: dense bfloat16 operations a second.
         peak_bandwidth: bytes a second between the processor and its memory.
-        memory: bytes.
+        memory: bytes of its memory.
         matmul_efficiency: share of `peak_flops` that large matrix products reach.
         bandwidth_efficiency: share of `peak_bandwidth` that weights and cache are read at.
-        layer_overhead: seconds of a layer in which neither is at work: launches, small operators.
-        step_overhead: seconds of a step besides: scheduling, inputs, sampling.
+        layer_overhead: seconds of each layer in which neither arithmetic nor memory is at work, but
+            launches and small operators are.
+        step_overhead: seconds of each step outside its layers, for scheduling, inputs and sampling.
 
     Raises:
-        InvalidConfigError: a value outside its range; `param` names the field.
+        InvalidConfigError: a value is outside its range; `param` names the field.
     """
 
     name: str
@@ -62,14 +63,15 @@ class Device:
         return self.peak_bandwidth * self.bandwidth_efficiency
 
 
-# Peaks are the vendor's data sheets, without sparsity, for the SXM boards: NVIDIA H100, H200 and
-# A100 Tensor Core GPU and L4 Tensor Core GPU; an "80 GB" board reports 80 GiB. Efficiencies and
-# overheads of the GPUs are assumptions, the same for all: decodes in captured graphs. They shift
-# every policy alike; a `Fitted` cost needs none of them.
-# `cpu` is the machine of docs/results.md. Reads are measured there (31.5 GB/s), matrix products
-# beside it (2.5 TFLOP/s: bfloat16 `F.linear` of 512 tokens, 896 x 4864, which streams weights at
-# 15 GB/s for few tokens). With these the decode step of the 387 M model at one session (84.9 ms)
-# leaves 1.4 ms a layer, and its prefills reach 0.22 (128 tokens) to 0.4 (2,048) of the peak.
+# The peaks of the GPUs are those of NVIDIA's data sheets, without sparsity: of the SXM boards for
+# H100, H200 and A100, and of the L4. An "80 GB" board reports 80 GiB. Efficiencies and overheads of
+# the GPUs are assumptions, the same for all, for decodes in captured graphs. They shift every
+# policy alike; a `Fitted` cost needs none of them.
+# `cpu` is the machine of docs/results.md. Reads are measured there (31.5 GB/s). Matrix products
+# were measured separately (2.5 TFLOP/s: bfloat16 `F.linear` of 512 tokens, 896 x 4864, which
+# streams weights at 15 GB/s for few tokens). With these figures, the decode step of the 387 M model
+# at one session (84.9 ms) leaves an overhead of 1.4 ms a layer, and its prefills reach 0.22 (128
+# tokens) to 0.4 (2,048 tokens) of the peak.
 _DEVICES = (
     Device(name="h100", peak_flops=989e12, peak_bandwidth=3.35e12, memory=80 * _GIB),
     Device(name="h200", peak_flops=989e12, peak_bandwidth=4.8e12, memory=141 * _GIB),

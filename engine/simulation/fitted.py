@@ -27,7 +27,7 @@ _REWEIGHTINGS = 3
 
 
 class Features(NamedTuple):
-    """What step time depends on. It is known of a plan before it runs and of a record after it.
+    """What step time depends on. All of it is known for a plan before it runs, and for a record.
 
     Attributes:
         tokens, samples, attended, read: as in `StepWork`.
@@ -44,7 +44,12 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FitError:
-    """How far predictions lie from steps that the fit has not seen, relative to the prediction."""
+    """How far predictions lie from steps that the fit has not seen.
+
+    Attributes:
+        steps: number of these steps.
+        median, p90: of |measured / predicted - 1|.
+    """
 
     steps: int
     median: float
@@ -52,16 +57,17 @@ class FitError:
 
 
 class Fitted:
-    """A `CostModel` with non-negative coefficients, linear in the features but for the tokens:
+    """A `CostModel` that is linear in all features but the tokens, with coefficients >= 0:
 
         seconds = c + sum_i a_i ramp_i(tokens) + b . (samples, attended, read, rows of each phase)
 
-    `ramp_i` is how much of the tokens lies between two knots, powers of two, so that the curve of
-    the matrix products may bend either way but never falls: from reading weights to arithmetic, and
-    in the steps of a kernel's tiles. Beyond the last knot it goes on with the last slope.
+    `ramp_i` is how many of the tokens lie between two knots, which are powers of two. So the curve
+    may bend either way but never falls. It can follow the matrix products from the reading of
+    weights to arithmetic, and over the steps of a kernel's tiles. Beyond the last knot it goes on
+    with its last slope.
 
     Attributes:
-        error: on every fifth step, which the fit was not shown.
+        error: the error on every fifth step; the fit was not shown these.
     """
 
     def __init__(
@@ -83,12 +89,12 @@ class Fitted:
     def to(recording: Recording, *, charge_padding: bool = False) -> Fitted:
         """Fit to the steps of a real run.
 
-        Least squares of relative errors. The weights are one over the prediction, found by fitting
-        again: one over the measurement would favour short steps, by twice the squared relative
-        noise (8 % at a noise of 20 %).
+        This minimises the squares of the errors relative to the prediction, which is found by
+        fitting several times. Errors relative to the measurement would favour short steps, by twice
+        the squared relative noise (8 % at a noise of 20 %).
 
         Raises:
-            InvalidConfigError: too few steps followed upon one another.
+            InvalidConfigError: too few steps followed another without a pause.
         """
         shape = recording.shape
         steps = busy_steps(recording.records)
@@ -125,7 +131,7 @@ class Fitted:
 
 
 def busy_steps(records: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
-    """Steps that followed another at once, with the seconds from the end of that one to their own.
+    """Steps that followed another at once, each with the seconds from that one's end to its own.
 
     This is all that a step costs a busy engine: planning, bookkeeping and what its thread does
     between steps are included.
@@ -139,7 +145,7 @@ def busy_steps(records: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
 
 
 def features_of_record(record: StepRecord, shape: ModelShape) -> Features:
-    """The features behind a record: `ModelShape.cost`, undone."""
+    """The features that a record came from. This undoes what `ModelShape.cost` computes."""
     width = shape.head_dim + shape.value_dim
     flops = record.cost.flops - 2 * shape.num_active_params * record.num_tokens
     flops -= 2 * shape.hidden_size * shape.vocab_size * record.output_tokens
@@ -158,12 +164,16 @@ def features_of_record(record: StepRecord, shape: ModelShape) -> Features:
 def nonnegative_least_squares(matrix: Array, target: Array) -> Array:
     """The x >= 0 that minimises |matrix x - target|.
 
-    Lawson and Hanson, "Solving Least Squares Problems" (1974), algorithm 23.10: variables enter one
-    by one, the one whose growth helps most first, and leave where they would turn negative.
+    This is algorithm 23.10 of Lawson and Hanson, "Solving Least Squares Problems" (1974). Variables
+    enter one by one, always the one whose growth helps most, and leave when they would turn
+    negative.
 
     Args:
         matrix: [rows, columns].
         target: [rows].
+
+    Returns:
+        [columns].
     """
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0

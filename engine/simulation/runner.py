@@ -9,7 +9,7 @@ from engine.batch.plan import StepPlan, StepResult
 from engine.simulation.clock import VirtualClock
 from engine.simulation.cost import CostModel
 
-# The only tokens it samples. `EOS` is what the core is told ends a sequence.
+# The only tokens that the runner samples. The core is told that `EOS` ends a sequence.
 EOS = 0
 TOKEN = 1
 
@@ -22,7 +22,7 @@ class _Handle:
 
 
 class SimulatedRunner:
-    """An `engine.batch.plan.Runner`: samples `EOS` as soon as a request's `min_tokens` allows it.
+    """An `engine.batch.plan.Runner` that samples `EOS` as soon as `min_tokens` allows it.
 
     The device computes one step after the other. A step begins when it is submitted, or when the
     step before has ended. The clock moves in `result` only.
@@ -36,7 +36,7 @@ class SimulatedRunner:
         self._cost = cost
         self._depth = depth
         self._free_at = 0.0
-        # For each sequence the computed length from which its next token may be its last.
+        # For each sequence, the computed length from which on its next token may be its last.
         self._lengths: dict[int, int] = {}
 
     @property

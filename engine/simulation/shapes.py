@@ -41,8 +41,8 @@ def _gated(
 
 
 def _opt(*, hidden: int, layers: int, heads: int, vocab: int, positions: int) -> ModelShape:
-    """A decoder of the OPT family: LayerNorm, biases, learned positions, feed-forward of 4 widths,
-    the head tied to the embedding."""
+    """A decoder of the OPT family: LayerNorm, biases, learned positions, a feed-forward four times
+    as wide as the residual stream, and an output head that is tied to the embedding."""
     matrices = 4 * hidden * hidden + 2 * hidden * 4 * hidden
     biases = 4 * hidden + 4 * hidden + hidden
     layer = matrices + biases + 4 * hidden
@@ -60,8 +60,9 @@ def _opt(*, hidden: int, layers: int, heads: int, vocab: int, positions: int) ->
     )
 
 
-# Dimensions from each model's published config.json: Llama 3.1 8B and 70B, Mistral 7B v0.1, OPT 13B
-# and Qwen2.5 0.5B. `387m` is the last with a vocabulary of 32,000, as benchmarks/smoke.py has it.
+# The dimensions are those of the models' published config.json: Llama 3.1 8B and 70B, Mistral 7B
+# v0.1, OPT 13B and Qwen2.5 0.5B. `387m` is Qwen2.5 0.5B with a vocabulary of 32,000, as
+# benchmarks/smoke.py has it.
 SHAPES: dict[str, ModelShape] = {
     "llama-8b": _gated(
         hidden=4096, intermediate=14336, layers=32, heads=32, kv_heads=8, vocab=128256

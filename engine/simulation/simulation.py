@@ -39,10 +39,11 @@ def build(
 
     Args:
         name: the model's name, for people.
-        depth: steps planned ahead, as `engine.batch.plan.Runner` has it.
+        depth: steps that may be submitted before the first result is asked for
+            (`engine.batch.plan.Runner`).
 
     Raises:
-        InvalidConfigError: a knob outside the envelope.
+        InvalidConfigError: a knob is outside the envelope.
     """
     clock = VirtualClock()
     card = ModelCard(
@@ -87,12 +88,13 @@ def envelope(
     """The envelope of a model on a device: the pool takes what the weights leave.
 
     Args:
-        memory_share: of the device's memory that weights and pool may take; the rest is the step's.
-        kv_slots: token slots of the pool instead, whatever the memory; what is left over of them
-            beside whole blocks is not used.
+        memory_share: share of the device's memory that weights and pool may take, above 0 and at
+            most 1; the rest is for the step.
+        kv_slots: token slots of the pool, rounded down to whole blocks, whatever memory there is.
+            None computes them from the memory.
 
     Raises:
-        InvalidConfigError: an option outside its range.
+        InvalidConfigError: an option is outside its range.
         ModelError: the weights leave no room for one sequence of `max_model_len` tokens.
     """
     if not 0 < memory_share <= 1:
