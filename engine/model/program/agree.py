@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Differences by rounding.
+# The largest differences that rounding explains.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 
 
 def differences(got: Tensor, expected: Tensor) -> Tensor:
-    """Of each row: the norm of the difference as a quotient of the norm of what is expected.
+    """The norm of each row's difference over the norm of what is expected of it: [rows] float64.
 
-    By row, for what holds for all but one of them is wrong, and one token's numbers, the first's in
-    many models, are a hundred times as large as those of all others together.
+    Each row counts by itself, because what is wrong in a single row is wrong. One norm over all
+    rows would hide it: in many models the first token's numbers are a hundred times as large as
+    those of all others together.
     """
     expected = expected.double()
     norms = expected.norm(dim=-1).clamp(min=1e-30)
@@ -22,6 +23,6 @@ def differences(got: Tensor, expected: Tensor) -> Tensor:
 
 
 def agree(got: Tensor, recorded: Tensor) -> bool:
-    """Whether numbers are the recorded ones but for the rounding of the recorded ones' type."""
+    """Whether numbers equal the recorded ones, except for rounding in the recorded ones' type."""
     tolerance = _TOLERANCE.get(recorded.dtype, 0.0)
     return bool((differences(got, recorded) <= tolerance).all())

@@ -8,8 +8,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-# What the processor maps as one huge page, and what is asked for at once: address space, that
-# becomes memory as it is written.
+# Bytes that the processor maps as one huge page, and bytes of address space that are asked for at
+# once. They become memory as they are written.
 _PAGE = 2 << 20
 _CHUNK = 256 << 20
 # Weights begin where a cache line does.
@@ -17,11 +17,12 @@ _LINE = 64
 
 
 class Arena:
-    """Hands out memory, one piece right after the other; that of all stays until all are gone.
+    """Hands out memory, one piece right after the other. A chunk stays until its pieces are gone.
 
-    Only whole and aligned huge pages are any: of 773 MB of weights, 428 MB were in them when each
-    had memory of its own, and 738 MB are here. A decode step of one sequence takes 28.5 ms instead
-    of 30, where both read 33 GB/s (387 million parameters, two Sapphire Rapids cores).
+    Only memory that fills a huge page, and is aligned to it, can be one. Of 773 MB of weights, 428
+    MB were in huge pages when each weight had memory of its own, and 738 MB are here. A decode step
+    of one sequence takes 28.5 ms instead of 30 (387 million parameters, on two Sapphire Rapids
+    cores that together read 33 GB/s).
 
     Args:
         native: the compiled kernels.
@@ -41,7 +42,7 @@ class Arena:
         return piece.view(dtype)
 
     def _chunk(self, size: int) -> Tensor:
-        # Not torch's memory: what of it is never written would be counted as taken.
+        # Memory of torch's would be counted as taken even where it is never written.
         memory = mmap.mmap(-1, size + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         chunk = whole[-whole.data_ptr() % _PAGE :][:size]

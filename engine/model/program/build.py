@@ -1,4 +1,4 @@
-"""build: a graph as a program of native kernels, in memory laid out for the largest step."""
+"""build: turns a graph into a program of native kernels, laid out for the largest step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from engine.model.program.graph import (
 )
 from engine.model.program.pack import Packer
 
-# Numbers of a tile's depth: kernels read rows up to it, so buffers have columns of zeros there.
+# A tile's depth, in numbers. Kernels read rows up to a multiple of it, so buffers are filled up to
+# that with columns of zeros.
 _DEPTH = 32
 
 NativeView = tuple[int, int, int]  # buffer, first column, columns
@@ -42,7 +43,8 @@ class Stage:
     Attributes:
         first, last: the program's instructions [first, last); none for an opaque module.
         out: [rows, width], where its result goes.
-        given: what an opaque module is given; query and key of attention, rotated in place.
+        given: the input of an opaque module, or query and key of attention, which are rotated in
+            place; empty for other operations.
     """
 
     operation: Operation
@@ -58,7 +60,7 @@ class Built:
 
     Attributes:
         program: `_native.Program`.
-        logits: [most samples, vocab_size] float32, contiguous.
+        logits: [max_samples, vocab_size] float32, contiguous.
     """
 
     program: Any
@@ -75,14 +77,14 @@ def build(
     max_tokens: int,
     max_samples: int,
 ) -> Built:
-    """Lay out a graph.
+    """Lay out a graph as a program.
 
-    The model's matrices go over into the program; what is left of it can run its opaque modules
+    The model's matrices go over into the program. After that the model can run its opaque modules
     only.
 
     Args:
-        storage: a pool to begin with, of the type of all else.
-        max_tokens, max_samples: rows of the largest step.
+        storage: a pool to begin with; its type is that of the whole program.
+        max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
     """
     return _Builder(graph, model, native, storage, max_tokens, max_samples).build()
 
@@ -112,7 +114,8 @@ class _Builder:
 
     def build(self) -> Built:
         operations = self._graph.operations
-        # All products first: a table that is tied to one is looked up in its packed weights.
+        # All products are packed first, because a table that is tied to one is looked up in its
+        # packed weights.
         packed = {id(one): self._pack(one) for one in operations}
         stages = []
         for at, operation in enumerate(operations):
@@ -193,7 +196,8 @@ class _Builder:
     def _emit_attention(self, operation: Attend, out: NativeView) -> None:
         program, view = self._program, self._memory.view
         query, key = view(operation.query), view(operation.key)
-        # In place: attention is all that reads them (`engine.model.program.fuse` sees to it).
+        # They are rotated in place, because nothing but attention reads them
+        # (`engine.model.program.fuse` sees to that).
         for part, heads, rotation in (
             (query, operation.heads, operation.query_rotation),
             (key, operation.kv_heads, operation.key_rotation),
@@ -215,7 +219,7 @@ class _Builder:
 
 
 class _Memory:
-    """Buffers of the values: one is taken again when its value is no longer read."""
+    """Buffers of the values. A buffer is taken again when its value is no longer read."""
 
     def __init__(
         self, program: Any, graph: Graph, max_tokens: int, max_samples: int, dtype: torch.dtype
@@ -223,7 +227,8 @@ class _Memory:
         self._program = program
         self._rows = {False: max_tokens, True: max_samples}
         self._dtype = dtype
-        # Logits, and what is done to them, in float32: sampling wants no rounded ones.
+        # Logits are in float32 from the head on, whatever is then done to each of them, because
+        # sampling wants no rounded ones.
         self._logits = {id(graph.logits)}
         for operation in reversed(graph.operations):
             if isinstance(operation, Elementwise) and id(operation.out) in self._logits:
@@ -261,7 +266,8 @@ class _Memory:
 
     def _make(self, value: Value) -> int:
         per_sample, width, dtype = self._kind(value)
-        # Zeros: columns past a value's width are read by the kernels and never written.
+        # It holds zeros, because kernels read the columns past a value's width and never write
+        # them.
         buffer = torch.zeros(self._rows[per_sample], width, dtype=dtype)
         index: int = self._program.buffer(buffer, per_sample)
         assert index == len(self._buffers)

@@ -20,7 +20,8 @@ from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
 
-# Of the recorded pass. No width of a model should equal them by chance: axes are told by size.
+# Tokens of the recorded pass, and how many of them sample. No width of a model should equal these
+# by chance, because axes are told apart by size.
 NUM_TOKENS = 23
 NUM_SAMPLES = 7
 
@@ -30,7 +31,9 @@ class AttentionCall:
     """A call of attention: what it was asked for, and the tensors that it was given.
 
     Attributes:
-        query: [T, heads, head_dim]. key: [T, kv_heads, head_dim]. value: [T, kv_heads, value_dim].
+        query: [T, heads, head_dim].
+        key: [T, kv_heads, head_dim].
+        value: [T, kv_heads, value_dim].
     """
 
     layer: int
@@ -45,9 +48,10 @@ class Call:
     """One call of the pass.
 
     Attributes:
-        target: a module without modules of its own, one that was asked to be opaque, a function of
-            torch, or attention.
-        scope: modules in whose forward pass it was made, outermost first; of a module, itself last.
+        target: a module that holds no other modules, a module of an opaque class, a function of
+            torch, or a call of attention.
+        scope: the modules in whose forward passes the call was made, outermost first. If it is the
+            call of a module, that one is the last.
         changed: the tensors among its arguments that it wrote to.
     """
 
@@ -70,10 +74,12 @@ class Capture:
     """A recorded pass over `NUM_TOKENS` tokens of one sequence, `NUM_SAMPLES` of them sampling.
 
     Attributes:
-        position_ids: rising, from 0 to the last that is served; attention takes the tokens as they
-            come. Near the beginning a frequency's angle, or a scale that sets in with a position,
-            would show nothing.
-        calls: in order. All that they computed is held, so that no two share an address.
+        input_ids: [NUM_TOKENS].
+        position_ids: [NUM_TOKENS], rising from 0 to the last position that is served; attention
+            takes the tokens as they come. If all were near 0, the angle of a low frequency, or a
+            scale that sets in at some position, would not show.
+        last_tokens: [NUM_SAMPLES], indices of the tokens that sample.
+        calls: in order. All that they computed is held, so that no two tensors share an address.
         logits: [1, NUM_SAMPLES, vocab_size].
     """
 
@@ -84,7 +90,7 @@ class Capture:
     logits: Tensor
 
 
-@torch.inference_mode(False)  # whose tensors do not count the writes to them
+@torch.inference_mode(False)  # Tensors of inference mode do not count the writes to them.
 @torch.no_grad()
 def capture(
     model: PreTrainedModel,
@@ -95,12 +101,12 @@ def capture(
     """Run a pass and record it.
 
     Args:
-        opaque: classes whose calls are recorded as one, whatever is in them.
+        opaque: classes of modules; the call of such a module is recorded as one, whatever is in it.
         max_positions: how many positions are served, at least `NUM_TOKENS`.
     """
     tokens = torch.arange(NUM_TOKENS)
     input_ids = (tokens * 7919 + 13) % shape.vocab_size
-    # By their squares, so that the spans of short sequences have their share.
+    # Positions grow as squares, so that the spans of short sequences have their share.
     position_ids = tokens.maximum(tokens**2 * (max_positions - 1) // (NUM_TOKENS - 1) ** 2)
     last_tokens = tokens[-NUM_SAMPLES:]
     recorder = _Recorder(opaque)
@@ -139,7 +145,10 @@ def capture(
 
 
 class _Recorder(TorchFunctionMode):
-    """Records functions of torch and, through hooks, modules; nothing inside of a recorded one."""
+    """Records calls of torch's functions and, through hooks, of modules.
+
+    Nothing that is called inside a recorded module is recorded.
+    """
 
     def __init__(self, opaque: frozenset[type[nn.Module]]) -> None:
         super().__init__()
@@ -176,7 +185,7 @@ class _Recorder(TorchFunctionMode):
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """What is called meanwhile belongs to one call, recorded by whoever asks."""
+        """Record nothing meanwhile: it belongs to one call, which the caller records."""
         self._inside += 1
         try:
             yield
@@ -226,7 +235,9 @@ class _Writes:
 
 @dataclass(slots=True)
 class _RecordedAttention:
-    """What a step asks of storage and attention backend: computes by the reference, and records."""
+    """Stands for a step's storage and its attention backend. It computes by the reference, and
+    records.
+    """
 
     blocks: KVStorage
     recorder: _Recorder

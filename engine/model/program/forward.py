@@ -1,4 +1,4 @@
-"""ProgramForward: a model's forward pass in one call of native code, verified when it is made."""
+"""ProgramForward: a model's forward pass by native code, verified when it is made."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class ProgramForward:
-    """Runs a program of native kernels; the interpreter is held for none of it.
+    """Runs a program of native kernels, during which the interpreter's lock is free.
 
     Attributes:
-        opaque: names of the classes whose modules torch runs in between.
+        opaque: names of the classes whose modules torch runs between stretches of the program.
     """
 
     def __init__(self, built: Built, native: ModuleType, opaque: tuple[str, ...]) -> None:
@@ -47,7 +47,7 @@ class ProgramForward:
         return CpuAttention().name
 
     def profile(self) -> dict[str, tuple[int, float]]:
-        """Runs and seconds of each kind of operation since this was last asked."""
+        """How often each kind of operation ran, and for how many seconds, since the last call."""
         costs: dict[str, tuple[int, float]] = self._program.profile()
         return costs
 
@@ -60,7 +60,7 @@ class ProgramForward:
         attach(self._program, storage)
 
     def __call__(self, step: PackedStep) -> Tensor:
-        """See `engine.model.forward.Forward`; the logits stay until the next call."""
+        """See `engine.model.forward.Forward`. The logits stay until the next call."""
         inputs = native_step(self._native, step)
         for first, last, opaque in self._segments:
             self._program.run(inputs, first, last)
@@ -98,8 +98,9 @@ def make_program(
     """Turn a model into a program.
 
     Raises:
-        UnreadableError: it cannot be done; the model is as it was.
-        MismatchError: a kernel computes something else than the model. The model is spent.
+        UnreadableError: the model cannot be read; it is as it was.
+        MismatchError: a kernel computes something else than the model. The model has lost weights
+            and cannot be used any more.
     """
     native = kernels()
     assert native is not None
@@ -134,11 +135,11 @@ def find_graph(
 ) -> tuple[Graph, Capture]:
     """What a model computes, and the pass that was recorded to find out.
 
-    Modules that our kernels do not compute stay as they are, all of a class alike: the smallest
-    that hold what cannot be read, and no attention.
+    Modules that our kernels do not compute stay as they are. They are the smallest ones that hold
+    what cannot be read, and all others of their classes. None of them may hold attention.
 
     Raises:
-        UnreadableError: it cannot be done.
+        UnreadableError: something cannot be read and lies in no such module.
     """
     opaque: tuple[type[nn.Module], ...] = ()
     while True:

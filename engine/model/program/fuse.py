@@ -26,9 +26,10 @@ from engine.model.program.graph import (
 
 
 def fuse(graph: Graph) -> Graph:
-    """The same logits from fewer passes over memory.
+    """Make a graph that gives the same logits in fewer passes over memory.
 
-    Queries and keys are read by their attention alone afterwards, which may rotate them in place.
+    Afterwards nothing but attention reads the queries and keys that it rotates, so that it may
+    rotate them in place.
     """
     operations = graph.operations
     for change in (_drop_copies, _fold_factors, _fold_activations, _gate, _add_residuals):
@@ -46,7 +47,9 @@ class _Uses:
         self._readers[id(logits)] += 1
 
     def sole(self, view: object, kind: type) -> Any:
-        """What made a view, if it is of this kind and nobody else reads it; else None."""
+        """The operation whose whole result a view shows, if it is of this kind and nothing else
+        reads that result; else None.
+        """
         if isinstance(view, View) and view.is_whole and self._readers[id(view.value)] == 1:
             maker = self._makers.get(id(view.value))
             return maker if isinstance(maker, kind) else None
@@ -79,7 +82,7 @@ def _drop_copies(operations: list[Operation], logits: Value) -> list[Operation]:
 
 
 def _fold_factors(operations: list[Operation], logits: Value) -> list[Operation]:
-    """alpha * y, then x + y; alpha * x, then an activation."""
+    """Merge alpha * y into the x + y that reads it, and alpha * x into the activation that does."""
     uses = _Uses(operations, logits)
     gone: set[int] = set()
     for operation in operations:
@@ -105,7 +108,9 @@ def _is_factor(operation: Elementwise | None) -> bool:
 
 
 def _fold_activations(operations: list[Operation], logits: Value) -> list[Operation]:
-    """A matrix product, then an activation; an activation, then a product with another matrix."""
+    """Merge an activation into the matrix product that it reads, or else into the elementwise
+    product that reads it.
+    """
     uses = _Uses(operations, logits)
     gone: set[int] = set()
     for operation in operations:
@@ -147,7 +152,7 @@ def _gates(activation: Elementwise, operations: list[Operation]) -> bool:
 
 
 def _gate(operations: list[Operation], logits: Value) -> list[Operation]:
-    """activation(x gate) * (x up), of two products or of the two halves of one."""
+    """Merge activation(x gate) * (x up), where gate and up are two products or halves of one."""
     makers = {id(operation.out): operation for operation in operations}
     readers = Counter(id(view.value) for one in operations for view in reads(one))
     gone: set[int] = set()
@@ -189,7 +194,7 @@ def _rows(product: Operation | None, view: View) -> tuple[Tensor, tuple[Tensor, 
 
 
 def _add_residuals(operations: list[Operation], logits: Value) -> list[Operation]:
-    """residual + alpha * (a matrix product)."""
+    """Merge residual + alpha * (a matrix product) into the product."""
     uses = _Uses(operations, logits)
     order = {id(operation): at for at, operation in enumerate(operations)}
     made = {id(operation.out): at for at, operation in enumerate(operations)}
@@ -210,7 +215,10 @@ def _add_residuals(operations: list[Operation], logits: Value) -> list[Operation
 
 
 def _join_inputs(operations: list[Operation]) -> list[Operation]:
-    """One product for all of the same matrix: queries, keys and values side by side."""
+    """Make one product of all that read the same matrix, as those of queries, keys and values do.
+
+    Their results stand side by side.
+    """
     groups: dict[tuple[int, int, int], list[Linear]] = {}
     for operation in operations:
         if isinstance(operation, Linear) and _is_plain(operation):
@@ -234,12 +242,13 @@ def _join_inputs(operations: list[Operation]) -> list[Operation]:
 
 
 def _gather_early(operations: list[Operation]) -> list[Operation]:
-    """Leave the rows that do not sample as soon as nobody needs them: after the last attention.
+    """Drop the rows that do not sample as soon as nothing needs them: after the last attention.
 
-    The rest of the last layer is computed for rows that sample only, 3 % of a long prefill through
-    24 layers.
+    The rest of the last layer is computed only for rows that sample, which saves 3 % of a long
+    prefill through 24 layers.
     """
-    # What is read of a value, known when its maker is reached from the end: all, or rows of it.
+    # Which values are read whole, and of which values the rows that sample are read. The loop goes
+    # backwards, so that both are known of a value when its maker is reached.
     whole: set[int] = set()
     rows: dict[int, Value] = {}
     changed: list[Operation] = []

@@ -15,6 +15,7 @@ class Value:
 
     Attributes:
         reference: [rows, width], what the recorded pass computed.
+        per_sample: whether it has a row for each row that samples, not for each token.
     """
 
     reference: Tensor
@@ -44,10 +45,11 @@ class View:
 
 @dataclass(eq=False, slots=True)
 class Embed:
-    """Rows of a table by token, or by position.
+    """Looks up rows of a table.
 
     Attributes:
-        table: [vocab_size, width].
+        table: [rows, width].
+        positions: whether rows are looked up by position, not by token id.
     """
 
     out: Value
@@ -77,8 +79,8 @@ class Linear:
     """activation(x weights^T + biases), or residual + alpha * (x weights^T + biases).
 
     Attributes:
-        weights: [columns, x columns] each, one below the other.
-        biases: one for each of them, or none.
+        weights: matrices of [columns, x columns], to be put one below the other.
+        biases: one for each of them, [columns], or none.
     """
 
     out: Value
@@ -111,7 +113,8 @@ class Elementwise:
     """activation(alpha * x); x + alpha * y; or alpha * activation(x) * y, as `combine` says.
 
     Attributes:
-        y: a matrix, or one row for all.
+        combine: `none`, `add` or `multiply`.
+        y: another matrix, or one row that serves for all rows; None if `combine` is `none`.
     """
 
     out: Value
@@ -128,7 +131,7 @@ class Rotation:
 
     Attributes:
         cos, sin: [positions, half] float32.
-        interleaved: pairs are (2 i, 2 i + 1), not (i, i + half).
+        interleaved: whether columns (2 i, 2 i + 1) make a pair, and not (i, i + half).
     """
 
     cos: Tensor
@@ -141,8 +144,9 @@ class Attend:
     """Rotate queries and keys, store keys and values, attend.
 
     Attributes:
-        rotated: references of query and key after the rotation: [tokens, columns].
-        params: sinks in float32.
+        rotated: [tokens, columns] each, what the recorded pass had for query and key after the
+            rotation.
+        params: of the layer; sinks are in float32.
     """
 
     out: Value
@@ -160,7 +164,7 @@ class Attend:
 
 @dataclass(eq=False, slots=True)
 class Gather:
-    """The rows that sample."""
+    """Takes the rows that sample."""
 
     out: Value
     x: View
@@ -168,7 +172,7 @@ class Gather:
 
 @dataclass(eq=False, slots=True)
 class Opaque:
-    """A module that is run as it is, on [1, tokens, columns]."""
+    """Runs a module as it is, on [1, rows, columns]."""
 
     out: Value
     x: View

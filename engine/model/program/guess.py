@@ -1,4 +1,4 @@
-"""guess: what a module of one matrix computes, by its parameters and the numbers that it gave."""
+"""guess: finds out what a module computes of a matrix, by its parameters and recorded numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def guess(module: nn.Module, x: View, out: Value) -> Operation | None:
 
 def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear | None:
     for matrix in (weight, weight.T):
-        # In the model's own type: a copy of an output head in a wider one takes gigabytes.
+        # It is computed in the model's own type, because a copy of an output head in a wider one
+        # takes gigabytes.
         if matrix.shape == (out.width, x.columns) and agree(
             F.linear(x.reference, matrix, bias).double(), out.reference
         ):
@@ -57,8 +58,8 @@ def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear
 
 
 def _activation(module: nn.Module) -> str | None:
-    # In the model's own type ReLU would pass for GELU, and in a short range what is clipped for
-    # what is not.
+    # In the model's own type ReLU would pass for GELU, and in a short range an activation that is
+    # clipped would pass for one that is not.
     probe = torch.linspace(-50, 50, 1001, dtype=torch.float64)
     try:
         with torch.inference_mode():
@@ -79,10 +80,11 @@ def _norm(
         return None
     grouped = x.reference.double().reshape(len(x.reference), -1, width)
     shift = None if bias is None else bias.double()
-    # Gemma's norms keep their weights less 1.
+    # Gemma's norms store their weights minus 1.
     scales = [None] if weight is None else [weight.double(), 1 + weight.double()]
     stated = [getattr(module, name, None) for name in _EPS_NAMES]
-    # The best of them: of wide rows the mean is so near 0 that RMSNorm agrees with LayerNorm.
+    # The best one counts, because the mean of wide rows is so near 0 that RMSNorm agrees with
+    # LayerNorm.
     best: tuple[float, bool, Tensor | None] | None = None
     least = math.inf
     for eps in dict.fromkeys(value for value in stated if isinstance(value, float)):

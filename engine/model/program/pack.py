@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.model.program.arena import Arena
 from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation
 
-# Output features of a tile: gates and ups take turns in these.
+# Output features of a tile. A tile of gates and a tile of ups take turns.
 _TILE = 16
 
 _Place = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -36,7 +36,8 @@ class Packer:
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_address(parameter), []).append(parameter)
-        # Uses still to come, by the address of the memory; those of modules never end.
+        # How many uses of a weight are still to come, by the address of its memory. The uses by
+        # opaque modules never end.
         self._uses: Counter[int] = Counter()
         for operation in operations:
             match operation:
@@ -49,7 +50,7 @@ class Packer:
         self._packed: dict[_Place, Tensor] = {}
 
     def linear(self, operation: Linear) -> tuple[Tensor, Tensor | None]:
-        """Packed weight and bias, float32, of a product; the operation has none from now on."""
+        """Packed weight, and bias in float32, of a product, which itself has none from now on."""
         weight = _below_each_other(operation.weights)
         packed = self._pack(weight)
         if len(operation.weights) == 1:
@@ -59,7 +60,7 @@ class Packer:
         return packed, bias
 
     def gated(self, operation: Gated) -> tuple[Tensor, Tensor | None]:
-        """The same of a gated product: 16 gates, their 16 ups, the next 16 gates."""
+        """As `linear`, of a gated product: 16 gates, their 16 ups, the next 16 gates, and so on."""
         packed = self._pack(_take_turns(operation.weights))
         biases = [bias.float()[:, None] for bias in operation.biases]
         bias = _take_turns(biases).flatten() if biases else None
@@ -67,7 +68,7 @@ class Packer:
         return packed, bias
 
     def table(self, operation: Embed) -> tuple[Tensor, bool]:
-        """The rows to look up, and whether they are those of a packed product (a tied head)."""
+        """The rows to look up, and whether they are a product's packed weights (a tied head)."""
         packed = self._packed.get(_place(operation.table))
         if packed is not None:
             self._release([_address(operation.table)])
@@ -109,7 +110,7 @@ def _take_turns(weights: Iterable[Tensor]) -> Tensor:
 
 
 def _place(tensor: Tensor) -> _Place:
-    """Where a matrix lies, and how."""
+    """A matrix's address, shape and strides."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 

@@ -18,7 +18,13 @@ from engine.model.program.unreadable import UnreadableError, unreadable
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """The first 2 * half columns of each head, [T, heads, head_dim], by tables [T, half]."""
+    """Rotate the first 2 * half columns of each head.
+
+    Args:
+        x: [T, heads, head_dim].
+        cos, sin: [T, half].
+        interleaved: whether columns (2 i, 2 i + 1) make a pair, and not (i, i + half).
+    """
     half = cos.shape[1]
     cos, sin = cos[:, None], sin[:, None]
     turned, rest = x[..., : 2 * half], x[..., 2 * half :]
@@ -32,7 +38,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 
 
 def conventions(width: int, head_dim: int) -> Iterator[tuple[slice, bool]]:
-    """Which columns of the tables hold one number a pair, and how pairs lie."""
+    """The conventions that models may follow.
+
+    Args:
+        width: columns of the tables.
+
+    Yields:
+        which columns of the tables hold one number for each pair; and whether pairs are
+            interleaved.
+    """
     picks = [slice(0, width)] if 2 * width <= head_dim else []
     if width % 2 == 0:
         picks += [slice(0, width // 2), slice(0, None, 2)]

@@ -1,4 +1,4 @@
-"""verify: each operation of a program against what the model itself computed."""
+"""verify: compares each operation of a program with what the model itself computed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from engine.model.program.build import Built, Stage
 from engine.model.program.capture import Capture
 from engine.model.program.graph import Attend, Opaque
 
-# Of the differences of rows, their root mean square. What is wrong is off by tenths; a kernel by
-# some thousandths in bfloat16, for it keeps in float32 what the model rounds between two
-# operations. A single row may be off by more, where large numbers cancel out in a sum.
+# The largest root mean square of the rows' differences. A wrong kernel is off by tenths. A right
+# one is off by some thousandths in bfloat16, because it keeps in float32 what the model rounds
+# between two operations. A single row may be off by more, where large numbers cancel out in a sum.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02}
 
 
@@ -43,7 +43,7 @@ def verify(built: Built, step: Any) -> float:
     """Run operation after operation, each on the model's own numbers.
 
     Args:
-        step: the recorded one; a cache of its blocks is attached.
+        step: the recorded step; the program has been attached to a pool with its blocks.
 
     Returns:
         the largest difference that was found.
@@ -61,7 +61,7 @@ def verify(built: Built, step: Any) -> float:
                 for buffer, reference in expected:
                     difference = _difference(buffer[: len(reference)], reference)
                     worst = max(worst, difference)
-                    if not difference <= _TOLERANCE[reference.dtype]:  # NaN is none either
+                    if not difference <= _TOLERANCE[reference.dtype]:  # NaN is a mismatch too
                         raise MismatchError(
                             f"the kernel for {type(operation).__name__.lower()} differs from the "
                             f"model by {difference:.2g} ({operation.out.width} columns)"
@@ -73,11 +73,13 @@ def verify(built: Built, step: Any) -> float:
 
 
 def _parts(stage: Stage) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
-    """Where the instructions of each part end, and what is then to be in which memory."""
+    """The parts of a stage: where the instructions of each end, and which (buffer, numbers) are to
+    agree then.
+    """
     operation = stage.operation
     if isinstance(operation, Attend):
-        # Attention by itself: where large biases make large scores (Qwen 2), rounding in the
-        # rotation changes what is attended to.
+        # Attention is verified apart from the rotation. Where large biases make large scores (Qwen
+        # 2), rounding in the rotation changes what is attended to.
         rotations = (operation.query_rotation, operation.key_rotation)
         rotated = list(zip(stage.given, operation.rotated, strict=True))
         yield stage.first + sum(one is not None for one in rotations), rotated
