@@ -14,17 +14,18 @@ from engine.model.attention.base import IntArray
 
 @dataclass(frozen=True, slots=True)
 class PackedStep:
-    """A step's inputs on the host, all int64. T tokens, R rows, S of which sample.
+    """A step's inputs on the host, all int64, for T tokens in R rows, S of which sample.
 
     Rows are packed as `engine.model.attention.base.StepContext` wants them; what belongs to
     sampling is in the plan's order.
 
     Attributes:
-        input_ids, position_ids, slots: [T].
-        starts, counts: [R]. block_tables: [R, B].
+        input_ids, position_ids, slots: [T], for each token.
+        starts, counts: [R], for each row.
+        block_tables: [R, B], for each row.
         last_tokens: [S], index in the packed step of each sampling row's last token.
         sampling: [S], batch index of each sampling row.
-        lengths: [S], tokens its sequence has before the sampled one.
+        lengths: [S], how many tokens its sequence has before the sampled one.
     """
 
     input_ids: IntArray
@@ -41,7 +42,8 @@ class PackedStep:
 class Batch:
     """Token ids and block tables of up to `max_num_seqs` sequences, each at a fixed index.
 
-    Kept from step to step, so that a step costs Python time by row and never by token.
+    They are kept from step to step, so that a step costs Python time for each row, and none for
+    each token.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -91,7 +93,8 @@ class Batch:
         """The inputs of a step.
 
         Raises:
-            ValueError: a row reaches past its sequence's blocks; it would write into another's.
+            ValueError: a row reaches past its sequence's blocks, so that it would write into those
+                of another.
         """
         index = np.array([self._index[row.seq] for row in rows], dtype=np.int64)
         starts = np.array([row.start for row in rows], dtype=np.int64)

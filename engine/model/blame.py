@@ -1,4 +1,4 @@
-"""Blame: what a model's files make a library raise, told as a ModelError that names them."""
+"""Blame: turns what a library raises over a model's files into a ModelError that names them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Make whatever is raised inside a ModelError: `what`, then the cause.
+    """Turn whatever is raised inside into a ModelError that says `what`, and then the cause.
 
-    A panic of a library in Rust is no Exception, so only what ends a thread or a program on purpose
-    passes, and errors of ours, which say what they mean.
+    This holds for BaseException, because a panic of a library in Rust is no Exception. Only what
+    ends a thread or a program on purpose passes, and errors of ours, which say what they mean.
     """
     try:
         yield

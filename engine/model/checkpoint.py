@@ -43,8 +43,8 @@ class StoredTensor:
     """Where one tensor lies.
 
     Attributes:
-        dtype: as safetensors names it.
-        offset: of its first byte in the file.
+        dtype: its type, as safetensors names it.
+        offset: place of its first byte in the file.
         num_bytes: its size in the file.
     """
 
@@ -75,12 +75,12 @@ class Checkpoint:
 
     @property
     def num_elements(self) -> int:
-        """Numbers of all tensors."""
+        """How many numbers all tensors hold together."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def dtype(self) -> str:
-        """Type of the largest part of the floating-point weights, as torch names it."""
+        """The type that most bytes of the floating-point weights have, as torch names it."""
         sizes: dict[str, int] = {}
         for tensor in self.tensors:
             if tensor.dtype in _FLOATS:
@@ -127,7 +127,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files that transformers would read: one file goes before an index."""
+    """The files that transformers would read. A single file takes precedence over an index."""
     if (folder / SINGLE_FILE).exists():
         return (folder / SINGLE_FILE,)
     if (folder / INDEX_FILE).exists():
@@ -144,7 +144,7 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _index(folder: Path) -> dict[str, Path]:
-    """Tensor name to shard; empty where one file holds all."""
+    """The shard of each tensor, by the tensor's name; empty if one file holds all."""
     path = folder / INDEX_FILE
     if (folder / SINGLE_FILE).exists() or not path.exists():
         return {}
@@ -160,7 +160,7 @@ def _index(folder: Path) -> dict[str, Path]:
 
 
 def _read_header(file: Path) -> tuple[bytes, list[StoredTensor]]:
-    """A file's header and its tensors. Format: u64 length, JSON, then the tensors' bytes."""
+    """A file's header and its tensors. A file is a u64 length, JSON, and the tensors' bytes."""
     try:
         size = check_file(file)
         with file.open("rb") as stream:
@@ -200,7 +200,7 @@ def _check_layout(file: Path, start: int, size: int, stored: list[StoredTensor])
 
 
 def _stored_tensor(name: str, file: Path, start: int, entry: Any) -> StoredTensor:
-    """A tensor as its header's entry describes it; the entry is checked here, alone."""
+    """A tensor as its entry in the header describes it. The entry is checked by itself here."""
 
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -220,7 +220,7 @@ def _stored_tensor(name: str, file: Path, start: int, entry: Any) -> StoredTenso
         raise ModelError(
             f"{what} at {reprlib.repr([begin, end])}; sides and offsets must be from 0 to 2^63 - 1"
         )
-    # Empty sides count as one: torch multiplies the others all the same, to find its strides.
+    # Empty sides count as one, because torch multiplies the others all the same, to find strides.
     if math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
         raise ModelError(f"{what}; its sides must make 2^63 - 1 at most")
     needed = math.prod(shape) * _ITEM_BYTES[dtype]

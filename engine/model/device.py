@@ -17,7 +17,7 @@ def pick_device(name: str | None) -> torch.device:
     """The device to run on; None or `auto` is the first GPU, else the host.
 
     Raises:
-        InvalidConfigError: no such device, or none of a kind that is supported.
+        InvalidConfigError: there is no such device, or its kind is not supported.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name is None or name == "auto":
@@ -42,15 +42,17 @@ def pick_device(name: str | None) -> torch.device:
 def pick_dtype(name: str | None, registered: str, stored: str, device: torch.device) -> torch.dtype:
     """The type to load weights as.
 
+    What the user names is taken as it is. Any other type that the device does not compute at full
+    speed gives way to float32.
+
     Args:
-        name: what the user asked for; None or `auto` leaves it to the rest.
-        registered: of the registry entry, taken where the device computes it at full speed; `auto`
-            is bfloat16 on a host that has it, whatever is stored: half the bytes to read for each
-            token.
-        stored: as the weights are stored, what `auto` is on a GPU.
+        name: what the user asked for; None or `auto` leaves it to the registry entry.
+        registered: what the registry entry asks for. `auto` is the stored type on a GPU. On a host
+            it is bfloat16, whatever is stored, because each token then reads half the bytes.
+        stored: the type that the weights are stored in.
 
     Raises:
-        InvalidConfigError: no type of ours.
+        InvalidConfigError: `name` is no type that is supported.
     """
     if name is not None and name not in DTYPES:
         raise InvalidConfigError(f"dtype is {name!r}; allowed are {', '.join(DTYPES)}", "dtype")
@@ -87,7 +89,7 @@ def _is_fast(dtype: str, device: torch.device) -> bool:
     if dtype == "float32":
         return True
     if device.type == "cuda":
-        # Not torch.cuda.is_bf16_supported, which asks about the current device, not about this one.
+        # torch.cuda.is_bf16_supported would ask about the current device, not about this one.
         capable = torch.version.hip or torch.cuda.get_device_capability(device) >= (8, 0)
         return dtype == "float16" or bool(capable)
     # Elsewhere a host emulates bfloat16, slower than float32; float16 is slow on every host.

@@ -1,4 +1,4 @@
-"""Draw: one token of each row of logits, by temperature, top_k, top_p, min_p and a number."""
+"""Draw: chooses a token for each row of logits, by its filters and a number from 0 to 1."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from engine.native import kernels
 
 IntArray = npt.NDArray[np.int64]
 
-# Candidates sorted for top_p before the whole row is looked at: a nucleus is rarely larger.
+# How many candidates are sorted for top_p before the whole row is looked at. A nucleus is rarely
+# larger.
 _NUCLEUS_CANDIDATES = 256
-# Weights are summed in float32 by chunks, then in float64: a float32 sum over a whole vocabulary
-# loses its tail, a float64 one takes 32 ms where this takes 1 (32 rows of 150,000).
+# Weights are summed in float32 within chunks of this size, and chunks are summed in float64. A
+# float32 sum over a whole vocabulary loses its tail, and a float64 sum takes 32 ms where this takes
+# 1 ms (32 rows of 150,000).
 _CHUNK = 128
 # e^-104 is 0 in float32.
 _FAINTEST = -104.0
-# A weight of 1 as an integer; 2^24 of them are still one.
+# The integer that stands for a weight of 1. The sum of 2^24 of them still fits into 64 bits.
 _UNITS = 2.0**38
 
 
@@ -29,11 +31,11 @@ class Filters(NamedTuple):
     """What each row's token is drawn by.
 
     Attributes:
-        temperature: [S] float32; 0 takes the likeliest, the first of equals.
-        top_k: [S] int64, at least 1; vocab_size: all.
-        top_p: [S] float64; 1: all.
-        min_p: [S] float32; 0: all.
-        uniform: [S] float64 in [0, 1), where in the distribution function the token lies.
+        temperature: [S] float32; 0 takes the likeliest token, the first of equals.
+        top_k: [S] int64, at least 1; vocab_size allows all tokens.
+        top_p: [S] float64; 1 allows all tokens.
+        min_p: [S] float32; 0 allows all tokens.
+        uniform: [S] float64 in [0, 1), the place of the token in the distribution function.
     """
 
     temperature: npt.NDArray[np.float32]
@@ -43,7 +45,7 @@ class Filters(NamedTuple):
     uniform: npt.NDArray[np.float64]
 
     def of(self, rows: IntArray) -> Filters:
-        """Those of some rows."""
+        """The filters of some rows, given by index."""
         return Filters(
             self.temperature[rows],
             self.top_k[rows],
@@ -54,9 +56,9 @@ class Filters(NamedTuple):
 
 
 class Draw(Protocol):
-    """Temperature, top_k, top_p, min_p in this order, then one draw.
+    """Applies temperature, top_k, top_p and min_p in this order, and then draws once.
 
-    Each filter is a least logit that a row still allows, and the draw inverts the distribution
+    Each filter sets the least logit that a row still allows. The draw inverts the distribution
     function in the order of the vocabulary.
     """
 
@@ -67,13 +69,13 @@ class Draw(Protocol):
             logits: [S, vocab_size] float32, contiguous; left as they are.
 
         Returns:
-            [S]; -1 where a row has a NaN, +inf, or nothing finite.
+            [S] token ids; -1 where a row has a NaN, +inf, or nothing finite.
         """
         ...
 
 
 def draw_on(device: torch.device) -> Draw:
-    """The fastest that there is for logits on this device."""
+    """The fastest `Draw` that there is for logits on this device."""
     native = kernels() if device.type == "cpu" else None
     return KernelDraw(native) if native is not None else TorchDraw()
 
@@ -105,12 +107,12 @@ class TorchDraw:
 
 
 def _draw(logits: Tensor, top: Tensor, filters: Filters) -> Tensor:
-    """One token a row, [S]; `top` is each row's largest logit. No temperature is 0."""
+    """Draw a token for each row: [S]. `top` is each row's largest logit; no temperature is 0."""
 
     def on_device(array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(logits.device)
 
-    # The largest is 0 now, so that no temperature overflows.
+    # Each row's largest logit becomes 0, so that no division by a temperature overflows upwards.
     scaled = (logits - top[:, None]).div_(on_device(filters.temperature)[:, None])
     floor = torch.full_like(top, float("-inf"))
 
@@ -136,8 +138,8 @@ def _nucleus(scaled: Tensor, floor: Tensor, top_p: Tensor) -> Tensor:
     """Least logit of each row's nucleus (Holtzman et al., arXiv 1904.09751, section 3.1): [S].
 
     Args:
-        scaled: [S, vocab_size], the largest of a row 0.
-        floor: [S], least logit allowed so far.
+        scaled: [S, vocab_size], logits over temperature; the largest of each row is 0.
+        floor: [S], the least of them that is allowed so far.
         top_p: [S] float64.
     """
     weights = scaled.masked_fill(scaled < floor[:, None], float("-inf")).exp_()
@@ -156,22 +158,22 @@ def _nucleus(scaled: Tensor, floor: Tensor, top_p: Tensor) -> Tensor:
 def _least_that_weighs(scaled: Tensor, weights: Tensor, top_p: Tensor) -> Tensor:
     """The greatest number of each row such that those at least as large weigh top_p of all: [S].
 
-    By two digits of a radix, linear in the vocabulary where a sort is not. Weights are integers
-    here, for the order in which a GPU adds those must not matter.
+    It is found as two digits of a radix, in time linear in the vocabulary, which a sort is not. The
+    weights are integers here, so that the order in which a GPU adds them does not matter.
 
     Args:
         scaled: [S, vocab_size], at most 0.
         weights: [S, vocab_size], exp(scaled), or 0.
         top_p: [S] float64.
     """
-    # Numbers that are not positive are ordered as their bits are, the other way around; abs drops
-    # a NaN's sign too. Beyond the least nothing has a weight in float32.
+    # Numbers that are not positive have the reverse order of the bits of their absolute values.
+    # abs also drops a NaN's sign. Nothing below `_FAINTEST` has a weight in float32.
     keys = scaled.clamp(min=_FAINTEST).abs_().view(torch.int32)
     units = weights.double().mul_(_UNITS).long()
     wanted = (top_p * units.sum(-1)).ceil_().long()[:, None]
 
     def last_digit(sums: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the running sums reach what is wanted, and what then is wanted of that place."""
+        """Where the running sums reach what is wanted, and how much of that place is wanted."""
         running = sums.cumsum(-1)
         at = (running < wanted).sum(-1, keepdim=True).clamp_(max=sums.shape[1] - 1)
         return at, wanted - (running - sums).gather(1, at)
@@ -199,7 +201,8 @@ def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
     """First token of each row at which the sum of weights passes `uniform` of their total: [S]."""
 
     def pass_at(parts: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        # Below the total, so that rounding cannot choose past the last weight above 0.
+        # The target is below the total, so that rounding cannot choose past the last weight above
+        # 0.
         sums = parts.cumsum(-1)
         target = target.minimum(sums[:, -1].nextafter(torch.zeros_like(target)))
         at = torch.searchsorted(sums, target[:, None], right=True).clamp_(max=parts.shape[1] - 1)

@@ -16,7 +16,8 @@ from engine.model.memory import show_bytes
 
 # Bounds on sizes. The longest default configuration of transformers 5.23's language models has
 # 8 kB, and the index of a mixture of 61 layers of 256 experts, three matrices each, 4 MB: 91 bytes
-# for each of 46,848 tensors. Those of tokenizers and templates bound what parsing them may take.
+# for each of 46,848 tensors. The bounds for tokenizers and templates limit what parsing them may
+# take.
 CONFIG_BYTES = 4 << 20
 INDEX_BYTES = 100 << 20
 TEMPLATE_BYTES = 1 << 20
@@ -36,10 +37,10 @@ def check_file(path: Path, most: int | None = None) -> int:
     """Check a file, or the file that a link leads to, without opening it.
 
     Args:
-        most: bytes that it may have; None leaves that open.
+        most: bytes that it may have; None sets no limit.
 
     Returns:
-        its size.
+        its size in bytes.
 
     Raises:
         FileNotFoundError: there is none.

@@ -1,4 +1,4 @@
-"""Folder: what a model folder says beside its weights, each file checked before it is read."""
+"""Folder: reads what a model folder says beside its weights, and checks each file before that."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _most_bytes(name: str) -> int:
 
 
 def read_stated(folder: Path) -> dict[str, Any]:
-    """The configuration as it stands in its file, of a kind and type that are known.
+    """The configuration as it stands in its file; its kind of model and its dtype are known ones.
 
     Raises:
         ModelError: it is missing or broken, or names another kind of model or of numbers.
@@ -125,19 +125,27 @@ def read_vocabulary(folder: Path, tokenizer: Any) -> Vocabulary:
     """The decoding side of a tokenizer.
 
     Raises:
-        ModelError: the tokenizer raises what it may not.
+        ModelError: the tokenizer raises something.
     """
     with blaming(f"the tokenizer in {folder} is broken"):
         return Vocabulary(tokenizer)
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
-    """How the checkpoint is to be sampled; empty where it does not say."""
+    """The checkpoint's generation configuration; empty if it has none.
+
+    Raises:
+        ModelError: the file cannot be read, or is broken.
+    """
     return read_json(folder / _GENERATION_FILE, CONFIG_BYTES) or {}
 
 
 def max_positions(config: PreTrainedConfig, folder: Path) -> int:
-    """Longest sequence that a model can represent."""
+    """The longest sequence that a model can represent, in tokens.
+
+    Raises:
+        ModelError: the configuration does not say it.
+    """
     positions = getattr(config, "max_position_embeddings", None)
     if not isinstance(positions, int):
         raise ModelError(f"{folder / CONFIG_FILE} does not say max_position_embeddings")
@@ -145,7 +153,11 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
 
 
 def default_sampling(entry: ModelEntry, generation: dict[str, Any], folder: Path) -> SamplingParams:
-    """What the registry recommends, else the checkpoint, else plain sampling."""
+    """The sampling that the registry recommends, else the checkpoint's, else plain sampling.
+
+    Raises:
+        ModelError: the checkpoint recommends what is not allowed.
+    """
     if entry.sampling:
         return SamplingParams().override(entry.sampling)
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -163,7 +175,13 @@ def default_sampling(entry: ModelEntry, generation: dict[str, Any], folder: Path
 def eos_token_ids(
     folder: Path, generation: dict[str, Any], config: PreTrainedConfig, tokenizer: Any
 ) -> frozenset[int]:
-    """All that any of them takes for an end: many checkpoints name the chat's end in one place."""
+    """All token ids that generation configuration, configuration or tokenizer take for an end.
+
+    Many checkpoints name the token that ends a turn of a chat in only one of the three.
+
+    Raises:
+        ModelError: one of them names something else than token ids.
+    """
     found: set[int] = set()
     for where, stated in (
         (folder / _GENERATION_FILE, generation.get("eos_token_id")),
@@ -181,7 +199,10 @@ def eos_token_ids(
 
 
 def model_key(name: str, fingerprint: str, folder: Path, dtype: str) -> str:
-    """Equal for equal weights, tokenizer and type; weights count by their headers and sizes."""
+    """A key that is equal for models of equal name, weights, tokenizer and type.
+
+    Weights are compared by their headers and sizes only.
+    """
     digest = hashlib.sha256(f"{name}\n{fingerprint}\n{dtype}\n".encode())
     for file in _TOKENIZER_FILES:
         if (folder / file).is_file():

@@ -1,9 +1,10 @@
-"""Footprints: what computing a model takes beside its weights and its pool, by what computes it.
+"""Footprints: the memory that computing a model takes beside its weights and its pool.
 
-The native one was measured by the resident set, on models of 24 layers of 896 numbers, 6 of 1024,
-4 of 1152 (Gemma 2) and 4 of 2048, with vocabularies of 32,000 to 152,000, at 512 tokens of 32
-sequences and 2,048 of 256. It is 1.1 to 1.4 times what a step took as a program (1.3 to 1.8 as
-modules), and 1.1 to 1.7 times what loading took.
+What computes the model decides which footprint it has. The native one was compared with the
+resident set, on models of 24 layers of 896 numbers, 6 of 1024, 4 of 1152 (Gemma 2) and 4 of 2048,
+with vocabularies of 32,000 to 152,000, in steps of 512 tokens of 32 sequences and of 2,048 tokens
+of 256. It is 1.1 to 1.4 times what a step took as a program (1.3 to 1.8 times as modules), and 1.1
+to 1.7 times what loading took.
 """
 
 from __future__ import annotations
@@ -19,35 +20,41 @@ from engine.model.memory import Footprint, LargestStep, MemoryNeeds
 from engine.model.program.capture import NUM_TOKENS
 from engine.native import kernels
 
-# Of one token in a layer, in units of its width: the residual stream, its norm and the attention's
-# input and output; gate, up and their product (6 and 3 make 1.02 to 1.3 times what was measured). A
-# program has buffers of less: it computes gate, up and their product at once.
+# What one token has in a layer. In units of the width of the residual stream, that is the stream,
+# its norm, and the input and output of attention. In units of the widest operator, it is gate, up
+# and their product. 6 and 3 make 1.02 to 1.3 times what was measured. A program has smaller
+# buffers, because it computes gate, up and their product at once.
 _STREAMS, _WIDE_STREAMS = 6, 3
 
-# Of one logit: it, and what sampling makes of it when all rows need a nucleus of most of the
-# vocabulary and log-probabilities: by torch (44 measured), and by the native kernels, which draw in
-# memory of their own (17 measured; 21 where a softcap has a second buffer of logits).
+# Bytes for each logit: the logit, and what sampling makes of it when all rows need a nucleus of
+# most of the vocabulary, and log-probabilities. Torch was measured to take 44. The native kernels,
+# which draw in memory of their own, take 17, or 21 where a softcap has a second buffer of logits.
 _TORCH_SAMPLING_BYTES = 48
 _NATIVE_SAMPLING_BYTES = 22
-# Of one logit, for each thread that draws: five numbers in float32; and what attention and products
-# need of a thread, which is less than this.
+# Bytes for each logit and each thread that draws: five numbers in float32. And bytes for each
+# thread that attention and products stay below.
 _DRAWING_BYTES = 20
 _THREAD_BYTES = 1 << 20
 
-# What glibc's heap keeps of what was freed: up to 64 MB once it has seen blocks of 32 (40 to 55
-# measured after a program was made).
+# Freed memory that glibc's heap keeps: up to 64 MB once it has seen blocks of 32 MB. After a
+# program was made, 40 to 55 MB were measured.
 HEAP_BYTES = 64 << 20
-# Of one position: its id in each sequence, and its part of a block's number, held and sent.
+# Bytes for each position of each sequence: its token id, and its share of a block's number, which
+# the runner holds and sends.
 _ID_BYTES = 5
-# Of one position and number of a head: cosines and sines of half of them in float32, for two kinds
-# of layers; and what a model makes on the way to them (12 measured).
+# Bytes for each position and each number of a head: cosines and sines of half of the numbers in
+# float32, for two kinds of layers; and what a model makes on the way to them (12 were measured).
 _ROTATION_BYTES, _ROTATING_BYTES = 8, 16
-# Numbers that the recorded pass holds for each of its tokens and layers, in units as above.
+# Numbers that the recorded pass holds for each of its tokens and layers, in the same two units.
 _RECORDED_STREAMS, _RECORDED_WIDE_STREAMS = 32, 6
 
 
 def footprint_of(backend: str, device: torch.device) -> Footprint:
-    """That of a backend as `engine.model.forward.make_forward` takes it."""
+    """The footprint of a backend, named as in `engine.model.forward.make_forward`.
+
+    Raises:
+        ModelError: the backend is the native one, and there are no kernels.
+    """
     if backend == "torch":
         return TorchFootprint(device)
     native = kernels()
@@ -57,27 +64,29 @@ def footprint_of(backend: str, device: torch.device) -> Footprint:
 
 
 class TorchFootprint:
-    """Of the model's own modules with `TorchAttention`, as torch's allocator counts."""
+    """The footprint of the model's own modules, with `TorchAttention`, by torch's allocator."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.step_bytes`."""
-        # Layers and head run one after the other, but a GPU's allocator does not mix their pieces.
+        # Layers and head run one after the other, but a GPU's allocator does not use the pieces of
+        # one for the other.
         logits = largest.seqs * needs.shape.vocab_size * _TORCH_SAMPLING_BYTES
         attention = TorchAttention.step_bytes(needs.shape, largest, self._device)
         return _activations(needs, largest) + attention + logits
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """See `Footprint.load_bytes`: none, weights stay as they are read."""
+        """See `Footprint.load_bytes`. It is 0, because weights stay as they are read."""
         return 0
 
 
 class NativeFootprint:
-    """Of a program of native kernels, and of the model's modules with native attention alone.
+    """The footprint of a program of native kernels, or of modules with native attention only.
 
-    Which of them it will be shows when the weights are there, so this holds for both.
+    Which of the two the model becomes is known only when its weights are there, so this is enough
+    for either.
 
     Args:
         native: the compiled kernels.
@@ -98,7 +107,9 @@ class NativeFootprint:
         return _activations(needs, largest) + attention + logits + kept
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """See `Footprint.load_bytes`: buffers, what was recorded, a matrix being packed."""
+        """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and a matrix that is
+        being packed.
+        """
         shape = needs.shape
         width = _width(needs)
         numbers = _RECORDED_STREAMS * width + _RECORDED_WIDE_STREAMS * needs.layer_width
@@ -108,7 +119,7 @@ class NativeFootprint:
         logits = largest.seqs * shape.vocab_size * 2 * 4
         rotation = largest.longest * shape.head_dim * _ROTATING_BYTES
         buffers = _activations(needs, largest) + logits + rotation
-        # Matrices that are read side by side are joined, then packed; the head is packed only.
+        # Matrices that are read side by side are joined and then packed; the head is only packed.
         joined = 2 * max(2 * needs.layer_width, 3 * width)
         packing = max(joined, shape.vocab_size) * shape.hidden_size * shape.dtype_bytes
         return buffers + recorded + pool + packing + HEAP_BYTES
@@ -120,6 +131,6 @@ def _activations(needs: MemoryNeeds, largest: LargestStep) -> int:
 
 
 def _width(needs: MemoryNeeds) -> int:
-    """Of the residual stream or of attention's input and output, whichever is wider."""
+    """Width in numbers of the residual stream, or of attention's input and output if larger."""
     shape = needs.shape
     return max(shape.hidden_size, shape.num_heads * (shape.head_dim + shape.value_dim) // 2)

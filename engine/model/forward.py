@@ -30,7 +30,7 @@ class Forward(Protocol):
 
     @property
     def attention(self) -> str:
-        """The attention backend's name, and what else is to be said of it."""
+        """Name of the attention backend, as it is shown beside the model."""
         ...
 
     def storage(self, shape: CacheShape) -> KVStorage:
@@ -98,7 +98,7 @@ class ModuleForward:
 
 
 def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
-    """What the pool of a model holds in this envelope."""
+    """The dimensions of a model's pool in this envelope."""
     return CacheShape(
         num_layers=shape.num_layers,
         num_blocks=config.num_blocks,
@@ -112,14 +112,16 @@ def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
 
 
 def pick_backend(cache: CacheShape) -> str:
-    """`cpu`, the native kernels, where they can serve such a cache; else `torch`."""
+    """`cpu`, which is the native kernels, if they can serve such a cache; else `torch`."""
     return "torch" if CpuAttention.why_not(cache) else "cpu"
 
 
 def make_forward(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None = None
 ) -> Forward:
-    """A model as it is to compute from now on; it may lose its weights to a program.
+    """The forward pass by which a model is to compute from now on.
+
+    The model belongs to it: a program takes over its weights and lets go of the originals.
 
     Args:
         model: in `config`'s dtype and on its device.
@@ -127,7 +129,8 @@ def make_forward(
 
     Raises:
         ModelError: the model does not let its attention be chosen.
-        MismatchError: a kernel computes something else than the model, which is spent.
+        MismatchError: a kernel computes something else than the model. The model has lost weights
+            and cannot be used any more.
     """
     model.eval()  # type: ignore[no-untyped-call]
     if (backend or pick_backend(cache_shape(config, shape))) == "torch":

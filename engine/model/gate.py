@@ -35,24 +35,26 @@ logger = logging.getLogger(__name__)
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
-# A few tokens: a step of 8 billion parameters takes 0.7 s on a small host. They suffice to cut a
-# prompt at odd places, to share steps between two sequences, and to cross from block to block.
+# The test's sequences have few tokens, because a step of 8 billion parameters takes 0.7 s on a
+# small host. They suffice to cut a prompt at odd places, to share steps between two sequences, and
+# to cross from block to block.
 _LENGTH = 20
 _WINDOW = 6
 
-# Largest difference of a row's logits from the expected ones, as the quotient of their norms. What
-# is wrong gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and 0.3 where
-# it makes single tokens change their expert; so in such types the median row counts, and a float32
-# model of the same class has to pass too.
+# Largest difference of a row's logits from the expected ones, as the quotient of their norms. A
+# wrong computation gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and
+# 0.3 where it makes single tokens change their expert. So in such types the median row counts, and
+# a float32 model of the same class has to pass too.
 _TOLERANCE = 1e-3
 _COARSE_TOLERANCE = 0.25
 
 
 def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class that a configuration is for, if it can be served by its own account.
+    """The class that a configuration is for.
 
     Raises:
-        ModelError: with the reason why not.
+        ModelError: the configuration or the class states something that is not served; the sentence
+            says what.
     """
     kind = config.model_type
     if config.sub_configs:
@@ -91,10 +93,11 @@ def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 def checked_forward(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None = None
 ) -> Forward:
-    """The model as it is to compute, once its logits have been compared with its own eager ones.
+    """A model's forward pass, once its logits have been compared with the model's own eager ones.
 
-    On the loaded weights; and on a small random model of the same class where these cannot tell:
-    their type is coarse, or their windows are longer than the test's sequences.
+    They are compared on the loaded weights. Where these alone cannot tell, because their type is
+    coarse or a window is as long as the test's sequences or longer, they are also compared on a
+    small random model of the same class.
 
     Args:
         model: frozen (`engine.model.rope`), on its device.
@@ -102,7 +105,8 @@ def checked_forward(
 
     Raises:
         ModelError: they differ, or are not finite.
-        MismatchError: a kernel computes something else than the model, which is spent.
+        MismatchError: a kernel computes something else than the model. The model has lost weights
+            and cannot be used any more.
     """
     wide = any(window is not None and window >= _LENGTH for window in shape.windows)
     if wide or model.dtype != torch.float32:
@@ -116,9 +120,9 @@ def checked_forward(
 def _compared(
     model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None
 ) -> Forward:
-    """Two sequences in chunks, then decoding, against one eager pass over each."""
+    """Run two sequences in chunks, then decode, and compare with one eager pass over both."""
     name = type(model).__name__
-    # Sequences that differ from the first token on, spread over the vocabulary.
+    # The sequences differ from the first token on, and their tokens spread over the vocabulary.
     token_ids = [
         [(7919 * (2 * i + row) + 13) % shape.vocab_size for i in range(_LENGTH)] for row in (0, 1)
     ]
@@ -168,10 +172,10 @@ def _compared(
 
 
 def _plans(token_ids: list[list[int]], config: EngineConfig) -> list[StepPlan]:
-    """Two chunks of both, then a decode beside a short chunk; every row gives logits."""
+    """Two steps with chunks of both, then a decode beside a short chunk. Every row gives logits."""
     cuts = ((0, 5, 19, 20), (0, 3, 18, 20))
     blocks_of_row = config.blocks_for(_LENGTH)
-    # Neither in order nor adjacent.
+    # A sequence's blocks are neither in order nor adjacent.
     tables = [list(range(2 * blocks_of_row - 1 - row, -1, -2)) for row in (0, 1)]
     new = tuple(
         NewSequence(row, tuple(token_ids[row]), _LENGTH, SamplingParams(), 0, (), ())
@@ -212,7 +216,9 @@ def _miniature(model: PreTrainedModel) -> tuple[PreTrainedModel, ModelShape]:
 
 
 def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
-    """One layer of each kind, few heads of the same size, a window that the self-test crosses."""
+    """A configuration with a layer of each kind, and two at least; with few heads of the same size,
+    and with a window that the self-test crosses.
+    """
     config: Any = copy.deepcopy(original)
     layers = config.num_hidden_layers
     lists = {
@@ -234,7 +240,7 @@ def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
     kv_heads = min(kv_heads, 2)
     config.num_attention_heads = kv_heads * groups
     config.num_key_value_heads = kv_heads
-    # Where heads have no size of their own, it is the width over their number.
+    # Where a configuration states no size of heads, it is the width over their number.
     config.hidden_size = head_dim * kv_heads * groups
     for key in ("intermediate_size", "moe_intermediate_size"):
         if isinstance(getattr(config, key, None), int):

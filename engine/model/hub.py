@@ -16,8 +16,8 @@ from engine.model.memory import show_bytes
 from engine.model.meter import Meter
 from engine.serving.loading import Progress
 
-# In the top folder only, where no copies of the weights in other formats lie; Mistral keeps one
-# there too, by the name of consolidated.safetensors.
+# Files of the top folder only: copies of the weights in other formats lie in folders below it.
+# Mistral keeps one in the top folder, too; its name, consolidated.safetensors, is not wanted.
 _WANTED = re.compile(r"(model[\w.-]*\.safetensors|[\w.-]+\.(json|jinja|txt|model))")
 
 
@@ -28,7 +28,8 @@ def download(hub_id: str, progress: Progress) -> Path:
         the folder with the model's files.
 
     Raises:
-        ModelError: unknown, gated, no room on the disk, or the hub cannot be reached.
+        ModelError: the model is unknown or gated, the disk has no room, or the hub cannot be
+            reached.
     """
     progress(f"looking up {hub_id}")
     files, lacking = _list_files(hub_id)
@@ -42,7 +43,7 @@ def download(hub_id: str, progress: Progress) -> Path:
     meter = Meter(f"downloading {hub_id}", lacking, progress)
 
     class Bar(tqdm):  # type: ignore[misc]
-        """Told by the hub client of every piece it gets; draws nothing."""
+        """The hub client tells it of every piece that it gets. It draws nothing."""
 
         def __init__(self, *args: Any, initial: int = 0, **kwargs: Any) -> None:
             super().__init__(disable=True)
@@ -52,7 +53,8 @@ def download(hub_id: str, progress: Progress) -> Path:
             meter.add(int(n or 0))
 
     try:
-        # By branch, not by commit: the cache then knows which snapshot a later start should take.
+        # Files are asked for by branch, not by commit, so that the cache knows which snapshot a
+        # later start should take.
         paths = [hf_hub_download(hub_id, name, tqdm_class=Bar) for name in files]
     except Exception as error:
         if meter.interrupted:
@@ -62,7 +64,7 @@ def download(hub_id: str, progress: Progress) -> Path:
 
 
 def _list_files(hub_id: str) -> tuple[list[str], int]:
-    """Names of the model's files, and bytes of those that are not in the cache."""
+    """Names of the model's files, and how many bytes those have that are not in the cache."""
     try:
         info = model_info(hub_id, files_metadata=True)
     except Exception as error:
@@ -79,7 +81,7 @@ def _list_files(hub_id: str) -> tuple[list[str], int]:
 
 
 def _refusal(hub_id: str, error: Exception) -> ModelError:
-    """What the hub client raised, as one sentence; each of its HTTP libraries raises its own."""
+    """What the hub client raised, as one sentence. Each of its HTTP libraries has other errors."""
     if isinstance(error, GatedRepoError):
         return ModelError(
             f"{hub_id} is gated: accept its terms on https://huggingface.co/{hub_id} and set "

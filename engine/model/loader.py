@@ -72,8 +72,8 @@ def load_entry(entry: ModelEntry, request: LoadRequest, progress: Progress) -> L
         ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
     """
     _quiet()
-    # transformers' modules and configs refer to each other: a model whose loading failed holds its
-    # memory until the collector comes by, and would count against the one that is loaded instead.
+    # transformers' modules and configs refer to each other, so that a model whose loading failed
+    # holds its memory until the collector runs. It would count against the one loaded instead.
     gc.collect()
     folder = entry.local_folder() or _fetch(entry, progress)
     progress("checking the model")
@@ -86,11 +86,11 @@ def load_entry(entry: ModelEntry, request: LoadRequest, progress: Progress) -> L
 
 
 class _Preparation:
-    """All of a loading that needs no weights: what is wrong with them shows first.
+    """The part of a loading that needs no weights. What is wrong there shows before they are read.
 
     Attributes:
-        device: to load them to.
-        traced: the model as it will be.
+        device: where the model is loaded to.
+        traced: the model as it was traced without its weights.
 
     Raises:
         ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
@@ -144,18 +144,19 @@ class _Preparation:
         )
 
     def encoding(self) -> AbstractContextManager[EncoderPool]:
-        """Processes that encode: they start while the weights are read, and are then ready."""
+        """Processes that encode. They start while weights are read, and are ready at the end."""
         return encoding(self._tokenizer, self._key)
 
     def load(self, progress: Progress) -> tuple[EngineConfig, Forward]:
-        """Read the weights and test the model, by torch alone if a native kernel is wrong."""
+        """Read the weights and test the model. If a native kernel is wrong, use torch alone."""
         try:
             return self._envelope, self._load(self._backend, self._envelope, progress)
         except MismatchError as error:
-            # By its text: a log that kept the error would keep its frames, and the spent model.
+            # The error is logged as text, because a log that kept the error itself would keep its
+            # frames, and with them the model.
             reason = str(error)
             logger.error("%s; the native kernels are not used for %s", reason, self._entry.name)
-        # Here, where the error is gone, and the model with it.
+        # This runs here, where the error is gone and no longer keeps the model.
         gc.collect()
         envelope = self._plan("torch")
         return envelope, self._load("torch", envelope, progress)
@@ -179,7 +180,7 @@ class _Preparation:
         runner: TorchRunner,
         encoder: EncoderPool,
     ) -> LoadedModel:
-        """What the host is given."""
+        """The loaded model as the host is given it."""
         shape = self.traced.shape
         card = ModelCard(
             name=self._entry.name,
@@ -217,7 +218,7 @@ class _Preparation:
 
 @contextmanager
 def _telling_of_memory(name: str, device: torch.device) -> Iterator[None]:
-    """Make a failed allocation a ModelError with the numbers."""
+    """Turn a failed allocation into a ModelError that says what memory was free."""
     before = free_memory(device)
     try:
         yield
@@ -234,7 +235,7 @@ def _fetch(entry: ModelEntry, progress: Progress) -> Path:
     if entry.hub_id is not None:
         return download(entry.hub_id, progress)
     assert entry.folder is not None
-    return entry.folder  # incomplete: what reads it says what is missing
+    return entry.folder  # It is incomplete; what reads it says what is missing.
 
 
 def _quiet() -> None:

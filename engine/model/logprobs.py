@@ -1,4 +1,4 @@
-"""RawLogprobs: the model's own log-probabilities in rows whose requests ask for them."""
+"""RawLogprobs: the model's own log-probabilities, for rows whose requests ask for them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LEAST = torch.finfo(torch.float32).min
 
 
 class RawLogprobs:
-    """Holds some rows' logits from before the sampler changes them, until tokens are chosen.
+    """Keeps some rows' logits as they are before the sampler changes them, until tokens are chosen.
 
-    A row's numbers depend on its own logits alone: the likeliest tokens are all at or above the
-    n-th logit, equals by id, where topk takes any of those equal to its last.
+    A row's numbers depend on its own logits alone. Of tokens with equal logits, the one with the
+    smallest id comes first among the likeliest; topk would take any of them.
 
     Args:
         logits: [S, vocab_size] float32.
-        asking: rows, and how many of the likeliest tokens each asks for.
+        asking: (row, how many of the likeliest tokens it asks for).
     """
 
     def __init__(self, logits: Tensor, asking: Sequence[tuple[int, int]]) -> None:
@@ -32,14 +32,18 @@ class RawLogprobs:
         self._logits = logits[torch.from_numpy(self._rows.copy()).to(logits.device)]  # a copy
 
     def of(self, tokens: IntArray) -> list[TokenLogprobs]:
-        """For the tokens, [S], that were chosen in all rows: one for each row that asks.
+        """The log-probabilities of each row that asks.
 
-        Without meaning where that is -1: the row has a NaN, +inf, or nothing finite.
+        Those of a row whose token is -1 mean nothing: it has a NaN, +inf, or nothing finite.
+
+        Args:
+            tokens: [S], the tokens that were chosen in all rows of the step.
         """
         token = torch.from_numpy(tokens[self._rows].clip(min=0)).to(self._logits.device)
         chosen = self._logits.gather(1, token[:, None])
         ranks = 1 + (self._logits > chosen).sum(-1)
-        # Relative to the largest, or what a likely token lacks to 0 is lost in float32.
+        # Logits are taken relative to the largest one. Otherwise float32 would lose what a likely
+        # token's log-probability lacks to 0.
         best = self._logits.amax(-1)
         log_sums = (self._logits - best[:, None]).logsumexp(-1)
         logprobs = chosen.squeeze(1) - best - log_sums
@@ -60,7 +64,8 @@ class RawLogprobs:
         if widest == 0:
             return [()] * len(sizes)
         last = torch.from_numpy(np.maximum(sizes, 1) - 1).to(best.device)
-        # At the least number: tokens that the model rules out are not among the likeliest.
+        # The floor is no less than the least finite number, so that tokens which the model rules
+        # out are not among the likeliest.
         floor = self._logits.topk(widest).values.gather(1, last[:, None]).clamp_(min=_LEAST)
         row, token = (self._logits >= floor).nonzero(as_tuple=True)
         logits = self._logits[row, token]

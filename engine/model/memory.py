@@ -13,10 +13,11 @@ from engine.api.knobs import Knobs
 from engine.batch.shape import ModelShape
 
 _DEFAULTS = EngineConfig(num_blocks=1, max_model_len=1)
-# A pool that holds less than this is of no use to a chat.
+# A pool that holds fewer tokens than this is of no use to a chat.
 _MIN_TOKENS = 256
-# Bounds on the pool of a host, where other programs live too: sequences of full length, as many as
-# run at once until a knob is turned, and bytes. On a GPU it takes all that is left.
+# Bounds on the pool of a host, where other programs live too: a number of sequences of full length,
+# which is how many run at once until a knob is turned, and a number of bytes. On a GPU the pool may
+# take all that is left, up to full length for the largest batch.
 _HOST_SEQS = Knobs().max_num_seqs
 _HOST_POOL_BYTES = 4 << 30
 
@@ -26,11 +27,12 @@ class MemoryNeeds:
     """What a model asks of a device.
 
     Attributes:
-        name: of the model, for messages.
-        weight_bytes: of all weights in the type they are loaded as.
+        name: name of the model, for messages.
+        weight_bytes: bytes of all weights, in the type that they are loaded as.
         layer_width: most numbers that one token has between two operators of a layer.
-        max_positions: longest sequence that the model can represent.
-        context_length: longest sequence that the registry recommends.
+        max_positions: longest sequence that the model can represent, in tokens.
+        context_length: longest sequence that the registry recommends, in tokens; None if it
+            recommends none.
     """
 
     name: str
@@ -43,7 +45,7 @@ class MemoryNeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestStep:
-    """What a step never exceeds: sequences, tokens, and tokens of one sequence's context."""
+    """The sequences, the tokens, and the tokens of one sequence's context that no step exceeds."""
 
     seqs: int
     tokens: int
@@ -51,14 +53,14 @@ class LargestStep:
 
 
 class Footprint(Protocol):
-    """What a way to compute a model takes beside its weights and its pool."""
+    """The memory that one way to compute a model takes beside the weights and the pool."""
 
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """Bytes of the largest step, sampling included, and of what is kept from step to step."""
+        """Bytes of the largest step, with sampling, and of what is kept from step to step."""
         ...
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """Bytes while the weights become what computes them, when there is no pool yet."""
+        """Bytes that it takes to turn the weights into a forward pass, before there is a pool."""
         ...
 
 
@@ -72,20 +74,22 @@ def plan_memory(
     free: int,
     share: float,
 ) -> EngineConfig:
-    """The envelope that fits.
+    """The envelope that fits into the free memory.
 
-    Weights, largest step and pool may take `share` of the free memory; with a pool that the request
-    sizes, all of it. Sequences may be as long as the model and the registry allow and as fits; the
-    pool takes what is left then, up to full length for the largest batch, and less on a host.
+    Weights, largest step and pool may take `share` of the free memory, or all of it if the request
+    sizes the pool. Sequences may be as long as the model and the registry allow and as memory
+    permits. The pool then takes what is left, up to full length for the largest batch. On a host it
+    has further bounds.
 
     Args:
-        footprint: of what will compute the model.
+        footprint: the footprint of what will compute the model.
         device, dtype: as torch names them.
         free: bytes that can be had on the device.
+        share: share of `free` that may be used, from 0 to 1.
 
     Raises:
-        InvalidConfigError: an option outside its range.
-        ModelError: the model does not fit, with the numbers.
+        InvalidConfigError: an option is outside its range.
+        ModelError: the model does not fit; the sentence has the numbers.
     """
     _check_positive(request)
     _check_length(request, needs)
@@ -122,7 +126,7 @@ class _Uses:
     """Bytes that a model takes with sequences of some length.
 
     Attributes:
-        seqs, tokens: of the largest step.
+        seqs, tokens: sequences and tokens of the largest step.
     """
 
     needs: MemoryNeeds
@@ -143,11 +147,11 @@ class _Uses:
         return self.needs.weight_bytes + step + num_blocks * self.block_bytes
 
     def total(self, length: int, num_blocks: int) -> int:
-        """The most at any time: there is no pool yet while the weights are loaded."""
+        """The most at any time. While the weights are loaded, there is no pool yet."""
         return max(self.loading(length), self.serving(length, num_blocks))
 
     def told(self, length: int, num_blocks: int) -> str:
-        """What makes the total, as a clause."""
+        """A clause that says what the total is made of."""
         needed, weights = self.total(length, num_blocks), self.needs.weight_bytes
         if needed == self.loading(length):
             parts = f" and {show_bytes(needed - weights)} to load them"
@@ -163,7 +167,7 @@ class _Uses:
 
 
 def _most_blocks(longest: int, seqs: int, block_bytes: int, device: str) -> int:
-    """Blocks that a pool is given at most, whatever is free."""
+    """The most blocks that a pool is given, whatever is free."""
     most = seqs * _blocks(longest)
     if device == "cpu":
         most = min(most, _HOST_SEQS * _blocks(longest), _HOST_POOL_BYTES // block_bytes)
@@ -171,7 +175,10 @@ def _most_blocks(longest: int, seqs: int, block_bytes: int, device: str) -> int:
 
 
 def _longest_that_fits(uses: _Uses, longest: int, most: int, budget: int) -> int:
-    """The longest sequence that a pool of its length fits for; too long where none is of use."""
+    """The longest sequence for which there is room, with a pool of its length.
+
+    If there is no room for one of a useful length, this is a length that does not fit.
+    """
     lengths = range(1, min(longest, most * BLOCK_SIZE) + 1)
     fits = bisect_right(lengths, budget, key=lambda n: uses.total(n, _blocks(n)))
     return max(fits, min(longest, _MIN_TOKENS))
@@ -192,7 +199,7 @@ def _longest(request: LoadRequest, needs: MemoryNeeds) -> int:
 
 
 def _given_blocks(request: LoadRequest, block_bytes: int) -> int | None:
-    """Blocks of the pool if the request sizes it."""
+    """Blocks of the pool if the request sizes it, else None."""
     if request.kv_memory is not None and request.num_blocks is not None:
         raise InvalidConfigError(
             "kv_memory and num_blocks are both given; one is allowed", "kv_memory"
@@ -216,7 +223,7 @@ def _given_blocks(request: LoadRequest, block_bytes: int) -> int | None:
 
 
 def _largest_batch(request: LoadRequest) -> tuple[int, int]:
-    """Sequences and tokens of the largest step; where one is given, the other gives way."""
+    """Sequences and tokens of the largest step. If one is given, the other's default gives way."""
     seqs, tokens = request.max_num_seqs, request.max_num_batched_tokens
     if seqs is None:
         seqs = min(_DEFAULTS.max_num_seqs, tokens or _DEFAULTS.max_num_seqs)

@@ -10,6 +10,10 @@ from engine.serving.loading import Progress
 class Meter:
     """Tells a `Progress` of rising byte counts, one call at a time.
 
+    Args:
+        detail: what is done, for people.
+        total: bytes to be done.
+
     Attributes:
         interrupted: whether `progress` raised, which ends the work that is metered.
     """

@@ -38,12 +38,14 @@ class ModelEntry:
     """One model of the registry, or one named by folder or hub id.
 
     Attributes:
-        folder: where it lies, unless it comes from the hub.
-        hub_id: its owner/name on the Hugging Face hub, unless it is a folder.
-        dtype: as torch names it; `auto` leaves it to the machine, and to the checkpoint on a GPU.
+        folder: where it lies; None if it comes from the hub.
+        hub_id: its owner/name on the Hugging Face hub; None if it is a folder.
+        dtype: type of the weights, as torch names it; `auto` leaves the choice to the kind of
+            device (`engine.model.device.pick_dtype`).
         context_length: most tokens of one sequence; None is the model's own limit.
         sampling: recommended parameters by name (`engine.api.sampling.SamplingParams`).
-        memory_share: of free device memory; None leaves it to the kind of device.
+        memory_share: share of the free device memory that it may take; None leaves the choice to
+            the kind of device.
     """
 
     name: str
@@ -142,7 +144,7 @@ class _Table(BaseModel):
 
 
 def _shipped() -> Path:
-    """The registry of a wheel lies beside this module, that of a checkout at its top."""
+    """The registry that ships. In a wheel it lies beside this module, in a checkout at the top."""
     here = Path(__file__).resolve()
     installed = here.with_name("models.toml")
     return installed if installed.is_file() else here.parents[2] / "models.toml"
@@ -197,8 +199,8 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def _cached_snapshot(hub_id: str) -> Path | None:
-    """The newest snapshot of a hub model in the local cache, asking nobody."""
-    # Not at the top: it takes 0.2 s, and only entries from the hub need it.
+    """The local cache's snapshot of a hub model's main branch, looked up without the network."""
+    # This is not imported at the top, because it takes 0.2 s and only entries from the hub need it.
     from huggingface_hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(hub_id, CONFIG_FILE)

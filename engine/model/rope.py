@@ -1,4 +1,4 @@
-"""Rotary embeddings that look at the longest position of a row, made to choose once."""
+"""Makes rotary embeddings that look at the longest position of a row choose once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from engine.api.errors import ModelError
 def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:
     """Let a position's rotation depend on that position alone.
 
-    transformers' `longrope` (LongRoPE, arXiv 2402.13753) takes its short or its long factors, and
-    `dynamic` (NTK-aware scaling) its base, from the largest position of a row; a packed step holds
-    many sequences in one row. LongRoPE's factors are chosen here once, by `max_model_len`. Dynamic
-    scaling only sets in beyond the trained length, which no sequence reaches.
+    In transformers, the largest position of a row decides whether `longrope` (LongRoPE, arXiv
+    2402.13753) takes its short or its long factors, and which base `dynamic` (NTK-aware scaling)
+    takes. But a packed step holds many sequences in one row. Here LongRoPE's factors are chosen
+    once, by `max_model_len`. Dynamic scaling is switched off: it sets in only beyond the trained
+    length, which no sequence reaches.
+
+    Args:
+        max_model_len: tokens of the longest sequence.
 
     Raises:
         ModelError: the rotation depends on the row all the same.
@@ -41,7 +45,8 @@ def _choose_factors(rotary: Any, layer_type: str | None, max_model_len: int) -> 
         "original_max_position_embeddings"
     ]
     inv_freq = getattr(rotary, f"{layer_type}_inv_freq" if layer_type else "inv_freq")
-    # Above the original length, as its own forward pass asks for the long factors.
+    # A length above the original one asks for the long factors; the module's own forward pass asks
+    # in the same way.
     length = original + 1 if max_model_len > original else None
     extra = {"layer_type": layer_type} if layer_type else {}
     chosen, _ = ROPE_INIT_FUNCTIONS["longrope"](
@@ -51,7 +56,11 @@ def _choose_factors(rotary: Any, layer_type: str | None, max_model_len: int) -> 
 
 
 def _check_independent(model: PreTrainedModel, rotaries: list[Any], max_model_len: int) -> None:
-    """Rotate the first position alone, and beside the last one; the two must be equal."""
+    """Check that position 1 is rotated alone as it is beside the last position.
+
+    Raises:
+        ModelError: it is not.
+    """
     name = type(model).__name__
     if not rotaries:
         raise ModelError(f"{name} is not supported: its rotary embedding depends on the whole row")
@@ -75,7 +84,7 @@ def _check_independent(model: PreTrainedModel, rotaries: list[Any], max_model_le
 
 
 def _kinds(module: nn.Module) -> dict[str | None, str]:
-    """Kind of RoPE by layer type; one for all layers is under None; empty for other modules."""
+    """Kind of RoPE by layer type. A kind for all layers is under None; other modules have none."""
     kinds = getattr(module, "rope_type", None)
     if isinstance(kinds, str):
         return {None: kinds}

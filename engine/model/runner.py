@@ -29,13 +29,14 @@ class _Handle:
 
 
 class TorchRunner:
-    """A `Runner` (`engine.batch.plan`): the forward pass in `submit`, sampling in `result`, one
-    step at a time.
+    """A `Runner` (`engine.batch.plan`) that computes one step at a time.
+
+    The forward pass runs in `submit`, and sampling in `result`.
 
     Args:
-        forward: the model. From now on it computes for this runner only, for it writes to the
-            runner's pool.
-        shape: the model's.
+        forward: the model's forward pass. From now on it computes for this runner only, because it
+            writes to the runner's pool.
+        shape: the model's dimensions.
     """
 
     def __init__(self, forward: Forward, config: EngineConfig, shape: ModelShape) -> None:
@@ -53,11 +54,11 @@ class TorchRunner:
         return 1
 
     def submit(self, plan: StepPlan) -> _Handle:
-        """Start a step: what the plan says of sequences and blocks, and the forward pass."""
+        """Start a step: do what the plan says of sequences and blocks, and run the forward pass."""
         return self._start(plan)
 
     def result(self, handle: object) -> StepResult:
-        """Sample the step's tokens, which also wait where the next step reads them."""
+        """Sample the step's tokens, and store them where the next step reads them."""
         assert isinstance(handle, _Handle)
         self._synchronise()
         computed = perf_counter()
@@ -76,7 +77,7 @@ class TorchRunner:
         return StepResult(tuple(sampled.token_ids.tolist()), times, sampled.logprobs)
 
     def logits(self, plan: StepPlan) -> Tensor:
-        """A step without sampling, for comparisons.
+        """Compute a step without sampling, for comparisons.
 
         Returns:
             [S, vocab_size] float32, for each row that samples, in the plan's order; valid until the
@@ -106,8 +107,8 @@ class TorchRunner:
         self._storage.copy_blocks(plan.copies)
         for new in plan.new:
             self._sampler.add(self._batch.add(new), new)
-        # A block keeps what its last owner left, and a NaN there would get past the mask: masked
-        # scores weigh 0, and 0 * NaN is NaN.
+        # A block keeps what its last owner left, and a NaN there would get past the mask, because
+        # masked scores weigh 0, and 0 * NaN is NaN.
         copied = {target for _, target in plan.copies}
         unfilled = self._batch.extend(plan.rows)
         self._storage.clear_blocks([block for block in unfilled if block not in copied])

@@ -1,4 +1,4 @@
-"""Sampler: the next token of each row, batched, each row by its own parameters."""
+"""Sampler: chooses the next token of each row in one batch, each row by its own parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Sampled(NamedTuple):
 
     Attributes:
         token_ids: [S]; -1 where a row has a NaN, +inf, or nothing finite.
-        logprobs: for each row, None where it asks for none or has no token; empty if none asks.
+        logprobs: one for each row, None where it asks for none or has no token; empty if no row
+            asks.
     """
 
     token_ids: IntArray
@@ -35,17 +36,18 @@ class Sampled(NamedTuple):
 class Sampler:
     """Chooses tokens by `engine.api.sampling.SamplingParams`, for sequences at fixed batch indices.
 
-    In this order: logit_bias; repetition, frequency and presence penalty; suppressed tokens; then,
-    unless the temperature is 0, which takes the likeliest: temperature, top_k, top_p, min_p, and
-    one draw. Bias before penalties is the order of transformers and vLLM.
+    These act in this order: logit_bias; repetition, frequency and presence penalty; suppressed
+    tokens; temperature, top_k, top_p and min_p; and one draw. With a temperature of 0, the
+    likeliest token is taken after the suppression. Bias before penalties is the order of
+    transformers and vLLM.
 
-    Each filter is a least logit that a row still allows, and the draw inverts the distribution
-    function in the order of the vocabulary. So equal logits share one fate, and neither their order
-    in a sort nor the batch's other rows can change a row's token: logits, seed and output position
-    decide it alone.
+    Each filter sets the least logit that a row still allows, and the draw inverts the distribution
+    function in the order of the vocabulary. So equal logits share one fate. Neither their order in
+    a sort nor the batch's other rows can change a row's token. Its logits, parameters, seed and
+    output position alone decide it.
 
     Args:
-        draw: how tokens are drawn; by default the fastest there is for the device.
+        draw: how tokens are drawn; None is the fastest way that there is for the device.
     """
 
     def __init__(
@@ -66,17 +68,17 @@ class Sampler:
         self._penalties = np.zeros((max_num_seqs, 3), dtype=np.float32)
         self._seed = np.zeros(max_num_seqs, dtype=np.uint64)
         self._num_prompt_tokens = np.zeros(max_num_seqs, dtype=np.int64)
-        # What few sequences have, by index.
+        # What only few sequences have, by batch index.
         self._num_logprobs: dict[int, int] = {}
         self._biases: dict[int, tuple[IntArray, npt.NDArray[np.float32]]] = {}
         self._suppressed: dict[int, tuple[int, tuple[int, ...]]] = {}  # min_tokens, tokens
-        # Of sequences with a penalty: each token seen, with how often it is in the output.
+        # For sequences with a penalty: how often each token that was seen is in the output.
         self._counts: dict[int, dict[int, int]] = {}
 
     def add(self, index: int, new: NewSequence) -> None:
-        """Learn a sequence's parameters, and what it has produced, for its penalties."""
+        """Learn a sequence's parameters and, for its penalties, the tokens that it has so far."""
         sampling = new.sampling
-        # What float32 has no number for is greedy, as it should be.
+        # A temperature that is too small for float32 becomes 0, which is greedy, as it should be.
         self._temperature[index] = sampling.temperature
         self._top_k[index] = min(sampling.top_k, self._vocab_size) or self._vocab_size
         self._top_p[index] = sampling.top_p
@@ -108,7 +110,7 @@ class Sampler:
             some.pop(index, None)
 
     def sample(self, logits: Tensor, index: IntArray, lengths: IntArray) -> Sampled:
-        """The next token of each row, which counts from now on for the row's penalties.
+        """Choose the next token of each row; it counts for the row's penalties from now on.
 
         Args:
             logits: [S, vocab_size] float32, contiguous; bias and penalties are applied in place.
@@ -169,7 +171,8 @@ class Sampler:
         count = self._to_device(count_of)
         repetition, frequency, presence = self._to_device(self._penalties[index[row_of]]).unbind(1)
         scores = logits.view(-1)[flat]
-        # CTRL, arXiv 1909.05858, section 4.1, made to push down whatever the logit's sign.
+        # The repetition penalty is that of CTRL (arXiv 1909.05858, section 4.1), made to push down
+        # whatever the logit's sign is.
         scores = torch.where(scores < 0, scores * repetition, scores / repetition)
         scores -= frequency * count + presence * (count > 0)
         logits.view(-1)[flat] = scores
@@ -185,7 +188,7 @@ class Sampler:
             for token in suppressed
         ]
         if flat:
-            # Added, not stored, for a NaN must stay one.
+            # -inf is added, not stored, because a NaN must stay one.
             logits.view(-1)[torch.tensor(flat, device=self._device)] += float("-inf")
 
     def _to_device(self, array: npt.NDArray[np.generic]) -> Tensor:
@@ -193,7 +196,7 @@ class Sampler:
 
 
 def _of_rows(some: dict[int, _T], rows: list[int]) -> _OfRows[_T]:
-    """What some indices have, for the rows that are theirs."""
+    """(row, what its batch index has), for the rows whose batch index has something."""
     return [(row, some[at]) for row, at in enumerate(rows) if at in some] if some else []
 
 
@@ -201,8 +204,8 @@ def uniforms(seeds: npt.NDArray[np.uint64], positions: IntArray) -> npt.NDArray[
     """Numbers in [0, 1), one for each seed and output position.
 
     Position p of seed s has the upper 53 bits of output p + 1 of a SplitMix64 generator (Steele,
-    Lea and Flood, OOPSLA'14) whose state starts at the first output for s. Started at s itself,
-    seeds that lie an increment apart would share one stream, shifted.
+    Lea and Flood, OOPSLA'14) whose state starts at the first output for s. If it started at s
+    itself, seeds that lie an increment apart would share one stream, shifted.
     """
     golden = np.uint64(0x9E3779B97F4A7C15)
     start = _mix(seeds + golden)

@@ -1,7 +1,8 @@
-"""Sizes: whether those that a configuration states can be those of the weights beside it.
+"""Sizes: checks whether a configuration's sizes can be those of the weights beside it.
 
-They are checked before anything is built from them: on the meta device a matrix of any size costs
-nothing, but a layer takes a millisecond and 50 kB, so that a wrong number of them never ends.
+They are checked before anything is built from them. On the meta device a matrix of any size costs
+nothing, but each layer takes a millisecond and 50 kB, so that building a model of far too many
+layers would never end.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 from engine.api.errors import ModelError
 from engine.model.checkpoint import Checkpoint
 
-# Of the default configurations of transformers 5.23's language models, the deepest (hrm_text) has
-# 128 layers, that of the most experts (doge, whose experts are rows of a table) 16,384, that of the
-# longest context (deepseek_v4) 2^20 positions, and the widest inner layer (iquestcoder) 27,648.
+# Among the default configurations of transformers 5.23's language models, hrm_text has the most
+# layers (128), doge the most experts (16,384, which are rows of a table), deepseek_v4 the longest
+# context (2^20 positions), and iquestcoder the widest inner layer (27,648).
 _MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 14
 _MOST_POSITIONS = 1 << 27
-# A layer may lack what this sizes: a mixture states the size of dense layers that it does not have.
+# No weight needs to have this size: a mixture of experts may state the size of dense layers that it
+# does not have.
 _MOST_INNER = 1 << 24
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)")
@@ -32,7 +34,7 @@ class _Weights:
     """What the headers of the weights tell about sizes.
 
     Attributes:
-        layers: different first numbers in the tensors' names.
+        layers: how many different numbers come first in the tensors' names.
         side: longest side of a tensor that holds anything.
     """
 
@@ -42,11 +44,13 @@ class _Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What values of some keys, as transformers' configurations name them, are allowed.
+    """Which values of some keys are allowed.
 
     Attributes:
-        most: the largest.
-        why: where that comes from, as a clause.
+        keys: as transformers' configurations name them.
+        least: the smallest value.
+        most: the largest value, by the weights.
+        why: a clause that says where the largest value comes from.
     """
 
     keys: tuple[str, ...]
@@ -95,14 +99,14 @@ _RULE_OF = {key: rule for rule in _RULES for key in rule.keys}
 
 
 def check_sizes(stated: dict[str, Any], checkpoint: Checkpoint, path: Path) -> None:
-    """Check the sizes of a configuration, and of those inside it, against the weights.
+    """Check the sizes of a configuration, and of configurations inside it, against the weights.
 
     Args:
         stated: the configuration as it stands in the file.
-        path: of the file, for the message.
+        path: path of the file, for the message.
 
     Raises:
-        ModelError: one is no whole number, or outside what is allowed.
+        ModelError: a size is no whole number, or outside what is allowed.
     """
     weights = _Weights(_num_layers(checkpoint), _longest_side(checkpoint))
     for name, key, value in _sizes(stated):
@@ -118,15 +122,15 @@ def check_sizes(stated: dict[str, Any], checkpoint: Checkpoint, path: Path) -> N
 def check_elements(num_elements: int, checkpoint: Checkpoint, path: Path) -> None:
     """Check that a configuration describes no model much larger than the weights.
 
-    What is left of the weights' own faults is found as they are read, by name; transformers fills
-    what is missing with random numbers first, which is memory that nobody planned.
+    Weights that are missing are found by name as the others are read. But before that transformers
+    fills them with random numbers, which takes memory that nobody planned.
 
     Args:
-        num_elements: of the parameters and buffers of the model that it describes.
-        path: of the configuration, for the message.
+        num_elements: numbers in the parameters and buffers of the model that it describes.
+        path: path of the configuration, for the message.
 
     Raises:
-        ModelError: it has more than twice as many as are stored, and 16 M more.
+        ModelError: there are more than twice as many as are stored, plus 16 M.
     """
     stored = checkpoint.num_elements
     if num_elements > 2 * stored + (1 << 24):

@@ -1,4 +1,4 @@
-"""Traces what a model hands to attention, without weights: its shape, measured and not guessed."""
+"""Traces what a model hands to attention, without weights: its shape is measured, not guessed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TracedModel:
 
     Attributes:
         layer_width: most numbers that one token has between two operators of a layer.
-        num_elements: of all parameters and buffers.
+        num_elements: numbers in all parameters and buffers.
     """
 
     shape: ModelShape
@@ -71,10 +71,10 @@ def trace(
 ) -> TracedModel:
     """Run a model's forward pass on the meta device and record what reaches attention.
 
-    Takes 0.15 s for a model of 8 billion parameters.
+    This takes 0.15 s for a model of 8 billion parameters.
 
     Args:
-        dtype: that weights and cache will have.
+        dtype: the type that weights and cache will have.
 
     Raises:
         ModelError: a layer does not go through our attention, drops the step's context, or differs
@@ -204,7 +204,7 @@ def _layer_width(model: PreTrainedModel) -> int:
 
 
 def _experts(config: Any) -> tuple[int, int]:
-    """How many experts a token goes to, of how many; 1 of 1 where there are none."""
+    """How many experts a token goes to, and how many there are; 1 and 1 if there are none."""
     chosen = getattr(config, "num_experts_per_tok", None)
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         number = getattr(config, name, None)

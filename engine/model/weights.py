@@ -48,8 +48,8 @@ def load_weights(
     end at the checkpoint's size.
 
     Raises:
-        ModelError: the checkpoint lacks weights, or has others than the model; or they cannot be
-            read.
+        ModelError: the checkpoint lacks weights, or has some in another shape than the model's; or
+            they cannot be read.
     """
     meter = Meter("loading weights", checkpoint.num_bytes, progress)
     tensors = {tensor.name: _LazyTensor(tensor, meter) for tensor in checkpoint.tensors}
@@ -61,7 +61,7 @@ def load_weights(
             dtype=dtype,
             device_map={"": device},
             attn_implementation=ATTENTION_NAME,
-            # Reported below, by name; transformers would only print them.
+            # Mismatches are reported below, by name; transformers would only print them.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
@@ -82,7 +82,7 @@ def load_weights(
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(f"{checkpoint.folder} lacks the weights {missing[0]}{more}")
-    meter.finish()  # it has no place for some, such as the stored copy of a tied weight
+    meter.finish()  # The model has no place for some, such as the stored copy of a tied weight.
     loaded: PreTrainedModel = model
     return loaded
 
@@ -90,8 +90,8 @@ def load_weights(
 class _LazyTensor:
     """A stored tensor that is read when it is indexed, as transformers expects of a slice.
 
-    Read into memory of its own rather than mapped: a mapped weight would be read at its first use,
-    long after progress said so, and a file that changes later would change it.
+    It is read into memory of its own, not mapped. A mapped weight would be read at its first use,
+    long after progress has counted it, and a file that changes later would change it.
     """
 
     def __init__(self, stored: StoredTensor, meter: Meter) -> None:

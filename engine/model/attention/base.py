@@ -1,4 +1,4 @@
-"""What attention needs to know of a step, and what a backend of it must do."""
+"""What attention needs to know of a step, and what an attention backend must do."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """One step's rows, packed: built once, read by every layer.
+    """The packed rows of one step. It is built once and read by every layer.
 
     Row r holds the `counts[r]` tokens at positions [starts[r], starts[r] + counts[r]) of one
     sequence. The packed step is the rows' tokens one after another, T in all. Rows of one token
-    come first, by length, so that rows of similar length are neighbours.
+    come first, sorted by length, so that rows of similar length are neighbours.
 
     Attributes:
         slots: [T] int64 on the device, where each token's key and value go.
@@ -45,7 +45,7 @@ class AttentionBackend(Protocol):
 
     @property
     def name(self) -> str:
-        """The backend, as shown beside the model."""
+        """Name of the backend, as it is shown beside the model."""
         ...
 
     def storage(self, shape: CacheShape) -> KVStorage:

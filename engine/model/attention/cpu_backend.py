@@ -16,7 +16,11 @@ from engine.native import kernels
 
 
 class CpuAttention:
-    """The kernels of engine/native, for models whose forward pass cannot be captured."""
+    """Attention by the kernels of engine/native.
+
+    It attends between the modules of a model whose forward pass cannot be read as a program. A
+    program runs the same kernels by itself; it takes only storage and name from here.
+    """
 
     @staticmethod
     def why_not(shape: CacheShape) -> str:
@@ -34,7 +38,7 @@ class CpuAttention:
 
     @staticmethod
     def step_bytes(shape: ModelShape, largest: LargestStep) -> int:
-        """Bytes that the attention of a step takes at most: it gathers nothing."""
+        """Most bytes that the attention of a step takes; it gathers no keys or values."""
         native = kernels()
         assert native is not None
         size: int = native.most_plan_bytes(
@@ -49,7 +53,7 @@ class CpuAttention:
 
     @property
     def name(self) -> str:
-        """See `AttentionBackend.name`; with the level of instructions."""
+        """See `AttentionBackend.name`. The level of instructions is part of it."""
         native = kernels()
         assert native is not None
         return f"cpu ({native.level()})"

@@ -14,7 +14,7 @@ from engine.model.attention.params import AttentionParams
 
 ATTENTION_NAME = "batchdeck"
 
-# They change the scores in ways that no backend here knows.
+# Arguments that change the scores in ways that no backend here knows.
 _UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
 
 
@@ -34,23 +34,24 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """Store one layer's keys and values, then attend through the block tables.
 
-    Called by the model's attention modules. The keyword `step_context` of the model's forward
-    reaches it through the keyword arguments that the models hand down.
+    The model's attention modules call it. The keyword `step_context` of the model's forward reaches
+    it through the keyword arguments that the models hand down.
 
     Args:
-        module: its `layer_idx` names the layer.
+        module: the attention module; its `layer_idx` is the layer.
         query: [1, H, T, head_dim], rotated already.
         key: [1, num_kv_heads, T, head_dim], rotated already.
         value: [1, num_kv_heads, T, value_dim].
-        attention_mask: None, for no mask function is registered under our name.
-        sliding_window: the only place the window is taken from; configurations name windows that
-            single layers do not use.
+        attention_mask: None, because no mask function is registered under our name.
+        sliding_window: window of this layer, in tokens. It is taken from nowhere else, because
+            configurations name windows that single layers do not use.
 
     Returns:
         [1, T, H, value_dim], and no attention weights.
 
     Raises:
-        ModelError: the model drops the context, or asks for what the backends do not do.
+        ModelError: the model does not hand down the context, or asks for something that the
+            backends do not do.
     """
     if step_context is None:
         raise ModelError(f"{type(module).__name__} does not hand the step's context to attention")
@@ -93,5 +94,5 @@ def _check_supported(
             raise ModelError(f"{type(module).__name__} asks for attention with {name}")
 
 
-# No mask function goes with it, so that transformers builds no mask.
+# No mask function is registered with it, so that transformers builds no mask.
 AttentionInterface.register(ATTENTION_NAME, paged_attention)

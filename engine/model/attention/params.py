@@ -12,8 +12,8 @@ class AttentionParams:
     """How a layer's scores become weights.
 
     Attributes:
-        scaling: factor of the scores.
-        window: each token sees this many positions, itself included (Mistral 7B, arXiv 2310.06825,
+        scaling: the factor of the scores.
+        window: how many positions each token sees, itself included (Mistral 7B, arXiv 2310.06825,
             section 2); None is all.
         softcap: scores become softcap * tanh(score / softcap) (Gemma 2, arXiv 2408.00118, section
             2); None leaves them as they are.
