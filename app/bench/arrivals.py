@@ -12,12 +12,12 @@ def arrivals(rate: float, burstiness: float, rng: np.random.Generator) -> Iterat
     """Moments of arrival in seconds, without end.
 
     Gaps are gamma-distributed with mean `1 / rate` and shape `burstiness`, as `vllm bench serve`
-    defines it; unlike there, the sum of the gaps is left as it was drawn.
+    defines it. Unlike there, the sum of the gaps is left as it was drawn.
 
     Args:
-        rate: requests a second; infinite is all at once.
-        burstiness: 1 is a Poisson process, below comes in bursts, above is more even; infinite is
-            one request every `1 / rate` seconds.
+        rate: requests a second; if infinite, all come at once.
+        burstiness: 1 is a Poisson process. Below 1 requests come in bursts, above 1 they come more
+            evenly; if infinite, one comes every `1 / rate` seconds.
     """
     now = 0.0
     while True:

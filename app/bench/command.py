@@ -40,7 +40,7 @@ def run(settings: Settings, options: BenchOptions) -> int:
     """
     records: list[StepRecord] = []
     with progress_bar() as progress:
-        # What can be wrong without a model is told before one is loaded.
+        # Errors that show without a model are told before one is loaded.
         compared = _compared(options)
         workload = synthetic(options) if options.dataset_path is None else None
         targets = parse_targets(options)
@@ -72,7 +72,8 @@ def run(settings: Settings, options: BenchOptions) -> int:
 
 @contextmanager
 def _testbed(settings: Settings, options: BenchOptions, progress: Progress) -> Iterator[Testbed]:
-    """What `--simulate` names, or the model of the settings, loaded for the context."""
+    """The testbed for what `--simulate` names, or for the model of the settings, which stays loaded
+    until the end of the context."""
     if options.simulate is not None:
         try:
             testbed = simulated(options.simulate, settings, charge_padding=options.charge_padding)
@@ -126,7 +127,7 @@ def _with_knobs(
 
 
 def _wrong_knob(error: InvalidConfigError, options: BenchOptions) -> SettingsError:
-    """The error, with the flag that the knob was stated by."""
+    """The error as a sentence that begins with the flag by which the knob was stated."""
     stated = [
         part.partition("=")[0].strip() for text in options.compare for part in text.split(",")
     ]
@@ -137,7 +138,8 @@ def _wrong_knob(error: InvalidConfigError, options: BenchOptions) -> SettingsErr
 
 
 def _check_lengths(plan: Plan, testbed: Testbed) -> None:
-    """Refuse a made-up workload that does not fit. Of a dataset, what does not counts as failed."""
+    """Refuse a made-up workload that does not fit. Requests of a dataset that do not fit run, and
+    count as failed."""
     limit = min(testbed.config.max_model_len, testbed.config.num_slots)
     if isinstance(plan.workload, Synthetic) and plan.workload.most_tokens > limit:
         raise SettingsError(
@@ -153,7 +155,8 @@ def _measure(
     progress: Progress,
     on_record: Callable[[StepRecord], None] | None,
 ) -> tuple[list[Run], str]:
-    """The runs, and why they ended early if requests would have waited for ever."""
+    """The runs, and a sentence that says why they ended early; it is empty if they did not. They
+    end early where requests would wait for ever."""
     bar = progress.add_task("", total=plan.num_requests)
     runs: list[Run] = []
     try:
@@ -173,7 +176,7 @@ def _measure(
 
 
 def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions) -> None:
-    """Tables and charts to standard output, and the files that were asked for."""
+    """Write tables and charts to standard output, and the files that were asked for."""
     grouped = results.by_setting(plan, runs)
     show(
         to_text(
@@ -194,7 +197,7 @@ def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions
 
 
 def _about(plan: Plan, testbed: Testbed, options: BenchOptions) -> str:
-    """Model, device and workload, a line each."""
+    """What was measured, in two lines: the model and its device, and the workload."""
     workload = plan.workload
     if isinstance(workload, Synthetic):
         what = f"{workload.input_len} tokens in, {workload.output_len} out"
@@ -212,7 +215,7 @@ def _about(plan: Plan, testbed: Testbed, options: BenchOptions) -> str:
 
 
 def _remarks(plan: Plan, testbed: Testbed, runs: list[Run]) -> Iterator[str]:
-    """What one must know to read the table."""
+    """Lines with what a reader of the table has to know."""
     if plan.rounds > 1:
         yield f"Medians of {plan.rounds} rounds, interleaved."
     if testbed.virtual:

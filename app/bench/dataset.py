@@ -26,11 +26,12 @@ class Ask:
     """One request of a dataset.
 
     Attributes:
-        arrival: seconds after the first one's.
-        prompt_tokens, output_tokens: how long prompt and output are.
-        max_tokens: what the request announces, at least `output_tokens`.
-        prompt: the prompt itself where the file has it; else one of that length is made up.
-        user: whom it is from, for fair share.
+        arrival: seconds after the arrival of the first request.
+        prompt_tokens, output_tokens: the lengths of prompt and output.
+        max_tokens: the output length that the request announces, at least `output_tokens`.
+        prompt: token ids of the prompt where the file has its text. If empty, a prompt of
+            `prompt_tokens` is made up.
+        user: who sends the request, for fair share.
     """
 
     arrival: float
@@ -43,7 +44,7 @@ class Ask:
 
 
 class _Line(BaseModel):
-    """A line of our own form."""
+    """A line of a dataset in our own form, JSON lines."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,7 +84,7 @@ class _AzureRow(BaseModel):
     @field_validator("TIMESTAMP", mode="before")
     @classmethod
     def _to_microseconds(cls, value: Any) -> Any:
-        """The traces have seven decimals, one more than a datetime."""
+        """Cut the seconds to six decimals: the traces have seven, one more than a datetime."""
         whole, point, decimals = str(value).partition(".")
         head = len(decimals) - len(decimals.lstrip("0123456789"))
         return whole + point + decimals[:6] + decimals[head:]
@@ -102,29 +103,29 @@ class _Message(BaseModel):
 
 
 class _Conversation(BaseModel):
-    """An entry of ShareGPT. As the field's benchmarks do, its first exchange is the request."""
+    """An entry of ShareGPT. Its first exchange is the request, as in other benchmarks."""
 
     conversations: list[_Message]
 
 
 def read_dataset(path: Path, encode: Encode | None = None) -> list[Ask]:
-    """The requests of a file, by arrival, the first at 0.
+    """The requests of a file in order of arrival; the first arrives at 0.
 
-    Three forms are known by how the file begins:
+    The beginning of the file says which of three forms it has:
     - `{`: JSON lines with `prompt_tokens` and `output_tokens`, and, if wanted, `arrival` (seconds),
-      `max_tokens`, `user` and `priority`;
-    - `[`: ShareGPT's JSON. The first message of each conversation is the prompt and the second
-      gives the length of the output; all arrive at once; those without a second, or with a
-      blank one, are left out;
-    - else CSV with the columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens` of the Azure LLM
-      inference traces.
+      `max_tokens`, `user` and `priority`.
+    - `[`: ShareGPT's JSON. The first message of each conversation is the prompt, and the second
+      gives the length of the output. All arrive at once. Conversations with fewer than two
+      messages, or in which one of these two is blank, are left out.
+    - Anything else: CSV with the columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens` of the
+      Azure LLM inference traces.
 
     Args:
-        encode: token ids of a message as a prompt, which may refuse a blank one; ShareGPT's has
-            no other lengths.
+        encode: gives the token ids of a prompt that holds one message, and may refuse a message.
+            ShareGPT needs it, for that form states no lengths.
 
     Raises:
-        DatasetError: unreadable, or wrong in some line.
+        DatasetError: the file cannot be read, or a line of it is wrong.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -191,7 +192,7 @@ def _read_sharegpt(path: Path, text: str, encode: Encode | None) -> Iterator[Ask
         asked, answer = messages[0].value, messages[1].value
         try:
             prompt = tuple(encode(asked))
-            # What a chat template puts around a message is in both, and so counts for nothing.
+            # Both counts hold what the chat template puts around a message, so it drops out.
             count = max(len(encode(asked + answer)) - len(prompt), 1)
         except InvalidRequestError as error:
             raise DatasetError(f"{path}, conversation {number}: {error.message}") from None
@@ -199,7 +200,7 @@ def _read_sharegpt(path: Path, text: str, encode: Encode | None) -> Iterator[Ask
 
 
 def _wrong(place: str, error: ValueError) -> DatasetError:
-    """The first thing that is wrong, as a sentence."""
+    """An error that says in one sentence what is wrong first."""
     if not isinstance(error, ValidationError):
         return DatasetError(f"{place}: {error}")
     detail = error.errors()[0]

@@ -1,4 +1,4 @@
-"""EndingRunner: ends each sequence at its true length, whatever the model would say."""
+"""EndingRunner: ends each sequence at the length that the workload wants."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from engine.batch.plan import Runner, StepPlan, StepResult
 
 @dataclass(frozen=True, slots=True)
 class _Handle:
-    """A step of the inner runner, and for each row that samples whether its token is the last."""
+    """A step of the inner runner. `last` says for each row that samples whether its token is the
+    last one of its sequence."""
 
     inner: object
     last: tuple[bool, ...]
 
 
 class EndingRunner:
-    """A `Runner` (`engine.batch.plan`) over another: as soon as `min_tokens` of a sequence are
-    reached, its next token is `eos`. So outputs have the lengths of the workload and cost what the
-    model costs.
+    """A `Runner` (`engine.batch.plan`) over another one. It ends each sequence when `min_tokens`
+    are reached, by giving `eos` as its last token. So outputs have the lengths of the workload, and
+    their steps cost what the model costs.
 
-    One runner serves core after core: with the first step of a new one (steps count from 1), it
-    lets go of what the one before left behind.
+    One runner serves several cores, one after the other. With the first step of a new core (steps
+    count from 1) it lets go of the sequences that the core before left behind.
 
     Args:
-        eos: what the core is told ends a sequence.
+        inner: the runner that computes the steps.
+        eos: the token id that the core takes for the end of a sequence.
     """
 
     def __init__(self, inner: Runner, eos: int) -> None:
         self._inner = inner
         self._eos = eos
-        # For each sequence the computed length from which its next token may be its last.
+        # For each sequence: its computed length from which on its next token is its last.
         self._lengths: dict[int, int] = {}
 
     @property

@@ -11,9 +11,9 @@ _PER_LOG = 1 / math.log(WIDTH)
 class Histogram:
     """Counts of positive samples in buckets that are each 0.1 % wider than the one before.
 
-    A quantile is that of the samples within 0.05 %, for each is taken to lie in the (geometric)
-    middle of its bucket; the mean is exact. From a microsecond to a day that is 25,000 buckets at
-    most, however many samples there are.
+    Each sample is taken to lie in the geometric middle of its bucket, so quantiles are within
+    0.05 % of those of the samples. The mean is exact. Samples from a microsecond to a day take at
+    most 25,200 buckets, however many they are.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Histogram:
         self._buckets: dict[int, int] = {}
 
     def add(self, sample: float, times: int = 1) -> None:
-        """Add one sample, or `times` equal ones; what is not above 0 counts as 0."""
+        """Add one sample, or `times` equal ones. A sample that is not above 0 counts as 0."""
         self.count += times
         if sample <= 0:
             self._zeros += times
@@ -34,7 +34,7 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """NaN without samples."""
+        """The mean of all samples; NaN without samples."""
         return self._sum / self.count if self.count else math.nan
 
     def percentile(self, q: float) -> float:
@@ -47,7 +47,7 @@ class Histogram:
         return below + (above - below) * (position - low)
 
     def _sample(self, rank: int) -> float:
-        """The sample that `rank` others come before."""
+        """The sample that has `rank` others before it in rising order."""
         seen = self._zeros
         if rank < seen:
             return 0.0

@@ -12,7 +12,7 @@ FORMS = "N, uniform:LOW:HIGH or exponential:MEAN:CAP"
 
 
 class LengthError(ValueError):
-    """A length is not stated as it has to be; the sentence says how."""
+    """A length is not stated as it has to be; the message says how."""
 
 
 class Lengths(Protocol):
@@ -20,7 +20,7 @@ class Lengths(Protocol):
 
     @property
     def most(self) -> int:
-        """The largest count that may be drawn: what a request announces."""
+        """The largest count that may be drawn. Requests announce it."""
         ...
 
     def draw(self, rng: np.random.Generator) -> int: ...
@@ -63,10 +63,10 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Exponential with mean `mean` before rounding up, cut at `cap`.
+    """Exponentially distributed counts with the mean `mean`, rounded up and cut at `cap`.
 
-    What is above the cap counts as the cap, as a server cuts an output at `max_tokens`; the mean
-    that results is `mean * (1 - exp(-cap / mean))`, up to rounding.
+    A count above the cap becomes the cap, as a server cuts an output at `max_tokens`. The mean that
+    results is `mean * (1 - exp(-cap / mean))`, up to rounding.
     """
 
     mean: float
@@ -87,7 +87,7 @@ def parse_lengths(text: str) -> Lengths:
     """Lengths from `N`, `uniform:LOW:HIGH` or `exponential:MEAN:CAP`.
 
     Raises:
-        LengthError: another form, or a count below 1.
+        LengthError: the text has another form, or a count is below 1.
     """
     kind, *parts = text.split(":")
     try:

@@ -1,4 +1,4 @@
-"""Measurement: what one run of a workload gave, gathered while it runs, in bounded memory."""
+"""Measurement: the times and token counts of one run of a workload, gathered while it runs."""
 
 from __future__ import annotations
 
@@ -22,28 +22,33 @@ TARGETS = ("ttft", "tpot", "e2el")
 
 
 class Measurement:
-    """A `Watcher` (`engine.driving.traffic`). Its memory grows with requests (49 bytes each), not
-    with tokens.
+    """A `Watcher` (`engine.driving.traffic`) of one run. Its memory grows with the number of
+    requests (49 bytes each), not with the number of tokens.
 
     Attributes:
-        offered: arrivals of all requests that ended, failed ones too, in seconds after the start.
-        arrived, finished, ttft, e2el: of requests that succeeded, seconds; the first two after the
+        offered: when each request that ended had arrived, failed ones too, in seconds after the
             start.
-        tpot: of those with more than one output token.
-        itl: all gaps between tokens of one request, pooled.
-        met: of each of `offered`, whether it succeeded and met every target; one without a TPOT is
-            judged by the others.
-        good: how many of them did.
-        output: tokens over time; `peak_output` is the most in one second, of
-            those that `int` of the time tells apart, as vLLM counts it.
-        errors: how often which.
+        arrived, finished: when each request that succeeded arrived and ended, in seconds after the
+            start.
+        ttft, e2el: latencies of the requests that succeeded, in seconds.
+        tpot: the same, of those with more than one output token, in seconds.
+        itl: the gaps between two tokens of a request, in seconds, those of all requests together.
+        failed: how many requests failed.
+        input_tokens, output_tokens: tokens of the requests that succeeded.
+        met: for each request of `offered`, whether it succeeded and met every target. A request
+            without a TPOT is judged by its other latencies.
+        output: output tokens over time, in seconds after the start.
+        peak_output: most output tokens in one whole second after the start, as vLLM counts them.
+        errors: for each error message, how many requests failed with it; `MOST_ERRORS` messages at
+            most.
+        steps: sums over the steps of the run.
 
     Args:
-        core: read for its step records, until `close`.
-        start: of the run, on the core's clock.
-        targets: milliseconds by name, of `TARGETS`.
-        on_record: given every step record.
-        on_ended: called after every request.
+        core: the core that runs; its step records are read until `close`.
+        start: when the run began, by the core's clock.
+        targets: the most milliseconds that a request may take, for some of `TARGETS`.
+        on_record: is given every step record.
+        on_ended: is called after every request.
     """
 
     def __init__(
@@ -74,8 +79,8 @@ class Measurement:
         self._gap, self._gaps = math.nan, 0
 
     def emitted(self, now: float, gap: float | None) -> None:
-        # Tokens of one step come together and mostly with the same gap: they are counted, and
-        # added when that changes.
+        # The tokens of a step come at the same time and mostly after the same gap. So they are
+        # counted here, and booked when the time or the gap changes.
         if now != self._now:
             self._end_step()
             self._now = now
@@ -101,11 +106,11 @@ class Measurement:
             self._on_ended()
 
     def close(self) -> None:
-        """Take in what the last steps left; nothing may follow."""
+        """Book what the last steps left. The measurement takes nothing after this."""
         self._end_step()
         self._end_gaps()
         self._read_records()
-        # Of several runs each would keep 16,384 records, up to 0.2 GB.
+        # Otherwise the measurement of each run would keep 16,384 records alive, up to 0.2 GB.
         del self._records
 
     @property
@@ -114,12 +119,13 @@ class Measurement:
 
     @property
     def good(self) -> int:
+        """How many requests succeeded and met every target."""
         return sum(self.met)
 
     @property
     def peak_concurrency(self) -> int:
-        """Most requests at once, of those that succeeded; one that ends makes way for one that
-        arrives at that moment."""
+        """The most requests that were there at once, counting those that succeeded. A request that
+        ends at the moment when another arrives is not counted beside it."""
         changes = sorted([(t, 1) for t in self.arrived] + [(t, -1) for t in self.finished])
         now = peak = 0
         for _, change in changes:

@@ -24,7 +24,7 @@ Svg = Annotated[Path | None, Option(metavar="FOLDER", help="Write charts there."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The settings that a benchmark takes of how a model is loaded; None is not stated."""
+    """The settings for loading a model that a benchmark takes. None means not stated."""
 
     dtype: Annotated[str | None, Option(metavar="TYPE", help="As `tui` has it.")] = None
     num_blocks: Annotated[
@@ -39,10 +39,11 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """The command line of `tui bench`; None and empty are not stated.
+    """The command line of `tui bench`. None and empty mean not stated.
 
     Attributes:
-        more_targets: of `goodput`, which takes several, as vllm has it.
+        more_targets: further targets of `--goodput`, which takes several, as that of `vllm bench
+            serve` does.
     """
 
     more_targets: Annotated[list[str], Argument(metavar="NAME:MS", hidden=True)] = field(
@@ -105,7 +106,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """The command line of `tui simulate`; None is not stated. Targets are milliseconds."""
+    """The command line of `tui simulate`. None means not stated. Targets are in milliseconds."""
 
     device: Annotated[
         str | None, Option(metavar="NAME", help="h100 (the default), h200, l4, ...")

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 # plotext and matplotlib are imported when something is drawn: matplotlib takes 0.3 s.
 
-# The colours of Okabe and Ito (2008) but black, which every kind of colour vision tells apart;
-# without colour, marks and dashes do.
+# The colours of Okabe and Ito (2008) without black: every kind of colour vision tells them apart.
+# Marks and dashes tell the lines apart without colour.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
 _MARKS = ("•", "x", "+", "o", "*", "#", "%", "@")
 _SVG_MARKS = ("o", "x", "+", "s", "*", "D", "^", "v")
 _DASHES = ("-", "--", "-.", ":")
-# Where a text may stand beside its point: which side, and how many times 8 points up.
+# Places for a text beside its point, the best first: how far to the right and how far up, both in
+# units of 8 typographic points.
 _OFFSETS = tuple(
     (across, up) for up in (1, -1, 2.5, -2.5, 4, -4, 5.5, -5.5) for across in (1, -1, 0)
 )
@@ -39,7 +40,8 @@ class Line:
     """One series of a chart.
 
     Attributes:
-        marked: points to be marked, such as the knee of a curve, as (x, y, text).
+        label: the line's name in the legend.
+        marked: points that get a text, such as the knee of a curve: (x, y, text).
     """
 
     label: str
@@ -53,9 +55,10 @@ class Chart:
     """Lines over common axes. On a logarithmic axis, points not above 0 are left out.
 
     Attributes:
-        points: whether the lines' own points are shown; else the lines only.
+        log_x, log_y: whether the axis is logarithmic.
+        points: whether the SVG marks each point of a line.
         steps: whether a line keeps its height until its next point, as an empirical distribution
-            does; else points are joined straight.
+            does; otherwise straight lines join the points.
     """
 
     title: str
@@ -69,10 +72,10 @@ class Chart:
 
 
 def cumulative(samples: Sequence[float], most: int = 500) -> tuple[list[float], list[float]]:
-    """The empirical distribution: values, and the share of samples that are not above them.
+    """The empirical distribution: values, and for each the share of samples that are not above it.
 
     Args:
-        most: points to thin it out to.
+        most: the most points that it is thinned out to.
     """
     ordered, count = sorted(samples), len(samples)
     ranks = sorted({round(i * (count - 1) / (most - 1)) for i in range(most)}) if count else []
@@ -80,12 +83,19 @@ def cumulative(samples: Sequence[float], most: int = 500) -> tuple[list[float], 
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether what is written there may have colours: a terminal, and no `NO_COLOR`."""
+    """Whether what is written to the stream may have colours: it is a terminal, and `NO_COLOR` is
+    not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def to_terminal(chart: Chart, *, width: int = 80, height: int = 20, colour: bool) -> str:
-    """The chart as text, `height` lines and, for several lines, one more to tell them apart."""
+    """The chart as text of `height` rows; a chart of several lines has a legend as one row more.
+
+    Args:
+        width: in characters.
+        height: in rows.
+        colour: whether the text has colours.
+    """
     import plotext
 
     plotext.clear_figure()
@@ -134,10 +144,10 @@ def to_terminal(chart: Chart, *, width: int = 80, height: int = 20, colour: bool
 
 
 def to_svg(chart: Chart, path: Path) -> None:
-    """Write the chart as SVG, the same bytes for the same chart.
+    """Write the chart as SVG. The same chart gives the same bytes.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -182,7 +192,7 @@ def to_svg(chart: Chart, path: Path) -> None:
 
 
 def show_charts(charts: Iterable[Chart]) -> None:
-    """Draw them on standard output, as wide as the terminal."""
+    """Draw the charts on standard output, as wide as the terminal, but at most 120 characters."""
     colour = wants_colour(sys.stdout)
     width = min(shutil.get_terminal_size().columns, 120)
     for chart in charts:
@@ -193,7 +203,7 @@ def check_charts(flag: str, folder: Path) -> None:
     """Check, before anything is measured, that charts can be written.
 
     Raises:
-        SettingsError: charts could not be written to the folder, nor could it be made.
+        SettingsError: the folder can neither be written to nor be made.
     """
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
@@ -203,10 +213,10 @@ def check_charts(flag: str, folder: Path) -> None:
 
 
 def write_charts(charts: Mapping[str, Chart], folder: Path) -> None:
-    """An SVG file for each, by its name.
+    """Write each chart to an SVG file of its name.
 
     Raises:
-        StreamError: it cannot be written.
+        StreamError: a file cannot be written.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +237,8 @@ def _drawable(chart: Chart, line: Line) -> Line:
 
 
 def _annotate(figure: Figure, axes: Axes, labels: Sequence[tuple[float, float, str]]) -> None:
-    """Write texts beside their points, inside of the axes and none over another."""
+    """Write texts beside their points, inside the axes and not over one another. A text for which
+    no such place is found gets the last one tried."""
     figure.draw_without_rendering()  # the layout is known from then on
     frame = axes.get_window_extent()
     taken: list[Bbox] = []
@@ -253,7 +264,7 @@ def _stairs(line: Line) -> tuple[list[float], list[float]]:
 
 
 def _linear_ticks(low: float, high: float) -> list[float]:
-    """Up to six multiples of 1, 2 or 5 times a power of ten."""
+    """Ticks for a linear axis: up to six multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / 5))
@@ -263,7 +274,8 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each power of ten, or only the powers where those would be many."""
+    """Ticks for a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers where
+    there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     heads = (1, 2, 5) if len(powers) <= 4 else (1,)
     ticks = [head * 10.0**power for power in powers for head in heads]

@@ -1,4 +1,4 @@
-"""PromptMaker: random token ids of a wanted length that share no prefix unless told to."""
+"""PromptMaker: prompts of random token ids that share no prefix."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ _MARKED = 4
 class PromptMaker:
     """Makes prompts for a benchmark.
 
-    A prompt is a mark, its number in the base of the vocabulary, and then a slice of one pool of
-    random ids, at a random place. The mark keeps two prompts from being the same, so that the
-    prefix cache finds nothing by chance; the slice costs 8 bytes a token, for it holds the pool's
-    own integers, and no time (drawing each id takes 100 times as long).
+    A prompt is a mark, followed by a slice of one pool of random ids from a random place. The mark
+    is the prompt's number, written in the base of the vocabulary's size. It keeps two prompts from
+    being the same, so that the prefix cache finds nothing by chance. The slice costs 8 bytes a
+    token, for it holds the pool's own integers, and hardly any time: drawing each id would take
+    100 times as long.
 
     Args:
-        vocab_size: ids are from 0 to below this.
+        vocab_size: ids are drawn from 0 up to, but not including, this.
+        rng: draws the pool, and the place of each slice.
     """
 
     def __init__(self, vocab_size: int, rng: np.random.Generator) -> None:
@@ -27,7 +29,7 @@ class PromptMaker:
         self._made = 0
 
     def make(self, length: int) -> list[int]:
-        """`length` ids that no other prompt of this maker begins with."""
+        """Make a prompt of `length` ids that no other prompt of this maker begins with."""
         number, self._made = self._made, self._made + 1
         ids = []
         for _ in range(_MARKED):

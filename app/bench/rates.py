@@ -11,11 +11,12 @@ MOST_RATES = 100
 
 
 def parse_rates(text: str) -> list[float]:
-    """Rates of requests a second, rising: `LOW:HIGH:xK` multiplies by K, `LOW:HIGH:+K` adds K,
-    commas separate single ones.
+    """Rising rates, in requests a second. `LOW:HIGH:xK` multiplies by K, `LOW:HIGH:+K` adds K, and
+    commas separate single rates.
 
     Raises:
-        SettingsError: another form, or a rate that is not above 0.
+        SettingsError: the text has another form, a rate is not above 0 or not finite, the rates do
+            not rise, or there are more than `MOST_RATES`.
     """
     allowed = "it must be LOW:HIGH:xK, LOW:HIGH:+K or rates separated by commas, above 0 and rising"
     wrong = SettingsError(f"--rate: it is {text!r}; {allowed}, at most {MOST_RATES} of them")

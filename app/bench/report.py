@@ -15,11 +15,13 @@ _WIDTH = _LABEL + _VALUE
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure's line.
+    """The line of one figure.
 
     Attributes:
-        key: in `Figures`, and in the JSON, where vLLM's result files have the same.
-        decimals: shown; 0 for counts.
+        key: the figure's name in `Figures` and in the JSON; vLLM's result files use the same names
+            for the figures that they have.
+        label: the figure's name in the table, with its unit.
+        decimals: how many decimals are shown; 0 for counts.
     """
 
     key: str
@@ -95,13 +97,17 @@ def figures(
 ) -> dict[str, float]:
     """All figures by key.
 
-    Figures that were not asked for, or have no samples, are left out. Throughputs count
-    requests that succeeded, as vLLM's do. The peak is that of the seconds from the start, as vLLM's
-    is, but never below the mean. ITL percentiles are within 0.05 %, all else is exact.
+    Figures that were not asked for, or that have no samples, are left out. Throughputs count the
+    requests that succeeded, as vLLM's do. The peak throughput is that of the best whole second
+    after the start, as vLLM's is, but never below the mean. ITL percentiles are within 0.05 %; all
+    other figures are exact.
 
     Args:
+        run: what was measured.
         duration: seconds from the start to the end of the last request.
-        goodput: whether there were targets.
+        goodput: whether there were targets, so that goodput is a figure.
+        max_concurrency: most requests under way at once; None without a limit.
+        request_rate: requests a second that were asked for; None if they came as a file says.
     """
     steps = run.steps
     mean_output = _over(run.output_tokens, duration)
@@ -117,7 +123,7 @@ def figures(
         "request_throughput": _over(run.completed, duration),
         "request_goodput": _over(run.good, duration) if goodput else None,
         "output_throughput": mean_output,
-        # The last second is partly filled: a run of 0.5 s would have twice its peak as its mean.
+        # The last second is only partly filled: a run of 0.5 s would have a mean of twice its peak.
         "max_output_tokens_per_s": max(run.peak_output, mean_output),
         "max_concurrent_requests": run.peak_concurrency,
         "total_token_throughput": _over(run.input_tokens + run.output_tokens, duration),
@@ -145,9 +151,9 @@ def to_text(runs: Sequence[tuple[str, Figures]], about: str = "", *, named: bool
     """The report of one run, or of several side by side, each with its ratio to the first.
 
     Args:
-        runs: names and figures, at least one.
-        about: what was measured, in lines below the title.
-        named: whether the name of a single one is shown, too.
+        runs: the name and the figures of each run; at least one run.
+        about: what was measured, as lines that go below the title.
+        named: whether the name is shown even if there is only one run.
     """
     several = len(runs) > 1
     columns = [max(_VALUE, len(name)) for name, _ in runs]

@@ -1,4 +1,4 @@
-"""Results: what was measured, with all that it depends on, as JSON and as charts."""
+"""Results: what was measured, and what it depends on, as JSON and as charts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from app.system.versions import PACKAGES, version
 
 
 def by_setting(plan: Plan, runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """The runs of each setting that has any, with its label, in the order they were stated."""
-    # By identity: to see the noise, a setting may be compared with itself.
+    """The label and the runs of each setting, in the order in which settings were stated. Settings
+    without runs are left out."""
+    # Settings are told apart by identity: one may be compared with itself, to see the noise.
     found = [
         (setting.label, [run for run in runs if run.setting is setting])
         for setting, _ in plan.settings
@@ -26,7 +27,8 @@ def by_setting(plan: Plan, runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 
 
 def to_json(plan: Plan, testbed: Testbed, runs: Sequence[Run]) -> dict[str, object]:
-    """Everything: figures, settings, versions, machine. Figures as in `app.bench.report`."""
+    """All there is to know of the runs: figures, settings, versions and the machine. The figures
+    have the keys of `app.bench.report`."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "partial": any(run.partial for run in runs),
@@ -66,8 +68,8 @@ def to_json(plan: Plan, testbed: Testbed, runs: Sequence[Run]) -> dict[str, obje
 
 
 def charts(plan: Plan, runs: Sequence[Run]) -> dict[str, Chart]:
-    """By name: throughput and batch over time, and the distributions of TTFT and end-to-end
-    latency, with a line for the first run of each setting."""
+    """Charts by name: throughput and batch over time, and the distributions of TTFT and end-to-end
+    latency. Each has a line for the first run of each setting."""
     first = [(label, its[0].measured) for label, its in by_setting(plan, runs)]
     return {
         "throughput": Chart(
@@ -112,7 +114,8 @@ def _workload(plan: Plan) -> dict[str, object]:
 
 
 def plain(value: object) -> object:
-    """JSON has no infinity, and lengths are told as they are stated."""
+    """A value as JSON can hold it. Infinity becomes "inf", for JSON has none, and lengths become
+    the text by which they are stated."""
     if isinstance(value, Mapping):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, float) and value == float("inf"):

@@ -25,11 +25,13 @@ class Plan:
     """What is to be run.
 
     Attributes:
-        concurrency: see `ScriptedTraffic`.
-        targets: see `Measurement`.
-        rounds: of all settings, one after the other (A B A B), each round on its own draw of the
-            workload, the same for all of them.
-        warmups: requests under each setting before the first round that are not measured.
+        settings: each setting, with the knobs that it comes to.
+        concurrency: most scripts under way at once; see `ScriptedTraffic`.
+        targets: the most milliseconds by name; see `Measurement`.
+        seed: the draw of the workload in the first round; each round after it adds 1.
+        rounds: how often all settings are run, one after the other (A B A B). Each round has its
+            own draw of the workload, which is the same for all settings.
+        warmups: requests that run under each setting before the first round and are not measured.
     """
 
     workload: Synthetic | Recorded
@@ -50,7 +52,9 @@ class Run:
     """One workload under one setting.
 
     Attributes:
-        partial: it was broken off; the figures are those of what had ended.
+        seed: the draw of the workload.
+        partial: whether the run was broken off; then the figures are those of the requests that
+            had ended.
     """
 
     setting: Setting
@@ -68,15 +72,15 @@ def run_all(
     ended: Callable[[], None] | None = None,
     on_record: Callable[[StepRecord], None] | None = None,
 ) -> Iterator[Run]:
-    """Run the plan; a run that is interrupted (SIGINT) is the last one.
+    """Run the plan. A run that is interrupted (SIGINT) is the last one.
 
     Args:
-        begins: told what runs now.
-        ended: called after every request.
-        on_record: given the steps that are measured.
+        begins: is told what runs now, when a run begins.
+        ended: is called after every request.
+        on_record: is given the record of each step that is measured.
 
     Raises:
-        StalledError: under some setting requests would wait for ever.
+        StalledError: some setting would let requests wait for ever.
     """
     if plan.warmups and not testbed.virtual:
         _warm_up(plan, testbed)
@@ -92,7 +96,8 @@ def run_all(
 
 
 def medians(runs: Sequence[Run]) -> dict[str, float]:
-    """The median of each figure over the runs that have it; broken off ones count if all are."""
+    """The median of each figure over the runs that have it. Runs that were broken off are left out,
+    unless all were."""
     whole = [run for run in runs if not run.partial] or list(runs)
     keys = dict.fromkeys(key for run in whole for key in run.figures)
     return {
@@ -135,8 +140,9 @@ def _run(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """A block without the cyclic garbage collector. A core makes no cycles, and the search for them
-    is 17 % of a simulated run at 256 sequences. Real runs keep it, as serving does."""
+    """Switch the cyclic garbage collector off for a block. A core makes no cycles, and the search
+    for them takes 17 % of a simulated run at 256 sequences. Real runs keep the collector, as
+    serving does."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -147,7 +153,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _warm_up(plan: Plan, testbed: Testbed) -> None:
-    """The first requests of another draw of the workload, at once, under each setting."""
+    """Run the first requests of a draw of their own, all at once, under each setting."""
     scripts = plan.workload.scripts(testbed.shape.vocab_size, plan.seed + plan.rounds)
     burst = [Script(replace(script.first, arrival=0.0)) for script in islice(scripts, plan.warmups)]
     for _, knobs in plan.settings:

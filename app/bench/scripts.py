@@ -23,14 +23,16 @@ class Synthetic:
     """A made-up workload.
 
     Attributes:
-        num_prompts: requests, or conversations with `turns` above 1.
-        input_len: tokens of a prompt after its prefix; of a later turn, what the user adds.
-        output_len: tokens of an output; `output_len.most` is announced.
-        request_rate, burstiness: see `app.bench.arrivals.arrivals`.
+        num_prompts: the number of requests, or of conversations if `turns` is above 1.
+        input_len: tokens of a prompt after its prefix, and tokens that the user adds in each later
+            turn.
+        output_len: tokens of an output. Requests announce `output_len.most`.
+        request_rate, burstiness: arrivals a second, and how uneven they are; see
+            `app.bench.arrivals.arrivals`.
         prefix_len: tokens that the prompts of one group begin with in common.
-        num_prefixes: groups; prompts take turns in them.
-        turns: requests of a conversation, each on top of all tokens before.
-        think: seconds from the end of a turn to the next.
+        num_prefixes: the number of such groups; prompts belong to them in turn.
+        turns: requests of a conversation. Each goes on from all tokens of those before it.
+        think: seconds from the end of a turn to the next one.
     """
 
     num_prompts: int
@@ -49,12 +51,13 @@ class Synthetic:
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens of one sequence, as announced."""
+        """The most tokens that one sequence may have by what its requests announce."""
         return self.prefix_len + self.turns * (self.input_len.most + self.output_len.most)
 
     def scripts(self, vocab_size: int, seed: int) -> Iterator[Script]:
-        """The same for the same seed. Lengths, arrivals and ids are drawn apart, so that a change
-        of one leaves the others as they are."""
+        """Make the scripts, the same ones for the same seed. Input lengths, output lengths,
+        arrivals and ids are drawn from generators of their own, so that a change of one leaves the
+        others as they are."""
         inputs, outputs, gaps, ids = _generators(seed)
         maker = PromptMaker(vocab_size, ids)
         prefixes = [maker.make(self.prefix_len) for _ in range(self.num_prefixes)]
@@ -84,7 +87,9 @@ class Recorded:
     """A workload from a dataset.
 
     Attributes:
-        request_rate: replaces the file's arrivals, with `burstiness`; None keeps them.
+        asks: the requests, in order of arrival.
+        request_rate: arrivals a second, drawn instead of the file's; None keeps those of the file.
+        burstiness: how uneven the arrivals are that `request_rate` draws.
     """
 
     asks: Sequence[Ask]
@@ -97,7 +102,7 @@ class Recorded:
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens of one sequence, as announced."""
+        """The most tokens that one sequence may have by what its request announces."""
         return max(ask.prompt_tokens + ask.max_tokens for ask in self.asks)
 
     def scripts(self, vocab_size: int, seed: int) -> Iterator[Script]:
@@ -120,7 +125,8 @@ class Recorded:
 
 
 def _sampling(length: int, announced: int) -> SamplingParams:
-    """Greedy, announced as `announced` and ending at `length` (`engine.driving.traffic.Task`)."""
+    """Greedy sampling for an output of `length` tokens that is announced as `announced` tokens
+    (`engine.driving.traffic.Task`)."""
     return SamplingParams(temperature=0.0, min_tokens=length, max_tokens=announced)
 
 

@@ -1,4 +1,4 @@
-"""Series: a quantity over a run of any length, in bounded memory."""
+"""Series: a quantity over time, for a run of any length, in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ MOST_BUCKETS = 512
 
 
 class Series:
-    """Sums by equal spans of time from 0 on. When they would be more than `MOST_BUCKETS`, pairs of
-    them are joined, so that a series of any length keeps at least half as many.
+    """Sums over equal spans of time, called buckets, from 0 on. When there would be more than
+    `MOST_BUCKETS` of them, they are joined in pairs. So a long series always keeps at least half as
+    many.
 
     Attributes:
-        width: seconds of one bucket.
-        sums: of what was added in each.
+        width: the length of a bucket, in seconds.
+        sums: what was added in each bucket.
     """
 
     def __init__(self, width: float = 0.05) -> None:
@@ -28,7 +29,8 @@ class Series:
         self.sums[bucket] += amount
 
     def between(self, low: float, high: float) -> float:
-        """What was added from `low` to `high`; of a bucket that lies partly between, that share."""
+        """The sum of what was added from `low` to `high` (seconds). A bucket that lies only partly
+        between them counts in proportion."""
         shares = (
             max(0.0, min(high, (i + 1) * self.width) - max(low, i * self.width)) / self.width
             for i in range(len(self.sums))

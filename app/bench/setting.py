@@ -1,4 +1,4 @@
-"""Setting: knobs of one run, and the texts they are stated as."""
+"""Setting: the knobs that a run changes, and the texts that state them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,28 @@ from engine.api.knobs import Knobs
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One of the settings that are compared."""
+    """One of the settings that are compared.
+
+    Attributes:
+        label: its name in reports.
+        changes: values by knob; other knobs keep what the testbed has.
+    """
 
     label: str
     changes: Mapping[str, KnobValue]
 
 
 def parse_settings(compared: Sequence[str], common: Sequence[str]) -> list[Setting]:
-    """The settings to run; one, labelled by its policy, if nothing is to be compared.
+    """The settings to run. If nothing is to be compared, it is one, labelled by its policy.
 
     Args:
-        compared: of each, `name=value` separated by commas.
-        common: `name=value` that holds for all, and gives way to what is compared.
+        compared: for each setting, its knobs as `name=value`, separated by commas.
+        common: knobs as `name=value` that hold for all settings, unless a setting states them
+            itself.
 
     Raises:
-        InvalidConfigError: another form, or a value of another type than the knob's. Ranges are
-            left to `Testbed.with_knobs`.
+        InvalidConfigError: a text has another form, or a value has another type than its knob.
+            Ranges are checked by `Testbed.with_knobs`.
     """
     base = dict(map(parse_knob, common))
     if not compared:

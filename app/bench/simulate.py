@@ -1,4 +1,4 @@
-"""`tui simulate`: the scheduler on a box that is not there, at rising rates of requests."""
+"""`tui simulate`: the scheduler on a simulated box, at rising rates of requests."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import envelope, least_slots
 
 DEVICE, MODEL = "h100", "llama-8b"
-# Simulated buffers cost nothing; where the knobs start is what serving engines start with.
+# The envelope is wide, for simulated buffers cost nothing. The knobs start where those of serving
+# engines do.
 _ENVELOPE: Mapping[str, Any] = {"max_num_seqs": 8192, "max_num_batched_tokens": 1 << 17}
 _START: Mapping[str, Any] = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
-# By what is wrong, the option that states it; any other knob is stated by --knob.
+# The option that states each parameter that an error may name. Other knobs are stated by --knob.
 _KNOB_OPTIONS = {
     "policy": "--policy",
     "ttft_target_ms": "--ttft-target",
@@ -75,7 +76,8 @@ def run(options: SimulateOptions) -> int:
 
 
 def _curves(sweep: Sweep, testbed: Testbed) -> tuple[list[Curve], str]:
-    """The curves, and why they ended early if requests would have waited for ever."""
+    """The curves, and a sentence that says why they ended early; it is empty if they did not. They
+    end early where requests would wait for ever."""
     curves: list[Curve] = []
     with progress_bar() as progress:
         bar = progress.add_task("", total=sweep.num_requests)
@@ -94,7 +96,7 @@ def _curves(sweep: Sweep, testbed: Testbed) -> tuple[list[Curve], str]:
 def _report(
     options: SimulateOptions, testbed: Testbed, sweep: Sweep, curves: Sequence[Curve]
 ) -> None:
-    """Table and charts to standard output, and the files that were asked for."""
+    """Write table and charts to standard output, and the files that were asked for."""
     show(sweep_report.about(testbed, sweep))
     show(sweep_report.table(curves))
     for line in sweep_report.remarks(curves, sweep):
@@ -109,7 +111,7 @@ def _report(
 
 
 def _workload(options: SimulateOptions) -> Synthetic:
-    """The workload, but for its rate."""
+    """The workload without its rate, which the sweep sets."""
     if options.requests < LEAST_REQUESTS:
         raise SettingsError(
             f"--requests: it is {options.requests}; it must be at least {LEAST_REQUESTS}"
@@ -131,7 +133,7 @@ def _workload(options: SimulateOptions) -> Synthetic:
 
 
 def _testbed(options: SimulateOptions, workload: Synthetic) -> Testbed:
-    """A named model on a named device, or what a recording was taken from."""
+    """The testbed: a named model on a named device, or the model and device of a recording."""
     most, least = workload.most_tokens, least_slots(workload.most_tokens)
     if options.kv_slots is not None and options.kv_slots < least:
         raise SettingsError(
@@ -151,7 +153,7 @@ def _testbed(options: SimulateOptions, workload: Synthetic) -> Testbed:
 
 
 def _named(options: SimulateOptions, most: int) -> Testbed:
-    """Args: most: tokens of a request."""
+    """The testbed of a named model on a named device, for requests of at most `most` tokens."""
     device, name = named_device(options.device or DEVICE), options.model or MODEL
     shape = named_shape(name)
     config = envelope(device, shape, max_model_len=most, kv_slots=options.kv_slots, **_ENVELOPE)
@@ -160,7 +162,7 @@ def _named(options: SimulateOptions, most: int) -> Testbed:
 
 
 def _recorded(file: Path, options: SimulateOptions, most: int) -> Testbed:
-    """Args: most: tokens of a request."""
+    """The testbed that a recording was taken from, for requests of at most `most` tokens."""
     for option, value in (("--device", options.device), ("--model", options.model)):
         if value is not None:
             raise SettingsError(
@@ -183,7 +185,7 @@ def _recorded(file: Path, options: SimulateOptions, most: int) -> Testbed:
 
 
 def _sweep(options: SimulateOptions, workload: Synthetic, testbed: Testbed) -> Sweep:
-    """The policies, each with the knobs that hold for all."""
+    """The sweep: each policy gets the knobs that hold for all."""
     targets = {"ttft": options.ttft_target, "tpot": options.tpot_target}
     aims = [f"{name}_target_ms={limit}" for name, limit in targets.items()]
     settings = [f"policy={name.strip()}" for name in options.policy.split(",")]
@@ -205,7 +207,8 @@ def _sweep(options: SimulateOptions, workload: Synthetic, testbed: Testbed) -> S
 def _to_json(
     options: SimulateOptions, testbed: Testbed, sweep: Sweep, curves: Sequence[Curve]
 ) -> dict[str, object]:
-    """Everything, figures as `tui bench` names them; the same for the same options."""
+    """All there is to know of the sweep, with figures named as `tui bench` names them. The same
+    options give the same data."""
     stated = {field.name: getattr(options, field.name) for field in fields(options)}
     hidden = ("json_file", "svg")
     return {

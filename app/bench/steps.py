@@ -1,4 +1,4 @@
-"""StepTally: what the steps of a run add up to."""
+"""StepTally: sums over the steps of a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from engine.api.telemetry import StepRecord
 
 
 class StepTally:
-    """Sums over step records.
+    """Sums over step records. Rows, tokens, times and slots are those of steps that succeeded.
 
     Attributes:
-        steps: that succeeded; `failed` did not.
-        rows, tokens: computed, over all steps.
-        padding: tokens that a padded batch computes for nothing, prompts and ended members.
+        steps, failed: how many steps succeeded, and how many failed.
+        seconds: how long the steps took, in all.
+        rows, tokens: what the steps computed, in all; a row is one sequence in one step.
+        padding: tokens that a padded batch computes for nothing: the padding of its prompts, and
+            the bubbles that members leave which have ended.
+        preemptions: how often a request was preempted.
+        queried, hits: tokens looked up in the prefix cache, and tokens found there.
 
     Args:
-        start: of the run, on the engine's clock.
+        start: when the run began, by the engine's clock.
     """
 
     def __init__(self, start: float) -> None:
@@ -49,11 +53,12 @@ class StepTally:
 
     @property
     def kv_waste(self) -> float:
-        """Given but unused token slots over given ones, over the time of the steps."""
+        """The share of given token slots that were unused, averaged over the time of the steps."""
         return self._unused / self._given if self._given else 0.0
 
     def batch_over_time(self) -> tuple[list[float], list[float]]:
-        """Seconds after the start, and sequences in a step then, while steps ran."""
+        """Moments in seconds after the start, and for each the mean number of sequences in a step
+        then. Moments at which no step ran are left out."""
         pairs = zip(self._row_seconds.sums, self._busy_seconds.sums, strict=True)
         known = [
             (moment, rows / seconds)

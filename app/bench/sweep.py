@@ -1,4 +1,4 @@
-"""Sweep: a workload at rising rates under several policies, and where each stops keeping up."""
+"""Sweep: a workload at rising rates under several policies, to find where each stops keeping up."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from app.bench.setting import Setting
 from app.bench.testbed import Testbed
 from engine.api.knobs import Knobs
 
-# Of 1,000 requests with 100 in flight at a time, chance alone makes 3 % more or fewer end.
+# The share of arriving requests that must end. Of 1,000 requests with 100 in flight at a time,
+# chance alone makes 3 % more or fewer end.
 KEPT_UP = 0.9
+# The share of requests that must meet the targets.
 ATTAINMENT = 0.9
-# Medians of the time from first to last token: what the batch fills in, and the least window.
+# How long the batch takes to fill, and how long a window must be at least: both are multiples of
+# the median time from first to last token.
 FILLING = 3.0
 WINDOW = 5.0
 
@@ -27,21 +30,24 @@ WINDOW = 5.0
 class Point:
     """One policy at one rate.
 
-    Throughputs are those of a window: from when the batch has filled, `FILLING` times the median
-    from first to last token, until the last request begins to come out. Above saturation the queue
-    keeps the batch full until then; nothing drains yet. If the window is shorter than `WINDOW` such
-    medians, they are of the whole run, its filling and draining included, and so too low.
-    Latencies, in `figures`, are those of all requests.
+    Throughputs are measured in a window. It begins when the batch has filled, which takes `FILLING`
+    times the median time from first to last token. It ends when the last request gets its first
+    token; above saturation the queue keeps the batch full until then, so that nothing drains yet.
+    If the window is shorter than `WINDOW` such medians, throughputs are those of the whole run.
+    They are then too low, for the filling and draining of the batch is in them. The latencies in
+    `figures` are those of all requests.
 
     Attributes:
         rate: requests a second that were asked for.
         served: requests a second that succeeded.
-        kept_up: `served` over requests a second that arrived.
-        output: tokens a second.
-        attained: share that met every target, in the end, of the requests that arrived in the
-            window; of all, if none did or the window is too short.
-        arrived: requests a second that arrived; arrivals are random.
-        needs: requests for a window that is long enough; 0 if it is.
+        kept_up: `served` divided by `arrived`.
+        output: output tokens a second.
+        attained: the share of the requests that arrived in the window that met every target in the
+            end. It is the share of all requests if none arrived in the window, or if the window is
+            the whole run.
+        arrived: requests a second that did arrive. Arrivals are random, so this differs from
+            `rate`.
+        needs: how many requests would make the window long enough; 0 if it is.
     """
 
     rate: float
@@ -55,7 +61,7 @@ class Point:
 
     @property
     def goodput(self) -> float:
-        """Requests a second that ended and met every target."""
+        """Requests a second that succeeded and met every target."""
         return self.served * self.attained
 
     @staticmethod
@@ -68,8 +74,8 @@ class Point:
         low, high = FILLING * life, max((come + ttft for come, ttft in begun), default=last)
         needs = 0
         if high - low < WINDOW * life:
-            # A request more moves the end of the window by the gap of whichever is slower:
-            # arrivals, or completions (Little's law).
+            # One more request moves the end of the window by one gap: that between two arrivals,
+            # or that between two completions (Little's law), whichever is longer.
             pace = min(arrived, measured.peak_concurrency / life)
             needs = count + math.ceil(((FILLING + WINDOW) * life - high) * pace)
             low, high = 0.0, max(measured.finished)
@@ -94,27 +100,29 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One policy at rising rates."""
+    """The points of one policy, at rising rates."""
 
     policy: str
     points: Sequence[Point]
 
     @property
     def knee(self) -> Point | None:
-        """The last point before the first that does not keep up: where at least 90 % as many
-        requests end as arrive. Beyond it throughput gains little and latency grows with the length
-        of the run (Jain, "The Art of Computer Systems Performance Analysis", 1991, section 3.3)."""
+        """The last point before the first that does not keep up. A point keeps up if at least 90 %
+        as many requests end as arrive. Beyond the knee, throughput gains little and latency grows
+        with the length of the run (Jain, "The Art of Computer Systems Performance Analysis", 1991,
+        section 3.3)."""
         return self._last(lambda point: point.kept_up >= KEPT_UP)
 
     @property
     def capacity(self) -> Point | None:
-        """The last point before the first at which less than 90 % of the requests meet the targets:
-        goodput as DistServe (OSDI'24, section 2) has it."""
+        """The last point before the first at which less than 90 % of the requests meet the targets.
+        This is goodput as DistServe (OSDI'24, section 2) defines it."""
         return self._last(lambda point: point.attained >= ATTAINMENT)
 
     @property
     def unsure(self) -> Point | None:
-        """The point after the knee, if its run is too short to say that it is not kept up with."""
+        """The point after the knee, if its run is too short to say that the policy does not keep up
+        with it."""
         place = 0 if self.knee is None else self.points.index(self.knee) + 1
         after = self.points[place] if place < len(self.points) else None
         return after if after is not None and after.needs else None
@@ -133,9 +141,11 @@ class Sweep:
     """What is to be run.
 
     Attributes:
-        workload: at each of `rates`, which rise.
-        knobs: of each policy, by its label.
-        targets: milliseconds by name, as `Measurement` has them.
+        workload: what arrives; each run puts one of `rates` in the place of its own rate.
+        rates: requests a second, rising.
+        knobs: for the label of each policy, the knobs that it runs with.
+        targets: the most milliseconds by name; see `Measurement`.
+        seed: the draw of the workload, the same in every run.
     """
 
     workload: Synthetic
@@ -151,15 +161,15 @@ class Sweep:
     def run(
         self, testbed: Testbed, begins: Callable[[str], None], ended: Callable[[], None]
     ) -> Iterator[Curve]:
-        """A curve for each policy; every policy gets the same requests. One that is interrupted
-        (SIGINT) is the last, without the point that was being run.
+        """Make a curve for each policy; every policy gets the same requests. A curve that is
+        interrupted (SIGINT) is the last one, and lacks the point that was being run.
 
         Args:
-            begins: told what runs now.
-            ended: called after every request.
+            begins: is told what runs now, when a run begins.
+            ended: is called after every request.
 
         Raises:
-            StalledError: under some policy requests would wait for ever.
+            StalledError: some policy would let requests wait for ever.
         """
         for policy, knobs in self.knobs.items():
             points: list[Point] = []

@@ -1,4 +1,4 @@
-"""Report of a sweep: a table, what it says in words, and charts."""
+"""Report of a sweep: a table, sentences that sum it up, and charts."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def _row(policy: str, point: Point) -> list[str]:
 
 
 def _rate(point: Point) -> str:
-    """The rate asked for, and in brackets the one that the random arrivals came at, if it is off by
-    more than 2 %."""
+    """The rate that was asked for. The rate at which the random arrivals came follows in brackets
+    if it is off by more than 2 %."""
     off = abs(point.arrived / point.rate - 1) > 0.02
     return f"{point.rate:g}" + (f" ({point.arrived:.3g})" if off else "")
 
 
 def _number(value: float | None) -> str:
-    """Three digits; one token has no TPOT."""
+    """A number with three digits, or "-" for none: a request of one token has no TPOT."""
     return "-" if value is None else f"{value:.{max(0, 2 - int(math.log10(max(value, 1))))}f}"
 
 
@@ -117,7 +117,7 @@ def _meets(curve: Curve) -> str:
 
 
 def _round_up(count: int) -> int:
-    """To two digits."""
+    """The count, rounded up to two digits."""
     unit = int("1".ljust(len(str(count)) - 1, "0"))
     return -(-count // unit) * unit
 
@@ -132,7 +132,11 @@ def charts(curves: Sequence[Curve]) -> dict[str, Chart]:
 
 
 def _chart(title: str, unit: str, curves: Sequence[Curve], key: str | None) -> Chart:
-    """Args: key: of the figure; None is the throughput."""
+    """A chart of one figure against rate.
+
+    Args:
+        key: the figure's name in `Figures`; None draws the throughput.
+    """
 
     def height(point: Point) -> float:
         return point.output if key is None else point.figures.get(key, math.nan)
@@ -140,7 +144,8 @@ def _chart(title: str, unit: str, curves: Sequence[Curve], key: str | None) -> C
     def marks(curve: Curve) -> tuple[tuple[float, float, str], ...]:
         if not curve.points:
             return ()
-        # At the last rate it is but the end of the range, and before a run too short unknown.
+        # A knee at the last rate is only the end of the range, and the knee is not known where the
+        # run after it is too short.
         at_end = curve.unsure is not None or curve.knee is curve.points[-1]
         knee = None if at_end else curve.knee
         named = {"knee": knee, "goodput": curve.capacity}

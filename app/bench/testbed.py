@@ -1,4 +1,4 @@
-"""Testbed: an engine that can be had new for every run: over a loaded model, or simulated."""
+"""Testbed: makes a new engine for every run, over a loaded model or simulated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import build, envelope, least_slots
 
-# A queue that is full would refuse requests, and what is measured would be another workload.
+# A full queue would refuse requests, and then another workload would be measured.
 _KNOBS = Knobs(queue_limit=1_000_000)
 
 
@@ -31,11 +31,13 @@ class Testbed:
     """Where workloads are run.
 
     Attributes:
-        knobs: where every run starts, before its own changes.
-        make: a new core, with nothing in its cache, and its clock.
-        encode: token ids of a text; None without a tokenizer.
-        about: model and device, for whoever reads the results.
-        virtual: whether time is the simulator's.
+        config: the engine's envelope.
+        shape: the model's shape.
+        knobs: the knobs of every run before its own changes.
+        make: makes a core with an empty cache, and its clock.
+        encode: gives the token ids of a prompt that holds one message; None without a tokenizer.
+        about: what the results say of model and device.
+        virtual: whether time is simulated.
     """
 
     config: EngineConfig
@@ -50,13 +52,14 @@ class Testbed:
         """The knobs of a run.
 
         Raises:
-            InvalidConfigError: an unknown knob, or a value outside the envelope.
+            InvalidConfigError: a knob is unknown, or a value is outside its range or the envelope.
         """
         return change_knobs(self.knobs, changes, self.config, policy_names())
 
 
 def of_model(loaded: LoadedModel) -> Testbed:
-    """Runs on a loaded model, in real time. The runs share its runner, one after the other."""
+    """A testbed on a loaded model, in real time. Its runs share the model's runner, one after the
+    other."""
     eos = min(loaded.eos_token_ids, default=0)
     runner = EndingRunner(loaded.runner, eos)
 
@@ -89,16 +92,18 @@ def of_model(loaded: LoadedModel) -> Testbed:
 
 
 def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbed:
-    """Runs on the virtual clock of a named device and model.
+    """A testbed for a named model on a named device, in virtual time.
 
     Args:
-        names: `DEVICE:MODEL`, of `engine.simulation`.
-        settings: the envelope; 4,096 tokens a sequence unless stated, and what the device holds.
-        charge_padding: let padding and bubbles of static batches cost what computing them costs.
+        names: `DEVICE:MODEL`, by the names of `engine.simulation`.
+        settings: state the envelope. Unless stated, a sequence has at most 4,096 tokens, and the
+            cache has the blocks that the device's memory holds.
+        charge_padding: whether padding and bubbles of static batches take the time that computing
+            them would take.
 
     Raises:
-        InvalidConfigError: an unknown device or model, another form (`param` is then device, model
-            or simulate), or a setting of the envelope outside its range.
+        InvalidConfigError: `names` has another form, or names an unknown device or model (`param`
+            is then simulate, device or model); or a setting of the envelope is outside its range.
         ModelError: the model does not fit on the device.
     """
     device_name, colon, model_name = names.partition(":")
@@ -134,7 +139,7 @@ def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbe
 def in_virtual_time(
     config: EngineConfig, shape: ModelShape, cost: CostModel, about: Mapping[str, object]
 ) -> Testbed:
-    """Runs whose steps take as long as `cost` says."""
+    """A testbed in virtual time: each step takes as long as `cost` says."""
 
     def make(knobs: Knobs) -> tuple[EngineCore, Clock]:
         made = build(config, knobs, shape, cost)

@@ -17,8 +17,9 @@ class Turn:
 
     Attributes:
         think: seconds from the end of the turn before until this one comes.
-        token_ids: what the user adds; the prompt is all tokens of the conversation, then these.
-        sampling: as of a `Task`.
+        token_ids: what the user adds. The prompt is all tokens of the conversation so far, followed
+            by these.
+        sampling: as in a `Task`.
     """
 
     think: float
@@ -28,26 +29,27 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A conversation: its first request and what follows. A single request has no `later`."""
+    """A conversation: its first request and its later turns. A single request has no later turn."""
 
     first: Task
     later: tuple[Turn, ...] = ()
 
 
 class ScriptedTraffic:
-    """Gives scripts at their arrival, and each one's turns as the ones before end.
+    """Begins each script at its arrival, and gives each later turn some time after the turn before
+    it has ended.
 
-    Open loop without `concurrency`: what comes does not wait for what is there. With it at most so
-    many scripts are under way (a conversation counts while its user thinks, too), and one that must
-    wait for a place arrives when it gets it, so that its latency counts from then. Scripts that all
-    arrive at 0 are a burst, and with `concurrency` a closed loop.
+    Without `concurrency` this is an open loop: scripts begin however many are under way. With it,
+    at most so many scripts are under way; a conversation is under way while its user thinks, too. A
+    script that must wait for a place arrives when it gets one, so that its latency counts from
+    then. If all scripts arrive at 0, they are a burst, and with `concurrency` a closed loop.
 
     A conversation goes on only after a turn that was answered.
 
     Args:
-        scripts: by the arrival of their first task; taken one by one as they come due, so that what
-            makes them needs to hold one only.
-        concurrency: at least 1.
+        scripts: in the order in which their first tasks arrive. They are taken one by one as they
+            come due, so that a generator needs to hold only one.
+        concurrency: most scripts under way at once, at least 1; None is no limit.
     """
 
     def __init__(self, scripts: Iterable[Script], concurrency: int | None = None) -> None:
@@ -100,7 +102,7 @@ class ScriptedTraffic:
 
     @property
     def _next_script(self) -> float | None:
-        """When the next script comes, as far as places are free."""
+        """When the next script arrives; None if there is none, or if no place is free for it."""
         if self._next is None:
             return None
         arrival = self._next.first.arrival

@@ -1,4 +1,4 @@
-"""Workloads: the one that the options of `tui bench` mean, and what else of them can be wrong."""
+"""Workloads: the one that the options of `tui bench` state, and the checks of these options."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NUM_PROMPTS = 100
 
 
 def synthetic(options: BenchOptions) -> Synthetic:
-    """The workload, where no file has it.
+    """The made-up workload that the options describe.
 
     Raises:
-        SettingsError: an option outside its range.
+        SettingsError: an option is outside its range.
     """
     _check(options)
     return Synthetic(
@@ -40,7 +40,7 @@ def recorded(options: BenchOptions, encode: Encode | None) -> Recorded:
     """The workload of the file `dataset_path`.
 
     Raises:
-        SettingsError: it cannot be read, or an option is outside its range.
+        SettingsError: the file cannot be read, or an option is outside its range.
     """
     assert options.dataset_path is not None
     _check(options)
@@ -56,10 +56,10 @@ def recorded(options: BenchOptions, encode: Encode | None) -> Recorded:
 
 
 def parse_targets(options: BenchOptions) -> dict[str, float]:
-    """Milliseconds by name.
+    """The latency targets by name, in milliseconds.
 
     Raises:
-        SettingsError: a target that is none.
+        SettingsError: a text is no target.
     """
     if options.more_targets and not options.goodput:
         raise SettingsError(f"{options.more_targets[0]}: it stands behind no option")
@@ -111,9 +111,10 @@ def _flag(name: str) -> str:
 
 
 def stated_lengths(option: str, text: str) -> Lengths:
-    """
+    """The lengths that the text of an option states.
+
     Raises:
-        SettingsError: it is no length; the sentence begins with the option.
+        SettingsError: the text is no length; the message begins with the option.
     """
     try:
         return parse_lengths(text)
