@@ -1,4 +1,4 @@
-"""Control: the knobs as plain messages, for whatever carries JSON."""
+"""Control: turns the knobs by plain messages, for any front end that carries JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from engine.api.snapshot import Snapshot
 VERBS = ("set", "undo", "show")
 PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.005
-# An answer must be no larger than brokers pass on, whatever was set how often: some take 128 KiB.
+# An answer must not be larger than what brokers pass on, however long the texts and however many
+# the changes are: some brokers take 128 KiB.
 MAX_TEXT = 4_096
 MAX_HISTORY_TEXT = 100
 MAX_HISTORY = 20
@@ -47,7 +48,7 @@ _VALUE = f"it must be a number, true, false or text of printable characters, at 
 
 
 def _check_value(value: Any) -> Any:
-    # History and panels show it: nothing in it may steer a terminal, or be no Unicode.
+    # History and panels show a text: nothing in it may steer a terminal, and all must be Unicode.
     if not isinstance(value, (bool, int, float, str)) or (
         isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT)
     ):
@@ -56,11 +57,13 @@ def _check_value(value: Any) -> Any:
 
 
 class ControlMessage(BaseModel):
-    """Exactly one of `set`, `undo` and `show`.
+    """A message that turns knobs. It has exactly one of `set`, `undo` and `show`.
 
     Attributes:
-        set: values by knob; their types and ranges are the engine's to check.
-        who: as the history names them; not stated, the front end's name.
+        set: new values by knob. The engine checks their types and ranges.
+        undo: takes the last change back.
+        show: changes nothing, and asks how the knobs stand.
+        who: the name that the history gives to a change; the front end's name if not stated.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -83,9 +86,10 @@ class ControlMessage(BaseModel):
 
 
 def read_control(line: bytes) -> dict[str, object] | None:
-    """The message that a line is, or None: it may be anything else, and JSON, too.
+    """The control message that a line holds, or None if it holds none.
 
-    It is one if it is a JSON object whose keys are a verb and, it may be, `who`.
+    A line is a control message if it is a JSON object whose keys are one verb and, optionally,
+    `who`. Any other line is text for the model, even if it is JSON.
     """
     try:
         message = json.loads(line.decode())
@@ -99,8 +103,9 @@ class Control:
     """Answers control messages over an engine.
 
     Args:
-        name: of the front end, for changes that name nobody.
-        clock, sleep: for waiting until the engine has taken a change up.
+        name: the front end's name, which the history gives to changes that name nobody.
+        clock, sleep: the time in seconds, and a pause of so many, for waiting until the engine has
+            taken a change up.
     """
 
     def __init__(
@@ -117,10 +122,10 @@ class Control:
         self._sleep = sleep
 
     def answer(self, message: object) -> Answer:
-        """Do what a message asks, and say how the knobs stand then; as plain data for JSON.
+        """Do what a message asks, and answer how the knobs stand then, as plain data for JSON.
 
-        Of a message that is wrong nothing is done, and the answer says what is wrong; it never
-        raises. The engine takes a change up between two steps, which is waited for.
+        If a message is wrong, nothing of it is done, and the answer says what is wrong. This never
+        raises. It waits until the engine has taken a change up, which happens between two steps.
         """
         try:
             return knob_state(self._obey(_parse(message)))
@@ -133,10 +138,11 @@ class Control:
         if message.undo:
             knobs = self._client.undo_knobs(who)
         else:
-            # Nothing to change is how the engine is asked for how it stands, also an idle one.
+            # A change of nothing makes even an idle engine say how its knobs stand.
             knobs = self._client.set_knobs(message.set or {}, who)
         deadline = self._clock() + PATIENCE_SECONDS
-        # Two steps at most, unless others turn the same knobs meanwhile: then the newest will do.
+        # The change shows within two steps, unless others turn the same knobs meanwhile; then the
+        # newest snapshot at the deadline will do.
         while (snapshot := self._client.snapshot()) is before or not (
             snapshot and all(s.requested == getattr(knobs, s.name) for s in snapshot.knobs)
         ):
@@ -149,9 +155,10 @@ class Control:
 
 
 def _parse(message: object) -> ControlMessage:
-    """
+    """Check a message.
+
     Raises:
-        InvalidRequestError: one sentence on what is wrong.
+        InvalidRequestError: it is wrong; the error says in one sentence how.
     """
     try:
         return ControlMessage.model_validate(message)
@@ -160,7 +167,7 @@ def _parse(message: object) -> ControlMessage:
 
 
 def _fault(detail: ErrorDetails) -> tuple[str, str | None]:
-    """A sentence and the part at fault, of what pydantic found."""
+    """What pydantic found, as a sentence and the name of the part at fault."""
     place, value = detail["loc"], detail["input"]
     if not place:
         return f"a message must be an object with exactly one of {', '.join(VERBS)}", None
@@ -175,13 +182,14 @@ def _fault(detail: ErrorDetails) -> tuple[str, str | None]:
 
 
 def refusal(error: ErrorInfo) -> Answer:
-    """That nothing was done, and why."""
+    """An answer that says that nothing was done, and why."""
     info = {"type": error.type, "message": error.message, "param": error.param}
     return {"ok": False, "error": info}
 
 
 def knob_state(snapshot: Snapshot) -> Answer:
-    """How the knobs stand, and who changed what: the last changes, with texts in short."""
+    """An answer that says how the knobs stand and who made the last changes. Long texts in those
+    changes are shortened."""
     return {
         "ok": True,
         "knobs": {state.name: _knob(state) for state in snapshot.knobs},
@@ -203,7 +211,7 @@ def _history(snapshot: Snapshot) -> list[dict[str, object]]:
 
 
 def _short(value: object, most: int) -> object:
-    """A text without its middle where it is longer than `most` characters."""
+    """The value; a text longer than `most` characters loses its middle."""
     if not isinstance(value, str) or len(value) <= most:
         return value
     half = most // 2

@@ -1,4 +1,4 @@
-"""StdioGateway: a line of standard input is a turn, standard output gets the reply."""
+"""StdioGateway: each line of standard input is a turn, and its reply goes to standard output."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from engine.api.waiting import in_words
 SOURCE = "stdin"
 MAX_LINE_BYTES = 16 << 20
 RETRY_SECONDS = 0.1
-# Looked at this often, an engine that stands still at two looks does so until a knob is turned.
+# How often the engine is looked at. One that stands still at two looks in a row goes on standing
+# still until a knob is turned.
 STALL_SECONDS = 1.0
 _CHUNK = 1 << 16
 
 
 class Source(Protocol):
-    """Where lines come from: `read` gives what is there, at most `size` bytes; none at the end."""
+    """Where lines come from."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """What is there, at most `size` bytes; empty at the end."""
+        ...
 
 
 class Sink(Protocol):
@@ -44,18 +47,22 @@ class Sink(Protocol):
 
 
 class StdioGateway:
-    """Lines of UTF-8 in, replies out, as text or as a JSON object a line.
+    """Reads lines of UTF-8 and writes replies, as text or as lines of JSON.
 
-    A line that is refused is told of and does not stop those that follow. Where the engine has
-    crashed, the line is told of, and `EngineCrashError` raised.
+    A line that is refused is told of, and does not stop those that follow. If the engine has
+    crashed, the line is told of and `EngineCrashError` is raised.
 
     Args:
+        client: the engine.
+        source: where lines come from.
+        sink: where replies go.
+        complain: gets one sentence on each line that failed, if replies are text.
         system: system prompt of each conversation.
-        sampling: over the model's defaults.
-        as_json: one object a reply, with its log-probabilities if `sampling` asks for them, and
-            refusals too; else text, and refusals go to `complain`. A line that is a control message
-            is answered as one, at once.
-        sleep: waits some seconds, before a request that found the queue full is asked again.
+        sampling: replaces the model's defaults by name.
+        as_json: whether each reply and each refusal is a JSON object, with log-probabilities if
+            `sampling` asks for them. A line that is a control message is then obeyed and answered
+            at once. Otherwise replies are text.
+        sleep: waits some seconds before a request that found the queue full is sent again.
     """
 
     def __init__(
@@ -84,7 +91,7 @@ class StdioGateway:
         self._obeyed = True
 
     def converse(self) -> bool:
-        """Take each line as a turn of one conversation; whether all were answered."""
+        """Take each line as a turn of one conversation; returns whether all were answered."""
         session = self._session()
         answered = True
         number = 0
@@ -98,9 +105,11 @@ class StdioGateway:
         return answered and self._obeyed
 
     def converse_each(self, window: int) -> bool:
-        """Take each line as a conversation of its own, all at once; whether all were answered.
+        """Take each line as a conversation of its own, all at once; returns whether all were
+        answered.
 
-        Replies come in the order of the lines, the first unfinished one as it is made.
+        Replies are written in the order of the lines. The first one that is not finished is written
+        as it is made.
 
         Args:
             window: how many lines may be read ahead of the reply that is being written.
@@ -121,7 +130,7 @@ class StdioGateway:
             else:
                 turns.put(None)
 
-        # A daemon, as it may block on the input for ever.
+        # It is a daemon, for it may block on the input for ever.
         self._reader = threading.Thread(target=read, name="stdin", daemon=True)
         self._reader.start()
         answered = True
@@ -141,7 +150,8 @@ class StdioGateway:
         return ChatSession(self._client, conversation, sampling=self._sampling)
 
     def _steer(self, line: bytes) -> Answer | None:
-        """Do what a control message asks; None of a line that is to be said to the model."""
+        """Do what a control message asks, and return the answer; None for a line that is to be said
+        to the model."""
         message = read_control(line) if self._as_json else None
         return None if message is None else self._control.answer(message)
 
@@ -151,12 +161,12 @@ class StdioGateway:
 
     def _tell(self, answer: Answer) -> None:
         """Write the answer to a control message."""
-        # In ASCII, as it may quote what is no Unicode.
+        # In ASCII, for it may quote text that is not valid Unicode.
         self._write(json.dumps(answer) + "\n")
         self._obeyed &= answer["ok"] is True
 
     def _answer(self, number: int, session: ChatSession, refusal: ErrorInfo | None) -> bool:
-        """Write the reply to line `number` as it comes; whether there was one."""
+        """Write the reply to line `number` as it comes; returns whether there was one."""
         logprobs: list[OutputToken] = []
         error = refusal or self._stream(session, logprobs)
         while error is not None and error.type == OverloadedError.type:
@@ -177,13 +187,14 @@ class StdioGateway:
         return error is None
 
     def _stream(self, session: ChatSession, logprobs: list[OutputToken]) -> ErrorInfo | None:
-        """Wait for the reply, writing it where it is wanted as text; else keep its `logprobs`."""
+        """Wait for the reply to end; returns what went wrong, if anything did. Text is written as
+        it comes; for JSON, `logprobs` are collected."""
         looks = 0
         while session.is_busy:
             if not session.wait(STALL_SECONDS):
                 if (status := self._client.status()).has_crashed:
                     return ErrorInfo(UnavailableError.type, status.detail)
-                # The first look may show what was before, and asks for a newer one.
+                # The first look may show an old snapshot, and makes the engine build a newer one.
                 snapshot = self._client.snapshot()
                 stalled = snapshot is not None and snapshot.stalled
                 looks = looks + 1 if stalled else 0
@@ -202,9 +213,10 @@ class StdioGateway:
         return session.messages[-1].error
 
     def _may_go_on(self) -> bool:
-        """Whether an engine that stands still may be moved by what the input still brings.
+        """Whether the rest of the input may get an engine going that stands still.
 
-        Of one conversation the next control message is looked for; turns on the way to it wait.
+        With lines as conversations of their own, it may while they are being read. In one
+        conversation this reads one line ahead: a control message is obeyed, a turn waits.
         """
         if self._reader is not None:
             return self._reader.is_alive()
@@ -223,7 +235,7 @@ class StdioGateway:
 
 
 def _lines(source: Source) -> Iterator[bytes]:
-    """Lines without their ends, as soon as they are there; one that is too long is cut short."""
+    """Lines without their ends, each as soon as it is there. A line that is too long is cut."""
     line = bytearray()
     while chunk := source.read(_CHUNK):
         *ended, rest = chunk.split(b"\n")
@@ -232,14 +244,14 @@ def _lines(source: Source) -> Iterator[bytes]:
             yield bytes(line.removesuffix(b"\r"))
             line.clear()
         line += rest
-        # One byte more than allowed is kept, by which it is seen to be too long.
+        # One byte more than allowed is kept: it shows that the line is too long.
         del line[MAX_LINE_BYTES + 1 :]
     if line:
         yield bytes(line.removesuffix(b"\r"))
 
 
 def _send(session: ChatSession, line: bytes) -> ErrorInfo | None:
-    """Say a line to the model; why not, if it cannot be said."""
+    """Say a line to the model; returns the reason if it cannot be said."""
     try:
         session.send(_decode(line))
     except InvalidRequestError as error:

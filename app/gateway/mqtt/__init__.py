@@ -1,4 +1,4 @@
 """Chat over MQTT: requests in from a broker, replies out to it, in the same batch as the screen."""
 
-# As conversations, the journal and requests name where they came from.
+# The name of this source in conversations, in the journal and in requests.
 SOURCE = "mqtt"

@@ -13,13 +13,15 @@ class Asking:
     """How far a request has come.
 
     Attributes:
-        node: that serves it.
-        attempt: what comes of those before it is void.
-        sends: how often the broker took it since it was last heard of.
-        refusals: in a row.
-        is_known: whether the server has accepted it once.
-        begun: when it began under its id, s on the loop's clock.
-        send_at: when it is sent next; None while the server is at it.
+        caller: who asks, and the request's id.
+        node: the name of the node that serves it.
+        begun: when it began under this id, in seconds of the loop's clock.
+        send_at: when it is sent next, in seconds of the loop's clock; None while the server runs
+            it.
+        attempt: the smallest attempt whose replies count. Replies of earlier ones are void.
+        sends: how often the broker took it since a reply to it last came.
+        refusals: how often it was refused in a row.
+        is_known: whether the server has accepted it at least once.
     """
 
     caller: Caller

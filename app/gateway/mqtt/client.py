@@ -1,4 +1,4 @@
-"""AskClient: one question to a pool over MQTT, until it has its answer."""
+"""AskClient: asks a pool one question over MQTT and waits for its answer."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState,
 
 log = logging.getLogger(__name__)
 
-# Retained cards come with the subscription; this long is for a broker far away.
+# Retained cards come right after the subscription; this leaves time for a broker far away.
 CARD_SECONDS = 2.0
 ACCEPT_SECONDS = 5.0
 MAX_SENDS = 4
 CANCEL_SECONDS = 3.0
 MAX_BACK_OFF = 10.0
-# A busy session, a full queue, a restart pass by themselves; a broken engine (500) does not.
+# Codes of faults that pass by themselves: a busy session, a full queue, a restart. A broken engine
+# (500) does not.
 PASSING = (409, 429, 503)
 CANCELLED = 499
 
@@ -48,7 +49,7 @@ class AskError(Exception):
     """There is no answer; the message says why.
 
     Attributes:
-        reply: the server's, where it is the server that says so.
+        reply: the server's error; None where it was not the server that said so.
     """
 
     def __init__(self, message: str, reply: ErrorReply | None = None) -> None:
@@ -60,8 +61,9 @@ class AskClient:
     """A connection to a broker, under an identifier of its own, for one request at a time.
 
     Args:
-        address: its user is the one who asks, else whoever is logged in.
-        notice: gets a sentence on each thing that delays the answer.
+        settings: the pool, and how to connect.
+        address: the broker. Its user is the one who asks; without one it is whoever is logged in.
+        notice: gets a sentence on each event that delays the answer.
 
     Raises:
         AskError: the user has no name, or one that cannot stand in a topic.
@@ -89,7 +91,7 @@ class AskClient:
                 (self._topics.all_status, 1),
                 (f"{self._me.branch}+", 1),
             ),
-            # So that a client that was killed does not go on taking the batch's time.
+            # The will keeps a client that was killed from taking the batch's time any longer.
             will=Outgoing(self._me.cancel_topic, b""),
             birth=tuple,
             receive=self._receive,
@@ -110,10 +112,10 @@ class AskClient:
         await self._running
 
     async def connected(self, timeout: float) -> LinkState:
-        """Wait for the first connection; returns how it is.
+        """Wait for the first connection; returns its state.
 
         Raises:
-            AskError: it failed, or did not come within `timeout` seconds.
+            AskError: the connection failed, or was not there within `timeout` seconds.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -126,15 +128,16 @@ class AskClient:
         return state
 
     async def ask(self, request: ChatRequest, timeout: float, heard: Heard) -> Final:
-        """Send a request, and again where that helps, until it has ended.
+        """Send a request, and send it again where that helps, until its final reply comes.
 
-        Where it ends otherwise, by an error, a cancelled task or a `heard` that raises, the request
+        If the wait ends otherwise (an error, a cancelled task, a `heard` that raises), the request
         is cancelled.
 
         Args:
+            request: what is asked.
             timeout: seconds in all.
-            heard: gets what comes before the end. What it got is void once it gets something of
-                another request id or attempt.
+            heard: gets each reply before the final one. What it got is void once it gets a reply of
+                another request id or a larger attempt.
 
         Raises:
             AskError: there is no answer.
@@ -153,7 +156,11 @@ class AskClient:
             raise AskError(f"no reply within {timeout:g} s{self._absence()}") from None
 
     async def _find_node(self, size: int) -> str:
-        """The node that serves, waited for; it must take a request of so many bytes."""
+        """Wait for the node that serves the pool; returns its name.
+
+        Raises:
+            AskError: none serves, or it does not take a request of `size` bytes.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CARD_SECONDS):
                 while not self._serving():
@@ -217,16 +224,17 @@ class AskClient:
             )
 
     def _follow(self, card: NodeCard, asking: Asking) -> None:
-        """See to it that the request is with the node that serves."""
+        """See to it that the request is with the node that serves, now that a card has come."""
         serving = self._serving()
         if serving is None:
             if card.node == asking.node:
                 self._notice(f"{card.node} is {card.state}")
         elif self._cards[asking.node].state == "online":
             if card.node == asking.node:
-                asking.send_at = asyncio.get_running_loop().time()  # it may have lost it
+                # It may have lost the request.
+                asking.send_at = asyncio.get_running_loop().time()
         else:
-            # They know nothing of each other: under one id their attempts look the same.
+            # The nodes know nothing of each other: under one id their attempts look the same.
             self._notice(f"{serving.node} has taken over; asking anew")
             asking.node = serving.node
             self._begin_anew(asking)
@@ -237,10 +245,10 @@ class AskClient:
         asking.attempt = 1
 
     def _refused(self, reply: ErrorReply, asking: Asking, deadline: float) -> None:
-        """See to it that the request is sent again, if that may help.
+        """See to it that a refused request is sent again, if that may help.
 
         Raises:
-            AskError: it does not.
+            AskError: it may not.
         """
         now, error = asyncio.get_running_loop().time(), reply.error
         if error.code == CANCELLED and self._is_back(asking):
@@ -268,7 +276,7 @@ class AskClient:
                 await self._link.deliver(Outgoing(self._me.cancel_topic, b""))
 
     async def _next(self, until: float | None) -> Reply | NodeCard | LinkState | None:
-        """The next event; None if none came until then.
+        """The next event; None if none has come by `until`, in seconds of the loop's clock.
 
         Raises:
             AskError: the connection has ended for good.
@@ -294,9 +302,10 @@ class AskClient:
             log.warning("what came on %s is no message of version 1", ascii(message.topic))
 
     def _hear_node(self, message: Inbound) -> None:
-        """
+        """Take a node's card in.
+
         Raises:
-            ValueError: it is no card.
+            ValueError: the message is no card.
         """
         node = self._topics.node_of(message.topic)
         if message.payload:
@@ -315,12 +324,13 @@ class AskClient:
         return next((card for card in self._cards.values() if card.state == "online"), None)
 
     def _is_back(self, asking: Asking) -> bool:
-        """Whether the connection went and came back meanwhile: the broker published the will."""
+        """Whether the connection was lost and came back since the request began. Then the broker
+        has published the will."""
         state = self._link.state
         return state.phase is LinkPhase.ONLINE and state.since > asking.begun
 
     def _absence(self) -> str:
-        """What is known to be away, as the end of a sentence."""
+        """What is known to be away (the connection, or nodes), as the end of a sentence."""
         state = self._link.state
         if state.phase is not LinkPhase.ONLINE:
             return f"; the connection to {self._address} is lost: {state.detail}"

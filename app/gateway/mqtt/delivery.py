@@ -1,4 +1,4 @@
-"""Delivery: endings on their way, until the broker has them."""
+"""Delivery: publishes each ending until the broker has it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from app.store.store import Store
 log = logging.getLogger(__name__)
 
 SAVE_SECONDS = 0.2
-# Until a link that had no room is tried again.
+# The pause before a link that had no room is tried again.
 RETRY_SECONDS = 1.0
-# The operator may mend what the broker refuses: it is tried again after this, then after twice
-# as long, for 15 minutes in all.
+# The pause before an ending that the broker refused is tried again. It doubles each time, for 15
+# minutes in all, in which an operator may mend what is wrong.
 REFUSED_SECONDS = 60.0
 MAX_REFUSALS = 5
 
@@ -28,7 +28,8 @@ _Attempt = tuple[str, int]
 
 
 async def deliver_ending(link: Link, ending: Outgoing) -> Outcome:
-    """Tell an ending, or in place of one that is too large for the broker, that it is."""
+    """Publish an ending. If it is too large for the broker, an error that says so is published in
+    its place."""
     outcome = await link.deliver(ending)
     if outcome is Outcome.TOO_LARGE:
         shorter = without_text(ending.payload, ending.packet_bytes, link.max_packet)
@@ -37,11 +38,11 @@ async def deliver_ending(link: Link, ending: Outgoing) -> Outcome:
 
 
 class Delivery:
-    """Tells each ending until the broker acknowledges it, through reconnects and restarts. One that
-    the broker refuses is given up in the end: its access list would refuse it for ever.
+    """Publishes each ending until the broker acknowledges it, through reconnects and restarts. An
+    ending that the broker keeps refusing is given up: its access list would refuse it for ever.
 
-    The journal knows which were told, so that those that were not are told after a restart. On the
-    gateway's loop alone.
+    The journal knows which endings were told, so that the others are told after a restart. All
+    methods are called on the gateway's loop.
     """
 
     def __init__(self, store: Store, link: Link) -> None:
@@ -56,12 +57,12 @@ class Delivery:
         self._emptied.set()
 
     def __len__(self) -> int:
-        """Endings that the broker does not have yet."""
+        """How many endings the broker does not have yet."""
         return len(self._waiting)
 
     def adopt(self, pool: str) -> None:
-        """Tell the endings that dead processes did not get told, and those of the requests that
-        they did not live to end.
+        """Take over from dead processes of the same store: tell the endings that they left untold,
+        and end the requests that they left open.
 
         Raises:
             StoreError: the journal cannot be read or written.
@@ -89,16 +90,16 @@ class Delivery:
         self._go((key, attempt))
 
     def resume(self) -> None:
-        """The link is back: tell again what the broker did not acknowledge."""
+        """Publish again, now that the link is back, what the broker did not acknowledge."""
         for attempt in tuple(self._waiting):
             self._go(attempt)
 
     async def drained(self) -> None:
-        """Wait until the broker has all."""
+        """Wait until the broker has all endings."""
         await self._emptied.wait()
 
     def close(self) -> None:
-        """Give up what is under way; the journal keeps it for the next start."""
+        """Leave what is under way to the next start, for which the journal keeps it."""
         for task in self._under_way.values():
             task.cancel()
         self._save()
@@ -128,19 +129,20 @@ class Delivery:
                 pass  # until the link is back, see `resume`
 
     def _settle(self, attempt: _Attempt) -> None:
-        """It need not be told any more."""
+        """Note that an ending need not be told any more."""
         del self._waiting[attempt]
         self._refusals.pop(attempt, None)
         self._told.append(attempt)
         if not self._waiting:
             self._emptied.set()
         if self._save_due is None:
-            # Many at once: one more told after a crash does no harm.
+            # Many are saved at once. After a crash some are told once more, which does no harm.
             loop = asyncio.get_running_loop()
             self._save_due = loop.call_later(SAVE_SECONDS, self._save)
 
     def _give_up(self, attempt: _Attempt, why: str) -> None:
-        """Not tell it, neither after a restart. The journal answers whoever asks again."""
+        """Give an ending up, also for later starts. If the request is sent again, the journal
+        answers it."""
         log.error("the ending of %s cannot be told: %s", ascii(attempt[0]), why)
         self._settle(attempt)
 

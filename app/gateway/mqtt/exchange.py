@@ -35,7 +35,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.origin import Origin
 from engine.api.stream import Context, Finish, RequestStream
 
-# What changes last has the largest: one count for all exchanges.
+# All exchanges share one count, so that the one that changed last has the largest version.
 _versions = itertools.count(1)
 
 
@@ -44,14 +44,14 @@ class ReplyTo:
     """Where the replies to a request go.
 
     Attributes:
-        correlation: CorrelationData of MQTT 5, which goes with each of them.
+        correlation: CorrelationData of MQTT 5, which goes with each reply; None without it.
     """
 
     topic: str
     correlation: bytes | None = None
 
     def dump(self) -> str:
-        """As the journal keeps it."""
+        """The text by which the journal keeps it."""
         data = self.correlation
         return json.dumps([self.topic, None if data is None else base64.b64encode(data).decode()])
 
@@ -71,15 +71,22 @@ class Exchange:
     """A request that runs, and what its owner has been told of it.
 
     Attributes:
-        attempt: counts from 1 where the same request is run again.
-        history: of the session; in memory where it is one shot.
-        messages, context: what the model is told.
-        published_at: as its owner says, else when it came; monotonic seconds.
-        seq: of the next delta.
+        digest: identifies the request's body (`ChatRequest.digest`).
+        reply_to: where its replies go.
+        attempt: which run of the same request this is.
+        priority: the one that it got, after the user's quota.
+        history: the conversation's messages; only in memory if the request has no session.
+        reply: the message that the model is writing.
+        messages, context: what the model is told, and the tokens before it that it goes on from.
+        published_at: when its owner sent it; when it came, if the owner does not say. In monotonic
+            seconds.
+        stream: what the engine gives; None until the engine has the request.
+        seq: the number of the next delta.
         unsent: text that its owner has not been told.
-        told_at: when the last delta went out; None before the first.
+        told_at: when the last delta went out, in monotonic seconds; None before the first.
+        started: whether it has its first token.
         refusal: what its owner is told in place of the engine's reason for an abort.
-        finish: how it ended, once it has.
+        finish: how it ended; None while it runs.
         version: grows with every change.
     """
 
@@ -122,10 +129,11 @@ class Exchange:
         return self.request.session_id is not None
 
     def submission(self, sampling: Mapping[str, object], deadline_ms: int) -> Submission:
-        """What the engine is asked.
+        """What is submitted to the engine.
 
         Args:
-            sampling, deadline_ms: for what the request leaves open.
+            sampling: parameters that hold where the request states none.
+            deadline_ms: how long it may wait for the batch if the request does not say.
         """
         return Submission(
             messages=self.messages,
@@ -143,7 +151,8 @@ class Exchange:
         )
 
     def take(self) -> bool:
-        """Take in what the engine has given since the last call; whether there was anything."""
+        """Take in what the engine has given since the last call; returns whether there was
+        anything."""
         delta = self.stream.drain() if self.stream is not None else None
         if delta is None:
             return False
@@ -166,7 +175,7 @@ class Exchange:
         return self.reply_to.message(reply.encode())
 
     def delta(self, now: float) -> Outgoing:
-        """What has not been told, as one delta."""
+        """All text that has not been told, as one delta."""
         text = "".join(self.unsent)
         self.unsent.clear()
         reply = DeltaReply(
@@ -219,7 +228,7 @@ class Exchange:
         return self.refusal or Fault(499, "the operator of the server stopped this request")
 
     def transcript(self) -> Transcript:
-        """From any thread."""
+        """The chat as it stands now. May be called from any thread."""
         running = self.engine_id if self.finish is None else None
         messages = self.history.messages
         if not self.is_session:
@@ -235,7 +244,7 @@ class Exchange:
         )
 
     def _told(self) -> Iterator[Message]:
-        """What a request that is one shot has before its last message."""
+        """The messages of the request before its last one, which no session keeps."""
         for place, turn in enumerate(self.request.messages[:-1]):
             yield Message(
                 id=f"{self.key}/{place}",
@@ -250,10 +259,11 @@ class Exchange:
 def error_reply(
     caller: Caller, fault: Fault, attempt: int | None = None, last_seq: int | None = None
 ) -> ErrorReply:
-    """
+    """The message that tells a fault.
+
     Args:
-        attempt: None where none was made.
-        last_seq: None where that is not known.
+        attempt: None if the request was refused before it was run.
+        last_seq: the number of the last delta; None where that is not known.
     """
     return ErrorReply(
         request_id=caller.request_id,
@@ -271,14 +281,19 @@ def ending_of(caller: Caller, entry: JournalEntry) -> bytes | None:
         return entry.ending.encode()
     if entry.ended_at is None:
         return None
-    # The process that ran it did not live to say so.
+    # The process that ran it died before it could journal an ending.
     error = entry.error or ErrorInfo("engine_error", "the journal does not say how this ended")
     return error_reply(caller, Fault.of(error), entry.attempt).encode()
 
 
 def without_text(ending: bytes, size: int, most: int | None) -> bytes:
-    """What is told in place of an ending whose packet has `size` bytes, where the broker takes
-    `most`. The text itself stays in the journal."""
+    """What is told in place of an ending that is too large for the broker. The text itself stays in
+    the journal.
+
+    Args:
+        size: bytes of the ending's packet.
+        most: bytes of the largest packet that the broker takes.
+    """
     reply = parse_reply(ending)
     assert isinstance(reply, (Final, ErrorReply))
     text = f"the reply is made, and takes {size} bytes; the broker passes on at most {most}"
@@ -293,5 +308,5 @@ def without_text(ending: bytes, size: int, most: int | None) -> bytes:
 
 
 def milliseconds(seconds: float | None) -> float | None:
-    """To a microsecond; None of what there is none of."""
+    """Seconds as milliseconds, to a microsecond; None for None and NaN."""
     return None if seconds is None or math.isnan(seconds) else round(seconds * 1000.0, 3)

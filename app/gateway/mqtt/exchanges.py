@@ -1,4 +1,4 @@
-"""Exchanges: the requests that run, carried from the engine's streams to their owners."""
+"""Exchanges: carries the requests that run from the engine's streams to their owners."""
 
 from __future__ import annotations
 
@@ -22,29 +22,32 @@ log = logging.getLogger(__name__)
 
 ENDED_KEPT = 64
 RETRY_SECONDS = 1.0
-# Until a link that had no room is looked at again.
+# The pause before a link that had no room is looked at again.
 HELD_SECONDS = 0.02
 
 
 class Exchanges:
-    """All on the gateway's loop, but for `wake` and `transcript`.
+    """The requests that run. `wake` and `transcript` may be called from any thread, all else is
+    called on the gateway's loop.
 
-    The engine wakes the loop at most once a step. A reply's first text goes out at once, what
-    follows it every `interval` seconds, or when the link has room again. With a delta for each
-    token 64 streams of 40 tokens/s take 0.055 cores, with one each 100 ms 0.023 (benchmarks.mqtt).
+    The engine wakes the loop at most once a step. A reply's first text goes out at once. What
+    follows goes out every `interval` seconds, or later, when the link has room again. With a delta
+    for each token, 64 streams of 40 tokens/s take 0.055 cores; with one every 100 ms they take
+    0.023 (benchmarks.mqtt).
 
-    An ending is journalled before it is told, all that came in one step in one transaction. Where
-    the store cannot be written it is kept and tried again: told first, it could be followed by
-    another after a crash.
+    An ending is journalled before it is told; those that come in one step share a transaction.
+    While the store cannot be written, endings are kept and tried again. If they were told first, a
+    second ending could follow after a crash.
 
     Args:
         interval: seconds between two deltas of a reply.
-        sampling, deadline_ms: for what requests leave open.
+        sampling: parameters that hold where a request states none.
+        deadline_ms: how long a request that does not say may wait for the batch.
         clock: monotonic seconds.
 
     Attributes:
-        num_waiting: of the open ones, those without a first token; counted, since every request
-            asks for it.
+        num_waiting: how many of the open requests have no first token. It is kept as a count,
+            because every request that comes asks for it.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Exchanges:
         return iter(tuple(self._open.values()))
 
     def get(self, key: str) -> Exchange | None:
-        """The attempt of a request that has not ended, by `Caller.key`."""
+        """The attempt at the request with this `Caller.key` that has not ended, if there is one."""
         return self._open.get(key)
 
     def is_busy(self, conversation_id: str) -> bool:
@@ -105,7 +108,7 @@ class Exchanges:
         self.num_waiting += 1
 
     def withdraw(self, exchange: Exchange) -> None:
-        """It could not be journalled."""
+        """Take back a reserved request, which could not be journalled."""
         del self._newest[exchange.conversation.id]
         self._close(exchange)
 
@@ -117,13 +120,13 @@ class Exchanges:
         exchange.stream = self._client.submit(submission, self.wake)
 
     def cancel(self, exchanges: Iterable[Exchange], fault: Fault) -> None:
-        """End these at the next step; `fault` is what their owners are told."""
+        """Have the engine end these; `fault` is what their owners are told."""
         for exchange in exchanges:
             exchange.refusal = exchange.refusal or fault
             self._client.abort(exchange.engine_id)
 
     def wake(self) -> None:
-        """There is news; from any thread."""
+        """Have the loop look for news of the engine. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -151,14 +154,15 @@ class Exchanges:
             self._end(ended)
 
     def transcript(self, engine_id: str) -> Transcript | None:
-        """The chat of an attempt that runs or has ended lately, as it stands now; any thread."""
+        """The chat of an attempt that runs or has ended lately, as it stands now. May be called
+        from any thread."""
         exchange = self._kept.get(engine_id)
         if exchange is None:
             return None
         return self._newest.get(exchange.conversation.id, exchange).transcript()
 
     def _tell(self, exchange: Exchange, now: float) -> None:
-        """Send a delta, now if it is time."""
+        """Send a delta, now if one is due, otherwise at the next flush."""
         if not exchange.request.stream:
             exchange.unsent.clear()
             return
@@ -174,7 +178,7 @@ class Exchanges:
         return self._link.congested(exchange.request.delta_qos, exchange.caller.user)
 
     def _flush(self) -> None:
-        """Send what no further news has sent."""
+        """Send the text that still waits."""
         self._flush_due = False
         now = self._clock()
         for exchange in self:
@@ -222,7 +226,7 @@ class Exchanges:
     def _journal(self, exchange: Exchange, ending: bytes) -> None:
         finish = exchange.finish
         assert finish is not None
-        # Whoever deletes the conversation on the screen does not delete the ending.
+        # If the conversation was deleted on the screen, its owner still gets the ending.
         with suppress(DeletedError):
             exchange.history.save()
         is_first = self._store.journal.end(
@@ -236,7 +240,8 @@ class Exchanges:
             log.error("%s had an ending in the journal already", exchange.engine_id)
 
     def _keep(self, exchange: Exchange) -> None:
-        """Have it at hand for whoever watches, with the last ones that ended."""
+        """Keep a request at hand for whoever watches. Of those that have ended, the last ones are
+        kept."""
         self._kept[exchange.engine_id] = exchange
         for engine_id in tuple(self._kept):
             if len(self._kept) <= len(self._open) + ENDED_KEPT:

@@ -1,4 +1,4 @@
-"""Node: this server as the broker shows it: its card and its figures."""
+"""Node: publishes this server's card and its figures on the broker."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ log = logging.getLogger(__name__)
 class Node:
     """Publishes the card when it changes, and the figures each time it is told to look.
 
-    One node answers a pool: the one that has been connected longest. Others stand by, for all of
-    them get each request, and two answers to one would be two endings.
+    One node answers a pool: the one that has been connected longest. The others stand by. Every
+    node gets each request, so if two answered, a request would have two endings.
 
     Args:
-        figures: of the gateway, for the metrics.
+        figures: gives the gateway's figures, for the metrics.
         clock: seconds since the epoch.
 
     Attributes:
-        boot_id: another one at each start.
-        queue_limit: the engine's, as of the last look.
+        boot_id: identifies this start of the program.
+        queue_limit: the engine's knob of this name, as of the last look.
         closing: whether the server is about to end.
-        elder: the node that serves the pool while this one stands by; empty if this one does.
-        first_attempt: where this node begins to count the attempts at a request. 1, unless another
-            may have served the pool before it: then above all that those before it may have made,
-            which is the time in milliseconds since the epoch, so that no two nodes end the same
-            attempt though each has a journal of its own. Those of one name have one card, and so
-            must have one journal.
+        elder: the node that serves the pool while this one stands by; empty if this one serves.
+        first_attempt: the number at which this node begins to count the attempts at a request. It
+            is 1, unless another node may have served the pool before. Then it is the time in
+            milliseconds since the epoch, which is above all attempts that other nodes may have
+            made. So no two nodes end the same attempt, though each has a journal of its own. Nodes of
+            one name have one card, and so must have one journal.
     """
 
     def __init__(
@@ -86,35 +86,37 @@ class Node:
 
     @property
     def card(self) -> Outgoing:
-        """What this node is."""
+        """The message that says what this node is."""
         return self._publish(self._card)
 
     @property
     def farewell(self) -> Outgoing:
-        """That this node is gone: its last word, and its last will."""
+        """The message that says that this node is gone. It is both its last word and its last
+        will."""
         return self._publish(self._card.model_copy(update={"state": "offline"}))
 
     def join(self) -> Outgoing:
-        """Be the youngest of the pool, at each connect: another may have answered meanwhile, and
-        what the broker has kept for this node is not its to answer any more."""
+        """Become the youngest node of the pool, at each connect; returns the card. Another node may
+        have answered meanwhile, and then the requests that the broker has kept for this node are
+        not for it to answer."""
         self._since = self._clock()
         self._elect()
         self._card = self._describe()
         return self.card
 
     def leave(self) -> None:
-        """The connection is gone: who is there will be told at the next one."""
+        """Forget the other nodes, for the connection is gone. The next one tells who is there."""
         self._others.clear()
 
     def hear(self, topic: str, payload: bytes, link: Link) -> None:
-        """Another node of the pool says what it is, or the broker that it is gone."""
+        """Take in the card of another node of the pool, from that node or from its will."""
         if topic == self._topics.status:
             return
         try:
             card = NodeCard.model_validate_json(payload) if payload else None
         except ValueError:
             return
-        # None: an operator has removed what a node left behind that could not say goodbye.
+        # None: an operator has removed the card of a node that could not say goodbye.
         if card is None or card.state == "offline":
             self._others.pop(topic, None)
         else:
@@ -125,7 +127,7 @@ class Node:
             self.announce(link)
 
     def look(self, snapshot: Snapshot | None, link: Link) -> None:
-        """Take the engine's state in, and publish what there is to tell."""
+        """Take in the engine's state, and publish the metrics and, if it has changed, the card."""
         if snapshot is not None:
             knobs = {state.name: state.effective for state in snapshot.knobs}
             self._engine_drains = bool(knobs["draining"])
@@ -144,14 +146,14 @@ class Node:
         link.send(Outgoing(self._topics.metrics, self._metrics(snapshot).encode(), qos=0))
 
     def announce(self, link: Link) -> None:
-        """Publish the card if it says anything new."""
+        """Publish the card if it has changed."""
         card = self._describe()
         if card != self._card:
             self._card = card
             link.send(self.card)
 
     def _elect(self) -> bool:
-        """Find who serves the pool; whether that is another one than before."""
+        """Find which node serves the pool; returns whether it is another one than before."""
         mine = (self._since, self.boot_id)
         elders = [
             (card.since, card.boot_id, topic)
@@ -212,21 +214,21 @@ class Node:
         )
 
     def _rate(self, snapshot: Snapshot | None) -> float | None:
-        """Output tokens a second since the look before."""
+        """Output tokens a second since the look before; None where that is not known."""
         before = self._output
         self._output = None
         if snapshot is None:
             return None
         now, tokens = snapshot.time, snapshot.totals.output_tokens
         self._output = now, tokens
-        # An idle engine's snapshot does not age, and another model counts anew.
+        # The snapshot of an idle engine keeps its time, and another model counts from 0.
         if before is None or now <= before[0] or tokens < before[1]:
             return 0.0 if before is not None and now == before[0] else None
         return round((tokens - before[1]) / (now - before[0]), 3)
 
 
 def percentiles(of: Distribution | None) -> Percentiles:
-    """In milliseconds, of seconds."""
+    """A distribution of seconds as percentiles in milliseconds."""
     if of is None:
         return Percentiles(p50=None, p99=None)
     return Percentiles(p50=milliseconds(of.p50), p99=milliseconds(of.p99))

@@ -31,7 +31,7 @@ class Overview:
     tally: Tally
 
     def view(self) -> GatewayView:
-        """As it stands now."""
+        """The gateway as it stands now."""
         link, tally, state = self.link, self.tally, self.link.state
         return GatewayView(
             time=time.monotonic(),

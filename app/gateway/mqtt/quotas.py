@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.settings import Quota
 
-# What is not known yet how long it takes: a guess that keeps clients from asking in a loop.
+# When to ask again where the pace is not known yet: a guess that keeps clients from asking in a
+# loop.
 DEFAULT_RETRY_SECONDS = 1.0
 MIN_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 60.0
-# What one user may have read, in a bucket that holds 32 of the largest requests: they take up to
-# 20 ms each, on the loop that serves everybody.
+# How many bytes of one user are read. The bucket holds 32 of the largest requests: each takes up
+# to 20 ms on the loop that serves everybody.
 READ_BYTES_PER_SECOND = 1 << 19
 MAX_READ_BYTES = 1 << 23
 _USERS_KEPT = 1000
@@ -22,7 +23,14 @@ _USERS_KEPT = 1000
 
 @dataclass(slots=True)
 class _User:
-    """What a user has open, and the tokens of their buckets as of `filled_at`."""
+    """One user's unfinished requests, and the state of their buckets.
+
+    Attributes:
+        open: unfinished requests.
+        bucket: requests that may be begun now.
+        bytes: bytes that may be read now.
+        filled_at: the moment for which the buckets hold, in monotonic seconds.
+    """
 
     open: int = 0
     bucket: float = 0.0
@@ -31,11 +39,13 @@ class _User:
 
 
 class Quotas:
-    """Counts each user's unfinished requests, and token buckets of requests a minute and of bytes.
+    """Counts each user's unfinished requests, and keeps two token buckets for each: of requests a
+    minute, and of bytes a second.
 
     Args:
-        default: for users without one of their own in `users`.
-        pace: seconds until the next request is likely to end, if that can be told.
+        default: the quota of users who have none in `users`.
+        users: quotas by user.
+        pace: gives the seconds until the next request is likely to end; None if that is not known.
         clock: monotonic seconds.
     """
 
@@ -61,10 +71,11 @@ class Quotas:
         return min(wanted, self.of(user).max_priority)
 
     def check(self, user: str) -> None:
-        """
+        """Check that a user may begin another request.
+
         Raises:
-            Fault: 429; the user has as many unfinished requests as they may, or sent as many in
-                the last minute.
+            Fault: 429; the user has as many unfinished requests as they may have, or has used up
+                the requests that they may begin in a minute.
         """
         quota, state = self.of(user), self._state(user)
         if state.open >= quota.requests:
@@ -77,10 +88,10 @@ class Quotas:
             raise self.overloaded(message, "user over rate", wait)
 
     def read(self, user: str, size: int) -> None:
-        """Bytes of this user are about to be read, whether they are a request or not.
+        """Count bytes of this user that are about to be read, whether they are a request or not.
 
         Raises:
-            Fault: 429; they sent more than is read for one user.
+            Fault: 429; the user sent more than is read for one user.
         """
         state = self._state(user)
         if state.bytes < size:
@@ -92,7 +103,13 @@ class Quotas:
     def overloaded(
         self, message: str, reason: str, wait: float | None = None, depth: int | None = None
     ) -> Fault:
-        """A 429 that says when to ask again: after `wait` seconds, or when one is likely to end."""
+        """A 429 that says when to ask again: after `wait` seconds, or, if that is None, when the
+        next request is likely to end.
+
+        Args:
+            reason: names this kind of fault in a few words.
+            depth: how many requests wait, if that is why.
+        """
         wait = wait if wait is not None else self._pace() or DEFAULT_RETRY_SECONDS
         seconds = min(max(wait, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
         return Fault(
@@ -138,5 +155,6 @@ class Quotas:
                 or state.bucket < self.of(user).per_minute
                 or state.bytes < MAX_READ_BYTES
             }
-            # Looked at again once there are twice as many, or each newcomer would look at them all.
+            # The next look comes when there are twice as many users. Otherwise each newcomer would
+            # cost a look at all of them.
             self._most_users = max(_USERS_KEPT, 2 * len(self._users))

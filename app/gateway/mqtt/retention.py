@@ -14,11 +14,12 @@ from app.store.store import Store
 log = logging.getLogger(__name__)
 
 DAY = 24 * 3600.0
-# Who asks again is told the ending again for so long.
+# How long after its ending a request that is sent again gets that ending again.
 JOURNAL_SECONDS = DAY
 LOOK_SECONDS = 3600.0
-# Conversations and requests removed, and pages of 4 KiB given back, in one transaction: two
-# conversations of ten turns took 3.5 ms, 256 pages 2.7 ms, on a busy machine.
+# The most conversations and requests that are removed in one transaction, and the most pages of
+# 4 KiB that are given back. Two conversations of ten turns took 3.5 ms and 256 pages 2.7 ms, on a
+# busy machine.
 SLICE = 2
 REQUESTS = 500
 PAGES = 256
@@ -26,13 +27,14 @@ PAUSE_SECONDS = 0.05
 
 
 class Retention:
-    """Removes requests that nobody will ask for again, and conversations that nobody has gone on
-    with, and makes the file smaller. A little at once and on a thread, so that neither the loop nor
-    another writer waits for long.
+    """Removes requests that nobody will ask for again and conversations that nobody has gone on
+    with, and makes the file smaller. It works in small slices on a thread, so that neither the loop
+    nor another writer waits for long.
 
     Args:
-        pool: whose conversations; those of the screen are never removed.
-        days: since when nobody has gone on with a conversation; 0 keeps all.
+        pool: the pool whose conversations are removed. Those of the screen never are.
+        days: a conversation is removed when nobody has gone on with it for so many days; 0 keeps
+            all.
         clock: seconds since the epoch.
     """
 
@@ -67,7 +69,8 @@ class Retention:
             )
 
     def _remove(self) -> int | None:
-        """Remove a slice; how many conversations that were, None where nothing is left to do."""
+        """Remove a slice; returns how many conversations it had, or None if nothing is left to
+        do."""
         now, store = self._clock(), self._store
         requests = store.journal.forget(SOURCE, now - JOURNAL_SECONDS, REQUESTS)
         conversations = 0

@@ -1,4 +1,4 @@
-"""Settings of the MQTT gateway: the broker, this node, and what its users may take."""
+"""MqttSettings: the broker, this node, and what its users may take."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Quota(BaseModel):
     """What one user may take.
 
     Attributes:
-        requests: unfinished at once.
-        per_minute: requests begun in a minute; 0 is no limit.
-        max_priority: the highest that a request gets, whatever it asks for.
+        requests: most unfinished requests at once.
+        per_minute: most requests that may begin in a minute; 0 is no limit.
+        max_priority: the highest priority that a request gets, whatever it asks for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,29 +58,29 @@ class Quota(BaseModel):
 
 
 class MqttSettings(BaseModel):
-    """What the gateway and `tui ask` are told.
+    """The settings of the gateway and of `tui ask`.
 
     Attributes:
-        url: the broker; a password in it becomes `password`. None is no gateway. With
-            `embedded_broker`, where that listens.
-        password: of the user in `url`.
+        url: the broker's URL; a password in it becomes `password`. With `embedded_broker` it says
+            where that listens. Without either there is no gateway.
+        password: the password of the user in `url`.
         password_file: a file whose first line is the password.
-        ca_file: certificates that the broker's must be signed by; None is those of the system.
+        ca_file: certificates of those who may sign the broker's; None is those of the system.
         cert_file: our certificate, where the broker asks for one.
-        key_file: its key; None is in `cert_file`.
-        pool: of the nodes that serve the same; a level of each topic.
-        node: this one.
-        protocol: auto is 5, else 3.1.1.
-        keepalive: s; a silent broker is given up within twice that.
-        delta_ms: what comes within it goes out as one delta.
-        deadline_ms: until when a request that states none must have ended.
-        max_request_bytes: larger requests are refused.
-        max_requests: unfinished, of all users.
+        key_file: the key of our certificate; None if it is in `cert_file`.
+        pool: the name that the nodes which serve together share; it is a level of each topic.
+        node: this node's name in the pool.
+        protocol: the version of MQTT; auto tries 5, then 3.1.1.
+        keepalive: seconds between signs of life; a silent broker is given up within twice that.
+        delta_ms: milliseconds whose text goes out as one delta.
+        deadline_ms: milliseconds that a request may wait for the batch if it does not say.
+        max_request_bytes: requests with larger payloads are refused.
+        max_requests: most unfinished requests, those of all users together.
         retention_days: how long a conversation is kept that nobody goes on with; 0 is for ever.
         drain_seconds: how long requests may go on when the program is to end.
-        embedded_broker: run amqtt on the loopback.
-        quota: of each user.
-        users: of these, instead.
+        embedded_broker: whether to run a broker (amqtt) on the loopback.
+        quota: what each user may take.
+        users: what single users may take instead, by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,7 +97,8 @@ class MqttSettings(BaseModel):
     keepalive: int = Field(default=15, ge=2, le=3600)
     delta_ms: int = Field(default=100, ge=0, le=10_000)
     deadline_ms: int = Field(default=600_000, ge=1, le=86_400_000)
-    # Ends below the largest packet that the link asks brokers for, 1 MiB with topic and properties.
+    # The upper end leaves room for topic and properties in the largest packet that the link asks
+    # brokers for, 1 MiB.
     max_request_bytes: int = Field(default=262_144, ge=1024, le=1_000_000)
     max_requests: PositiveInt = 1000
     retention_days: float = Field(default=30.0, ge=0.0, le=36_500.0, allow_inf_nan=False)
@@ -147,7 +148,7 @@ class MqttSettings(BaseModel):
         """The broker's address, with the password.
 
         Raises:
-            AddressError: there is none, or `password_file` cannot be read.
+            AddressError: no broker is set, its URL is wrong, or `password_file` cannot be read.
         """
         return self._address(self._secret())
 

@@ -13,19 +13,22 @@ from engine.api.telemetry import Distribution, Samples
 WINDOW = 60.0
 BAD_KEPT = 20
 EXCERPT_BYTES = 200
-# Room for all levels that a request may have; a topic may have 65,535 bytes.
+# Characters kept of a topic: room for all levels of a request's topic. Any topic may have 65,535
+# bytes.
 TOPIC_LENGTH = 600
 _USERS_KEPT = 1000
 
 
 class Tally:
-    """
+    """Counts what becomes of requests.
+
     Args:
         clock: monotonic seconds.
 
     Attributes:
-        accepted, finished: requests since the start.
-        rejected_by_user: how many of each user's were refused; of the last users only.
+        accepted, finished: how many requests were accepted and have ended since the start.
+        rejected_by_user: for each user, how many requests were refused. Only the users to whom that
+            happened last are kept.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -43,7 +46,7 @@ class Tally:
         self._ends.append(self._clock())
 
     def first_token(self, seconds: float) -> None:
-        """From publish to first token."""
+        """A request got its first token, so many seconds after it was published."""
         self._first_tokens.add(self._clock(), seconds)
 
     def refused(self, fault: Fault, user: str) -> None:
@@ -54,20 +57,20 @@ class Tally:
             del self.rejected_by_user[next(iter(self.rejected_by_user))]
 
     def bad(self, topic: str, payload: bytes, code: int, reason: str) -> None:
-        """A message that was no request at all, or none that can be read."""
+        """A message came that was no request, or one that cannot be read."""
         excerpt = payload[:EXCERPT_BYTES].decode("utf-8", "replace")
         message = BadMessage(time.time(), topic[:TOPIC_LENGTH], code, reason, excerpt)
         self._bad.appendleft(message)
 
     def pace(self) -> float | None:
-        """Seconds between the last endings, on average; None where there are too few to tell."""
+        """The mean number of seconds between the last endings; None if they are too few to tell."""
         now = self._clock()
         recent = [end for end in self._ends if end > now - WINDOW]
         return (now - recent[0]) / len(recent) if len(recent) > 1 else None
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """The most frequent first."""
+        """How many requests were refused for each reason, the most frequent first."""
         return tuple(
             Rejection(code, reason, count) for (code, reason), count in self._rejected.most_common()
         )
@@ -78,5 +81,5 @@ class Tally:
 
     @property
     def first_tokens(self) -> Distribution:
-        """Publish to first token of the last minute, in seconds."""
+        """Seconds from publish to first token, over the last minute."""
         return self._first_tokens.over(self._clock() - WINDOW)

@@ -15,8 +15,9 @@ class Rejection:
     """Requests that were refused for one reason.
 
     Attributes:
-        code: as `app.gateway.mqtt.protocol.faults.Fault` has it.
-        reason: in few words, the same for all of them.
+        code: the code of `app.gateway.mqtt.protocol.faults.Fault`.
+        reason: why, in a few words that are the same for all of them.
+        count: how many there were.
     """
 
     code: int
@@ -29,8 +30,10 @@ class BadMessage:
     """A message that could not be served, to look at.
 
     Attributes:
-        time: seconds since the epoch.
-        topic, excerpt: their beginnings, as they came: whoever shows them must make them harmless.
+        time: when it came, in seconds since the epoch.
+        topic, excerpt: the beginnings of topic and payload, as they came. Whoever shows them must
+            make them harmless.
+        code, reason: of the fault; see `Rejection`.
     """
 
     time: float
@@ -45,8 +48,9 @@ class UserView:
     """One user who has requests here, or had some refused.
 
     Attributes:
-        running: accepted and unfinished.
-        waiting: of them without a first token.
+        running: the user's requests that are accepted and unfinished.
+        waiting: how many of these have no first token.
+        rejected: how many of the user's requests were refused.
     """
 
     name: str
@@ -60,17 +64,21 @@ class GatewayView:
     """The gateway and its connection.
 
     Attributes:
-        time, since: engine clock, seconds; `since` is when `phase` began.
-        address: the broker's, without a password.
-        protocol: "5", "3.1.1", or "" before a connection.
-        running: requests accepted and unfinished.
-        waiting: of them without a first token.
+        time, since: when the view was made and when `phase` began, in seconds of the engine's
+            clock.
+        address: the broker's address, without a password.
+        detail: what a person should know of the connection or the pool; empty if all is well.
+        protocol: "5" or "3.1.1"; empty while there is no connection.
+        running: requests that are accepted and unfinished.
+        waiting: how many of these have no first token.
         undelivered: endings that the broker has not taken yet.
         received, published: messages since the start.
-        first_token: from publish to first token, seconds, over the last minute; from arrival here
-            for requests that do not say when they were sent.
-        bad: the newest first.
-        users: the busiest first.
+        accepted, finished: requests since the start.
+        rejected: refused requests by reason, the most frequent reason first.
+        first_token: seconds from publish to first token, over the last minute. They count from
+            arrival here for requests that do not say when they were sent.
+        bad: the last messages that could not be served, the newest first.
+        users: users with requests here, the busiest first.
     """
 
     time: float
@@ -99,10 +107,11 @@ class Transcript:
     """A chat that is held over MQTT.
 
     Attributes:
-        messages: oldest first; the last may be the reply in the making.
-        request_id: the engine's, of that reply; None if none is made.
+        messages: the oldest first; the last may be a reply in the making.
+        request_id: the engine's id of the reply in the making; None if there is none.
         version: grows with every change.
-        num_prompt_tokens, num_output_tokens: of that reply, as far as they are known.
+        num_prompt_tokens, num_output_tokens: tokens of that reply's prompt and output, as far as
+            they are known; 0 without a reply in the making.
     """
 
     conversation: Conversation
@@ -119,12 +128,10 @@ class Gateway(Protocol):
     def view(self) -> GatewayView: ...
 
     def transcript(self, request_id: str) -> Transcript | None:
-        """The chat of a request by the engine's id, running or ended lately.
-
-        Where its session has gone on since, that is in it.
-        """
+        """The chat of a request that runs or has ended lately, by the engine's id. If its session
+        has gone on since, the chat has the later turns too."""
         ...
 
     def reconnect(self) -> None:
-        """Connect again, now, after a takeover or in the middle of a wait."""
+        """Connect again now, after a takeover or in the middle of a pause."""
         ...

@@ -11,7 +11,7 @@ class ModelInfo(Part):
     """The model that is served.
 
     Attributes:
-        max_model_len: most tokens of a request, prompt and reply together.
+        max_model_len: the most tokens of a request, prompt and reply together.
     """
 
     name: str
@@ -21,13 +21,13 @@ class ModelInfo(Part):
 
 
 class Limits(Part):
-    """What a request must keep to.
+    """The limits that requests must keep to.
 
     Attributes:
-        max_request_bytes: largest payload of a request.
-        max_requests: unfinished ones, of all users.
-        user_requests: unfinished ones, of a user for whom nothing else is set.
-        user_per_minute: requests in 60 s, of such a user; 0 is no limit.
+        max_request_bytes: the largest payload of a request, in bytes.
+        max_requests: the most unfinished requests, those of all users together.
+        user_requests: the most unfinished requests of a user for whom nothing else is set.
+        user_per_minute: the most requests that such a user may begin in 60 s; 0 is no limit.
     """
 
     max_request_bytes: int
@@ -37,14 +37,15 @@ class Limits(Part):
 
 
 class NodeCard(ServerMessage):
-    """A node, retained under its status topic.
+    """The card of a node, which is retained at its status topic.
 
     Attributes:
-        boot_id: another one each time the program starts.
-        state: `standby` answers nothing while an older node serves the pool; `draining` ends what
-            it accepted and takes nothing new; `offline` is the last will, too.
-        model: None while none is loaded.
-        since: when it connected, in seconds since the epoch.
+        boot_id: identifies one start of the program.
+        state: a node in `standby` answers nothing while an older node serves the pool. A node that
+            is `draining` ends what it accepted and takes nothing new. `offline` is also the last
+            will.
+        model: the model that is served; None while none is loaded.
+        since: when the node connected, in seconds since the epoch.
     """
 
     node: str
@@ -58,20 +59,21 @@ class NodeCard(ServerMessage):
 
 
 class Percentiles(Part):
-    """Of the last 60 s; None where nothing was measured."""
+    """Percentiles of the last 60 s, in milliseconds; None where nothing was measured."""
 
     p50: float | None
     p99: float | None
 
 
 class MqttMetrics(Part):
-    """Requests over MQTT.
+    """A node's figures on requests over MQTT.
 
     Attributes:
-        running: accepted and unfinished.
-        waiting: of them without a first token.
-        accepted, finished, rejected: since the node started.
-        first_token_ms: from the client's `sent_at` to the first token; it compares two clocks.
+        running: requests that are accepted and unfinished.
+        waiting: how many of these have no first token.
+        accepted, finished, rejected: requests since the node started.
+        first_token_ms: from the client's `sent_at` to the first token, which compares two clocks;
+            from the arrival of requests that state no `sent_at`.
     """
 
     running: int
@@ -83,14 +85,15 @@ class MqttMetrics(Part):
 
 
 class Metrics(ServerMessage):
-    """A node's figures, once a second; None where there is none.
+    """A node's figures, published once a second. A figure that is not known is None.
 
     Attributes:
-        time: seconds since the epoch.
+        time: when the figures were taken, in seconds since the epoch.
         running, waiting: requests of all sources.
         kv_used, kv_total: blocks of the KV cache.
-        tokens_per_second: of output.
-        ttft_ms, tpot_ms: of all sources.
+        tokens_per_second: output tokens of all sources.
+        ttft_ms, tpot_ms: latencies of requests of all sources.
+        mqtt: the figures on requests over MQTT alone.
     """
 
     node: str

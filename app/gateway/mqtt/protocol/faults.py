@@ -7,7 +7,7 @@ from engine.api.errors import ErrorInfo
 
 MAX_MESSAGE = 500
 
-# By code; OpenAI's words where it has one.
+# The type of each code, in OpenAI's words where it has one.
 TYPES = {
     400: "invalid_request_error",
     403: "permission_error",
@@ -30,7 +30,7 @@ _CODES = {
     "model_error": 503,
     "restarted": 503,
 }
-# What the engine calls otherwise than the request does.
+# Parameters that have other names in the engine than in requests.
 _PARAMS = {"prompt": "messages", "deadline": "deadline_ms"}
 
 
@@ -39,13 +39,12 @@ class Fault(Exception):  # noqa: N818 - a word of the protocol
 
     Args:
         code: one of `TYPES`, which gives the type.
-        message: one sentence; the middle of one above `MAX_MESSAGE` characters is left out.
-        param: the field of the request at fault, as a dotted path.
-        reason: in few words, the same for all faults of a kind, for counting them; not stated, the
-            type says it.
-        retryable: whether the same request may succeed later; not stated, the code says it.
-        retry_after_ms: when that may be.
-        queue_depth: how many waited, where it was refused for that.
+        message: one sentence. One longer than `MAX_MESSAGE` characters loses its middle.
+        param: the field of the request at fault, as a dotted path; None if no field is.
+        reason: names the kind of fault in a few words, for counting; empty takes it from the type.
+        retryable: whether the same request may succeed later; None takes it from the code.
+        retry_after_ms: milliseconds until the request may succeed; None where that is not known.
+        queue_depth: how many requests waited, if that is why it was refused.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Fault(Exception):  # noqa: N818 - a word of the protocol
         queue_depth: int | None = None,
     ) -> None:
         if len(message) > MAX_MESSAGE:
-            # The beginning names field and value, the end what is allowed.
+            # The beginning names field and value, and the end says what is allowed.
             half = MAX_MESSAGE // 2 - 1
             message = f"{message[:half]}…{message[-half:]}"
         super().__init__(message)
@@ -75,7 +74,8 @@ class Fault(Exception):  # noqa: N818 - a word of the protocol
 
     @classmethod
     def of(cls, info: ErrorInfo) -> Fault:
-        """What the engine or the journal said; a type that is not known is the engine's fault."""
+        """The fault for an error of the engine or the journal. A type that is not known becomes an
+        error of the engine."""
         param = None if info.param is None else _PARAMS.get(info.param, info.param)
         return cls(_CODES.get(info.type, 500), info.message, param)
 

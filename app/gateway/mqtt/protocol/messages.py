@@ -1,4 +1,4 @@
-"""ServerMessage: what all that the server publishes has in common."""
+"""ServerMessage: what all messages of the server have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 class Part(BaseModel):
     """Plain data inside a message of the server.
 
-    Fields that are not known are passed over: a client reads what a later server adds.
+    Fields that are not known are ignored, so that a client can read messages of a later server.
     """
 
     model_config = ConfigDict(

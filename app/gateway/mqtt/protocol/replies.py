@@ -1,4 +1,4 @@
-"""Replies: what answers a request, all on its one topic."""
+"""Replies: the messages that answer a request, all on one topic."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class Accepted(ServerMessage):
     """The request is in the journal and with the engine; an ending will come.
 
     Attributes:
-        attempt: counts from 1 how often the request was run.
-        queue_depth: requests that wait for the batch, this one among them.
-        priority: the one that it has, after the user's quota.
+        attempt: which run of the same request this is. Later runs have larger numbers.
+        queue_depth: how many requests wait for the batch, this one among them.
+        priority: the priority that the request got, after the user's quota.
+        model: the name of the model that serves it.
     """
 
     type: Literal["accepted"] = "accepted"
@@ -27,23 +28,24 @@ class Accepted(ServerMessage):
 
 
 class DeltaText(Part):
-    """Text that follows what came before."""
+    """A piece of the reply's text, which follows the pieces before."""
 
     content: str
 
 
 class Choice(Part):
-    """The only one, in the shape that OpenAI clients know."""
+    """The only choice of a delta, in the shape that OpenAI clients know."""
 
     index: Literal[0] = 0
     delta: DeltaText
 
 
 class DeltaReply(ServerMessage):
-    """Some of the text.
+    """A piece of the reply's text.
 
     Attributes:
-        seq: counts the deltas of an attempt from 0; a gap is text that only the final has.
+        seq: counts the deltas of an attempt from 0. Where there is a gap, only the final has the
+            text.
     """
 
     type: Literal["delta"] = "delta"
@@ -58,7 +60,8 @@ class DeltaReply(ServerMessage):
 
 
 class ReplyUsage(Part):
-    """Tokens; `cached_tokens` are those of the prompt that were in the KV cache."""
+    """Token counts of a request. `cached_tokens` are those of the prompt that were in the KV cache.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -67,13 +70,13 @@ class ReplyUsage(Part):
 
 
 class ReplyTimings(Part):
-    """The engine's times of a request; None where there was none.
+    """The engine's times of a request, in milliseconds. A time that does not exist is None.
 
     Attributes:
-        queue_ms: from arrival to the first step that computed it.
+        queue_ms: from arrival to the first step that computed the request.
         ttft_ms: from arrival to the first token.
-        tpot_ms: from there, a token.
-        e2e_ms: in all.
+        tpot_ms: the mean time of each token after the first.
+        e2e_ms: from arrival to the end.
     """
 
     queue_ms: float | None
@@ -86,7 +89,7 @@ class Final(ServerMessage):
     """The end of an attempt that went well, with the whole text.
 
     Attributes:
-        last_seq: of the last delta, -1 if there was none.
+        last_seq: the `seq` of the last delta; -1 if there was none.
     """
 
     type: Literal["final"] = "final"
@@ -104,8 +107,8 @@ class ErrorBody(Part):
     """What went wrong, in the shape that OpenAI clients know.
 
     Attributes:
-        param: dotted path of the field at fault, if one is.
-        retryable: whether the same request may succeed later.
+        param: the field at fault, as a dotted path; None if no field is.
+        retryable: whether the same request under the same id may succeed later.
     """
 
     type: str
@@ -119,10 +122,10 @@ class ErrorReply(ServerMessage):
     """The end of an attempt that failed, or a refusal.
 
     Attributes:
-        attempt: None of a request that was refused before it was accepted.
-        retry_after_ms: when to ask again, where that is known.
-        queue_depth: requests that waited, of one that was refused for it.
-        last_seq: of the last delta, -1 if there was none; None where that is not known.
+        attempt: the run that failed; None if the request was refused before it was run.
+        retry_after_ms: milliseconds after which to ask again; None where that is not known.
+        queue_depth: how many requests waited, if the request was refused for that.
+        last_seq: the `seq` of the last delta; -1 if there was none, None where it is not known.
     """
 
     type: Literal["error"] = "error"
@@ -139,8 +142,9 @@ _REPLY: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="t
 
 
 def parse_reply(payload: bytes) -> Reply:
-    """
+    """Read a reply.
+
     Raises:
-        ValueError: it is no reply of this version.
+        ValueError: the payload is no reply of this version.
     """
     return _REPLY.validate_json(payload)

@@ -1,4 +1,4 @@
-"""ChatRequest: what a client asks, checked before anything else sees it."""
+"""ChatRequest: what a client asks. It is checked before anything else sees it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SAMPLING = (
     "stop",
 )
 
-# What a field must be; the rest are sampling parameters, of which the engine says it.
+# What each field must be. The engine says it of the other fields, which are sampling parameters.
 ALLOWED = {
     "v": "1",
     "request_id": f"that of the topic: {LEVEL}",
@@ -70,7 +70,7 @@ _MAX_NAME = 64
 
 
 def _integer(value: object) -> object:
-    # A literal takes true for 1.
+    # Without this, a literal of pydantic takes true for 1.
     if type(value) is not int:
         raise ValueError
     return value
@@ -93,7 +93,7 @@ def _not_empty(turns: tuple[ChatTurn, ...]) -> tuple[ChatTurn, ...]:
     return turns
 
 
-# Of a long list that is wrong throughout, one fault is enough: 125,000 cost 0.2 s. Its least length
+# One fault is enough for a list that is wrong throughout: 125,000 faults took 0.2 s. The least length
 # is for the schema alone: pydantic takes a list that fails fast for one that is too short as well,
 # and makes Python objects of all that is in it for each fault.
 _Turns = Annotated[
@@ -108,23 +108,23 @@ _LEVEL_SCHEMA = WithJsonSchema(
 
 
 class ChatRequest(_Wire):
-    """A chat to be gone on with.
+    """A request for the next message of a chat.
 
     Attributes:
-        request_id: that of the topic, if stated.
-        session_id: a conversation that the server keeps for the user.
-        model: the one that must be loaded.
-        messages: the whole chat, ending with the user's message; with `session_id` what is new: a
-            message of the user and, where the session begins, one of the system before it.
+        request_id: if stated, it must be that of the topic.
+        session_id: names a conversation that the server keeps for the user.
+        model: if stated, this model must be loaded.
+        messages: the whole chat, ending with a message of the user. With `session_id`, only what is
+            new: one message of the user and, where the session begins, a system message before it.
         stream: whether deltas are wanted.
-        accepted: whether it is to be told that the request was accepted.
-        delta_qos: quality of service of the deltas.
-        deadline_ms: how long it may wait for the batch.
-        priority: larger goes first, as far as the user's quota goes.
-        sent_at: when it was published, in seconds since the epoch by the client's clock; for
-            measuring only.
+        accepted: whether a message is wanted that says that the request was accepted.
+        delta_qos: the quality of service of the deltas.
+        deadline_ms: milliseconds that the request may wait for the batch.
+        priority: requests with a larger one go first, as far as the user's quota allows.
+        sent_at: when the request was published, in seconds since the epoch by the client's clock.
+            It is used for measuring only.
 
-    The others are as in `engine.api.sampling.SamplingParams`; None is the model's default.
+    The other fields are those of `engine.api.sampling.SamplingParams`; None is the model's default.
     """
 
     v: Annotated[Literal[1], BeforeValidator(_integer)] = 1
@@ -159,7 +159,7 @@ class ChatRequest(_Wire):
     def _check(self) -> ChatRequest:
         """
         Raises:
-            InvalidRequestError: fields that do not go together, or a value that sampling refuses.
+            InvalidRequestError: fields do not go together, or a sampling parameter is wrong.
         """
         roles = [turn.role for turn in self.messages]
         if self.session_id is not None and roles not in (["user"], ["system", "user"]):
@@ -178,14 +178,16 @@ class ChatRequest(_Wire):
         return self
 
     def sampling(self) -> dict[str, object]:
-        """What was stated, by the names of `engine.api.sampling.SamplingParams`."""
+        """The sampling parameters that were stated, by their names in
+        `engine.api.sampling.SamplingParams`."""
         stated = {name: getattr(self, name) for name in SAMPLING}
         if isinstance(self.stop, str):
             stated["stop"] = (self.stop,)
         return {name: value for name, value in stated.items() if value is not None}
 
     def digest(self) -> str:
-        """SHA-256 in hexadecimal digits of all but `sent_at`: equal for a request sent again."""
+        """The SHA-256, in hexadecimal digits, of all fields but `sent_at`. A request that is sent
+        again has the same one."""
         fields = self.model_dump(exclude={"sent_at"})
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
@@ -195,12 +197,13 @@ class ChatRequest(_Wire):
 
 
 def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
-    """
+    """Read a request.
+
     Args:
-        caller: of the topic that it came on.
+        caller: who asks, as the topic says on which the payload came.
 
     Raises:
-        Fault: 400, with one sentence on the first thing that is wrong.
+        Fault: 400, with one sentence that says what is wrong first.
     """
     if caller.request_id == EVERY:
         raise Fault(400, f"request_id is {EVERY!r}; that is for cancels only", "request_id")
@@ -222,14 +225,15 @@ def parse_request(payload: bytes, caller: Caller) -> ChatRequest:
 
 
 def _check_counts(payload: bytes) -> None:
-    """Bound what can be wrong, before pydantic collects all that is: 20,000 faults took 30 ms of
-    CPU time (AMD EPYC, best of seven).
+    """Bound the number of faults before pydantic collects them all: 20,000 took 30 ms of CPU time
+    (AMD EPYC, best of seven).
 
-    The payload is read for this alone, as pydantic, being strict, takes lists for tuples of JSON
-    only. Faults in great number have keys, and those have colons: where there are few, it is not.
+    The payload is parsed once more for this, for a strict pydantic model takes lists for tuples
+    only from JSON, not from parsed data. Faults in great number need keys, and each key has a
+    colon, so a payload with few colons is not parsed here.
 
     Raises:
-        Fault: more fields than there are, or more biases than may be.
+        Fault: there are more fields than a request has, or more biases than are allowed.
     """
     if payload.count(b":") <= MAX_BIASES:
         return
@@ -251,9 +255,10 @@ def _check_counts(payload: bytes) -> None:
 
 
 def _check_fields(told: dict[str, object], model: type[_Wire], place: str = "") -> None:
-    """
+    """Check that an object has no more fields than its model.
+
     Raises:
-        Fault: there are more than the model has, of which the first that it has not is named.
+        Fault: it has more; the fault names the first one that the model lacks.
     """
     if len(told) > len(model.model_fields):
         unknown = next(name for name in told if name not in model.model_fields)
@@ -267,13 +272,13 @@ def _no_field(path: str, model: type[_Wire]) -> Fault:
 
 
 def _fault(detail: ErrorDetails) -> Fault:
-    """A sentence on what pydantic found."""
+    """What pydantic found, as a fault."""
     place, value = detail["loc"], detail["input"]
     if detail["type"] == "json_invalid":
         return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
     if not place:
         return Fault(400, f"the request is {_show(value)}; it must be an object with messages")
-    # What follows the name of a field of several types is the type that was tried.
+    # For a field of several types, pydantic adds the type that it tried; that is dropped.
     place = place[: _DEPTHS.get(str(place[0]), 1)]
     path = ".".join(_name(str(part)) for part in place)
     if detail["type"] == "extra_forbidden":
@@ -289,7 +294,7 @@ def _fault(detail: ErrorDetails) -> Fault:
 
 
 def _sampling_fault(name: str, value: object) -> Fault:
-    """What is wrong with a value that is of no type of a sampling parameter."""
+    """The fault of a value whose type is wrong for its sampling parameter."""
     try:
         SamplingParams().override({name: value})
     except InvalidRequestError as error:
@@ -302,12 +307,12 @@ def _name(part: str) -> str:
 
 
 def _show(value: object) -> str:
-    """A value in few characters, as JSON has it where it is one word."""
+    """A value in few characters; null, true and false are written as in JSON."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return reprlib.repr(value)
 
 
 def _roles(roles: Sequence[str]) -> str:
-    """The first few of them."""
+    """The first few roles, as text."""
     return ", ".join(roles[:4]) + (", …" if len(roles) > 4 else "")

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 PREFIX = "llm/v1"
 EVERY = "*"
 MAX_LEVEL = 128
-# Below the branch of a client's replies.
+# The most levels that a ResponseTopic may have below the branch of its client's replies.
 MAX_OWN_LEVELS = 8
 LEVEL = f"1 to {MAX_LEVEL} printable characters without space, /, + and #"
 
 
 def check_level(name: str, value: str) -> str:
-    """The value, which may stand as a level of a topic.
+    """The value, checked to be fit as a level of a topic.
 
     Raises:
-        ValueError: it may not; the sentence begins with the name.
+        ValueError: it is not; the message begins with the name.
     """
     if not is_level(value):
         raise ValueError(f"{name} is {reprlib.repr(value)}; it must be {LEVEL}")
@@ -25,26 +25,27 @@ def check_level(name: str, value: str) -> str:
 
 
 def is_level(value: str) -> bool:
-    """Whether a value may stand as a level of a topic."""
+    """Whether a value is fit as a level of a topic."""
     fits = 0 < len(value) <= MAX_LEVEL and value.isprintable()
     return fits and not any(character in value for character in " /+#")
 
 
 def user_of(reply_topic: str) -> str:
-    """Whose replies a topic carries that a caller owns (`Caller.owns`)."""
+    """The user whose replies a topic carries; the topic must be one that a caller owns
+    (`Caller.owns`)."""
     return reply_topic.split("/", 5)[4]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and under which id; the broker's access list vouches for user and client.
+    """Who asks, and under which id. The broker's access list vouches for user and client.
 
     Attributes:
-        request_id: `*` in a cancel is all requests of the client.
-        is_cancel: whether a cancel is what the topic carries, not the request.
+        request_id: the request's id; `*` in a cancel means all requests of the client.
+        is_cancel: whether the topic carries a cancel, not a request.
 
     Raises:
-        ValueError: a part is no level of a topic.
+        ValueError: a part is not fit as a level of a topic.
     """
 
     pool: str
@@ -61,13 +62,13 @@ class Caller:
 
     @classmethod
     def of(cls, key: str) -> Caller:
-        """The one with this `key`."""
+        """The caller with this `key`."""
         pool, user, client, request_id = key.split("/")
         return cls(pool, user, client, request_id)
 
     @property
     def key(self) -> str:
-        """One for each request: no part has a slash."""
+        """A name that only this request has. It is unambiguous, for no part has a slash."""
         return f"{self.pool}/{self.user}/{self.client}/{self.request_id}"
 
     @property
@@ -76,10 +77,11 @@ class Caller:
         return f"{PREFIX}/{self.pool}/rep/{self.user}/{self.client}/"
 
     def owns(self, topic: str) -> bool:
-        """Whether a topic may stand in place of the reply topic: a few levels below the branch.
+        """Whether replies may go to this topic: it must lie a few levels below the branch.
 
-        A broker may end the connection of who publishes to one that is too deep (Mosquitto: 200
-        levels), has a control character, or a wildcard, but lets it pass as a property.
+        Brokers let any text pass as a ResponseTopic. But a broker may end our connection when we
+        publish to a topic that is too deep (Mosquitto: 200 levels), or that has a control character
+        or a wildcard.
         """
         levels = topic.removeprefix(self.branch).split("/")
         is_below = topic.startswith(self.branch) and len(levels) <= MAX_OWN_LEVELS
@@ -106,7 +108,7 @@ class Topics:
     """The topics of one node in a pool.
 
     Raises:
-        ValueError: pool or node is no level of a topic.
+        ValueError: pool or node is not fit as a level of a topic.
     """
 
     pool: str
@@ -136,12 +138,12 @@ class Topics:
         return f"{PREFIX}/{self.pool}/node/+/status"
 
     def is_status(self, topic: str) -> bool:
-        """Whether a node of the pool has its card there."""
+        """Whether a node of the pool has its card at this topic."""
         return topic.startswith(f"{PREFIX}/{self.pool}/node/") and topic.endswith("/status")
 
     @staticmethod
     def node_of(topic: str) -> str:
-        """Whose card is there."""
+        """The name of the node whose card is at this topic."""
         return topic.split("/")[-2]
 
     @property
@@ -161,7 +163,8 @@ class Topics:
         return self._own("knobs/result")
 
     def parse(self, topic: str) -> Caller | None:
-        """Whose request or cancel a topic of this pool carries; None of any other topic."""
+        """Who sends the request or the cancel that a topic of this pool carries; None for any other
+        topic."""
         begin = f"{PREFIX}/{self.pool}/"
         if not topic.startswith(begin):
             return None

@@ -17,7 +17,7 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
 
 
 class AddressError(ValueError):
-    """An address that cannot be used: one sentence, without the password."""
+    """An address cannot be used. The message is one sentence, without the password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,12 @@ class BrokerAddress:
 
     Attributes:
         scheme: mqtt, mqtts, ws or wss.
-        host: a name or an IP address, IPv6 without brackets.
-        path: of the websocket, with its query; empty without one.
-        ca_file: certificates that the broker's must be signed by; None is those of the system.
+        host: a name or an IP address; an IPv6 address has no brackets.
+        path: the websocket's path, with its query; empty for mqtt and mqtts.
+        username, password: None where there is none.
+        ca_file: certificates of those who may sign the broker's; None is those of the system.
         cert_file: our certificate, where the broker asks for one.
-        key_file: its key; None is in `cert_file`.
+        key_file: the key of our certificate; None if it is in `cert_file`.
     """
 
     scheme: str
@@ -53,17 +54,16 @@ class BrokerAddress:
         cert_file: Path | None = None,
         key_file: Path | None = None,
     ) -> BrokerAddress:
-        """From a URL such as mqtts://user:password@host:8883.
+        """The address that a URL such as mqtts://user:password@host:8883 states.
 
-        User and password may be percent-encoded. A websocket's path is kept; without one it is
-        /mqtt.
+        User and password may be percent-encoded. A websocket without a path gets /mqtt.
 
         Args:
-            password: instead of the URL's.
+            password: takes the place of the URL's password; None leaves that.
 
         Raises:
-            AddressError: the scheme is another, a part is missing or wrong, or files for TLS are
-                stated for a scheme without it.
+            AddressError: the scheme is not one of ours, a part is missing or wrong, or files for
+                TLS are stated for a scheme without TLS.
         """
         shown = _shown(url)
         scheme, separator, rest = url.partition("://")
@@ -111,14 +111,15 @@ class BrokerAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine, by name or number."""
+        """Whether the host is this machine's loopback, by name or address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host.lower() == "localhost"
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """What to know the broker by and show it; None where the scheme is not encrypted.
+        """The certificates by which to know the broker, and those to show it; None where the scheme
+        has no TLS.
 
         Raises:
             AddressError: a file cannot be read, or does not hold what it should.
@@ -148,7 +149,7 @@ class BrokerAddress:
         return context
 
     def __str__(self) -> str:
-        """The URL, with its port, without the password and the values of a query."""
+        """The URL with its port, without the password and without the values of a query."""
         user = f"{quote(self.username, safe='')}@" if self.username is not None else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
         path, mark, _ = self.path.partition("?")  # a signed query is a credential, too
@@ -170,8 +171,8 @@ def split_password(url: str) -> tuple[str, str | None]:
 
 
 def redact(text: str) -> str:
-    """A text that should be a URL, without what may be a password in it: anything between a colon,
-    but for that of a scheme at the start, and the last @."""
+    """A text that should be a URL, without what may be a password in it: anything between the first
+    colon, not counting that of a scheme at the start, and the last @."""
     before, at, location = text.rpartition("@")
     scheme, separator, userinfo = before.partition("://")
     if not separator or ":" in scheme:
@@ -185,7 +186,7 @@ def _shown(url: str) -> str:
 
 
 def _location(location: str, shown: str) -> tuple[str, int | None]:
-    """Host and port; None is not stated."""
+    """Host and port; the port is None if it is not stated."""
     bracketed = re.fullmatch(r"\[(.*)\](?::(.*))?", location)
     if bracketed:
         host, port = bracketed[1], bracketed[2]
@@ -215,7 +216,7 @@ def _decode(text: str, shown: str) -> str:
         decoded = unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
         decoded = "\0"
-    # MQTT allows it in no text.
+    # MQTT allows a zero byte in no text.
     if "\0" in decoded:
         raise AddressError(f"{shown} has a user or password that is not UTF-8 text")
     return decoded

@@ -1,4 +1,4 @@
-"""Dialing: sockets to brokers, opened on threads, so that the event loop waits for none."""
+"""Dialing: opens sockets to brokers on threads, so that the event loop does not wait for them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux only
 
 
 def open_socket(address: BrokerAddress) -> Any:
-    """Connect, by TLS and as a websocket if so. Blocks.
+    """Connect to a broker, with TLS and as a websocket where the address says so. This blocks.
 
     Raises:
-        OSError: it fails.
+        OSError: there is no connection.
         AddressError: the files for TLS cannot be used.
     """
     context = address.tls_context()
     place = (address.host, address.port)
     sock = socket.create_connection(place, timeout=CONNECT_SECONDS)
     try:
-        # A delta must not wait for the broker to have acknowledged the one before.
+        # A delta must not wait until the broker has acknowledged the one before.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             sock = context.wrap_socket(sock, server_hostname=address.host)
@@ -44,10 +44,11 @@ def open_socket(address: BrokerAddress) -> Any:
 
 
 def acknowledge_now(sock: Any) -> None:
-    """Have the kernel acknowledge what has come without waiting for something to send along.
+    """Have the kernel acknowledge at once what has come.
 
-    A broker without TCP_NODELAY, as Mosquitto comes, sends its next packet only then, and Linux
-    waits up to 40 ms. The option holds for a moment only.
+    Otherwise Linux waits up to 40 ms for something to send along with it, and a broker without
+    TCP_NODELAY, which is Mosquitto's default, sends its next packet only then. The option holds
+    only for a moment, so this is called for each packet that comes.
     """
     if _QUICKACK is not None and isinstance(sock, socket.socket):
         with suppress(OSError):  # it was closed meanwhile
@@ -55,10 +56,11 @@ def acknowledge_now(sock: Any) -> None:
 
 
 async def on_thread(function: Callable[[BrokerAddress], T], address: BrokerAddress) -> T:
-    """The result of a function that blocks; a socket that nobody waits for any more is closed.
+    """The result of a function that blocks, run on a thread. If that is a socket for which nobody
+    waits any more, it is closed.
 
     Raises:
-        LinkError: it raised, or takes longer than `CONNECT_SECONDS`.
+        LinkError: the function raised, or took longer than `CONNECT_SECONDS`.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -82,7 +84,7 @@ async def on_thread(function: Callable[[BrokerAddress], T], address: BrokerAddre
         except RuntimeError:  # the loop has ended
             _discard(result)
 
-    # A daemon: the program need not wait for a host that does not answer.
+    # It is a daemon, so that the program need not wait for a host that does not answer.
     threading.Thread(target=work, name="mqtt-connect", daemon=True).start()
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -104,8 +106,8 @@ def _discard(result: object) -> None:
 
 
 class Websocket(PahoWebsocket):
-    """paho's, but for a mistake: where the socket took part of a frame, paho forgets the rest of
-    the packet and goes on in the middle of the next."""
+    """paho's websocket without a mistake of it: where the socket takes only part of a frame, paho
+    forgets the rest of the packet and goes on in the middle of the next one."""
 
     def __init__(self, address: BrokerAddress, sock: socket.socket | ssl.SSLSocket) -> None:
         host = f"[{address.host}]" if ":" in address.host else address.host
@@ -118,11 +120,12 @@ class Websocket(PahoWebsocket):
                 path=address.path,
                 extra_headers=None,
             )
-        except (LookupError, ValueError):  # an answer that paho cannot take apart
+        except (LookupError, ValueError):  # an answer that paho cannot parse
             raise WebsocketConnectionError from None
 
     def send(self, data: bytes | bytearray) -> int:
         if not (sent := super().send(data)):
-            # Part of the frame is out: the packet stays first in the queue until all of it is.
+            # Only part of the frame was sent: the packet stays first in the queue until all of it
+            # is.
             raise BlockingIOError
         return sent

@@ -27,13 +27,14 @@ class BrokerError(Exception):
 class EmbeddedBroker:
     """A broker inside this process, on a thread of its own, for clients on this machine.
 
-    It speaks MQTT 3.1.1, asks for no password, and keeps nothing when it stops. A context that
-    starts it and stops it.
+    It speaks MQTT 3.1.1, asks for no password, and keeps nothing when it stops. As a context, it is
+    started and stopped.
 
     Args:
-        port: 0 is any that is free.
-        websocket_port: listens for websockets too; 0 is any that is free.
-        host: a name or address of the loopback; all addresses that the name has.
+        port: where it listens; 0 is any port that is free.
+        websocket_port: where it also listens for websockets; 0 is any port that is free, None is
+            nowhere.
+        host: a name or address of the loopback. It listens on all addresses of a name.
     """
 
     def __init__(
@@ -52,19 +53,21 @@ class EmbeddedBroker:
 
     @property
     def url(self) -> str:
-        """Such as mqtt://127.0.0.1:1883; with the port that is used once started."""
+        """The broker's URL, such as mqtt://127.0.0.1:1883. Once started, it has the port that is
+        really used."""
         return f"mqtt://{_in_url(self._host)}:{self._ports['default']}"
 
     @property
     def websocket_url(self) -> str:
-        """Likewise, for websockets."""
+        """The broker's URL for websockets."""
         return f"ws://{_in_url(self._host)}:{self._ports['ws']}"
 
     def start(self) -> str:
-        """Start it; returns the URL.
+        """Start the broker; returns its URL.
 
         Raises:
-            BrokerError: amqtt is not installed, the port is taken, or the host is not here.
+            BrokerError: amqtt is not installed, a port is taken, the host has no address here, or
+                the broker does not start.
         """
         try:
             import amqtt.broker  # noqa: F401
@@ -86,7 +89,7 @@ class EmbeddedBroker:
         return self.url
 
     def stop(self) -> None:
-        """Stop it, if it was started; takes `STOP_SECONDS` at most."""
+        """Stop the broker, if it was started. This takes `STOP_SECONDS` at most."""
         if self._thread is None or self._loop is None or self._stop is None:
             return
         try:
@@ -115,10 +118,10 @@ class EmbeddedBroker:
         from amqtt.broker import Broker
 
         self._loop = asyncio.get_running_loop()
-        # amqtt leaves it to the loop to report a client that went at a bad moment.
+        # When a client goes at a bad moment, amqtt leaves it to the loop to report that.
         self._loop.set_exception_handler(_note)
         self._stop = asyncio.Event()
-        # It warns of each client that tries MQTT 5 first, as most do.
+        # amqtt warns of each client that tries MQTT 5 first, as most do.
         logging.getLogger("amqtt").setLevel(logging.ERROR)
         logging.getLogger("amqtt.broker").addFilter(_is_no_silent_client)
         broker = Broker(self._config())
@@ -154,10 +157,12 @@ class EmbeddedBroker:
 
 
 def _free_addresses(host: str, port: int) -> list[str]:
-    """Where to listen for a host: amqtt logs a traceback where it cannot.
+    """The addresses of a host that can be listened on. They are tried here, for amqtt logs a
+    traceback where it cannot listen.
 
     Raises:
-        BrokerError: the port is taken on one of the host's addresses, or none of them is here.
+        BrokerError: the port is taken on one of the host's addresses, or none of them can be
+            listened on.
     """
     free: list[str] = []
     why = "it has no address"
@@ -167,7 +172,7 @@ def _free_addresses(host: str, port: int) -> list[str]:
         found, why = [], error.strerror or str(error)
     for family, _, _, _, place in dict.fromkeys(found):
         with socket.socket(family) as probe:
-            # As amqtt listens.
+            # amqtt listens with this option, too.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(place)
@@ -190,8 +195,8 @@ def _in_url(host: str) -> str:
 
 
 def _close_at_the_end(broker: Broker) -> None:
-    """amqtt forgets the connection of a client that goes before it has said who it is: of 200 that
-    were closed without a word it kept 35 open."""
+    """Have every connection closed at its end. amqtt forgets that of a client that goes before it
+    has said who it is: of 200 that clients closed without a word, it kept 35 open."""
     serve = broker.stream_connected
 
     async def serve_and_close(
@@ -206,12 +211,14 @@ def _close_at_the_end(broker: Broker) -> None:
 
 
 def _is_no_silent_client(record: logging.LogRecord) -> bool:
-    """Whoever looks whether a broker listens, as we do, goes without a word: that is no error."""
+    """Whether a record is not about a client that connects and goes without a word. That is no
+    error: programs like ours look that way whether a broker listens."""
     return not record.getMessage().startswith("No data from")
 
 
 def _spare_others(broker: Broker) -> None:
-    """amqtt sends whoever connects the retained messages that anybody has subscribed to."""
+    """Have clients sent only the retained messages that they subscribed to. amqtt sends each client
+    that connects those that anybody has subscribed to."""
     publish = broker._publish_retained_messages_for_subscription
 
     async def publish_to_subscriber(subscription: tuple[str, int], session: Session) -> None:
@@ -223,7 +230,7 @@ def _spare_others(broker: Broker) -> None:
 
 
 def _port_of(broker: Broker, listener: str) -> int:
-    """amqtt does not tell which port it got."""
+    """The port that a listener got, which amqtt does not tell."""
     server = broker._servers[listener].instance
     port: int = next(iter(server.sockets)).getsockname()[1]
     return port

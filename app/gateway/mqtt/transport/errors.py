@@ -1,4 +1,4 @@
-"""Link errors: why there is no connection to a broker, for the person who is to mend it."""
+"""LinkError: why there is no connection to a broker, told to the person who is to mend it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 import ssl
 from enum import Enum
 
-# MQTT 5, 2.4; what 3.1.1 says is translated to it.
+# Reason codes of MQTT 5 (section 2.4). Return codes of 3.1.1 are translated to them.
 PROTOCOL_ERROR = 0x82
 UNSUPPORTED_PROTOCOL = 0x84
 KEEPALIVE_TIMEOUT = 0x8D
@@ -21,7 +21,7 @@ _REFUSALS = {
     0x8A: "it has banned us",
 }
 
-# OpenSSL's X509_V_ERR_*.
+# Numbers of OpenSSL's X509_V_ERR_*, by what they mean for the broker's certificate.
 _CERTIFICATES = {
     "is not valid yet": (9, 11),
     "has expired": (10, 12),
@@ -33,7 +33,7 @@ _CERTIFICATES = {
 _ALERTS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS there; is mqtt:// or ws:// meant?",
     "CERTIFICATE_REQUIRED": "it asks for a client certificate; set cert_file and key_file",
-    # TLS 1.2 has no word of its own for that.
+    # TLS 1.2 has no alert of its own for a client certificate that is missing.
     "HANDSHAKE_FAILURE": "it refuses our TLS, or asks for a client certificate (cert_file)",
     "UNKNOWN_CA": "it does not know who signed our client certificate",
     "CERTIFICATE_EXPIRED": "our client certificate has expired",
@@ -42,22 +42,23 @@ _ALERTS = {
 
 
 class Cause(Enum):
-    """What of an error decides what is done about it."""
+    """The kind of an error, as far as it decides what is done about it."""
 
     OTHER = "other"
     UNANSWERED = "unanswered"
     """The connection was closed before the broker said anything."""
     PROTOCOL = "protocol"
-    """It does not speak this version of MQTT."""
+    """The broker does not speak this version of MQTT."""
     TAKEN_OVER = "taken_over"
     """Another client has our identifier now."""
 
 
 class LinkError(Exception):
-    """A connection that did not come about, or is gone; the message says why.
+    """A connection could not be made, or is gone; the message says why.
 
     Attributes:
-        was_connected: whether it had come about.
+        cause: the kind of the error.
+        was_connected: whether the broker had accepted the connection before.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class LinkError(Exception):
 
 
 def refused(code: int, name: str) -> LinkError:
-    """The broker answered CONNECT with a reason code of MQTT 5, of this name."""
+    """The error for a broker that refused a CONNECT by a reason code of MQTT 5 with this name."""
     reason = _REFUSALS.get(code, name.lower())
     cause = Cause.PROTOCOL if code == UNSUPPORTED_PROTOCOL else Cause.OTHER
     return LinkError(f"the broker refuses the connection: {reason}", cause)
 
 
 def dismissed(code: int, name: str) -> LinkError:
-    """The broker ended a connection with a reason code of MQTT 5, of this name."""
+    """The error for a broker that ended a connection by a reason code of MQTT 5 with this name."""
     if code == TAKEN_OVER:
         return taken_over()
     return LinkError(f"the broker ended the connection: {name.lower()}", was_connected=True)
@@ -92,7 +93,7 @@ def taken_over() -> LinkError:
 
 
 def unreachable(error: OSError) -> LinkError:
-    """The socket could not be opened."""
+    """The error for a socket that could not be opened."""
     if isinstance(error, ssl.SSLError):
         return LinkError(_tls(error))
     if isinstance(error, socket.gaierror):
@@ -113,19 +114,19 @@ def unreadable(*, was_connected: bool) -> LinkError:
 def broken(
     error: BaseException | None, *, was_connected: bool, shows_certificate: bool = True
 ) -> LinkError:
-    """The connection broke.
+    """The error for a connection that broke.
 
     Args:
-        error: what the socket said; None where the broker just closed it.
-        shows_certificate: whether we have shown one, or TLS has no part in it.
+        error: the socket's error; None where the broker just closed the connection.
+        shows_certificate: whether we have shown a certificate, or the connection has no TLS.
     """
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         return LinkError(_tls(error), was_connected=was_connected)
     if was_connected:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it was closed"
         return LinkError(f"the connection to the broker broke: {why.lower()}", was_connected=True)
-    # By TLS 1.3 it is asked for after the handshake; the answer to our silence may be overtaken by
-    # the end of the connection.
+    # In TLS 1.3 our certificate is asked for after the handshake. The alert that says that it is
+    # missing may be overtaken by the end of the connection.
     hint = "" if shows_certificate else "; it may ask for a client certificate (cert_file)"
     return LinkError(f"the broker closed the connection without a word{hint}", Cause.UNANSWERED)
 

@@ -24,18 +24,20 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
-# A connection that lasted this long was one: the next pause is a short one again.
+# After a connection that lasted this long, the next pause is a short one again.
 LASTING_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
 
-# Messages that a broker which keeps up does not leave waiting: at 64 streams of 10 deltas/s, more
-# than a second's.
+# More messages than a broker that keeps up leaves waiting. 64 streams of 10 deltas/s make fewer in
+# a second.
 CONGESTED_MESSAGES = 1000
-# Past it nothing more is taken, or a frozen broker would cost memory until it is noticed.
+# The most messages that may wait. Without a limit, a frozen broker would cost memory until it is
+# noticed.
 MAX_MESSAGES = 20_000
-# Of them, one flow's: what it has too much of leaves room for the others.
+# The most messages of one flow that may wait, so that it leaves room for the others.
 MAX_OF_FLOW = 2_000
-# Without MQTT 5 a broker does not say that another took our place.
+# After so many brief connections we suspect that another program takes our place: without MQTT 5 a
+# broker does not say so.
 SUSPICIOUS_LOSSES = 3
 _TOPICS_KEPT = 1000
 
@@ -44,19 +46,19 @@ class LinkPhase(StrEnum):
     CONNECTING = "connecting"
     ONLINE = "online"
     OFFLINE = "offline"
-    """It will try again."""
+    """There is no connection; it will be tried again."""
     TAKEN_OVER = "taken_over"
-    """Another program connected under our client identifier; it is not fought over."""
+    """Another program connected under our client identifier. We do not take it back."""
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """How the connection is.
+    """The state of the connection.
 
     Attributes:
-        detail: why it is not online, in plain words; while it is, empty.
-        since: when the phase began, monotonic s.
+        detail: why it is not online, in plain words; empty while it is.
+        since: when the phase began, in monotonic seconds.
         protocol: "5" or "3.1.1"; empty while not online.
     """
 
@@ -67,29 +69,31 @@ class LinkState:
 
 
 class Link:
-    """A connection to a broker that is made again for ever. All calls are the event loop's.
+    """A connection to a broker that is made again for ever. All methods are called on the event
+    loop.
 
-    Nothing is kept for later while there is no connection: what was not acknowledged by then is the
-    owner's to send again.
+    Nothing is kept for later while there is no connection: the owner sends again what was not
+    acknowledged.
 
     Args:
-        client_id: the same each time, so that the broker keeps our session, and what comes in the
-            meantime, for an hour.
-        keeps_session: whether it is to; not for an identifier that is used once.
+        address: the broker.
+        client_id: our client identifier, the same at each connection.
         subscriptions: topic filters with their QoS.
         will: what the broker publishes if we go without a word.
-        birth: what to publish after each connect and subscribe.
-        receive: gets each message and has it acknowledged (`Inbound.ack`) once it is safe. It may
-            come before `changed` says online; what it sends is sent.
-        changed: told of each new state.
-        keepalive: s; a broker that is silent is given up within twice that.
-        protocol: auto (5, else 3.1.1), 5 or 3.1.1.
+        birth: gives the messages to publish after each connect and subscribe.
+        receive: gets each message, and calls `Inbound.ack` once the message is safe. It may be
+            called before `changed` says online; what it sends then is sent.
+        changed: is told each new state.
+        keepalive: seconds between signs of life; a silent broker is given up within twice that.
+        protocol: auto (5 if the broker speaks it, otherwise 3.1.1), 5 or 3.1.1.
+        keeps_session: whether the broker is to keep our session, and messages that come in the
+            meantime, for an hour. For an identifier that is used only once, it is not.
 
     Attributes:
-        received: messages that came.
-        published: messages given to a connection.
-        denied: of those, the ones that the broker refused; only MQTT 5 tells, and for QoS 1.
-        reconnects: connections after the first.
+        received: how many messages came.
+        published: how many messages were given to a connection.
+        denied: how many of these the broker refused. Only MQTT 5 tells that, and only for QoS 1.
+        reconnects: how many connections there were after the first.
     """
 
     def __init__(
@@ -139,9 +143,9 @@ class Link:
         return self._connection.max_packet if self._connection is not None else None
 
     def congested(self, qos: int, flow: str = "") -> bool:
-        """Whether more waits than a broker that keeps up leaves waiting, before a message of this
-        QoS and flow: hold deltas back. One flow's unconfirmed messages do not hold up another's,
-        nor what is not confirmed at all."""
+        """Whether deltas should be held back: more messages wait before one of this QoS and flow
+        than a broker that keeps up leaves waiting. A flow's unconfirmed messages hold up neither
+        another flow nor messages of QoS 0, which are not confirmed."""
         connection = self._connection
         if connection is None:
             return False
@@ -151,7 +155,7 @@ class Link:
         return waiting >= CONGESTED_MESSAGES
 
     async def run(self) -> None:
-        """Keep connected until closed or taken over. May be called again after that."""
+        """Keep connected until closed or taken over. After a takeover it may be called again."""
         if self._task is not None or self._is_closed:
             raise RuntimeError("this link runs already, or was closed")
         self._task = asyncio.create_task(self._keep_connected())
@@ -167,15 +171,15 @@ class Link:
                 self._change(LinkPhase.STOPPED, "")
 
     def reconnect(self) -> None:
-        """Try again now, if it waits to."""
+        """Try again now, if a pause before the next try is under way."""
         self._hurry.set()
 
     def send(self, message: Outgoing) -> bool:
-        """Publish without waiting; False where there is no connection or far too much waits."""
+        """Publish without waiting; False if there is no connection or far too much waits."""
         return self._publish(message, None)
 
     async def deliver(self, message: Outgoing) -> Outcome:
-        """Publish with QoS 1 and wait for the broker to have it, or not to."""
+        """Publish with QoS 1, and wait until it is known whether the broker has the message."""
         if message.qos != 1:
             raise ValueError(f"only QoS 1 is acknowledged, not {message.qos}")
         told: Told = asyncio.get_running_loop().create_future()
@@ -185,7 +189,7 @@ class Link:
     async def close(self) -> None:
         """Say goodbye, so that the will is not published, and end `run`.
 
-        What waits to be written goes first; after `GOODBYE_SECONDS` it is left.
+        Messages that wait to be written go first, for at most `GOODBYE_SECONDS`.
         """
         self._is_closed = True
         if self._connection is not None:
@@ -248,7 +252,7 @@ class Link:
             return
 
     async def _live_once(self) -> LinkError:
-        """Connect, and serve until the connection is gone; says why it is."""
+        """Connect, and serve until the connection is gone; returns why it is gone."""
         try:
             return await self._serve()
         except LinkError as error:
@@ -275,7 +279,8 @@ class Link:
     def _new_connection(self, protocol: str) -> Connection:
         if self._connection is not None:
             self._connection.shut()
-        # Known before it is up: what comes with the broker's welcome may be answered.
+        # It is set before the connection is up, so that messages that come with the broker's
+        # welcome can be answered.
         self._connection = Connection(
             self._address,
             client_id=self._client_id,
@@ -295,7 +300,7 @@ class Link:
         try:
             self._owner_receives(message)
         except Exception:
-            # It was not acknowledged: the broker has it for the next connection.
+            # The message was not acknowledged, so the broker sends it again on the next connection.
             log.exception("a message on %r could not be handled", message.topic)
 
     def _deny(self, topic: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Outgoing and Inbound: what is published, and what comes."""
+"""Outgoing and Inbound: messages that we publish, and messages that come."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ class Outgoing:
 
     Attributes:
         qos: 0 or 1.
+        retain: whether the broker is to keep the message at its topic.
         correlation: MQTT 5's CorrelationData; 3.1.1 has no place for it.
-        flow: messages of QoS 1 wait for those of the same flow; flows take turns.
+        flow: messages of QoS 1 wait for those before them in the same flow. Flows take turns.
     """
 
     topic: str
@@ -25,7 +26,8 @@ class Outgoing:
 
     @property
     def packet_bytes(self) -> int:
-        """At most what its PUBLISH takes: header, identifier and lengths make 20."""
+        """The most bytes that the PUBLISH packet may have. Header, identifier and lengths take 20
+        of them."""
         size = len(self.topic.encode()) + len(self.payload) + len(self.correlation or b"")
         return 20 + size
 
@@ -35,11 +37,12 @@ class Inbound:
     """A message that came.
 
     Attributes:
-        retained: the broker has kept it, or its sender wants that; the latter only MQTT 5 tells.
-        duplicate: the broker may have sent it before.
+        retained: whether the broker has kept it, or its sender wants it kept. Only MQTT 5 tells the
+            latter.
+        duplicate: whether the broker may have sent it before.
         response_topic: MQTT 5's ResponseTopic, if the sender set one.
-        correlation: MQTT 5's CorrelationData, likewise.
-        acknowledge: None where nothing is to be acknowledged (QoS 0).
+        correlation: MQTT 5's CorrelationData, if the sender set it.
+        acknowledge: acknowledges the message; None where that is not needed (QoS 0).
     """
 
     topic: str
@@ -51,6 +54,7 @@ class Inbound:
     acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def ack(self) -> None:
-        """Tell the broker that it is ours now; of no effect when its connection has gone."""
+        """Tell the broker that the message is safe with us. This has no effect if the connection on
+        which it came has gone."""
         if self.acknowledge is not None:
             self.acknowledge()

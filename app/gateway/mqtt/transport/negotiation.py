@@ -1,4 +1,4 @@
-"""Negotiation: which version of MQTT to speak with a broker, found out by asking it."""
+"""Negotiation: finds out which version of MQTT a broker speaks, by asking it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from app.gateway.mqtt.transport.errors import Cause, LinkError
 
 AUTO = "auto"
 
-# A broker of 3.1.1 may refuse 5 by saying nothing: amqtt 0.12 misreads a CONNECT with properties or
-# a will and waits for the rest.
+# How long a broker may be silent before it is asked whether it refuses MQTT 5. A broker of 3.1.1
+# may refuse 5 by saying nothing: amqtt 0.12 misreads a CONNECT with properties or a will, and waits
+# for the rest.
 SILENCE_SECONDS = 0.5
-# MQTT 5's CONNECT with nothing in it: clean start, keepalive 10 s, no properties, no identifier.
+# The smallest CONNECT of MQTT 5: clean start, keepalive 10 s, no properties, no identifier.
 _BARE_CONNECT = bytearray(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x0a\x00\x00\x00")
 
 
 async def connect(
     new: Callable[[str], Connection], address: BrokerAddress, protocol: str
 ) -> Connection:
-    """A connection by a protocol, or (auto) by MQTT 5, else 3.1.1.
+    """Connect by a protocol; for `AUTO`, by MQTT 5 if the broker speaks it, otherwise by 3.1.1.
 
     Args:
         new: makes a connection for a protocol.
 
     Raises:
-        LinkError: there is none.
+        LinkError: no connection could be made.
     """
     if protocol != AUTO:
         connection = new(protocol)
@@ -44,10 +45,10 @@ async def connect(
 
 
 async def _is_let_in(connection: Connection, address: BrokerAddress) -> bool:
-    """Greet by MQTT 5; False if the broker speaks 3.1.1 only.
+    """Greet the broker by MQTT 5; False if it speaks only 3.1.1.
 
     Raises:
-        LinkError: neither.
+        LinkError: it neither accepts the connection nor refuses MQTT 5.
     """
     greeting = asyncio.ensure_future(connection.greet())
     asking: asyncio.Future[bool] | None = None
@@ -73,7 +74,7 @@ async def _is_let_in(connection: Connection, address: BrokerAddress) -> bool:
 
 
 async def _refuses_v5(address: BrokerAddress) -> bool:
-    """Whether a broker refuses even the CONNECT that says nothing but the version."""
+    """Whether a broker refuses even a CONNECT that says nothing but the version."""
     try:
         return await on_thread(_ask_bare, address)
     except LinkError:
@@ -91,5 +92,6 @@ def _ask_bare(address: BrokerAddress) -> bool:
         pass
     finally:
         sock.close()
-    # CONNACK with the return code of 3.1.1 or the reason code of 5; or no answer but the end.
+    # A refusal is a CONNACK with the return code of 3.1.1 or the reason code of 5, or the end of
+    # the connection without an answer.
     return not answer or (answer[0] == 0x20 and answer[3:] in (b"\x01", b"\x84"))

@@ -1,4 +1,4 @@
-"""Outbox: what is published with QoS 1, until the broker has it."""
+"""Outbox: keeps messages published with QoS 1 until the broker has confirmed them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from enum import Enum
 
 from app.gateway.mqtt.transport.messages import Outgoing
 
-# Publishes that the broker may have to confirm at a time, where it does not say less.
+# The most publishes that the broker has yet to confirm, unless it asks for fewer.
 WINDOW = 20
-# What is not confirmed by then will not be on this connection.
+# A publish that is not confirmed by then will not be confirmed on this connection.
 CONFIRM_SECONDS = 60.0
 
 
@@ -22,13 +22,14 @@ class Outcome(Enum):
 
     TAKEN = "taken"
     REFUSED = "refused"
-    """By the broker, with a reason code; only MQTT 5 has them."""
+    """The broker refused it by a reason code; only MQTT 5 has those."""
     TOO_LARGE = "too large"
-    """For the broker, which said so when it let us in: it was not sent."""
+    """It is larger than the limit that the broker stated when we connected, and was not sent."""
     FULL = "full"
-    """Too much waits already: it was not sent."""
+    """Too much waits already, and it was not sent."""
     LOST = "lost"
-    """There is no connection, or it went first: then the broker may have it."""
+    """There was no connection, or it went before the broker confirmed. In the latter case the
+    broker may have the message."""
 
 
 Told = asyncio.Future[Outcome]
@@ -36,7 +37,13 @@ Told = asyncio.Future[Outcome]
 
 @dataclass(slots=True)
 class _Publish:
-    """A message, who waits for its outcome, and once it is written, when and the how manyth."""
+    """A message on its way.
+
+    Attributes:
+        told: gets the outcome; None if nobody waits for it.
+        written_at: when it was written, in monotonic seconds; 0 before.
+        number: counts the publishes in the order in which they were written; 0 before.
+    """
 
     message: Outgoing
     told: Told | None
@@ -45,15 +52,16 @@ class _Publish:
 
 
 class Outbox:
-    """A window of publishes is under way; the rest wait here, a queue for each flow, and the flows
-    take turns (fair queueing; Nagle, RFC 970): one user's flood of refusals waits for itself.
+    """Keeps a window of publishes under way. The rest wait here, in a queue for each flow, and the
+    flows take turns (fair queueing; Nagle, RFC 970). So a flood of refusals to one user delays
+    nobody else.
 
     Args:
-        write: gives a message to the socket's queue, and has its packet identifier; None if it
+        write: gives a message to the socket's queue and returns its packet identifier; None if it
             cannot.
 
     Attributes:
-        window: publishes that may be under way.
+        window: how many publishes may be under way.
     """
 
     def __init__(self, write: Callable[[Outgoing], int | None]) -> None:
@@ -68,11 +76,11 @@ class Outbox:
         self._confirmed_at = 0.0
 
     def __len__(self) -> int:
-        """Publishes that the broker has not confirmed."""
+        """How many publishes the broker has not confirmed."""
         return self._size
 
     def size(self, flow: str) -> int:
-        """Those of one flow."""
+        """How many publishes of one flow the broker has not confirmed."""
         return self._sizes[flow]
 
     def add(self, message: Outgoing, told: Told | None) -> None:
@@ -98,8 +106,8 @@ class Outbox:
             self._under_way[identifier] = publish
 
     def confirm(self, identifier: int, outcome: Outcome) -> Outgoing | None:
-        """The broker has answered a publish, which is given back; None of one that is not known.
-        `pump` is due then."""
+        """Settle the publish that the broker has answered; returns its message, or None if it is
+        not known. The caller then calls `pump`."""
         publish = self._under_way.pop(identifier, None)
         if publish is None:
             return None
@@ -109,8 +117,9 @@ class Outbox:
         return publish.message
 
     def is_owed(self) -> bool:
-        """Whether the oldest publish will not be confirmed any more: nothing has been for long, or
-        one after it was, and brokers confirm in order (MQTT 5, 4.6)."""
+        """Whether the oldest publish has waited for long and will not be confirmed any more. It
+        will not be if nothing was confirmed for long, or if a later one was, for brokers confirm in
+        order (MQTT 5, 4.6)."""
         oldest = next(iter(self._under_way.values()), None)
         if oldest is None:
             return False
@@ -119,7 +128,7 @@ class Outbox:
         return oldest.written_at < since and (was_passed or self._confirmed_at < since)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Settle all publishes as lost: the connection is gone."""
         left = [*self._under_way.values()]
         for queue in self._queues.values():
             left += queue
@@ -137,6 +146,6 @@ class Outbox:
 
 
 def settle(told: Told | None, outcome: Outcome) -> None:
-    """Tell whoever waits, if that still does."""
+    """Tell the outcome to whoever waits for it, if anybody still does."""
     if told is not None and not told.done():
         told.set_result(outcome)

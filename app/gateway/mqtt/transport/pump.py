@@ -1,4 +1,4 @@
-"""SocketPump: paho's socket, read and written on the event loop."""
+"""SocketPump: reads and writes paho's socket on the event loop."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ _TICK_SECONDS = 0.5
 
 
 class SocketPump:
-    """Does for paho what its own loop would, by its callbacks for an event loop of one's own.
+    """Does for paho what its own loop would do, through paho's callbacks for other event loops.
 
-    Writing is tried once in a turn of the loop, not announced to the selector for each message: a
-    publish of QoS 0 takes 9 us of CPU, or 18 alone in its turn, not the 120 to 240 of aiomqtt's.
+    Writing is tried once in each turn of the loop. It is not announced to the selector for each
+    message: so a publish of QoS 0 takes 9 us of CPU (18 if it is alone in its turn), and not the
+    120 to 240 of aiomqtt.
 
     Args:
-        confirmed: paho's `on_publish`, told of PUBACKs only.
-        has_read: called after reading.
-        ticked: called twice a second while there is a socket.
-        cannot_read: called when the broker sent what paho cannot take apart.
+        paho: the client whose socket it is.
+        confirmed: is called as paho's `on_publish`, for PUBACKs only.
+        has_read: is called after each reading.
+        ticked: is called twice a second while there is a socket.
+        cannot_read: is called when the broker sent something that paho cannot parse.
 
     Attributes:
-        unwritten: publishes of QoS 0 that the socket has had no room for; who publishes adds them.
+        unwritten: publishes of QoS 0 for which the socket had no room. Whoever publishes adds to
+            them.
     """
 
     def __init__(
@@ -52,19 +55,20 @@ class SocketPump:
         self._ticking: asyncio.Task[None] | None = None
         self._is_writing = False
         self._is_stopped = False
-        paho.on_publish = None  # but while reading
+        paho.on_publish = None  # except while reading
         paho.on_socket_open = self._on_open
         paho.on_socket_close = self._on_close
         paho.on_socket_register_write = self._on_register_write
         paho.on_socket_unregister_write = self._on_unregister_write
 
     def stop(self) -> None:
-        """Write no more. The socket stays: paho may hold a lock that closing takes."""
+        """Write no more. The socket stays open, for paho may hold a lock that closing takes."""
         self._is_stopped = True
         self.unwritten.clear()
 
     def forget(self, sock: Any) -> None:
-        """Have the loop look at a socket no more, while it can be told which."""
+        """Have the loop look at a socket no more. This must come before the socket is closed, when
+        it still has a number."""
         if sock.fileno() >= 0:
             self._loop.remove_reader(sock.fileno())
             self._loop.remove_writer(sock.fileno())
@@ -78,7 +82,8 @@ class SocketPump:
             await asyncio.sleep(_TICK_SECONDS)
 
     def _on_open(self, _client: PahoClient, _userdata: Any, sock: Any) -> None:
-        # At once: a turn of the loop later, as aiomqtt has it, the socket may be closed.
+        # At once, and not a turn of the loop later as aiomqtt does: by then the socket may be
+        # closed.
         self._loop.add_reader(sock.fileno(), self._read)
         self._ticking = self._loop.create_task(self._tick())
 
@@ -87,16 +92,16 @@ class SocketPump:
 
     def _read(self) -> None:
         paho = self._paho
-        # PUBACKs come while reading. At other times this would tell of each QoS 0 publish that it
-        # is written, and make a reason code for it: 10 of 19 us of CPU.
+        # PUBACKs come while reading. At other times paho would call this for each publish of QoS 0
+        # that is written, and make a reason code for it: 10 of 19 us of CPU.
         paho.on_publish = self._confirmed
         try:
             paho.loop_read()
-            # What TLS has decrypted the selector does not see.
+            # The selector does not see what TLS has decrypted already.
             while (pending := getattr(paho.socket(), "pending", None)) and pending():
                 paho.loop_read()
         except Exception:
-            # Of a packet that it cannot take apart paho may raise anything.
+            # paho may raise anything at a packet that it cannot parse.
             log.debug("a packet of the broker cannot be read", exc_info=True)
             self._cannot_read()
         finally:
@@ -104,7 +109,7 @@ class SocketPump:
         self._has_read()
 
     def _on_register_write(self, _client: PahoClient, _userdata: Any, _sock: Any) -> None:
-        # Not at once: paho holds a lock while it calls for a message, which writing takes too.
+        # Not at once: paho holds a lock while it calls this, and writing takes that lock too.
         self._loop.call_soon(self._write)
 
     def _on_unregister_write(self, _client: PahoClient, _userdata: Any, sock: Any) -> None:

@@ -1,7 +1,7 @@
 """TwinWatch: notices another program under our client identifier where the broker does not tell.
 
-MQTT 5 has a reason code for it, which Mosquitto 2.0.11 does not send; 3.1.1 has nothing. But the
-wills of both programs, and what both say of themselves, are kept at one topic.
+MQTT 5 has a reason code for this case, but Mosquitto 2.0.11 does not send it, and 3.1.1 has none.
+But the wills of both programs, and the cards that both publish, are retained at one topic.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from collections import deque
 
 from app.gateway.mqtt.transport.messages import Inbound, Outgoing
 
-# For what the broker has kept to come after the subscription, once there is a suspicion.
+# How long to wait after the subscription for what the broker has retained, once there is a
+# suspicion.
 WAIT_SECONDS = 0.5
-# Once may be what a broker read from its disk when it was restarted.
+# How often in a row something foreign must be seen. Once may be an old message that the broker read
+# from its disk when it was restarted.
 ENOUGH = 2
 _OWN_KEPT = 32
 
 
 class TwinWatch:
-    """Looks, at each connection after the first, at what is kept at the will's topic: if it is not
-    ours, somebody was connected in our place.
+    """Looks, at each connection after the first, at the message that is retained at the will's
+    topic. If it is not ours, somebody was connected in our place.
 
-    The older of the two finds out first, and yields, since the younger one disturbed it last.
+    The older of two programs finds out first, since it was disturbed first, and yields.
 
     Attributes:
-        topic: to subscribe to with QoS 0, so that nothing of it is kept in the session, which
-            twins share. None if there is no will, or it is not to be kept.
+        topic: the topic to subscribe to; None if there is no will or it is not retained. The
+            subscription has QoS 0, so that nothing of it is kept in the session, which twins share.
     """
 
     def __init__(self, will: Outgoing | None) -> None:
@@ -36,18 +38,19 @@ class TwinWatch:
         self.begin()
 
     def begin(self) -> None:
-        """We were started, or told to come back: whoever yields, it is not us at once."""
+        """Start anew, when we are started or told to come back. Then we do not yield at the first
+        connection."""
         self._is_first = True
         self._times_seen = 0
         self._seen.clear()
 
     def publishes(self, message: Outgoing) -> None:
-        """We publish a message."""
+        """Note a message that we publish."""
         if message.topic == self.topic:
             self._own.append(message.payload)
 
     def receives(self, message: Inbound) -> bool:
-        """A message came; whether it is for us."""
+        """Look at a message that came; returns whether it came for this watch only."""
         if message.topic != self.topic or message.acknowledge is not None:
             return False
         if message.retained and message.payload and not self._seen.is_set():
@@ -57,7 +60,8 @@ class TwinWatch:
         return True
 
     async def found(self) -> bool:
-        """Whether there is a twin. To be asked after subscribing, before anything is published."""
+        """Whether there is a twin. This is asked after subscribing and before anything is
+        published."""
         if self._times_seen == ENOUGH - 1 and not self._seen.is_set():
             try:
                 async with asyncio.timeout(WAIT_SECONDS):
@@ -67,7 +71,7 @@ class TwinWatch:
         return self._times_seen >= ENOUGH
 
     def lost(self, lasting: bool) -> None:
-        """The connection has gone.
+        """Note that the connection has gone.
 
         Args:
             lasting: whether it stood long enough for a twin to have come back meanwhile.
