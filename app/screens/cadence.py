@@ -1,4 +1,4 @@
-"""Cadence: how often the screen looks at the engine, and what it may take of the cores for that."""
+"""Cadence: how often the screen looks at the engine, and how much of the cores that may take."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# On a machine whose cores compute the model too, what the screen takes is taken from the step.
+# How many times longer than usual the pauses are where the cores compute the model too: there the
+# screen takes its time from the step.
 SHARED_CORES = 2.0
+# How many times longer they are while the terminal does not have the focus.
 UNSEEN = 4.0
-# Of those cores, what the thread of the interface may take while a step is computed, and how much
-# slower it goes for that at most: streams come twice a second then.
+# The share of the cores that the thread of the interface may take while the model is computed on
+# them, and how many times longer the pauses get for that at most. Streams then come twice a second.
 SHARE = 0.03
 MOST = 2.5
 # The share is measured over so many seconds, because a repaint is a burst.
 MEASURED_SECONDS = 1.0
-# Nothing is stretched for so long after a key: who presses one looks for what comes of it.
+# Nothing is slowed down for so long after a key: whoever presses one waits to see what it does.
 ATTENDED_SECONDS = 1.0
 
 
@@ -25,10 +27,13 @@ class Cadence:
     """Seconds between two looks.
 
     Attributes:
-        awaited: while the session on view has asked and no text has come.
-        stream: while any reply is being made. idle: while none is.
-        engine: the batch, the KV map and the figures on top. table: sessions, knobs, latencies.
-        devices: CPU, GPU and memory.
+        awaited: at the sessions, while the one on view waits for the first text of a reply.
+        stream: at the sessions, while any reply is being made.
+        idle: at the sessions, while no reply is being made.
+        engine: at the engine's steps, for the batch and the KV map.
+        table: at the engine's figures, for the strip on top, sessions, knobs and latencies, and at
+            the MQTT gateway.
+        devices: at CPU, GPU and memory.
     """
 
     awaited: float = 0.03
@@ -40,11 +45,13 @@ class Cadence:
 
     @staticmethod
     def fit(*, on_cpu: bool, seen: bool, stretch: float = 1.0) -> Cadence:
-        """The cadence where the engine computes `on_cpu`, and while the terminal is `seen`.
+        """The cadence that fits.
 
         Args:
-            stretch: how many times slower still, as `Thrift` has it; but for what is awaited, which
-                is the answer to a key.
+            on_cpu: whether the engine computes on the cores that this program runs on.
+            seen: whether the terminal has the focus.
+            stretch: how many times longer the pauses are to be (`Thrift.stretch`). `awaited` is not
+                stretched, for it is the answer to a key.
         """
         usual = Cadence()
         cores, looks = SHARED_CORES if on_cpu else 1.0, 1.0 if seen else UNSEEN
@@ -62,13 +69,14 @@ class Cadence:
 class Thrift:
     """Keeps the thread of the interface below `SHARE` of the cores while the engine needs them.
 
-    What the thread takes is nearly all for looks and the repaints after them, and so in inverse
-    proportion to the time between them: from the share that it took follows the stretch it needs.
+    The thread spends nearly all of its time on looks and on the repaints after them. So the share
+    that it takes is in inverse proportion to the time between two looks, and the share that was
+    measured tells how much longer that time has to be.
 
     Args:
-        cores: that the program may use.
+        cores: how many cores the program may use.
         clock: monotonic seconds.
-        spent: seconds of processor time of the calling thread.
+        spent: seconds of processor time that the calling thread has used.
     """
 
     def __init__(
@@ -86,18 +94,20 @@ class Thrift:
 
     @property
     def stretch(self) -> float:
-        """How many times longer than usual the time between two looks is to be, 1 to `MOST`."""
+        """How many times longer than usual the time between two looks is to be, from 1 to
+        `MOST`."""
         return 1.0 if self._is_attended else self._stretch
 
     def attend(self) -> None:
-        """A key was pressed."""
+        """Note that a key was pressed."""
         self._attended_until = self._clock() + ATTENDED_SECONDS
 
     def measure(self, *, computing: bool) -> None:
-        """To be called at every look, on the thread of the interface.
+        """Measure the share that the thread takes. This is called at every look, on the thread of
+        the interface.
 
         Args:
-            computing: whether the engine needs the cores; where it does not, nothing is stretched.
+            computing: whether the engine needs the cores. If it does not, nothing is stretched.
         """
         if not computing:
             self._stretch = 1.0

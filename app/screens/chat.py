@@ -21,7 +21,7 @@ from widgets.transcript import Transcript
 
 
 class ChatPane(Vertical):
-    """Shows the list's current session. What happens to sessions is decided elsewhere."""
+    """Shows the current session of the list. It decides nothing about sessions."""
 
     DEFAULT_CSS = """
     ChatPane > SessionBar { margin-bottom: 1; }
@@ -46,7 +46,7 @@ class ChatPane(Vertical):
         yield self.prompt
 
     def hint(self, send: str, newline: str, new: str) -> None:
-        """Name keys to the user, as they are bound."""
+        """Set the names of the keys that the user is told of, as they are bound."""
         self.prompt.hint(send, newline, new)
         self._entries.new_key = new
 
@@ -65,7 +65,7 @@ class ChatPane(Vertical):
         limit = min(config.max_model_len, config.num_slots) if config else None
         self.prompt.show_context(context_used(session, views), limit)
         if session.title != self._title:
-            # Setting it repaints the pane.
+            # Only if it has changed, for setting it repaints the pane.
             self._title = session.title
             self.border_title = Content(session.title)
         self.update_bar()
@@ -79,44 +79,47 @@ class ChatPane(Vertical):
         self.bar.show(tabs, self._sessions.current.key)
 
     def sent(self) -> None:
-        """A message went off: it is in the history, and the view goes to its reply."""
+        """Empty the prompt, now that its message was sent and is in the history, and go to the
+        reply."""
         session = self._sessions.current
         self.prompt.load("", session.history)
         self.follow()
 
     def follow(self) -> None:
-        """A reply was asked for: the view goes to it. What is written and not sent stays."""
+        """Go to the reply that was asked for. What is written and not sent stays."""
         self.update()
         self.transcript.follow()
 
     def forget(self, session: OpenSession) -> None:
-        """A session was closed."""
+        """Drop what was kept of a session that was closed."""
         self._entries.forget(session)
 
 
 def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool) -> Mark:
-    """The state of a session: of its reply in the making, else whether the last one failed."""
+    """The state of a session: that of a reply in the making, otherwise whether the last one
+    failed."""
     messages = session.chat.messages
     if session.chat.is_busy:
         view = views.get(session.request_id)
         if is_ahead(session, view):
             return Mark.DECODE
-        # Until the next snapshot an ended request may still be listed, and a new one not yet.
+        # Until the next snapshot, the request before may still be listed as ended, and the new one
+        # may not be listed yet.
         return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
     failed = bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
     return Mark.FAILED if failed else Mark.IDLE
 
 
 def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
-    """Tokens of the conversation so far, the text of a reply in the making included."""
+    """How many tokens the conversation has so far, with those of a reply in the making."""
     if known := session.chat.num_prompt_tokens:
         return known + session.chat.num_output_tokens
     for message in reversed(session.chat.messages):
         if message.finish_reason is FinishReason.ERROR and not message.content:
-            # Its prompt is in nobody's context: one that was too long is refused unread.
+            # Its prompt does not count: one that is too long, say, was refused.
             continue
         view = views.get(message.request_id or "")
-        # Until the next snapshot an ended request may be listed as it was before.
+        # Until the next snapshot, a request that has ended may be listed as it was before.
         if view is not None and view.finish_reason is not None:
             return view.prompt_tokens + view.output_tokens
         if message.usage is not None:
@@ -125,7 +128,7 @@ def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
 
 
 def greeting(status: EngineStatus) -> str:
-    """What an empty conversation shows."""
+    """The text that an empty conversation shows."""
     match status.phase:
         case EnginePhase.READY:
             return f"{status.model} is ready. Ask anything."

@@ -1,4 +1,4 @@
-"""Commands: what the palette offers of the screen beside its keys."""
+"""Commands: what the palette offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison: what the engine did before the last change of knobs and what it has done since."""
+"""Comparison: the engine's figures before the last change of knobs, and those since."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from engine.api.snapshot import Snapshot
 from engine.api.telemetry import Distribution, StepRecord
 from widgets.effect import Effect, Figures
 
-# Seconds that are looked at on either side.
+# The most seconds that are looked at on either side of the change.
 SPAN = 30.0
-# A knob is turned by several keys: changes that follow within so many seconds are one.
+# A knob is turned by several presses of a key: changes that follow one another within so many
+# seconds count as one.
 TURN_SECONDS = 3.0
 SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _Latency:
-    """A latency of one request, and when it was under way, as far as snapshots tell."""
+    """A latency of one request, in seconds, and from when to when the request was under way, in
+    seconds of the engine's clock and as far as snapshots tell."""
 
     start: float
     end: float
@@ -32,9 +34,9 @@ class _Latency:
 class Comparison:
     """Gathers latencies from snapshots, and measures them and the steps around the last change.
 
-    Step records know no request, so latencies come from the requests in the snapshots; of those
-    that neither began after the change nor were over before it, none is counted. Times are the
-    engine's.
+    Step records know no request, so latencies come from the requests in the snapshots. A latency
+    counts if it was over before the change or began after it. Times are those of the engine's
+    clock.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,11 @@ class Comparison:
         self._before: Figures | None = None
 
     def look(self, snapshot: Snapshot, records: Iterable[StepRecord]) -> None:
-        """Take in a new snapshot; `records` are the last steps, oldest first."""
+        """Take in a new snapshot.
+
+        Args:
+            records: the last steps, the oldest first.
+        """
         self._gather(snapshot)
         history = snapshot.knob_history
         if not history or history[-1] == self._change:
@@ -62,7 +68,12 @@ class Comparison:
         self._change = turn[-1]
 
     def effect(self, now: float, records: Iterable[StepRecord]) -> Effect | None:
-        """What became of the last change; None if there was none, or it was taken back at once."""
+        """What the last change did; None if there was none, or if it was taken back at once.
+
+        Args:
+            now: in seconds of the engine's clock.
+            records: the last steps, the oldest first.
+        """
         if self._change is None or self._first is None or self._before is None:
             return None
         change = replace(self._change, before=self._first.before)
@@ -87,7 +98,8 @@ class Comparison:
         self._ended &= shown
 
     def _figures(self, records: Iterable[StepRecord], since: float, until: float) -> Figures:
-        """The figures of the last seconds up to `until`, of what began after `since`."""
+        """The figures of the last `SPAN` seconds before `until`. What began before `since` does not
+        count."""
         first = max(since, until - SPAN)
         steps = [record for record in records if first <= record.start and record.end <= until]
         worked = sum(step.duration for step in steps)
@@ -104,7 +116,8 @@ class Comparison:
 
 
 def last_turn(history: Sequence[KnobChange]) -> Sequence[KnobChange]:
-    """The last changes that followed one another closely: one turn of a knob, or of several."""
+    """The last changes that followed one another closely. They are one turn of a knob, or of
+    several."""
     first = len(history) - 1
     while first and history[first].time - history[first - 1].time <= TURN_SECONDS:
         first -= 1
@@ -112,8 +125,8 @@ def last_turn(history: Sequence[KnobChange]) -> Sequence[KnobChange]:
 
 
 def _busy(steps: Iterable[StepRecord]) -> float:
-    """Seconds in which there was something to compute: the steps, and what lies between two of them
-    unless the first left nothing to do."""
+    """Seconds in which there was something to compute: those of the steps, and those between two
+    steps if the first of them left work."""
     seconds, until, left = 0.0, -math.inf, False
     for step in steps:
         seconds += step.end - (until if left else max(step.start, until))
@@ -123,7 +136,8 @@ def _busy(steps: Iterable[StepRecord]) -> float:
 
 
 def _distribution(latencies: Iterable[_Latency], since: float, until: float) -> Distribution:
-    """Latencies that began after `since` and were over in the last seconds before `until`."""
+    """The latencies that began after `since` and were over in the last `SPAN` seconds before
+    `until`."""
     first = max(since, until - SPAN)
     return Distribution.of(
         latency.value

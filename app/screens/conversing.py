@@ -1,4 +1,4 @@
-"""Conversing: what the user does with conversations: opens, closes, names, deletes, exports."""
+"""Conversing: opens, closes, names, deletes and exports conversations for the user."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from widgets.session_bar import SessionBar
 
 
 class Conversing(Steering):
-    """The part of the deck that has the conversations; `Deck` has what is said in them."""
+    """The part of the deck that deals with conversations as a whole; `Deck` deals with what is said
+    in them."""
 
     def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
         super().__init__(sessions, glyphs)
         self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
 
     def switched(self) -> None:
-        """Another conversation is on view."""
+        """Show the conversation that is on view now."""
         raise NotImplementedError
 
     @on(SessionBar.NewWanted)
@@ -73,7 +74,7 @@ class Conversing(Steering):
         self.switched()
 
     def action_delete(self) -> None:
-        """Forget the conversation on view for good, if that is meant."""
+        """Delete the conversation on view for good, once the user has confirmed that."""
         session = self.sessions.current
         if self._is_held_elsewhere(session):
             return
@@ -133,7 +134,7 @@ class Conversing(Steering):
             self.notify(f"Written to {path}")
 
     def _is_held_elsewhere(self, session: OpenSession) -> bool:
-        """Whether somebody else may go on with a chat; if so, the user is told."""
+        """Whether somebody else may go on with a chat. If so, the user is told."""
         if isinstance(session.chat, WatchedChat) and session.chat.is_live:
             self.notify(session.refusal, severity="warning")
             return True

@@ -22,7 +22,7 @@ _SHOWN = 200
 
 
 class AskText(ModalScreen[str | None]):
-    """Asks for a line of text; None where it was cancelled or left empty."""
+    """Asks for a line of text. The result is None if it was cancelled or left empty."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel")
@@ -46,7 +46,8 @@ class Confirm(ModalScreen[bool]):
     """Asks whether something that cannot be taken back is meant.
 
     Args:
-        deed: what Enter does, in one word.
+        question: what is asked.
+        deed: a verb for what Enter does.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,8 +70,8 @@ class PickPolicy(ModalScreen[str | None]):
     """Asks for a batching policy.
 
     Args:
-        choices: name and what it does.
-        current: the one that is asked for now.
+        choices: the name of each policy and what it does.
+        current: the policy that is asked for now.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -103,7 +104,13 @@ class PickPolicy(ModalScreen[str | None]):
 
 
 class PickConversation(ModalScreen[str | None]):
-    """Asks for one of the conversations, found by any words of its title and who holds it."""
+    """Asks for one of the conversations. It is found by any words of its title and of the name of
+    whoever holds it.
+
+    Args:
+        conversations: those to choose from, in the order in which they are listed.
+        open_keys: the ids of those that are open.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),

@@ -1,4 +1,4 @@
-"""EngineWatch: what the screen knows of the engine, and how fast it goes."""
+"""EngineWatch: what the screen knows of the engine, and the engine's rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.api.knobs import KnobChange, KnobState
 from engine.api.snapshot import RequestView, Snapshot
 from engine.api.telemetry import StepRecord
 
-# 64 steps to a column, as far as the batch chart zooms out, on 128 columns.
+# Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
 RECORDS_KEPT = 8192
 RATE_SECONDS = 2.0
 
@@ -21,12 +21,12 @@ class EngineWatch:
     """Looks at an engine when told to.
 
     Attributes:
-        status: as of the last look.
-        snapshot: as of the last look; None before a model is loaded.
-        records: the last steps of this model, oldest first.
+        status: the engine's status at the last look.
+        snapshot: the newest one at the last look; None before a model is loaded.
+        records: the last steps of this model, the oldest first.
         views: the snapshot's requests by id.
-        comparison: of what the last change of knobs did.
-        epoch: time of day at which the engine's clock stood at 0, seconds since the epoch.
+        comparison: what the last change of knobs did.
+        epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
     """
 
     def __init__(self, client: EngineClient, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,11 +48,11 @@ class EngineWatch:
 
     @property
     def is_computing(self) -> bool:
-        """Whether there were steps in the last seconds."""
+        """Whether the engine has taken steps in the last `RATE_SECONDS`."""
         return bool(self._recent)
 
     def look(self) -> list[StepRecord]:
-        """Take in what is new; returns the steps that are."""
+        """Take in what is new; returns the new steps."""
         self.status = self._client.status()
         before, snapshot = self.snapshot, self._client.snapshot()
         if snapshot is not before:
@@ -75,17 +75,18 @@ class EngineWatch:
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens of all sessions together."""
+        """Output tokens a second, of all sessions together."""
         return sum(record.output_tokens for _, record in self._recent) / RATE_SECONDS
 
     @property
     def prefill_per_second(self) -> float:
-        """Prompt tokens computed."""
+        """Prompt tokens that were computed a second."""
         return sum(record.prefill_tokens for _, record in self._recent) / RATE_SECONDS
 
     @property
     def kv_waste(self) -> float | None:
-        """Given but unused token slots over given ones, in the steps of the last seconds."""
+        """The share of given token slots that were unused, over the steps of the last
+        `RATE_SECONDS`; None without steps."""
         given = sum(record.given_slots for _, record in self._recent)
         unused = sum(record.unused_slots for _, record in self._recent)
         return unused / given if given else None
@@ -97,12 +98,12 @@ class EngineWatch:
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is planned."""
+        """Whether the knob `paused` keeps the engine from planning steps."""
         knob = self.knob("paused")
         return knob is not None and bool(knob.effective)
 
     def new_knob_changes(self) -> list[KnobChange]:
-        """The changes since the last call."""
+        """The changes of knobs since the last call."""
         history = list(self.snapshot.knob_history) if self.snapshot else []
         if self._last_change in history:
             history = history[history.index(self._last_change) + 1 :]
@@ -111,7 +112,7 @@ class EngineWatch:
         return history
 
     def _start_anew(self) -> None:
-        """Another model counts its steps from the beginning."""
+        """Forget the steps so far: another model counts its own from the beginning."""
         self.records.clear()
         self._recent.clear()
         self.comparison = Comparison()

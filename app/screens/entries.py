@@ -18,10 +18,10 @@ from widgets.passage import Entry
 
 
 class Entries:
-    """Makes entries, keeping those of messages that do not change any more.
+    """Makes entries, and keeps those of messages that do not change any more.
 
     Attributes:
-        new_key: what opens a new chat, as it is shown.
+        new_key: the key that opens a new chat, as it is shown to the user.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,13 @@ class Entries:
         status: EngineStatus,
         paused: bool,
     ) -> list[Entry]:
-        """The branch on view.
+        """The entries of a session's messages.
 
         Args:
-            views: requests of the newest snapshot by id, for the state of a reply in the making.
+            views: the requests of the newest snapshot by id. They tell the state of a reply in the
+                making.
+            status: the engine's status, which tells why a reply without a request waits.
+            paused: whether the engine is paused.
         """
         entries: list[Entry] = []
         kept = self._kept.setdefault(session.key, {})
@@ -51,7 +54,7 @@ class Entries:
                 view = views.get(request_id) if growing else None
                 if not growing:
                     note = outcome(message)
-                    # With what came before, the prompt is too long; alone it may not be.
+                    # The prompt is too long with the messages before it; alone it may not be.
                     if len(entries) > 1 and session.is_own and is_refused_prompt(message):
                         note += f"; a new chat ({self.new_key}) begins afresh"
                 elif is_ahead(session, view):
@@ -59,7 +62,7 @@ class Entries:
                 else:
                     note = progress(view, status, paused)
                 entry = _entry(message, author, note, growing)
-                # A watched reply may have an end before it is known here.
+                # A watched reply may stop being made before its end is known here.
                 if message.role != "assistant" or message.finish_reason is not None:
                     kept[message.id] = entry
             entries.append(entry)
@@ -71,7 +74,11 @@ class Entries:
 
 
 def progress(view: RequestView | None, status: EngineStatus, paused: bool = False) -> str:
-    """How a reply stands that is being made, while the engine is `paused` or not."""
+    """The state of a reply in the making, in words.
+
+    Args:
+        view: the reply's request in the newest snapshot; None if it is not there.
+    """
     if view is None:
         match status.phase:
             case EnginePhase.LOADING:
@@ -95,7 +102,8 @@ def progress(view: RequestView | None, status: EngineStatus, paused: bool = Fals
 
 
 def is_ahead(session: OpenSession, view: RequestView | None) -> bool:
-    """Whether more of a reply has come than the newest snapshot knows of: text comes sooner."""
+    """Whether more of a reply has come than the newest snapshot knows of. Text comes sooner than
+    snapshots."""
     return session.chat.num_output_tokens > (view.output_tokens if view is not None else 0)
 
 
@@ -104,7 +112,7 @@ def streaming(num_tokens: int) -> str:
 
 
 def outcome(message: Message) -> str:
-    """How a reply ended, with its figures; nothing for a message of the user."""
+    """How a reply ended, with its figures; empty for a message that is no reply."""
     if message.role != "assistant":
         return ""
     if message.error is not None:
@@ -124,13 +132,19 @@ def outcome(message: Message) -> str:
 
 
 def is_refused_prompt(message: Message) -> bool:
-    """Whether the engine did not take the prompt of a reply, above all for its length."""
+    """Whether the engine refused the prompt of a reply, most often for its length."""
     error = message.error
     return error is not None and (error.type, error.param) == (InvalidRequestError.type, "prompt")
 
 
 def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
-    """A message as it stands; `author` is who has written those of the user."""
+    """The entry of a message as it stands.
+
+    Args:
+        author: who wrote the messages of the user.
+        note: what stands below the message.
+        growing: whether the message is a reply in the making.
+    """
     return Entry(
         key=message.id,
         role=message.role,

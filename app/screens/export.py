@@ -10,7 +10,11 @@ from app.store.conversation import Message
 
 
 def as_markdown(title: str, messages: Iterable[Message], user: str = "You") -> str:
-    """The branch on view; the replies keep the Markdown that the model wrote."""
+    """A conversation as Markdown. Replies keep the Markdown that the model wrote.
+
+    Args:
+        user: the name over the user's messages.
+    """
     parts = [f"# {title}\n"]
     for message in messages:
         who = user if message.role == "user" else message.model or "Model"
@@ -20,6 +24,6 @@ def as_markdown(title: str, messages: Iterable[Message], user: str = "You") -> s
 
 
 def file_name(title: str) -> str:
-    """A name that every file system takes."""
+    """A file name that every file system takes, made of the title and the time."""
     words = re.sub(r"[^\w]+", "-", title).strip("-").lower()[:40] or "chat"
     return f"{words}-{time.strftime('%Y%m%d-%H%M%S')}.md"

@@ -22,7 +22,7 @@ class HelpScreen(ModalScreen[None]):
     """A list of keys, by where they act.
 
     Args:
-        groups: a heading, and its keys as (key, what it does, name).
+        groups: headings, each with its keys as (key, what it does, name).
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -8,16 +8,18 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 from textual.widgets import Footer
 
-# Textual names the class in its CSS and does not export it; a key's action is to be had there only.
+# Textual names this class in its CSS but does not export it. Only it has a key's action.
 from textual.widgets._footer import FooterKey
 
-# What goes first stands first; what is not named goes after these, from the right.
+# The actions whose keys are left out, the first one first. Keys that are not named here are left
+# out after these, from the right.
 _DROPPED = ("regenerate", "list", "new", "reverse", "command_palette", "quit")
-_BLANKS = 3  # that Textual sets around a key and what it does
+_BLANKS = 3  # cells that Textual sets around a key and what it does
 
 
 class KeyBar(Footer):
-    """Textual's footer, which cuts off what does not fit, without its least important keys."""
+    """Textual's footer, which leaves out the least important keys where not all fit. Textual's own
+    cuts off what does not fit."""
 
     def compose(self) -> ComposeResult:
         keys = list(super().compose())

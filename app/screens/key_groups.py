@@ -1,4 +1,4 @@
-"""Key groups: the keys as they are now, by where they act, for the help; and all their names."""
+"""Key groups: the keys as they are bound now, by where they act, and the names of all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.screens.help import HelpScreen
 
 
 def key_names(app: App[int], deck: Deck) -> list[str]:
-    """What keys do, by the names under which the user may change them."""
+    """The names under which the user may change keys."""
     bindings = [binding for _, node in _places(app, deck) for binding in _bindings(node)]
     for dialog in (AskText, Confirm, PickConversation, PickPolicy, HelpScreen):
         bindings += [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
@@ -22,7 +22,8 @@ def key_names(app: App[int], deck: Deck) -> list[str]:
 
 
 def key_groups(app: App[int], deck: Deck) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """A heading, and its keys as (key, what it does, name); keys the user changed are changed."""
+    """Headings, each with its keys as (key, what it does, name). Keys are those that the user has
+    set."""
     for heading, node in _places(app, deck):
         rows: dict[str, list[Binding]] = {}
         for binding in _bindings(node, app):
@@ -57,10 +58,10 @@ def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
 
 
 def _bindings(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
-    """The bindings of a node, as the keymap of `app` changes them if it is given.
+    """The bindings of a node; if `app` is given, as its keymap changes them.
 
-    From private parts of Textual 8.2: what it gives out, `Screen.active_bindings`, is of the nodes
-    around the focus, and the keymap that was set cannot be asked for.
+    This reads private parts of Textual 8.2. Its public `Screen.active_bindings` has only the nodes
+    around the focus, and nothing public gives the keymap.
     """
     bindings = node._bindings.copy()
     if app is not None:
@@ -69,5 +70,5 @@ def _bindings(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
 
 
 def _shown(keys: list[str], name: str) -> str:
-    """Keys of one meaning, or the first and the last of a numbered row."""
+    """The keys of one meaning as text; of a numbered row, the first and the last."""
     return f"{keys[0]} … {keys[-1]}" if name.endswith(".") else ", ".join(keys)

@@ -1,4 +1,4 @@
-"""LogFeed: what the program's loggers say, for the log panel."""
+"""LogFeed: collects what the program's loggers say, for the log panel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from widgets.log_line import Level, LogLine
 
 CAPACITY = 500
-LONGEST = 1000  # characters; what a client sent may be quoted in a line
+LONGEST = 1000  # characters; a line may quote what a client sent
 _NAMES = ("app", "engine")
 _MQTT = "app.gateway.mqtt"
 
@@ -32,7 +32,7 @@ class LogFeed(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = record.getMessage()
-        except Exception:  # arguments that do not fit the text must not stop who logs
+        except Exception:  # arguments that do not fit the text must not stop whoever logs
             self.handleError(record)
             return
         source = "mqtt" if record.name.startswith(_MQTT) else record.name.split(".")[0]

@@ -12,9 +12,9 @@ WINDOW = 60.0
 
 
 class LoopLag:
-    """Sets itself an alarm again and again and samples how late it rings.
+    """Sets itself an alarm again and again, and samples how late it rings.
 
-    Four samples a second cost under 0.1 % of a core and are 240 in the window.
+    It takes four samples a second, 240 in the window, which costs under 0.1 % of a core.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class LoopLag:
         self._now: Callable[[], float] | None = None
 
     def start(self) -> None:
-        """Must be called in the loop that is to be measured."""
+        """Begin to measure the loop in which this is called."""
         loop = asyncio.get_running_loop()
         self._now = loop.time
 
@@ -40,7 +40,8 @@ class LoopLag:
             self._alarm.cancel()
 
     def p99(self) -> float | None:
-        """Seconds, over the last minute; None before the first sample."""
+        """The 99th percentile of the lag over the last minute, in seconds; None before the first
+        sample."""
         if self._now is None:
             return None
         recent = self._samples.over(self._now() - WINDOW)

@@ -1,4 +1,4 @@
-"""MqttWatch: what the screen knows of the MQTT gateway, and how fast it goes."""
+"""MqttWatch: what the screen knows of the MQTT gateway, and the gateway's rates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MqttWatch:
 
     Attributes:
         gateway: None without MQTT.
-        readings: as of the last look; None without a gateway.
+        readings: what the last look found; None without a gateway.
     """
 
     def __init__(self, gateway: Gateway | None) -> None:
@@ -38,9 +38,9 @@ class MqttWatch:
         self.readings = self._read(view)
 
     def new_state(self) -> BrokerState | None:
-        """The state of the connection, where the user has not been told of it.
+        """The state of the connection, if the user has not been told of it.
 
-        Attempts to connect are none: while a broker is away, they come and go.
+        An attempt to connect is never told: while a broker is away, attempts come and go.
         """
         state = self.readings.state if self.readings else None
         if state in (None, self._told, BrokerState.CONNECTING):

@@ -1,4 +1,4 @@
-"""Numbering: one number for one session, on its tab, in the session table and on the KV map."""
+"""Numbering: gives a session one number on its tab, in the session table and on the KV map."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ FIRST_BEYOND_TABS = 10
 class Numbering:
     """Numbers sessions.
 
-    A tab's number is its place, which its key goes by. What is served and has no tab, such as chats
-    over MQTT, is numbered from 10 on, beyond the keys, and keeps its number as long as it is shown.
+    The number of a tab is its place, and its key is Alt with that number. Sessions that are served
+    without a tab, such as chats over MQTT, are numbered from 10 on, beyond the keys. They keep
+    their numbers as long as they are shown.
 
     Attributes:
-        numbers: that of the session of each request which was looked at last, by the request's
-            ordinal.
+        numbers: the number of each request's session, by the request's ordinal, for the requests of
+            the last look.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Numbering:
         """Number the sessions of these requests.
 
         Args:
-            tabs: the conversations that are open, in order.
+            tabs: the ids of the conversations that are open, in the order of their tabs.
         """
         numbers = {key: place for place, key in enumerate(tabs, 1)}
         first = max(len(numbers) + 1, FIRST_BEYOND_TABS)
@@ -44,5 +45,5 @@ class Numbering:
 
 
 def session_of(view: RequestView) -> str:
-    """What a request belongs to: its conversation; without one it stands for itself."""
+    """The session of a request: its conversation, or the request itself if it has none."""
     return view.origin.conversation or view.request_id

@@ -13,12 +13,12 @@ from widgets.line_view import LineView
 
 
 class PanelBar(LineView):
-    """One line; a click or the panel's digit goes to it."""
+    """A line of names and their digits. A click on a name goes to its panel, as its digit does."""
 
     DEFAULT_CSS = "PanelBar { height: 1; }"
 
     class Picked(Message):
-        """The panel at `place`, from 0 on, was clicked."""
+        """The name of the panel at `place`, counted from 0, was clicked."""
 
         def __init__(self, place: int) -> None:
             super().__init__()
@@ -47,7 +47,7 @@ class PanelBar(LineView):
                 self.post_message(self.Picked(place))
 
     def _spans(self) -> list[tuple[int, int, str]]:
-        """Where each name stands: first cell, end, text."""
+        """Where each name stands: its first cell, the cell after its last, and its text."""
         names, room = self._names, self.size.width - 1 - 4 * len(self._names)
         longest = max(map(len, names))
         while sum(len(name[:longest]) for name in names) > room and longest > 1:

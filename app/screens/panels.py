@@ -1,4 +1,4 @@
-"""Panels: the dashboard's views, made once."""
+"""Panels: makes the dashboard's views, and shows them what is new."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from widgets.session_table import SessionTable
 
 
 class Panels:
-    """The views of the engine, and what of it each of them shows.
+    """The views of the engine.
 
     Attributes:
-        numbering: of the sessions that they show.
+        numbering: the numbers of the sessions that the views show.
     """
 
     def __init__(self, glyphs: Glyphs) -> None:
@@ -44,7 +44,8 @@ class Panels:
 
     @property
     def numbered(self) -> tuple[tuple[str, Widget], ...]:
-        """Name and view of those that have a number, which is their place, from 1 on."""
+        """The name and the view of each panel that has a number. The number is its place, counted
+        from 1."""
         return (
             ("Sessions", self.table),
             ("Batch", self.batch),
@@ -57,7 +58,7 @@ class Panels:
         )
 
     def show_steps(self, engine: EngineWatch, new: list[StepRecord]) -> None:
-        """What moves with every step: the batch and the pool."""
+        """Show what moves with every step: the batch and the pool."""
         snapshot = engine.snapshot
         if snapshot is None:
             return
@@ -73,7 +74,7 @@ class Panels:
         )
 
     def show_figures(self, engine: EngineWatch, mqtt: MqttWatch) -> None:
-        """What is read as figures, and so need not move faster than one reads."""
+        """Show what is read as figures, and so need not move faster than one reads."""
         rates = engine.tokens_per_second, engine.prefill_per_second
         broker = mqtt.readings.state if mqtt.readings else None
         self.kpi.show(engine.snapshot, engine.status, *rates, broker)
@@ -84,14 +85,14 @@ class Panels:
             rows, numbers = _newest(snapshot.requests), self.numbering.numbers
             self.table.show(rows, numbers, snapshot.goodput, paused=engine.paused)
             if self.kv.selected is not None and self.table.current is not None:
-                # A tab was closed: numbers moved.
+                # If a tab was closed, the numbers have moved.
                 self.kv.select(numbers[self.table.current.ordinal])
             self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
             self.latency.show(snapshot.latency, snapshot.totals, snapshot.goodput)
 
 
 def _newest(requests: Sequence[RequestView]) -> list[RequestView]:
-    """One request of each conversation, the newest; those of none all stand."""
+    """The newest request of each conversation, and all requests that belong to none."""
     newest: dict[str, RequestView] = {}
     for view in requests:
         key = session_of(view)

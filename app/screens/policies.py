@@ -1,4 +1,4 @@
-"""What each policy does, in a sentence, for those who choose one."""
+"""Policies: what each of them does, in a sentence, for those who choose one."""
 
 from __future__ import annotations
 

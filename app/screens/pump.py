@@ -1,4 +1,4 @@
-"""Pump: carries what engine and gateway have given to the screen, at the screen's own pace."""
+"""Pump: carries the news of engine and gateway to the screen, at the screen's own pace."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ from widgets.log_line import LogLine, engine_events, is_fallback, knob_event
 
 
 class Pump:
-    """One timer that sets itself anew after each turn, so that turns never pile up.
+    """Takes a turn again and again, by one timer. It is set anew after each turn, so that turns
+    never pile up.
 
     The engine's threads touch no widget and wake no loop: `call_from_thread` would block them, and
-    a posted message costs a wake of the loop for each token.
+    a posted message would wake the loop for each token.
 
     Args:
         clock: monotonic seconds.
 
     Attributes:
-        seen: whether the terminal has the focus; what nobody looks at is painted more rarely.
-        frames: repaints of the screen so far, counted by the app.
+        seen: whether the terminal has the focus. Without it the screen is painted more rarely.
+        frames: how often the screen was repainted so far; the app counts it.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class Pump:
         return Cadence.fit(on_cpu=on_cpu, seen=self.seen, stretch=stretch)
 
     def attend(self) -> None:
-        """A key was pressed: come as soon as usual to show what it did."""
+        """Take the next turn as soon as usual, for a key was pressed and its effect is to be
+        seen."""
         self._thrift.attend()
         moment = self._clock() + self._pause()
         if self._timer is not None and moment < self._turn_at:
@@ -94,7 +96,7 @@ class Pump:
             self._come_at(moment)
 
     def turn(self, *, everything: bool = False) -> None:
-        """Carry over what is due, or `everything`."""
+        """Carry over what is due, or everything if `everything` is set."""
         self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
         cadence, current = self.cadence, self._sessions.current
         news = self._sessions.poll()
@@ -166,7 +168,7 @@ class Pump:
         rate = (self.frames - frames) / max(now - then, 1e-3)
 
         async def read() -> None:
-            # A driver may take its time.
+            # On a thread, for a driver may take its time.
             readings = await asyncio.to_thread(
                 self._devices.read, loop_lag=self._lag.p99(), frames=rate
             )
@@ -176,7 +178,7 @@ class Pump:
         self._screen.run_worker(read(), group="devices", exclusive=True)
 
     def _tell_broker(self) -> None:
-        """Say what became of the connection to the broker."""
+        """Tell the user what became of the connection to the broker."""
         state, readings = self._mqtt.new_state(), self._mqtt.readings
         if readings is None:
             return
@@ -198,11 +200,11 @@ class Pump:
                 self._screen.notify(text, severity="error", timeout=30)
 
     def _tell(self, before: EngineStatus, after: EngineStatus) -> None:
-        """Say what became of a model."""
+        """Tell the user what became of a model."""
         if (after.phase, after.model) == (before.phase, before.model):
             return
         if after.phase is EnginePhase.READY:
-            # Otherwise each full collection would walk the 370,000 objects of torch: 0.2 s pass
+            # Otherwise each full collection would walk the 370,000 objects of torch, for 0.2 s
             # without a repaint.
             gc.unfreeze()
             gc.collect()

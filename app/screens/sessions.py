@@ -1,4 +1,4 @@
-"""SessionList: the open conversations, in order, with one on view, own ones and watched ones."""
+"""SessionList: the open conversations, own and watched ones, in order, with one of them on view."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ UNTITLED = "new chat"
 
 @dataclass(slots=True, eq=False)
 class OpenSession:
-    """A chat with what the screen keeps of it.
+    """A chat, with what the screen keeps of it.
 
     Attributes:
-        draft: what is written and not sent.
-        unread: text came that has not been on view.
+        draft: text that is written and not sent.
+        unread: whether text has come that has not been on view.
     """
 
     chat: ChatSession | WatchedChat
@@ -46,29 +46,30 @@ class OpenSession:
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be said in it; empty where something can."""
+        """Why nothing can be said in the chat; empty if something can."""
         return self.chat.refusal if isinstance(self.chat, WatchedChat) else ""
 
     @property
     def is_own(self) -> bool:
-        """Whether it is held here, and not watched."""
+        """Whether the chat is held on this screen, and not watched."""
         return isinstance(self.chat, ChatSession)
 
     @property
     def request_id(self) -> str:
-        """The engine's, of the reply being made; empty if none is."""
+        """The engine's id of the reply in the making; empty if there is none."""
         if isinstance(self.chat, WatchedChat):
             return self.chat.request_id or ""
         return (self.chat.messages[-1].request_id or "") if self.chat.is_busy else ""
 
     @property
     def history(self) -> tuple[str, ...]:
-        """What the user sent, oldest first."""
+        """The messages that the user sent, the oldest first; none of a watched chat."""
         return tuple(m.content for m in self.chat.messages if m.role == "user" and self.is_own)
 
 
 def title_of(conversation: Conversation) -> str:
-    """What a person calls it; with who holds it, where that is not the user of the screen."""
+    """The title that a person sees. It begins with whoever holds the conversation, if that is not
+    the user of the screen."""
     title = conversation.title or UNTITLED
     if conversation.source == SOURCE:
         title = f"@{conversation.user} {title}"
@@ -76,14 +77,18 @@ def title_of(conversation: Conversation) -> str:
 
 
 class SessionList:
-    """Every session streams whether it is on view or not. There is always one on view.
+    """The open sessions. Each of them streams, whether it is on view or not. One of them is always
+    on view.
 
     Args:
-        system: system prompt of new conversations.
-        sampling: under each conversation's own, over the model's defaults.
-        gateway: has the chats that are held over MQTT; None without.
+        system: the system prompt of new conversations.
+        sampling: sampling parameters that hold where a conversation has none of its own. They
+            replace the model's defaults.
+        gateway: has the chats that are held over MQTT; None without MQTT.
 
     Attributes:
+        sessions: the open sessions, in the order of their tabs.
+        current: the session on view.
         unreadable: a sentence on each conversation that was open and cannot be read.
     """
 
@@ -115,19 +120,19 @@ class SessionList:
 
     @property
     def num_busy(self) -> int:
-        """Sessions whose reply is being made."""
+        """How many sessions have a reply in the making."""
         return sum(session.chat.is_busy for session in self.sessions)
 
     @property
     def num_own_busy(self) -> int:
-        """Those of them that are held here."""
+        """How many sessions that are held here have a reply in the making."""
         return sum(session.chat.is_busy for session in self.sessions if session.is_own)
 
     def find(self, key: str) -> OpenSession | None:
         return next((s for s in self.sessions if s.key == key), None)
 
     def new(self) -> None:
-        """Open an empty conversation; one that is empty already is taken instead."""
+        """Open an empty conversation. If one is open and empty already, go to that."""
         empty = (s for s in self.sessions if s.is_own and not s.chat.messages)
         session = next(empty, None)
         if session is None:
@@ -140,14 +145,14 @@ class SessionList:
         session.unread = False
 
     def step(self, places: int) -> None:
-        """Go to a neighbour; beyond the last is the first."""
+        """Go so many places on; after the last session comes the first."""
         self.go_to(self.sessions[(self.index + places) % len(self.sessions)])
 
     def open(self, conversation_id: str) -> bool:
-        """Go to a conversation of the store, opening it if need be; False if there is none.
+        """Go to a conversation, opening it from the store if need be; False if there is none.
 
         Raises:
-            StoreError: it cannot be read or written.
+            StoreError: the store cannot be read or written.
         """
         session = self.find(conversation_id)
         if session is None:
@@ -165,10 +170,10 @@ class SessionList:
         return True
 
     def watch(self, request_id: str) -> bool:
-        """Go to the chat of a request that came over MQTT; False where the gateway has it no more.
+        """Go to the chat of a request that came over MQTT; False if the gateway has it no more.
 
         Args:
-            request_id: the engine's.
+            request_id: the engine's id.
         """
         transcript = self.gateway.transcript(request_id) if self.gateway else None
         if transcript is None:
@@ -184,17 +189,19 @@ class SessionList:
         return True
 
     def meet(self, requests: Iterable[RequestView]) -> None:
-        """Have the watched chats follow their newest requests."""
+        """Have each watched chat follow its newest request."""
         watched = {s.key: s.chat for s in self.sessions if isinstance(s.chat, WatchedChat)}
         theirs = [view for view in requests if view.origin.conversation in watched]
         for view in sorted(theirs, key=lambda view: view.ordinal):
             watched[view.origin.conversation].follow(view.request_id)
 
     def close(self, session: OpenSession) -> None:
-        """Take a conversation off the screen; the store keeps it. The reply of an own one ends.
+        """Take a conversation off the screen; the store keeps it. If it is held here, its reply in
+        the making is ended.
 
         Raises:
-            StoreError: the store could not be told, so that it is open again after a restart.
+            StoreError: the store could not note it, so the conversation is open again after a
+                restart.
         """
         index = self.sessions.index(session)
         session.chat.close()
@@ -210,7 +217,7 @@ class SessionList:
             self._store.save_label(session.chat.conversation)
 
     def delete(self, session: OpenSession) -> None:
-        """Close a conversation and forget it for good.
+        """Close a conversation and delete it for good.
 
         Raises:
             StoreError: it could not be deleted.
@@ -219,7 +226,11 @@ class SessionList:
         self._store.delete_conversation(session.key)
 
     def rename(self, session: OpenSession, title: str) -> None:
-        """Raises StoreError if the store could not be told."""
+        """Give a conversation another title.
+
+        Raises:
+            StoreError: the store could not note it.
+        """
         session.chat.conversation.title = title
         if session.chat.messages:
             self._store.save_label(session.chat.conversation)
@@ -248,7 +259,8 @@ class SessionList:
                 session.chat.stop()
 
     def close_all(self) -> None:
-        """End what the engine has not ended. The conversations stay open for the next start."""
+        """Close every chat, ending the replies in the making that are held here. The conversations
+        stay open for the next start."""
         for session in self.sessions:
             session.chat.close()
 

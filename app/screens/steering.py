@@ -1,4 +1,4 @@
-"""Steering: what the user does to engine and gateway: knobs, policy, pins, requests, the broker."""
+"""Steering: acts on engine and gateway for the user: knobs, policy, pins, requests, the broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIN = "system"
 
 
 class Steering(Screen[None]):
-    """The half of the deck that acts on the engine; `Deck` lays out and has the chats.
+    """The part of the deck that acts on engine and gateway. `Deck` lays out and has the chats.
 
     Args:
         sessions: over the engine, and over the gateway if there is one.
@@ -39,7 +39,7 @@ class Steering(Screen[None]):
         self.engine = EngineWatch(sessions.client)
         self.mqtt = MqttWatch(sessions.gateway)
         self.panels = Panels(glyphs)
-        self._priorities: dict[str, int] = {}  # asked for, and not yet in a snapshot
+        self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet
 
     def action_stop_request(self) -> None:
         """Stop the request under the cursor, as Esc stops the reply of the chat on view."""
@@ -63,7 +63,7 @@ class Steering(Screen[None]):
         self.app.push_screen(Confirm(question, "stop it"), stop)
 
     def action_prioritize(self, levels: int) -> None:
-        """Have the request under the cursor go before those of `levels` lower priorities more."""
+        """Raise the priority of the request under the cursor by so many levels."""
         view = self.panels.table.current
         if view is None:
             return
@@ -87,7 +87,7 @@ class Steering(Screen[None]):
 
     @on(MqttPanel.ReconnectWanted)
     def action_reconnect(self) -> None:
-        """Connect to the broker now, where there is no connection."""
+        """Connect to the broker now, if there is no connection."""
         gateway, readings = self.mqtt.gateway, self.mqtt.readings
         if gateway is None or readings is None:
             return
@@ -143,7 +143,7 @@ class Steering(Screen[None]):
         self.notify("The system prompt may be evicted again.")
 
     def action_undo(self) -> None:
-        """Take back the last change of knobs, whichever panel is on view."""
+        """Take the last change of knobs back, whichever panel is on view."""
         self.panels.knobs.forget()
         try:
             self._client.undo_knobs(who=WHO)

@@ -1,4 +1,4 @@
-"""Terminal: Textual's driver for a terminal that may go away, or has exported its size."""
+"""TerminalDriver: Textual's driver for a terminal that may go away, or that exports its size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class TerminalDriver(LinuxDriver):
 
     When a terminal closes, the kernel sends SIGHUP and SIGCONT, and from then on every write fails.
     Textual 8.2 takes SIGCONT for the end of a sleep and starts its threads a second time. Its
-    output thread dies of the first write, and the event loop waits for good for its full queue.
-    There is no public way to either: the private names are those of 8.2, in this class only.
+    output thread dies of the first write that fails, and then the event loop waits for ever for
+    room in that thread's queue. There is no public way to mend either. Private names of 8.2 are
+    used in this class only.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -27,7 +28,8 @@ class TerminalDriver(LinuxDriver):
             super()._sigcont_application(*arguments)
 
     def start_application_mode(self) -> None:
-        # `shutil.get_terminal_size` believes them over the terminal, which may be resized.
+        # `shutil.get_terminal_size` believes these variables more than the terminal, which may be
+        # resized.
         for variable in ("COLUMNS", "LINES"):
             os.environ.pop(variable, None)
         super().start_application_mode()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The Textual application: opens the screen, starts the engine behind it, and ends both."""
+"""Tui: the Textual application. It opens the screen, starts the engine behind it, and ends both."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Tui(App[int]):
     """One `Deck` over an engine and, if there is one, an MQTT gateway.
 
     Attributes:
-        crash: what ended the application, if it was not the user.
-        engine_ended: whether the engine was shut down in time.
+        crash: the exception that ended the application; None if nothing crashed.
+        engine_ended: whether the engine was shut down, in time.
     """
 
     TITLE = "batchdeck"
@@ -108,7 +108,8 @@ class Tui(App[int]):
         if self.is_headless or sys.platform == "win32":
             return
         for number, code in (
-            # Nobody's key here, but another program's: left to asyncio, it ends with code 0.
+            # No key sends SIGINT here, but another program may. If it were left to asyncio, the
+            # program would end with code 0.
             (signal.SIGINT, ExitCode.INTERRUPTED),
             (signal.SIGTERM, ExitCode.TERMINATED),
             (signal.SIGHUP, ExitCode.HUNG_UP),
@@ -126,7 +127,7 @@ class Tui(App[int]):
         self.set_interval(LOOK_SECONDS, self._watch_engine)
 
     def _watch_engine(self) -> None:
-        """End with an engine that has crashed; `run` raises what it crashed of."""
+        """End the application if the engine has crashed; `run` raises the reason."""
         try:
             check_engine(self._client)
         except EngineCrashError as error:
@@ -149,7 +150,7 @@ class Tui(App[int]):
         self.deck.pump.seen = True
 
     def get_key_display(self, binding: Binding) -> str:
-        # Textual shows a sign that few know and fewer fonts have.
+        # Textual shows Enter as a sign that few people know and fewer fonts have.
         return "enter" if binding.key == "enter" else super().get_key_display(binding)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -164,7 +165,7 @@ class Tui(App[int]):
         self.push_screen(HelpScreen(key_groups(self, self.deck)))
 
     def action_help_quit(self) -> None:
-        """Ctrl+C where nothing is selected: whoever is used to it learns what ends the program."""
+        """Tell which key ends the program. This is what Ctrl+C does where nothing is selected."""
         quits = (a.binding for a in self.active_bindings.values() if a.binding.action == "quit")
         if binding := next(quits, None):
             key = self.get_key_display(binding)
@@ -184,18 +185,20 @@ class Tui(App[int]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Say something in passing. Titles and file names have brackets: nothing is markup."""
+        """Show a message for a moment. Nothing in it is markup, for titles and file names may have
+        brackets."""
         message = "\n".join(map(UNICODE.fit, message.split("\n")))
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
     def switch_model(self, model: str) -> None:
-        """Drain, unload, load; progress and failure show on the screen."""
+        """Have the engine drain, unload the model and load another. The screen shows its progress,
+        and a failure."""
         log.info("switching from %s to %s", self._load_request.model, model)
         self._load_request = replace(self._load_request, model=model)
         self._client.load(self._load_request)
 
     async def action_quit(self) -> None:
-        """Stop what streams, end the engine, leave."""
+        """Stop the replies, end the engine and leave."""
         self._leave(ExitCode.OK)
 
     def _leave(self, code: ExitCode) -> None:
@@ -217,7 +220,8 @@ class Tui(App[int]):
         self.exit(return_code=code)
 
     def end(self) -> None:
-        """See to it that every reply is kept and the engine is down, whatever ended the screen."""
+        """See to it that every reply is kept and that the engine is down, whatever ended the
+        screen."""
         self._sessions.close_all()
         if not self.engine_ended:
             self._client.shutdown()
@@ -238,7 +242,7 @@ class Tui(App[int]):
             )
 
     async def _end_engine(self) -> None:
-        """Shut the engine down, within bounds, while the screen stays alive."""
+        """Shut the engine down while the screen stays alive, for at most `SHUTDOWN_SECONDS`."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:
@@ -255,10 +259,10 @@ class Tui(App[int]):
             log.error("the engine did not end within %g s", SHUTDOWN_SECONDS)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Keep what the application crashed of, for `run` to raise.
+        """Keep the exception that the application crashed of, for `run` to raise.
 
-        Both names are private to Textual 8.2, which has no hook for a crash: it prints the
-        traceback itself, with the values of all variables.
+        Textual 8.2 has no hook for a crash, so this uses two of its private names. Textual itself
+        would print the traceback, with the values of all variables.
         """
         self.crash = self.crash or error
         super()._handle_exception(error)
@@ -274,12 +278,12 @@ def run(
 ) -> int:
     """Run the interface until the user leaves; returns the exit code.
 
-    The screen is painted first; then the engine is told to load, and at the end to shut down.
-    A gateway is shown; it is the caller's to start and to close.
+    The screen is painted first. Then the engine is told to load, and at the end to shut down. A
+    gateway is only shown: the caller starts and closes it.
 
     Raises:
-        SettingsError: the theme is unknown, or the name of a key.
-        BaseException: what the application crashed of; the terminal is restored by then.
+        SettingsError: the theme is unknown, or the name of a key is.
+        BaseException: the application crashed. The terminal is restored by then.
     """
     read_alt_keys()
     try:

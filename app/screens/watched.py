@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 class WatchedChat:
-    """Reads like a `ChatSession`; what would say something in it is refused.
+    """Can be read as a `ChatSession` can. Nothing can be said in it.
 
     Args:
-        messages: as the store has them; a chat that the gateway has is read from there.
-        gateway: None where none runs here.
-        request_id: the engine's, of the newest request known of it.
+        messages: the chat's messages as the store has them. If the gateway has the chat, they are
+            read from there.
+        gateway: None if none runs here.
+        request_id: the engine's id of the chat's newest request, as far as it is known.
 
     Attributes:
-        unsaved: always empty, for who holds the chat keeps it.
+        unsaved: always empty, for the screen does not keep this chat.
     """
 
     unsaved = ""
@@ -46,12 +47,12 @@ class WatchedChat:
 
     @property
     def is_live(self) -> bool:
-        """Whether the gateway has it, so that whoever holds it may go on with it."""
+        """Whether the gateway has the chat, so that whoever holds it may go on with it."""
         return self._seen is not None
 
     @property
     def request_id(self) -> str | None:
-        """The engine's, of the reply being made."""
+        """The engine's id of the reply in the making; None if there is none."""
         return self._seen.request_id if self._seen else None
 
     @property
@@ -68,16 +69,16 @@ class WatchedChat:
 
     @property
     def refusal(self) -> str:
-        """Why nothing can be said in it."""
+        """Why nothing can be said in this chat."""
         who = self.conversation.user
         return f"{who} holds this chat over MQTT; here it can be watched and stopped"
 
     def follow(self, request_id: str) -> None:
-        """There is a newer request of this chat."""
+        """Follow a newer request of this chat."""
         self._followed = request_id
 
     def poll(self) -> Transcript | None:
-        """Read what is new of it, if anything is."""
+        """Read the chat anew; returns None if nothing has changed."""
         if self._gateway is None or not self._followed:
             return None
         before, self._seen = self._seen, self._gateway.transcript(self._followed)
@@ -98,16 +99,28 @@ class WatchedChat:
             self._client.abort(self.request_id)
 
     def close(self) -> None:
-        """Look away; a reply in the making goes on."""
+        """Stop watching. A reply in the making goes on."""
 
     def send(self, _text: str) -> NoReturn:
-        """Raises InvalidRequestError."""
+        """Refuse to say anything.
+
+        Raises:
+            InvalidRequestError: always.
+        """
         raise InvalidRequestError(self.refusal, "prompt")
 
     def edit(self, _message_id: str, _text: str) -> NoReturn:
-        """Raises InvalidRequestError."""
+        """Refuse to change anything.
+
+        Raises:
+            InvalidRequestError: always.
+        """
         raise InvalidRequestError(self.refusal, "message")
 
     def regenerate(self) -> NoReturn:
-        """Raises InvalidRequestError."""
+        """Refuse to ask for another reply.
+
+        Raises:
+            InvalidRequestError: always.
+        """
         raise InvalidRequestError(self.refusal, "message")
