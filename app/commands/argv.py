@@ -1,7 +1,7 @@
-"""Command line: a broker's password does not stay in it, where every user of the machine reads it.
+"""Command line: takes a broker's password out of it, where every user of the machine can read it.
 
-It is there until Python has started. A password in TUI_MQTT_PASSWORD, or in a file named by
---password-file, never is.
+The password is there until Python has started. One that is stated in TUI_MQTT_PASSWORD, or in a
+file named by --password-file, is never there.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ from collections.abc import MutableMapping, Sequence
 
 OPTION = "--mqtt"
 VARIABLE = "TUI_MQTT_PASSWORD"
-# What else of the environment would go before that password.
+# Other variables that may state a password, which must not count beside that of `--mqtt`.
 _OTHERS = ("TUI_MQTT", "TUI_MQTT_PASSWORD_FILE")
 
 
 def hide_password() -> None:
-    """Start the program anew, with the password of `--mqtt` in its environment instead.
+    """Start the program anew, with the password of `--mqtt` moved to its environment.
 
-    Does nothing where there is none. To be called before anything else is done or imported.
+    This does nothing if there is no password. It is called before anything else is done or
+    imported.
     """
-    # Cheap enough for every start; the parser of URLs is not.
+    # This look is cheap enough for every start; importing the parser of URLs is not.
     if not any(argument.startswith(OPTION) for argument in sys.argv[1:]):
         return
     environment = dict(os.environ)
     arguments = without_password(sys.argv[1:], environment)
     if arguments != sys.argv[1:]:
-        # What came before our arguments: the interpreter with its options, and the script.
+        # The interpreter with its options, and the script, come before our arguments.
         before = sys.orig_argv[: len(sys.orig_argv) - len(arguments)]
         os.execve(sys.executable, [*before, *arguments], environment)
 
 
 def without_password(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """The arguments without the password of the last `--mqtt`, which goes to the environment."""
+    """The arguments without the passwords in `--mqtt`. That of the last one is put into the
+    environment."""
     from app.gateway.mqtt.transport.address import split_password
 
     result, last = list(arguments), None

@@ -1,4 +1,4 @@
-"""ask: one question to a server over MQTT, its answer on standard output."""
+"""ask: asks a server one question over MQTT and writes its answer to standard output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ MAX_SECONDS = MAX_DEADLINE_MS / 1e3
 
 
 def build_request(options: Ask, question: str) -> ChatRequest:
-    """
+    """The request that the options state.
+
     Raises:
         SettingsError: the session's name cannot stand as one, a number is out of its range, or a
             text is not UTF-8.
@@ -52,7 +53,7 @@ def build_request(options: Ask, question: str) -> ChatRequest:
             session_id=options.session,
             priority=options.priority,
             stream=not (options.no_stream or options.as_json),
-            # Nobody waits past the timeout, so that the reply need not be computed then.
+            # Nobody waits past the timeout, so the reply need not be begun after it.
             deadline_ms=round(options.timeout * 1e3),
             **sampling | {"stop": stop or None},
         )
@@ -65,12 +66,12 @@ def build_request(options: Ask, question: str) -> ChatRequest:
 
 
 class ReplyWriter:
-    """Writes a reply as it comes; what it wrote is always the beginning of an attempt's text.
+    """Writes a reply as it comes. What it has written is always the beginning of an attempt's text.
 
-    Deltas come without a guarantee: after a gap it waits for the whole text.
+    Deltas may be lost. After a gap, it waits for the whole text.
 
     Args:
-        write: gets text.
+        write: gets the text.
         notice: gets sentences for a person.
     """
 
@@ -95,7 +96,7 @@ class ReplyWriter:
         self._write("\n")
 
     def break_off(self) -> None:
-        """What comes next, from wherever, begins a line."""
+        """End the line, so that whatever is written next begins a new one."""
         if self._written:
             self._write("\n")
         self._written = ""
@@ -156,7 +157,7 @@ async def _ask(
     task = asyncio.current_task()
     assert task is not None
     if sys.platform != "win32":
-        # As Ctrl-C has it: the server is told before we go.
+        # As with Ctrl-C, the server is told before we go.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with AskClient(settings.mqtt, settings.mqtt.address(), complain) as client:
         heard = writer.hear if request.stream else lambda _: None
@@ -168,7 +169,8 @@ def _write(text: str) -> None:
 
 
 def _question(stated: str | None) -> str:
-    """
+    """The question: the argument, or what standard input holds.
+
     Raises:
         SettingsError: there is none.
         StreamError: standard input cannot be read, or is not UTF-8.

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-# Nothing of weight at the top, for `--help` and `--version` answer at once: typer takes 0.05 s,
-# with rich for the help text 0.3 s, settings 0.15 s, textual 0.3 s, torch seconds.
+# Nothing that takes long is imported at the top, so that `--help` and `--version` answer at once:
+# typer takes 0.05 s (0.3 s with rich for the help text), settings 0.15 s, textual 0.3 s, and torch
+# takes seconds.
 import typer
 from typer import Option
 
@@ -151,7 +152,7 @@ def _serve(
     from app.commands import serve
     from app.process import process
 
-    # What goes on is for whoever reads the service's log.
+    # Whoever reads the service's log is to see what goes on.
     settings = settings.model_copy(update={"log_level": settings.log_level or "info"})
     raise typer.Exit(process.run(settings, lambda: serve.run(settings), stderr=True, drains=True))
 
@@ -208,11 +209,11 @@ def _interface(settings: Settings) -> int:
 
 
 def _settings(*groups: object, **more: object) -> Settings:
-    """The settings that options state, or the end of the program: a setting is wrong.
+    """The settings that options state. If one of them is wrong, the program ends.
 
     Args:
-        groups: of options; with them is `config`.
-        more: single ones.
+        groups: groups of options.
+        more: single options; one of all options is `config`.
     """
     from app.process.process import complain
     from app.settings.layers import load_settings
@@ -233,8 +234,8 @@ def _settings(*groups: object, **more: object) -> Settings:
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """Options before a command would be lost on it."""
-    # By identity: 0 is a value, though it equals False.
+    """Refuse options that stand before a command: they would have no effect on it."""
+    # False is compared by identity: 0 is a value that was stated, though it equals False.
     stated = [
         name
         for name, value in context.params.items()

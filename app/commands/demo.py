@@ -1,4 +1,4 @@
-"""Demo: eight scripted chats at once, their replies, and what the batch made of them."""
+"""Demo: holds eight scripted chats at once, and prints their replies and the batch's figures."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def run(settings: Settings) -> int:
 
 
 def hold(client: EngineClient, write: Callable[[str], None]) -> bool:
-    """Hold the chats on an engine that has served nothing yet; whether every reply came.
+    """Hold the chats on an engine that has served nothing yet; returns whether every reply came.
 
-    A reply is written when it is complete, and its chat asks the next question at once.
+    Each reply is written when it is complete, and then its chat asks the next question at once.
 
     Args:
-        write: takes lines.
+        write: gets one or more lines of text.
     """
     chats = [
         _Chat(f"chat {number}", _session(client), list(script))
@@ -72,7 +72,7 @@ def hold(client: EngineClient, write: Callable[[str], None]) -> bool:
     for chat in chats:
         chat.ask()
     while busy := [chat for chat in chats if chat.session.is_busy]:
-        # All of them are in the batch, so news of one is news of all.
+        # All of them are in the same batch, so that news of one comes with news of the others.
         busy[0].session.wait()
         for chat in busy:
             chat.session.poll()
@@ -112,7 +112,7 @@ def _replies(chats: Sequence[_Chat]) -> list[str]:
 
 
 def _row(name: str, replies: Sequence[Message], percentile: str) -> tuple[str, ...]:
-    """Sums of the token counts and a percentile of the times."""
+    """A row with the sums of the token counts and one percentile of each time."""
     usages = [reply.usage for reply in replies if reply.usage]
     timings = [reply.timings for reply in replies if reply.timings]
     return (
@@ -134,7 +134,7 @@ def _milliseconds(samples: Iterable[float | None], percentile: str) -> str:
 
 
 def _steps(records: Sequence[StepRecord]) -> list[str]:
-    """What the batch and the cache did, from the first step to the last."""
+    """Lines that say what batch and cache did, from the first step to the last."""
     seconds = records[-1].end - records[0].start
     rows = Distribution.of(r.prefill_rows + r.decode_rows for r in records)
     tokens = Distribution.of(r.num_tokens for r in records)

@@ -42,8 +42,8 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        trouble: what is wrong and what to do about it: one sentence. Empty if all is well.
-        is_needed: whether batchdeck cannot do its work as it is set up while this is wrong.
+        trouble: one sentence that says what is wrong and what to do about it. Empty if all is well.
+        is_needed: whether batchdeck, as it is set up, cannot do its work while this is wrong.
     """
 
     name: str
@@ -58,7 +58,7 @@ Report = dict[str, list[Finding]]
 def settings_or_default(
     flags: Mapping[str, object], config: Path | None
 ) -> tuple[Settings, SettingsError | None]:
-    """The settings in force, or the defaults and what is wrong with those stated."""
+    """The settings in force. If they are wrong, the defaults, and what is wrong."""
     try:
         return load_settings(flags, config), None
     except SettingsError as error:
@@ -69,8 +69,8 @@ def run(settings: Settings, config: Path | None, trouble: SettingsError | None) 
     """Examine, print, and return the exit code.
 
     Args:
-        config: the configuration file named on the command line.
-        trouble: what is wrong with the settings.
+        config: the configuration file named on the command line; None if none was.
+        trouble: what is wrong with the settings; None if nothing is.
     """
     report: Report = {
         "Versions": list(_versions()),
@@ -141,7 +141,7 @@ def _kernels() -> Finding:
 
 
 def _torch(settings: Settings) -> Iterator[Finding]:
-    """What torch makes of the machine: the loader's own choices."""
+    """What torch makes of the machine, by the choices that the loader makes."""
     try:
         import torch
 
@@ -264,6 +264,6 @@ def _files(
 
 
 def _is_writable(file: Path) -> bool:
-    """Whether it can be written, or made in the nearest folder that is there."""
+    """Whether a file can be written, or made in the nearest folder that is there."""
     place = next(place for place in (file, *file.parents) if place.exists())
     return os.access(place, os.W_OK) and (place == file or place.is_dir())

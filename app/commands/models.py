@@ -22,10 +22,11 @@ class Listing:
     """An entry of the registry as it stands on this machine.
 
     Attributes:
-        context_length: of the entry; None is the model's own limit.
-        weight_bytes: of the weights as they are stored; None if they are not on this machine.
-        loads_here: whether it can be loaded without a download.
-        reason: why not; empty if it can.
+        context_length: tokens that the entry allows; None is the model's own limit.
+        weight_bytes: bytes of the weights as they are stored; None if they are not on this machine
+            or cannot be read.
+        loads_here: whether the model can be loaded without a download.
+        reason: why it cannot; empty if it can.
     """
 
     name: str
@@ -54,16 +55,18 @@ def run(settings: Settings, *, as_json: bool) -> int:
 
 
 def list_models(registry: Registry, free: int) -> list[Listing]:
-    """Every entry, in the registry's order. Reads headers of weight files only, asks no hub.
+    """Every entry, in the registry's order. This reads only the headers of weight files, and asks
+    no hub.
 
     Args:
-        free: bytes that a model may take.
+        free: the bytes of memory that a model may take.
     """
     return [examine(entry, free) for entry in registry.entries.values()]
 
 
 def examine(entry: ModelEntry, free: int) -> Listing:
-    """One entry. That the load gate lets its architecture in shows only on loading."""
+    """How an entry of the registry stands on this machine. Whether the load gate accepts its
+    architecture shows only when it is loaded."""
     availability = entry.availability()
     weight_bytes, reason = None, ""
     if availability is Availability.DOWNLOAD:

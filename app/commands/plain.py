@@ -15,7 +15,7 @@ from widgets.harmless import harmless
 
 
 class TerminalSink:
-    """Standard output where that is a terminal: what a model says must not steer it."""
+    """Standard output that is a terminal. What a model says must not steer it."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -32,12 +32,12 @@ def run(settings: Settings, *, each: bool, as_json: bool) -> int:
     """Answer the lines of standard input; returns the exit code.
 
     Args:
-        each: take each line as a conversation of its own, as many at once as the queue takes.
+        each: whether each line is a conversation of its own, as many at once as the queue takes.
 
     Raises:
         ModelLoadError: the model could not be loaded.
         StreamError: the input or output failed.
-        EngineCrashError: the engine crashed; the line that it was at has been told of.
+        EngineCrashError: the engine crashed. The line whose reply was due has been told of.
         BrokenPipeError: nobody reads the output any more.
     """
     if sys.stdout is None:
@@ -66,5 +66,6 @@ def run(settings: Settings, *, each: bool, as_json: bool) -> int:
 def _input() -> Source:
     if sys.stdin is None:
         return io.BytesIO()
-    # Unbuffered: a thread that ends while it holds the lock of a buffer aborts the interpreter.
+    # It is unbuffered, for a thread that ends while it holds the lock of a buffer aborts the
+    # interpreter.
     return io.FileIO(sys.stdin.fileno(), closefd=False)

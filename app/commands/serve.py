@@ -1,4 +1,4 @@
-"""serve: the MQTT gateway, without a screen or beside it."""
+"""serve: runs the MQTT gateway, without a screen or beside one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.api.client import EngineClient
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-# A gateway that has not looked around for this long hangs.
+# A gateway whose view is older than this hangs.
 HUNG_SECONDS = 5.0
 
 
@@ -35,7 +35,7 @@ def run(settings: Settings) -> int:
         RuntimeError: the gateway or the engine crashed.
         KeyboardInterrupt, SystemExit: another signal came while it drained, and ended it at once.
     """
-    settings.mqtt.address()  # what is wrong with it is told before a model is loaded
+    settings.mqtt.address()  # an error in it is told before a model is loaded
     request = settings.load_request()
     log.info("loading %s", request.model)
     with serving(request, error_terminal()) as client:
@@ -56,9 +56,11 @@ def run(settings: Settings) -> int:
 
 @contextmanager
 def mqtt_gateway(settings: Settings, client: EngineClient) -> Iterator[MqttGateway | None]:
-    """The gateway that the settings ask for, if they do, for as long as the context.
+    """Run the gateway that the settings ask for, until the end of the context; None if they ask for
+    none.
 
-    At its end it drains; an exception, such as a signal's, ends it at once, then too.
+    At the end of the context the gateway drains. An exception, such as that of a signal, ends it at
+    once, also while it drains.
 
     Raises:
         AddressError: the broker's password cannot be read.
@@ -98,10 +100,10 @@ def mqtt_gateway(settings: Settings, client: EngineClient) -> Iterator[MqttGatew
 
 
 def _watch(gateway: MqttGateway, client: EngineClient) -> None:
-    """Return when the gateway has given up.
+    """Watch gateway and engine, and tell systemd's watchdog; returns when the gateway has given up.
 
     Raises:
-        RuntimeError: it crashed, or the engine did.
+        RuntimeError: the gateway or the engine crashed.
     """
     expected = systemd.watchdog_seconds()
     pause = LOOK_SECONDS if expected is None else min(LOOK_SECONDS, expected / 4)

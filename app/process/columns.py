@@ -1,4 +1,4 @@
-"""Columns: rows of text as an aligned table for a terminal or a log."""
+"""Columns: sets rows of text as an aligned table for a terminal or a log."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def align(rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> list[st
     """Lines with cells of equal width, two blanks apart.
 
     Args:
-        rows: cells, the same number in each row.
-        numbers: columns that are set flush right.
+        rows: the cells of each row; all rows have the same number of cells.
+        numbers: the indices of the columns that are set flush right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -26,8 +26,8 @@ def row(cells: Sequence[str], widths: Sequence[int]) -> str:
     """One line of a table whose rows are printed as they come, cells one blank apart.
 
     Args:
-        cells: as many as there are widths, or fewer.
-        widths: in characters; at a negative one the cell is set flush left.
+        cells: the texts, at most as many as there are widths.
+        widths: the width of each cell in characters. If it is negative, the cell is set flush left.
     """
     return " ".join(
         cell.rjust(width) if width > 0 else cell.ljust(-width)

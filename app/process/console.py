@@ -17,10 +17,10 @@ from app.settings.settings import SettingsError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that writes there.
+    """A block that writes to a path.
 
     Raises:
-        StreamError: it cannot.
+        StreamError: the block cannot write.
     """
     try:
         yield
@@ -29,9 +29,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(data: Mapping[str, object], path: Path) -> None:
-    """
+    """Write data to a file as JSON.
+
     Raises:
-        StreamError: it cannot be written.
+        StreamError: the file cannot be written.
     """
     with writing(path):
         text = json.dumps(data, indent=2, allow_nan=False)
@@ -39,17 +40,17 @@ def write_json(data: Mapping[str, object], path: Path) -> None:
 
 
 def check_folder(flag: str, path: Path) -> None:
-    """Check, before anything is measured, that a file can be made where it is to be.
+    """Check, before anything is measured, that the folder of a file is there.
 
     Raises:
-        SettingsError: the folder that the file is to be in is not there.
+        SettingsError: it is not; the message begins with the flag that states the file.
     """
     if not path.parent.is_dir():
         raise SettingsError(f"{flag}: there is no folder {path.parent}")
 
 
 def progress_bar() -> Progress:
-    """A bar with the time that is left, where a person looks at standard error."""
+    """A bar with the time that is left. It shows only if standard error is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

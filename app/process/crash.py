@@ -1,4 +1,4 @@
-"""Crash reports: what is needed to understand a crash, in a file, and one line that says where."""
+"""CrashReporter: writes what is needed to understand a crash to a file, and says where that is."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ log = logging.getLogger(__name__)
 
 
 class CrashReporter:
-    """Writes crash reports to `folder`; as a context, also for threads that end by an exception.
+    """Writes crash reports. As a context, it does so for threads that end by an exception, too.
 
-    What Python does not survive, such as a segmentation fault in a kernel, goes to `fault_file`
-    as far as `faulthandler` can tell.
+    If Python does not survive, as with a segmentation fault in a kernel, `faulthandler` writes what
+    it can to `fault_file`.
 
     Args:
-        settings: written down, but for the system prompt.
+        folder: where reports go.
+        settings: are written to reports, without the system prompt.
         recent: the last lines logged.
     """
 
@@ -59,7 +60,8 @@ class CrashReporter:
             self._faults.close()
 
     def report(self, error: BaseException) -> str:
-        """Write a report; returns the line to show, also where no report can be written."""
+        """Write a report; returns the line to show. It returns one even if no report can be
+        written."""
         what = " ".join(f"{type(error).__name__}: {error}".split())
         log.critical("crashed: %s", what, exc_info=error)
         path = self.folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
@@ -94,7 +96,7 @@ class CrashReporter:
 
 
 def _stacks() -> list[str]:
-    """Where each thread stands now."""
+    """The stack of each thread, as lines."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines = []
     for ident, frame in sys._current_frames().items():

@@ -1,4 +1,4 @@
-"""Exit codes: what the way the program ended tells the shell."""
+"""ExitCode: tells the shell how the program ended."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """As docs/operating.md has them; those from 129 on are 128 + the signal, as shells count."""
+    """The exit codes of docs/operating.md. Those from 129 on are 128 + the number of a signal, as
+    shells count."""
 
     OK = 0
     FAILED = 1
-    """A line was refused or its reply failed; the doctor found something that is needed missing."""
+    """A line was refused, a reply or a measurement failed, or the doctor found that something is
+    missing that is needed."""
     USAGE = 2
     """A flag, an environment variable or the configuration file is wrong."""
     NO_MODEL = 3
@@ -19,7 +21,7 @@ class ExitCode(IntEnum):
     """Standard input, standard output or the store cannot be read or written."""
     CRASHED = 70
     HUNG_UP = 129
-    """The terminal of the interface was closed, or of the server before it served."""
+    """The terminal of the interface was closed, or that of the server before it served."""
     INTERRUPTED = 130
     CLOSED_PIPE = 141
     TERMINATED = 143

@@ -1,4 +1,4 @@
-"""leaving: the end of the process, also while a thread is in what nothing can break off."""
+"""leaving: ends the process, also while a thread is in a call that nothing can break off."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import threading
 
 
 def leave(code: int) -> None:
-    """End the process here if a daemon thread still runs; else leave it to the interpreter.
+    """End the process at once if a daemon thread still runs; otherwise leave that to the
+    interpreter.
 
-    An engine that is loading may be in the import of torch, 4 s long. The interpreter's own end
-    waits for the lock of the dynamic linker, which that import holds, and a thread that it stops
-    amid C++ aborts the process. What the program had opened is closed by now.
+    An engine that is loading may be importing torch, which takes 4 s. The interpreter's own end
+    would wait for the lock of the dynamic linker, which that import holds. And if it stops a thread
+    amid C++, that aborts the process. All that the program had opened is closed by now.
     """
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     if not any(thread.daemon for thread in others):
@@ -22,6 +23,6 @@ def leave(code: int) -> None:
         if not thread.daemon:
             thread.join()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or no more
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # it may be None or closed
             stream.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Logs: to a file always, to standard error for the plain program, the last lines kept at hand."""
+"""Logs: go to a file, and to standard error if wanted; the last lines are kept at hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE_BYTES = 1_000_000
 FILES_KEPT = 3
 LINES_KEPT = 500
 
-# The failures that these log are told on standard error as sentences anyway.
+# Standard error tells the failures that these modules log anyway, as sentences.
 _TOLD_ANYWAY = ("engine.serving.host", "app.process.crash")
 
 _FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
@@ -38,7 +38,7 @@ class RecentLines(logging.Handler):
 
 
 class PrivateFile(logging.handlers.RotatingFileHandler):
-    """A log file that only its owner may read: what is logged may quote a chat."""
+    """A log file that only its owner may read, because a log may quote a chat."""
 
     def _open(self) -> TextIOWrapper:
         make_file(Path(self.baseFilename))
@@ -46,20 +46,22 @@ class PrivateFile(logging.handlers.RotatingFileHandler):
 
 
 class HarmlessFormatter(logging.Formatter):
-    """For a terminal: what is logged may quote names and texts from anywhere."""
+    """Formats records for a terminal, harmless, because they may quote texts from anywhere."""
 
     def format(self, record: logging.LogRecord) -> str:
         return harmless(super().format(record))
 
 
 def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
-    """Send what our modules log at `level` and above, and others at warning, to their places.
+    """Send what our modules log at `level` and above to a file and, if wanted, to standard error.
+    Other modules are logged from warning on. Returns the last lines.
 
-    A file that cannot be written is reported in one line and done without.
+    If the file cannot be written, one line says so, and there is no file.
 
     Args:
-        level: None is info in the file and warning on standard error.
-        stderr: whether standard error is one of the places; never under the interface.
+        file: where the log is kept.
+        level: a level by name; None is info for the file and warning for standard error.
+        stderr: whether the log goes to standard error too. It must not while the interface shows.
     """
     root = logging.getLogger()
     for handler in tuple(root.handlers):
@@ -99,7 +101,8 @@ def set_up(file: Path, level: str | None, *, stderr: bool) -> RecentLines:
 
 
 def _is_for_person(record: logging.LogRecord) -> bool:
-    """Libraries warn of much that is their users' own choice; that is for the file."""
+    """Whether a record goes to standard error. Warnings of libraries go only to the file, for they
+    are mostly about choices of ours."""
     if record.name.partition(".")[0] not in OURS:
         return record.levelno >= logging.ERROR
     return record.name not in _TOLD_ANYWAY

@@ -1,4 +1,4 @@
-"""Process: how a command runs and ends: its log, its signals, its complaints, its exit code."""
+"""Process: runs a command to its end, with its log, signals, complaints and exit code."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ _CODES: dict[type[Exception], ExitCode] = {
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Python has None for a stream that was closed when it started."""
+    """Whether a stream is a terminal. It is None if it was closed when Python started."""
     return stream is not None and stream.isatty()
 
 
 def error_terminal() -> TextIO | None:
-    """Standard error, if a person is looking at it."""
+    """Standard error if it is a terminal; otherwise None."""
     return sys.stderr if is_terminal(sys.stderr) else None
 
 
 def show(text: str, end: str = "\n", *, as_it_is: bool = False) -> None:
-    """Print at once, for whoever reads along in a pipe. A terminal gets it harmless.
+    """Print a text at once, so that whoever reads from a pipe can follow. On a terminal it is made
+    harmless.
 
     Args:
-        as_it_is: whether a terminal is to obey what is in it, such as colours of ours.
+        as_it_is: whether a terminal is to obey control characters in it, such as our own colours.
 
     Raises:
-        StreamError: it cannot be written.
-        BrokenPipeError: nobody reads it any more.
+        StreamError: standard output cannot be written.
+        BrokenPipeError: nobody reads standard output any more.
     """
     if is_terminal(sys.stdout) and not as_it_is:
         text = harmless(text)
@@ -70,9 +71,9 @@ def show(text: str, end: str = "\n", *, as_it_is: bool = False) -> None:
 
 
 def complain(message: str) -> None:
-    """Tell a person what is wrong, on standard error, apart from what a program reads.
+    """Tell a person what is wrong, on standard error, where no program reads.
 
-    Names and paths, of files or from afar, may hold what a terminal would obey.
+    It is made harmless, for names and paths in it may hold characters that a terminal would obey.
     """
     for line in harmless(message).splitlines():
         typer.echo(f"tui: {line}", err=True)
@@ -82,20 +83,22 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
     """Run a command; returns its exit code, whatever ended it.
 
     Args:
-        stderr: whether the log goes to standard error too; never under the interface.
+        body: the command; returns its exit code.
+        stderr: whether the log goes to standard error too. It must not while the interface shows.
         drains: whether a closed terminal is to end the command as SIGTERM does.
 
     Raises:
-        SystemExit: SIGTERM came, or SIGHUP to what drains; what the command had opened is closed.
+        SystemExit: SIGTERM came, or SIGHUP to a command that drains. All that the command had
+            opened is closed.
     """
     recent = set_up(settings.log_file, settings.log_level, stderr=stderr)
     for name in unknown_variables():
         log.warning("the environment variable %s is no setting and is ignored", name)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A reply or a path may hold what the encoding of the output lacks.
+        # A reply or a path may hold characters that the encoding of the output lacks.
         sys.stdout.reconfigure(errors="replace")
     signal.signal(signal.SIGTERM, _terminate)
-    # Windows has no SIGHUP, and who started it by nohup wants it to go on.
+    # Windows has no SIGHUP. Whoever starts a command by nohup wants it to go on.
     if drains and sys.platform != "win32" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _hang_up)
     with CrashReporter(settings.crash_dir, settings, recent.lines) as reporter:
@@ -117,7 +120,7 @@ def run(settings: Settings, body: Callable[[], int], *, stderr: bool, drains: bo
 
 
 def _discard_output() -> None:
-    """Send what standard output still holds nowhere, or Python complains of it at its end."""
+    """Discard what standard output still holds. Otherwise Python complains of it at its end."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -127,6 +130,6 @@ def _terminate(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _hang_up(number: int, _frame: FrameType | None) -> None:
-    # The shell sends one and the kernel another: the second is no wish to end at once.
+    # The shell sends a SIGHUP and the kernel another one. The second is no wish to end at once.
     signal.signal(number, signal.SIG_IGN)
     sys.exit(ExitCode.HUNG_UP)

@@ -1,4 +1,4 @@
-"""serving: an engine in this process with its model loaded, for as long as it is needed."""
+"""serving: runs an engine in this process, with a model loaded, for as long as it is needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ModelLoadError(Exception):
 
 
 def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
-    """Call the loader, which is imported only now: with torch that takes 4 s.
+    """Load a model. The loader is imported only now, because with torch that takes 4 s.
 
     A name that no model has is refused before that.
 
@@ -33,9 +33,9 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
         InvalidConfigError, ModelError: see `engine.serving.loading.ModelLoader`.
     """
     entry = Registry.read(request.models_file).find(request.model)
-    # Threads of OpenMP that spin while they wait take the cores from those that compute, and from
-    # the screen, once anything else runs: on two busy cores the demo took 21 to 47 s spinning, and
-    # 3 s like this. It is read when torch is imported.
+    # By default, threads of OpenMP spin while they wait. Once anything else runs, they take the
+    # cores from the threads that compute, and from the screen: on two busy cores the demo took 21
+    # to 47 s with spinning threads, and 3 s without. The variable is read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from engine.model import loader
@@ -45,10 +45,11 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
 
 @contextmanager
 def serving(request: LoadRequest, terminal: TextIO | None = None) -> Iterator[EngineClient]:
-    """An engine that serves a model, until the end of the context; what runs then is aborted.
+    """An engine that serves a model until the end of the context. Requests that run then are
+    aborted.
 
     Args:
-        terminal: where to show how far loading is, if anywhere.
+        terminal: shows how far the loading is; None is nowhere.
 
     Raises:
         ModelLoadError: the model could not be loaded.

@@ -1,8 +1,8 @@
 """Legacy keys: Alt with a digit or Enter, as terminals without the kitty protocol send it.
 
-tmux is such a terminal. Textual 8.2 takes ESC 1 to ESC 9 for the characters that Option types on a Mac, and ESC CR for
-Enter. But a Mac's Option sends those characters themselves, unless it is set to be Meta. So ESC
-always means Alt.
+tmux is such a terminal. Textual 8.2 takes ESC 1 to ESC 9 for the characters that Option types on a
+Mac, and ESC CR for Enter. But a Mac's Option sends those characters themselves, unless it is set to
+be Meta. So ESC always means Alt.
 """
 
 from __future__ import annotations

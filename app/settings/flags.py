@@ -1,6 +1,6 @@
-"""Flags: the options of `tui` and of what several of its commands take, in groups.
+"""Flags: the options of `tui`, and those that several of its commands share, in groups.
 
-Those of a group that states settings have the names of the settings, and None is not stated.
+Options that state settings have the names of the settings. None means not stated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Pool = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """Options of each command that does something."""
+    """Options of every command but `tui models` and `tui doctor`."""
 
     log_level: Annotated[
         str | None, Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
@@ -67,7 +67,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How the model is loaded, and what serving it starts with."""
+    """How the model is loaded, and how serving starts."""
 
     dtype: Annotated[
         str | None, Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16.")
@@ -135,7 +135,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What we show a broker, and what it must show us."""
+    """By what a broker knows us, and by what we know the broker."""
 
     password_file: Annotated[
         Path | None,
@@ -154,7 +154,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server's place at a broker."""
+    """Which broker a server is at, and under which names."""
 
     broker: Broker
     pool: Pool = None
@@ -166,7 +166,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Whom a client asks."""
+    """Which servers a client asks, and over which broker."""
 
     mqtt: Mqtt = None
     pool: Pool = None
@@ -178,11 +178,12 @@ class Ask:
     """What `tui ask` asks, and how.
 
     Attributes:
-        question: None or "-" is what standard input holds.
-        session: a conversation that the server keeps for the user.
-        system: None leaves it to the server.
-        sampling: what is stated; the rest is as the server has it.
-        timeout: seconds in all.
+        question: the text; None and "-" mean what standard input holds.
+        session: the name of a conversation that the server keeps for the user.
+        system: the system prompt; None leaves it to the server.
+        sampling: the parameters that are stated; the others are left to the server.
+        priority: requests with a larger one go first.
+        timeout: the most seconds to wait, in all.
     """
 
     question: Annotated[

@@ -1,4 +1,4 @@
-"""Knobs as a person states them: values as texts, policies from files of one's own."""
+"""Knobs as a person states them: values as texts, and policies from the person's own files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _NAMES = {field.name for field in fields(Knobs)}
 
 
 def parse_knob(text: str) -> tuple[str, KnobValue]:
-    """Name and value from `name=value`.
+    """The name and the value that `name=value` states.
 
-    The value has the knob's type, a policy of one's own is loaded; unknown names and ranges are
-    left to `engine.api.knobs.change_knobs`.
+    The value has the knob's type. A policy that is stated as `module:Class` is loaded. Names and
+    ranges are checked by `engine.api.knobs.change_knobs`.
 
     Raises:
-        InvalidConfigError: another form, a value of another type, or no such policy.
+        InvalidConfigError: the text has another form, the value has another type, or the policy
+            cannot be loaded.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
@@ -39,15 +40,15 @@ def parse_knob(text: str) -> tuple[str, KnobValue]:
 
 
 def find_policy(stated: str) -> str:
-    """The name of a policy; one that is stated as `module:Class` is loaded and registered.
+    """The name of a policy. One that is stated as `module:Class` is loaded and registered.
 
     Raises:
-        InvalidConfigError: it cannot be loaded, or is no policy.
+        InvalidConfigError: it cannot be loaded, or it is no policy.
     """
     if ":" not in stated:
         return stated
-    # The current folder, where a script that is installed does not look. Last, so that a file in
-    # it hides no module of the program.
+    # "" is the current folder, where an installed script does not look for modules. It comes last,
+    # so that no file in it hides a module of the program.
     if "" not in sys.path:
         sys.path.append("")
     return register(stated)

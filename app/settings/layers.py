@@ -1,4 +1,4 @@
-"""Layers: settings as flags, environment and file state them, put together and checked."""
+"""Layers: puts together what flags, environment and file state of the settings, and checks it."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ _ENVIRONMENT = {
 } | {f"{PREFIX}MQTT_{name.upper()}": name for name in MQTT_NAMES}
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
-# No narrower than any envelope: that is known, and the knobs are checked against it, when a model
-# is loaded.
+# An envelope that is at least as wide as any. The real one is known only when a model is loaded,
+# and the knobs are checked against it then.
 _WIDEST = EngineConfig(
     num_blocks=1, max_model_len=1, max_num_seqs=1 << 20, max_num_batched_tokens=1 << 20
 )
 _FITTING = Knobs(max_num_seqs=1, max_num_batched_tokens=_WIDEST.max_num_batched_tokens)
 
-# (table or "", name) -> (value, where it was stated)
+# A setting's table ("" for none) and its name.
 _Key = tuple[str, str]
+# For each setting that is stated: its value, and where it was stated.
 _Stated = dict[_Key, tuple[object, str]]
 
 _URL, _PASSWORD, _PASSWORD_FILE = ("mqtt", "url"), ("mqtt", "password"), ("mqtt", "password_file")
@@ -57,7 +58,11 @@ _EITHER: tuple[tuple[_Key, _Key], ...] = (
 
 
 def config_file(stated: Path | None = None, env: Mapping[str, str] = os.environ) -> Path:
-    """The configuration file in force, whether it exists or not."""
+    """The configuration file that is in force, whether it exists or not.
+
+    Args:
+        stated: the file named on the command line; None if none was.
+    """
     named = stated or (Path(env[CONFIG_VARIABLE]) if env.get(CONFIG_VARIABLE) else None)
     if named is not None:
         return named.expanduser()
@@ -65,7 +70,7 @@ def config_file(stated: Path | None = None, env: Mapping[str, str] = os.environ)
 
 
 def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
-    """TUI_* variables that no setting is read from: misspelt ones, or another program's."""
+    """Variables TUI_* from which no setting is read: they are misspelt, or another program's."""
     known = {*_ENVIRONMENT, CONFIG_VARIABLE}
     return sorted(name for name in env if name.startswith(PREFIX) and name not in known)
 
@@ -75,15 +80,17 @@ def load_settings(
     config: Path | None = None,
     env: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Settings by flag, else environment, else configuration file, else default.
+    """The settings. A flag goes before the environment, which goes before the configuration file;
+    what is stated nowhere has its default.
 
     Args:
-        flags: values by setting, by sampling parameter, by one of `MQTT_NAMES`, or of `policy`; of
-            `knobs` a list of `name=value`, of `mqtt` the URL. None is not stated.
-        config: the file named on the command line; it must then exist.
+        flags: values by name. A name is that of a setting, of a sampling parameter, one of
+            `MQTT_NAMES`, or `policy`. The value of `knobs` is a list of `name=value`, that of
+            `mqtt` is the URL. None means not stated.
+        config: the file named on the command line, which must exist; None if none was named.
 
     Raises:
-        SettingsError: one sentence for each setting at fault.
+        SettingsError: settings are wrong; the message has one sentence for each.
     """
     must_exist = config is not None or bool(env.get(CONFIG_VARIABLE))
     stated: _Stated = {}
@@ -118,7 +125,7 @@ def _from_file(path: Path, must_exist: bool) -> _Stated:
 def _from_environment(env: Mapping[str, str]) -> _Stated:
     stated: _Stated = {}
     for variable, name in _ENVIRONMENT.items():
-        # An empty variable is how a shell says "not set" for one command.
+        # An empty variable counts as not set: so a shell can unset one for a single command.
         if env.get(variable):
             key = _key(name)
             value = _literal(env[variable]) if key[0] == "sampling" else env[variable]
@@ -178,11 +185,12 @@ def _literal(text: str) -> object:
 def _override(stated: _Stated, layer: _Stated) -> None:
     for pair in _EITHER:
         for one, other in (pair, pair[::-1]):
-            # Two ways to say one thing: what is stated closer replaces the other way too.
+            # These are two ways to state one thing. A layer that states it in one way replaces what
+            # the layers before state in the other.
             if one in layer and other not in layer:
                 stated.pop(other, None)
     if _URL in layer and _URL in stated:
-        # A password is for the broker that it was stated with.
+        # A password is only for the broker with which it was stated.
         for name in (_PASSWORD, _PASSWORD_FILE):
             if name in stated and stated[name][1] == stated[_URL][1]:
                 del stated[name]
@@ -231,11 +239,12 @@ def _check_knobs(knobs: dict[str, Any], stated: _Stated) -> None:
 
 
 def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
-    """What pydantic found wrong, with where it was stated."""
+    """A sentence on what pydantic found wrong. It begins with where that was stated."""
     place = [str(part) for part in detail["loc"] if part != "[key]"]
     reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     if place == ["mqtt"] and ("", "mqtt") not in stated:
-        # Of several settings at once: the sentence names them, and begins with the one at fault.
+        # The fault is in several settings together. The reason names them, and begins with the one
+        # at fault.
         key = ("mqtt", reason.partition(" ")[0])
         source = next(stated[k][1] for k in (key, _URL, *stated) if k in stated and k[0] == "mqtt")
         return f"{source}: {reason}"

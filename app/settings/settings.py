@@ -1,4 +1,4 @@
-"""Settings: what the person chose, each with its default and what it may be."""
+"""Settings: what a person may choose, with the default and the allowed values of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ APP = "batchdeck"
 PREFIX = "TUI_"
 SAMPLING_NAMES = tuple(f.name for f in fields(SamplingParams))
 
-# Docker, the JVM and llama.cpp read a bare K, M or G in powers of two; so it is done here.
+# A bare K, M or G is a power of two, as in Docker, the JVM and llama.cpp.
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
@@ -39,10 +39,10 @@ class SettingsError(Exception):
 
 
 def parse_size(value: object) -> int:
-    """Bytes from a number, or a text such as 2GiB, 512M or 1.5GB.
+    """The bytes that a number states, or a text such as 2GiB, 512M or 1.5GB.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the value is no size.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -66,17 +66,24 @@ class Settings(BaseModel):
 
     Attributes:
         model: a name from the registry, a folder, or a hub id.
-        models: the registry file; None is the one that ships.
+        models: the registry file; None is the one that comes with the package.
+        device: auto, cpu, cuda or cuda:N; None is auto.
+        dtype: the type of the weights; None is that of the registry.
         kv_memory: bytes of the KV pool; excludes `num_blocks`.
-        system: system prompt of new conversations.
+        num_blocks: blocks of the KV pool.
+        max_model_len: most tokens of a sequence.
+        max_num_seqs, max_num_batched_tokens: most sequences and most tokens in a step.
+        system: the system prompt of new conversations.
         pin_system: whether its blocks are never evicted.
-        sampling: replaces the model's defaults by name (`engine.api.sampling.SamplingParams`).
-        knobs: where the live policy starts, by name (`engine.api.knobs.Knobs`).
-        log_level: None is info in the file and warning on standard error.
-        data_dir: where the store and crash reports lie.
-        theme: the interface's theme; None is its default.
-        ascii: draw with ASCII only.
-        keys: key bindings by the id of what they do.
+        sampling: parameters by name that replace the model's defaults
+            (`engine.api.sampling.SamplingParams`).
+        knobs: the values by name at which knobs start (`engine.api.knobs.Knobs`).
+        log_level: the lowest level that is logged; None is info for the file and warning for
+            standard error.
+        data_dir: the folder of the store and of crash reports.
+        theme: the interface's theme; None is the default one.
+        ascii: whether to draw with ASCII only.
+        keys: keys by the name of what they do.
         mqtt: the broker, if there is one, and what its users may take.
     """
 
@@ -115,7 +122,8 @@ class Settings(BaseModel):
 
     @property
     def pinned(self) -> tuple[ChatMessage, ...]:
-        """What conversations begin with and is never evicted; empty if nothing is."""
+        """The messages with which conversations begin and whose blocks are never evicted; empty if
+        there are none."""
         wanted = self.pin_system and self.system
         return (ChatMessage("system", self.system),) if wanted else ()
 
@@ -137,6 +145,6 @@ class Settings(BaseModel):
 
 NAMES = tuple(Settings.model_fields)
 TABLES = ("sampling", "knobs", "keys", "mqtt")
-# Of the table [mqtt], those that one text can state; the flag and the variable of `url` are --mqtt
-# and TUI_MQTT.
+# The settings of the table [mqtt] that one text can state. `url` is not among them, for its flag
+# and its variable are --mqtt and TUI_MQTT.
 MQTT_NAMES = tuple(n for n in MqttSettings.model_fields if n not in ("url", "quota", "users"))

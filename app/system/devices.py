@@ -1,4 +1,4 @@
-"""Devices: what the machine spends, as psutil and NVIDIA's driver, if there is one, tell it."""
+"""Devices: reads what the machine spends from psutil and, if there is one, NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class Devices:
-    """Reads the machine. A read takes under 1 ms, with GPUs a few; use it off the event loop."""
+    """Reads the machine. A read takes under 1 ms, or a few with GPUs, so it is for threads other
+    than the event loop's."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -24,7 +25,8 @@ class Devices:
         self._gpus = _Gpus()
 
     def read(self, *, loop_lag: float | None = None, frames: float | None = None) -> DeviceReadings:
-        """The machine since the last read. The arguments are passed on."""
+        """What the machine has spent since the last read. The arguments, in seconds and in repaints
+        a second, are passed on."""
         spent, now = self._cpu_seconds(), time.monotonic()
         spent_before, before = self._cpu_before
         self._cpu_before = spent, now
@@ -50,7 +52,7 @@ class Devices:
 
 
 class _Gpus:
-    """NVIDIA's GPUs; none without its driver, and never an error."""
+    """NVIDIA's GPUs. There are none without NVIDIA's driver; no method raises."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -92,7 +94,8 @@ class _Gpus:
         )
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """The driver's answer, or None where it has none: MIG slices and laptops leave out some."""
+        """The driver's answer, or None if it has none. MIG slices and laptops do not answer all
+        questions."""
         try:
             return question(*arguments)
         except self._nvml.NVMLError as error:

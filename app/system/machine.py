@@ -1,4 +1,4 @@
-"""Machine: what this computer has, asked of the system and of NVIDIA's driver, never of torch."""
+"""Machine: what this computer has, by the system and NVIDIA's driver; torch is not imported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Memory:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -68,12 +68,13 @@ def gpu_memory() -> tuple[Memory, ...]:
             name, memory = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
             memories.append(Memory(str(name), memory.total, memory.free))
     except pynvml.NVMLError:
-        pass  # a MIG slice may not tell; those that did are kept
+        pass  # a MIG slice may not tell its memory; the GPUs before it are kept
     finally:
         pynvml.nvmlShutdown()
     return tuple(memories)
 
 
 def most_free_memory() -> int:
-    """Bytes free where a model goes unless told otherwise: on a GPU before the host."""
+    """The bytes that are free where a model is loaded by default: on the GPU with most, or on the
+    host if there is no GPU."""
     return max((gpu.free for gpu in gpu_memory()), default=host_memory().free)

@@ -16,4 +16,4 @@ def _expand(value: object) -> object:
 
 
 Location = Annotated[Path, BeforeValidator(_expand)]
-"""A path; ~ is the person's home folder."""
+"""A path; ~ in it is the person's home folder."""

@@ -1,4 +1,4 @@
-"""systemd: what a service tells its supervisor, as sd_notify(3) has it; elsewhere nothing."""
+"""systemd: tells the supervisor of a service how it is, as sd_notify(3) describes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ log = logging.getLogger(__name__)
 
 
 def notify(*states: str) -> None:
-    """Tell states such as READY=1, if this is a service that is to."""
+    """Tell the supervisor states such as READY=1, if this program is a service that is to do so."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return
-    # A socket of Linux's abstract namespace is written with @ for its zero byte.
+    # The address of a socket in Linux's abstract namespace begins with a zero byte, written as @.
     address = f"\0{path[1:]}" if path.startswith("@") else path
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
@@ -24,7 +24,7 @@ def notify(*states: str) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """How often at least WATCHDOG=1 is expected; None if it is not."""
+    """The most seconds that may pass between two WATCHDOG=1; None if none is expected."""
     wanted, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID")
     if not wanted.isdecimal() or process not in (None, str(os.getpid())):
         return None

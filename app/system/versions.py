@@ -1,4 +1,4 @@
-"""Versions of batchdeck and of what it stands on, without importing any of it."""
+"""Versions of batchdeck and of its main dependencies, found without importing them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGES = (
 
 def version(package: str) -> str:
     """The installed version; empty if there is none."""
-    # Not at the top: it takes a quarter of the time in which `tui --help` answers.
+    # This is not imported at the top, for it takes a quarter of the time of `tui --help`.
     from importlib import metadata
 
     try:
