@@ -1,4 +1,4 @@
-"""BatchChart: what each step computed: decode, prefill on it, and on top what was for nothing."""
+"""BatchChart: what each step computed: decode, then prefill, and on top what was for nothing."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class ChartMode(StrEnum):
 
 @dataclass(slots=True)
 class Column:
-    """Mean of the steps that share a column.
+    """Means over the steps that share a column.
 
     Attributes:
-        waste: padding and bubbles; these are not computed here.
+        waste: padding and bubbles, which this engine counts but does not compute.
     """
 
     steps: int = 0
@@ -56,11 +56,11 @@ class Column:
 
 
 class BatchChart(Panel, can_focus=True):
-    """Batch occupancy by step: the last steps, one to a column or several averaged.
+    """The batch of the last steps. A column shows one step, or the mean of several.
 
-    Above what was computed stands what a padded batch would compute besides, for nothing: prompts
-    filled up to the longest, and members that have ended. A chart of sequences shows only the
-    members that have ended.
+    Above what was computed stands what a padded batch would compute besides, for nothing: the
+    padding of prompts up to the longest, and members that have ended. A chart of sequences shows
+    only the latter.
 
     Columns hold fixed ranges of step numbers, so that a column never changes once it is full.
     """
@@ -87,9 +87,9 @@ class BatchChart(Panel, can_focus=True):
         """Show the newest steps.
 
         Args:
-            records: consecutive steps, oldest first.
-            budget: max_num_batched_tokens in force.
-            marks: knob changes, oldest first.
+            records: consecutive steps, the oldest first.
+            budget: the max_num_batched_tokens in force.
+            marks: changes of knobs, the oldest first.
         """
         self._records, self._budget, self._marks = records, budget, marks
         self.redraw()
@@ -140,7 +140,7 @@ class BatchChart(Panel, can_focus=True):
         return [*chart, self._last_step(width)]
 
     def _last_step(self, width: int) -> Line:
-        """The newest step in figures; what matters least goes first where room is short."""
+        """The newest step in figures. If room is short, what matters least is left out first."""
         last = self._records[-1]
         times = last.times
         phases = (
@@ -193,7 +193,7 @@ class BatchChart(Panel, can_focus=True):
         return lines
 
     def _collect(self, plot_width: int) -> None:
-        """Put the newest steps into as many columns, the last one being the newest."""
+        """Put the newest steps into the columns of the plot; the last column is the newest."""
         per_column = self.steps_per_column
         self._columns = columns = [Column() for _ in range(plot_width)]
         if not self._records:
@@ -202,7 +202,7 @@ class BatchChart(Panel, can_focus=True):
         tokens = self.mode is ChartMode.TOKENS
         for record in reversed(self._records):
             x = record.step // per_column - first
-            if not 0 <= x < plot_width:  # older, or another model's, which counted on its own
+            if not 0 <= x < plot_width:  # older, or of another model, which counted its own steps
                 break
             if tokens:
                 waste = record.padding_tokens + record.bubble_tokens
@@ -215,7 +215,8 @@ class BatchChart(Panel, can_focus=True):
         return (mark.step + 1) // self.steps_per_column - self._first
 
     def _name_policies(self, stacks: list[list[tuple[str, Style]]]) -> None:
-        """Write which policy began beside its tick, where no column reaches the top line."""
+        """Write beside the tick of each change of policy which one began, where no column reaches
+        the top line."""
         free = {" ", *self.glyphs.budget}
         for mark in self._marks:
             x, name = self._place(mark), mark.after.policy
@@ -234,7 +235,8 @@ class BatchChart(Panel, can_focus=True):
         """A column's cells from bottom to top.
 
         Args:
-            scale: levels, of which a cell has as many as the ramps have characters, for a token.
+            scale: how many levels a token is high. A cell has as many levels as a ramp has
+                characters.
         """
         glyphs, palette = self.glyphs, self.palette
         levels = len(glyphs.prefill)
@@ -276,9 +278,10 @@ def _label_width(width: int) -> int:
 
 
 def _axis_top(peak: float, limit: int) -> float:
-    """Where the axis ends: at the limit, or far below it nearer to what was reached.
+    """Where the axis ends: at the limit, or nearer to the peak if that is far below the limit.
 
-    A dozen decodes under a budget of 512 would be a flat line. The limit stands in the title.
+    Otherwise a dozen decodes under a budget of 512 would be a flat line. The limit stands in the
+    title.
     """
     return max(peak, limit) if peak * 4 > limit else max(8, 1 << (math.ceil(peak) - 1).bit_length())
 

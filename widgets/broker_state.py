@@ -1,4 +1,4 @@
-"""BrokerState: how the connection to a broker is, as a mark and a word."""
+"""BrokerState: the state of the connection to a broker, as a mark and a word."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from widgets.glyphs import Mark
 
 
 class BrokerState(StrEnum):
-    """The value is the word shown beside the mark."""
+    """The state of a connection. The value is the word that is shown beside the mark."""
 
     CONNECTING = "connecting"
     ONLINE = "online"

@@ -15,12 +15,14 @@ _FIGURE_WIDTH = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One GPU; None for what its driver does not tell.
+    """One GPU. What its driver does not tell is None.
 
     Attributes:
-        utilization: share of time in which a kernel ran, 0 to 1.
-        memory_used, memory_total: bytes.
-        power: watts. temperature: degrees Celsius. clock: of the SMs, MHz.
+        utilization: the share of time in which a kernel ran, from 0 to 1.
+        memory_used, memory_total: in bytes.
+        power: in watts.
+        temperature: in degrees Celsius.
+        clock: that of the SMs, in MHz.
     """
 
     name: str
@@ -37,12 +39,12 @@ class DeviceReadings:
     """The machine at one moment.
 
     Attributes:
-        cpu: cores' worth of time this process uses; 1.4 is 140 % of a core.
-        cores: cores it may use.
-        rss: bytes of memory this process holds.
-        memory_used, memory_total: bytes of the whole machine.
-        loop_lag: 99th percentile of how late the interface's event loop runs, seconds.
-        frames: repaints of the screen in the last second.
+        cpu: how many cores this process uses; 1.4 is 140 % of a core.
+        cores: how many cores it may use.
+        rss: the memory that this process holds, in bytes.
+        memory_used, memory_total: the memory of the whole machine, in bytes.
+        loop_lag: the 99th percentile of how late the interface's event loop runs, in seconds.
+        frames: repaints of the screen in a second.
     """
 
     cpu: float
@@ -56,7 +58,7 @@ class DeviceReadings:
 
 
 class DevicePanel(Panel):
-    """Meters, each with its figure."""
+    """Meters of the machine, each with its figure."""
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)

@@ -1,4 +1,4 @@
-"""Effect: how the engine did before a change of knobs and how it has done since."""
+"""Effect: the engine's figures before a change of knobs, and those since."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from widgets.figures import UNKNOWN, compact, ms, percent
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One of the figures.
+    """One of the figures, as text.
 
     Attributes:
-        samples: how many the value comes from; None if it comes from all steps.
+        samples: how many latencies the value comes from; None if it comes from steps.
     """
 
     name: str
@@ -26,13 +26,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured over some seconds; NaN where nothing was.
+    """What was measured over some seconds. A figure for which there was nothing to measure is NaN.
 
     Attributes:
-        throughput: output tokens a second of the time in which there was something to compute.
-        ttft, tpot: of the requests whose first token came, and of those that ended; in seconds.
-        sequences: how many got tokens in a step, weighted by the time that the steps took.
-        kv_waste: given but unused token slots over given ones, of all steps.
+        throughput: output tokens a second, over the time in which there was something to compute.
+        ttft: latencies of the requests whose first token came, in seconds.
+        tpot: latencies of the requests that ended, in seconds.
+        sequences: how many sequences were computed in a step, on average over the steps' time.
+        kv_waste: the share of given token slots that were unused, over all steps.
     """
 
     throughput: float
@@ -42,7 +43,7 @@ class Figures:
     kv_waste: float
 
     def rows(self) -> Iterator[Figure]:
-        """What matters most first."""
+        """The figures as text, the one that matters most first."""
         yield Figure("tok/s", compact(self.throughput))
         yield Figure("TTFT p50", ms(self.ttft.p50), self.ttft.count)
         yield Figure("TPOT p50", ms(self.tpot.p50), self.tpot.count)
@@ -52,7 +53,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A change of knobs with what was measured on both sides of it."""
+    """A change of knobs, with what was measured before and since."""
 
     change: KnobChange
     before: Figures
@@ -60,8 +61,8 @@ class Effect:
 
     @property
     def line(self) -> str:
-        """What is known, in one line: tok/s 310→402 · TTFT p50 190→240 · …; empty while nothing has
-        run since."""
+        """The figures that are known in one line, such as tok/s 310→402 · TTFT p50 190→240. It is
+        empty while nothing has run since the change."""
         if math.isnan(self.since.throughput):
             return ""
         pairs = zip(self.before.rows(), self.since.rows(), strict=True)

@@ -19,14 +19,14 @@ Leaving = Literal["enter", "escape", "blur"]
 class Field(Input):
     """Textual's input, open over a few cells of its panel while something is typed there.
 
-    It is a child of its panel from the beginning and shown while it is open: keys that come in one
-    go, such as Enter and what follows it, then find it and the panel as they are wanted.
+    It is a child of its panel from the beginning, and shown only while it is open. So keys that
+    come in one go, such as Enter and those after it, find field and panel in the right state.
 
     Args:
-        changed: told what is in the field, with each change.
-        left: told how the field was closed, after the panel has the focus again. On "blur" that
-            went elsewhere.
-        refused: told that a key, or what was pasted, is none of what is allowed.
+        changed: is called at each change of the text.
+        left: is told how the field was closed, once the panel has the focus again. After "blur" the
+            focus is elsewhere.
+        refused: is called when a key or a pasted text does not fit what is allowed.
     """
 
     DEFAULT_CSS = """
@@ -66,8 +66,8 @@ class Field(Input):
         """Edit `text`.
 
         Args:
-            selected: what is typed first replaces it.
-            allowed: a regular expression that the text has to match; None is anything.
+            selected: whether the text is selected, so that the first key replaces it.
+            allowed: a regular expression that the text has to match; None allows anything.
         """
         self.restrict = allowed
         self.display = True
@@ -77,12 +77,12 @@ class Field(Input):
         self._changed()
 
     def place(self, x: int, y: int, width: int) -> None:
-        """Lie over these cells of the panel."""
+        """Put the field over these cells of the panel."""
         self.styles.offset = (x, y)
         self.styles.width = max(width, 1)
 
     def close(self) -> None:
-        """Give the focus back to the panel, and tell nobody."""
+        """Close the field and give the focus back to the panel, without a call of `left`."""
         if self.is_open:
             if self.has_focus:
                 self.screen.set_focus(self._panel)
@@ -116,7 +116,7 @@ class Field(Input):
             await run_bound(self, event)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take the first line that is not blank, without what no line can hold."""
+        """Insert the first line that is not blank, without characters that no line can hold."""
         event.stop()
         event.prevent_default()
         lines = [line.strip("\t") for line in printable(event.text).split("\n") if line.strip()]
@@ -132,6 +132,6 @@ class Field(Input):
         event.stop()  # The panel would read the field's coordinates as its own.
 
     def on_resize(self) -> None:
-        # The field grows after the text: what had to scroll may fit now.
+        # The field grows after the text does: what had to scroll may fit now.
         if self.content_width <= self.size.width:
             self.scroll_to(x=0, animate=False)

@@ -1,4 +1,4 @@
-"""Figures: numbers and settings as short text, with one dash for what is not known."""
+"""Figures: numbers and settings as short text. A dash stands for what is not known."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ UNKNOWN = "–"
 
 
 def count(number: int | None) -> str:
-    """1284 -> 1,284."""
+    """A whole number with commas: 1284 becomes 1,284."""
     return UNKNOWN if number is None else f"{number:,}"
 
 
 def compact(number: float | None) -> str:
-    """At most four characters below 10^12: 47, 9.8k, 112k, 1.3M."""
+    """A number in at most four characters, if it is below 10^12: 47, 9.8k, 112k, 1.3M."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     if number < 9.95:
@@ -33,7 +33,8 @@ def compact(number: float | None) -> str:
 
 
 def ms(seconds: float | None) -> str:
-    """A time in milliseconds without its unit, for columns: 21.4, 184; above 99,999 as 120s."""
+    """A time in milliseconds without its unit, for columns: 21.4, 184. Above 99,999 it is given in
+    seconds: 120s."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     value = seconds * 1000
@@ -59,7 +60,8 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """0.71 -> 71%. What is small but not nothing is <1%, what is not quite all never 100%."""
+    """A share in percent: 0.71 becomes 71%. What is small but not nothing becomes <1%, and what is
+    not quite all never becomes 100%."""
     if share is None or not math.isfinite(share):
         return UNKNOWN
     if 0 < share < 0.01:
@@ -86,7 +88,7 @@ def _mantissa(value: float) -> str:
 
 
 def size(number: float | None) -> str:
-    """Bytes: 612 MiB, 31.2 GiB."""
+    """A number of bytes: 612 MiB, 31.2 GiB."""
     if number is None or not math.isfinite(number):
         return UNKNOWN
     scale, unit = _unit(number)
@@ -94,7 +96,7 @@ def size(number: float | None) -> str:
 
 
 def size_of(part: float | None, whole: float | None) -> str:
-    """Bytes out of bytes in one unit: 117/381 MiB."""
+    """Two numbers of bytes, a part and the whole, in one unit: 117/381 MiB."""
     if part is None or whole is None or not math.isfinite(part + whole):
         return UNKNOWN
     scale, unit = _unit(whole)
@@ -102,17 +104,17 @@ def size_of(part: float | None, whole: float | None) -> str:
 
 
 def time_of_day(seconds: float) -> str:
-    """Seconds since the epoch as local time: 14:02:11."""
+    """A time in seconds since the epoch as local time: 14:02:11."""
     return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
 def setting(value: object) -> str:
-    """A knob's value: 512, 0.01, true, stall_free."""
+    """A knob's value as text: 512, 0.01, true, stall_free."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def change_text(change: KnobChange) -> str:
-    """What a knob change did: max_num_seqs 8→16, paused false→true."""
+    """What a change of knobs did: max_num_seqs 8→16, paused false→true."""
     return ", ".join(
         f"{name} {setting(before)}→{setting(after)}"
         for name, (before, after) in change.changed.items()

@@ -12,7 +12,7 @@ from engine.api.snapshot import RequestView
 
 
 class Mark(StrEnum):
-    """State of a session; the value is the word shown beside its glyph."""
+    """The state of a session. The value is the word that is shown beside its glyph."""
 
     DECODE = "decode"
     PREFILL = "prefill"
@@ -27,7 +27,11 @@ class Mark(StrEnum):
 
 
 def state_mark(view: RequestView, paused: bool = False) -> Mark:
-    """How a request's state is shown, while the engine is `paused` or not."""
+    """The mark that shows a request's state.
+
+    Args:
+        paused: whether the engine is paused, so that what runs stands still.
+    """
     match view.state:
         case RequestState.WAITING:
             return Mark.QUEUED
@@ -53,17 +57,25 @@ class Glyphs:
 
     Attributes:
         unicode: whether text beyond ASCII may be shown.
-        marks: state of a session.
-        ramp: levels of a sparkline, from low to high.
-        prefill, decode: ramps of the batch chart, one step of height a character; textures differ,
-            so that the two are told apart without colour.
-        waste: cells of the batch chart that a padded batch would compute for nothing.
-        budget: lines of the chart near the bottom, in the middle and near the top of a cell.
-        tick, tick_head: where a knob changed.
+        marks: the sign of each state of a session.
+        ramp: the levels of a sparkline, from low to high.
+        prefill, decode: the levels of a cell of the batch chart, from low to high. The two have
+            different textures, so that they can be told apart without colour.
+        waste: a cell of the batch chart for what a padded batch would compute for nothing.
+        budget: the chart's line of the budget at the bottom, in the middle and at the top of a
+            cell.
+        tick, tick_head: a line of the batch chart at which a knob changed, and its upper end.
+        axis: the axis of the batch chart, beside a label.
         shared, reserved, pinned, cached, free, unknown: cells of the KV map that show no owner's
             letter.
-        bar, rest: the two parts of a meter.
-        frame, focused: corners and edges; they differ so that focus needs no colour.
+        bar, rest: the filled and the empty part of a meter.
+        less, more: what a knob is turned by, left and right of its value.
+        cursor: stands before the row that the cursor is on.
+        up, down: how a column is sorted, and whether a priority is above or below 0.
+        divider: stands between the parts of a line.
+        frame, focused: corners and edges of a panel, without and with the focus. They differ so
+            that the focus shows without colour.
+        thumb: the part of a panel's right edge that shows what is in view.
     """
 
     unicode: bool
@@ -100,7 +112,8 @@ class Glyphs:
         return self.bar * filled + self.rest * (width - filled)
 
     def fit(self, text: str) -> str:
-        """`text` in this set: control characters, which would move the cursor, become spaces."""
+        """`text` in the characters of this set. Control characters, which would move the cursor,
+        become spaces."""
         if not text.isprintable():
             text = "".join(c if c.isprintable() else " " for c in text)
         if not self.unicode and not text.isascii():

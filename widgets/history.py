@@ -22,7 +22,8 @@ class History:
         self._values.clear()
 
     def sparkline(self, ramp: str, width: int) -> str:
-        """The newest values in exactly `width` cells, from 0 to the largest of them."""
+        """The newest values in exactly `width` cells. The scale goes from 0 to the largest of
+        them."""
         values = list(self._values)[-width:] if width > 0 else []
         top = max((v for v in values if math.isfinite(v)), default=0.0)
         return "".join(_cell(v, top, ramp) for v in values).rjust(width)

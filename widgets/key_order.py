@@ -1,4 +1,4 @@
-"""Key order: keys and text take effect in the order in which they were typed."""
+"""Key order: lets keys and text take effect in the order in which they were typed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from textual.widget import Widget
 
 
 async def run_bound(widget: Widget, event: events.Key) -> None:
-    """Run what a key is bound to at once, if it is no text; for the `on_key` of a text widget.
+    """Run at once what a key is bound to, unless the key is text. The `on_key` of text widgets
+    calls this.
 
-    Textual runs bindings from the app's queue, while characters wait in the widget's own: of keys
-    that come faster than the screen is painted, Enter would overtake the text before it.
+    Textual runs bindings from the app's queue, while characters wait in the widget's own queue. If
+    keys came faster than the screen is painted, Enter would overtake the text before it.
     """
     if event.is_printable:
         return

@@ -1,4 +1,4 @@
-"""KnobHistory: who changed which knobs and when, and what became of the last change."""
+"""KnobHistory: shows who changed which knobs and when, and what the last change did."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COUNT_WIDTH = 6
 
 
 class KnobHistory:
-    """The changes, newest first, below a table of the last one's effect.
+    """The changes of knobs, the newest first, below a table of the last one's effect.
 
     Args:
-        view: on which it is drawn, for its styles.
+        view: the view on which it is drawn, whose styles it uses.
     """
 
     def __init__(self, view: LineView) -> None:
@@ -30,11 +30,12 @@ class KnobHistory:
         self.effect: Effect | None = None
 
     def show(self, changes: Sequence[KnobChange], epoch: float, effect: Effect | None) -> None:
-        """Take these.
+        """Take the changes that are to be drawn.
 
         Args:
-            changes: oldest first.
-            epoch: time of day at which the engine's clock stood at 0, seconds since the epoch.
+            changes: the oldest first.
+            epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
+            effect: what the last change did; None if that is not known.
         """
         self._changes, self._epoch, self.effect = changes, epoch, effect
 

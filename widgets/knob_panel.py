@@ -1,4 +1,4 @@
-"""KnobPanel: the engine's live policy, to be turned."""
+"""KnobPanel: shows the engine's knobs and turns them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _VALUE_WIDTH = 12
 
 
 class KnobPanel(ScrollPanel, can_focus=True):
-    """One line a knob: what is asked for, and what holds where that differs.
+    """A line for each knob, with the value that is asked for, and the one in force if that differs.
 
-    The policy and the knobs that act under it come first, what it ignores comes last. Instead of
-    the knobs, their history can be shown.
+    The policy and the knobs that act under it come first, those that it ignores last. The history
+    of the knobs can be shown in their place.
 
-    A turn is posted and shows at once, so that the next one starts from it, though the engine's
-    state comes later and by way of the turns before. It is forgotten when the engine has followed,
-    went elsewhere, or refused. A value that was typed and refused can be typed on.
+    A turn is posted and shows at once, so that the next one starts from it. The engine's state
+    follows later, and goes through the turns before. A turn is forgotten when the engine has
+    followed it, has gone elsewhere, or has refused it. A typed value that is refused can be edited.
 
     Attributes:
         history_shown: whether the history is on view.
@@ -79,7 +79,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         epoch: float = 0.0,
         effect: Effect | None = None,
     ) -> None:
-        """Show the knobs as they stand, and how they came to be (as `KnobHistory.show`)."""
+        """Show the knobs as they stand; the history's arguments are those of `KnobHistory.show`."""
         self._cursor.items = sorted(knobs, key=rank)
         self._history.show(history, epoch, effect)
         for knob in knobs:
@@ -89,7 +89,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def refuse(self, sentence: str) -> None:
-        """Say why the last change was not made, until the next key."""
+        """Show until the next key why the last change was not made."""
         self._asked.clear()
         name, text = self._entered
         knob = self._chosen
@@ -99,7 +99,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def forget(self) -> None:
-        """Drop the turns that the engine has not seen."""
+        """Drop the turns that the engine has not followed yet."""
         self._asked.clear()
         self.redraw()
 
@@ -110,7 +110,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     @property
     def current(self) -> str:
-        """Name of the knob that the cursor is on; it stays there when the lines move."""
+        """Name of the knob that the cursor is on. The cursor stays on it when the lines move."""
         knob = self._cursor.item
         return knob.name if knob else ""
 
@@ -147,11 +147,11 @@ class KnobPanel(ScrollPanel, can_focus=True):
         if knob.allowed.choices:
             self.action_turn(True)
         else:
-            # A list of weights is added to rather than written anew.
+            # The text of a list of weights is not selected: one adds to it more often.
             self._edit(knob, setting(self._value(knob)), selected=not knob.allowed.form)
 
     def action_history(self) -> None:
-        """Between the knobs and their history."""
+        """Change between the knobs and their history."""
         self.show_history(not self.history_shown)
 
     def show_history(self, shown: bool) -> None:
@@ -167,7 +167,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         super().redraw()
         knob = self._chosen
         if self._field.is_open and knob is not None:
-            # A number stands at the right end of its cells, and so does the field.
+            # The field stands where the value does: that of a number at the right end.
             span = self._value_span(knob)[2:-2]
             width = min(cell_len(self._field.value) + 1, len(span))
             x = span.start if isinstance(self._value(knob), str) else span.stop - width
@@ -177,10 +177,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """Any key takes the refusal away.
-
-        A character that does nothing is not dropped without a word: what the knob takes is said.
-        """
+        """Take the refusal away at any key. If the key is a character that does nothing, say what
+        the knob takes."""
         knob = self._chosen
         self._refusal = ""
         if knob and event.is_printable and event.key not in self.screen.active_bindings:
@@ -208,7 +206,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         return "Knobs · p policy · h history · u undo"
 
     def footer(self) -> str:
-        """What became of the last change, else the keys that the title does not name."""
+        """What the last change did; if there was none, the keys that the title does not name."""
         if self.history_shown:
             return ""
         if self._field.is_open:
@@ -249,7 +247,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     @property
     def _help_lines(self) -> int:
-        """Lines kept below; the history needs them for a refusal only."""
+        """How many lines are kept below. The history needs them only for a refusal."""
         if self.history_shown and not self._refusal:
             return 0
         room = super().page
@@ -257,15 +255,15 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     @property
     def _chosen(self) -> KnobState | None:
-        """The knob that keys act on."""
+        """The knob that keys act on; None while the history is shown."""
         return None if self.history_shown else self._cursor.item
 
     def _value(self, knob: KnobState) -> KnobValue:
-        """What is asked for, turns that the engine has not seen yet included."""
+        """The value that is asked for, by the last turn even if the engine has not followed it."""
         return self._asked[knob.name][-1] if knob.name in self._asked else knob.requested
 
     def _text(self, knob: KnobState) -> str:
-        """The value on the screen, as far as it is typed where it is being typed."""
+        """The value as it is shown; while it is being typed, what is typed so far."""
         if self._field.is_open and knob.name == self.current:
             return f"{self._field.value}_"
         return setting(self._value(knob)) or UNKNOWN
@@ -273,8 +271,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
     def _value_span(self, knob: KnobState) -> range:
         """The cells that hold the value.
 
-        What is a name or a text takes what the knob's name leaves; what is in force instead of the
-        value stands beside it, whatever becomes of the knob's name.
+        A name or a text may take all cells that the knob's name leaves. Room is always kept for
+        the value in force if that is another one, even if the knob's name is cut for it.
         """
         width, length = self._inner_width - len(in_force(knob)), _VALUE_WIDTH
         if isinstance(knob.requested, str):
@@ -287,7 +285,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
     def _go_to(self, row: int) -> None:
         self._cursor.go_to(row)
         self._field.close()
-        self._refusal = ""  # It was about another knob.
+        self._refusal = ""  # it was about another knob
         self.redraw()
 
     def _edit(self, knob: KnobState, text: str, *, selected: bool = False) -> None:
@@ -335,7 +333,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         else:
             room = len(span) - 4
             if current and self._field.is_open:
-                shown = shown[-room:]  # The end is shown, where it is typed.
+                shown = shown[-room:]  # the end, where it is typed
             turns = not knob.allowed.form
             line.add(f"{self.glyphs.less if turns else ' '} ", muted)
             line.cell(shown, room, strong, "left" if isinstance(value, str) else "right")

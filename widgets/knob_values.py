@@ -1,17 +1,17 @@
-"""Values of a knob: one turn on, and as they are typed."""
+"""Knob values: how a turn changes them, and what may be typed."""
 
 from __future__ import annotations
 
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobState
 
-# Where a knob at 0 goes when it is doubled, as a share of its range: an engine whose prefill chunk
-# had no cap would nearly stop at 1.
+# Where a knob that is doubled goes from 0, as a share of its range. If it went to 1, an engine
+# whose prefill chunk had no cap would nearly stop.
 _FIRST_SHARE = 1 / 32
 
 
 def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
-    """`value` one turn on, within what is allowed; a text stays as it is."""
+    """`value` after one turn up or down, within what is allowed. A text stays as it is."""
     allowed, step = knob.allowed, knob.spec.step
     if allowed.choices:
         place = allowed.choices.index(value) if value in allowed.choices else 0
@@ -29,12 +29,13 @@ def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
 
 
 def typeable(knob: KnobState) -> str | None:
-    """What may be typed into a knob, as a regular expression; None is anything."""
+    """A regular expression for what may be typed into a knob; None allows anything."""
     return None if knob.allowed.form else r"([0-9.-][0-9.e-]*)?"
 
 
 def parsed(knob: KnobState, text: str) -> KnobValue:
-    """What was typed; what is no number where one is wanted stays, for the engine to refuse."""
+    """The value that was typed. A text that is no number where one is wanted is kept as it is, and
+    the engine refuses it."""
     if not knob.allowed.form:
         for kind in (int, float):
             try:
@@ -45,5 +46,5 @@ def parsed(knob: KnobState, text: str) -> KnobValue:
 
 
 def is_ignored(knob: KnobState) -> bool:
-    """Whether the policy or the order in force makes no use of it."""
+    """Whether the policy or the order in force makes no use of the knob."""
     return knob.spec.acts != "always" and bool(knob.note) and knob.effective == knob.requested

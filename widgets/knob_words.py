@@ -1,4 +1,4 @@
-"""Knob words: what the panel says of a knob, and where it stands."""
+"""Knob words: what the panel says of a knob, and where it puts it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from widgets.knob_values import is_ignored
 
 
 def rank(knob: KnobState) -> int:
-    """Where a knob stands: with what it acts under, or with what is ignored."""
+    """Which group of the panel a knob stands in: that of what it acts under, or the ignored
+    ones."""
     if is_ignored(knob):
         return 3
     under = knob.name if knob.spec.acts == "always" else knob.spec.acts
@@ -16,17 +17,17 @@ def rank(knob: KnobState) -> int:
 
 
 def shown_name(knob: KnobState) -> str:
-    """The name, set in below the policy or the order that it acts under."""
+    """The knob's name, indented if it acts under a policy or an order."""
     return knob.name if knob.spec.acts == "always" or is_ignored(knob) else f"  {knob.name}"
 
 
 def in_force(knob: KnobState) -> str:
-    """What holds now, where that is not what is asked for."""
+    """The value in force, if it is not the one that is asked for; otherwise empty."""
     return f"  now {setting(knob.effective)}" if knob.effective != knob.requested else ""
 
 
 def way_to_set(knob: KnobState) -> str:
-    """What a knob may be, and the keys that set it."""
+    """What values a knob may have, and the keys that set it."""
     keys = "Enter edits it" if knob.allowed.form else "Enter edits it, left and right turn it"
     if knob.allowed.choices:
         keys = "left and right turn it"
@@ -34,7 +35,7 @@ def way_to_set(knob: KnobState) -> str:
 
 
 def help_text(knob: KnobState) -> str:
-    """What a knob means, what it may be, and what is the matter with it."""
+    """What a knob means, what values it may have, and what there is to note on it."""
     unit = f" {knob.spec.unit}" if knob.spec.unit else ""
     note = ""
     if knob.effective != knob.requested:

@@ -1,4 +1,4 @@
-"""KpiStrip: the engine in one line."""
+"""KpiStrip: shows the engine in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _SPARK_WIDTH = 12
 
 
 class KpiStrip(LineView):
-    """What matters most, most important first; parts that do not fit are left out whole."""
+    """The figures that matter most, the most important first. A part that does not fit is left out
+    as a whole."""
 
     DEFAULT_CSS = "KpiStrip { height: 1; }"
 
@@ -43,12 +44,13 @@ class KpiStrip(LineView):
         prefill_per_second: float,
         broker: BrokerState | None = None,
     ) -> None:
-        """Show the engine; each call is one more point of the throughput's course.
+        """Show the engine. Each call adds a point to the course of the throughput.
 
         Args:
             tokens_per_second: output tokens of all sessions together.
-            prefill_per_second: prompt tokens computed.
-            broker: said first unless all is well; None where there is none.
+            prefill_per_second: prompt tokens that were computed.
+            broker: the state of the broker, which comes first unless all is well; None without a
+                broker.
         """
         self._snapshot, self._status, self._broker = snapshot, status, broker
         self._tokens_per_second = tokens_per_second
@@ -68,7 +70,7 @@ class KpiStrip(LineView):
                 self._write_switching(line)
             self._write_running(line, self._snapshot)
             return [line]
-        self._write_part(line, ("", palette.text))  # the divider, where something stands before it
+        self._write_part(line, ("", palette.text))  # a divider, if something stands before it
         if status.phase is EnginePhase.LOADING:
             self._write_loading(line)
         else:
@@ -92,7 +94,7 @@ class KpiStrip(LineView):
         line.add(shorten(status.detail, line.room), palette.muted)
 
     def _write_switching(self, line: Line) -> None:
-        """What is waited for, whatever else there is no room for then."""
+        """Write what the switch of models waits for, even if nothing else fits beside it."""
         divider = f" {self.glyphs.divider} " if len(line.segments) > 1 else ""
         line.add(divider, self.palette.frame)
         sign = f"{self.glyphs.marks[Mark.PREFILL]} {self._status.detail}"
@@ -115,7 +117,7 @@ class KpiStrip(LineView):
         knobs = {knob.name: knob for knob in snapshot.knobs}
         asked, policy = str(knobs["policy"].requested), str(knobs["policy"].effective)
         changed = any(c.before.policy != c.after.policy for c in snapshot.knob_history)
-        # A policy that is not the usual one stays in view where there is little room.
+        # A policy that is not the usual one stays in view even where there is little room.
         notable = changed or {policy, asked} != {Knobs().policy}
         if notable:
             self._write_policy(line, policy, asked, bool(knobs["paused"].effective))
@@ -145,7 +147,7 @@ class KpiStrip(LineView):
         self._write_part(line, (model.name, strong), (f" {model.dtype} on {model.device}", muted))
 
     def _write_policy(self, line: Line, policy: str, asked: str, paused: bool) -> None:
-        """The policy in force and the one asked for, as long as there is room."""
+        """Write the policy in force and the one asked for; only the latter if both do not fit."""
         both = policy if policy == asked else f"{policy}→{asked}"
         forms = [f"policy {both}", both, f"→{asked}" if policy != asked else policy]
         if policy != asked and paused:

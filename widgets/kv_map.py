@@ -1,4 +1,4 @@
-"""KvMap: the KV pool block by block, each used one with its session's letter."""
+"""KvMap: shows the KV pool block by block; used blocks have the letters of their sessions."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MIN_HEIGHT_FOR_NOTES = 5
 
 
 class KvMap(Panel, can_focus=True):
-    """The pool as cells in reading order; arrow keys inspect a cell.
+    """The pool as cells in reading order. Arrow keys inspect a cell.
 
-    Where the panel has fewer cells than the map, neighbouring cells are merged.
+    If the panel has fewer cells than the pool, neighbouring ones are merged.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,18 +71,20 @@ class KvMap(Panel, can_focus=True):
         """Show the pool.
 
         Args:
-            numbers: of the sessions whose requests are shown, by ordinal; blocks may be held by
-                others too, such as one that ended in a batch which goes on.
-            block_size: token slots a block, for the title.
-            waste: given but unused token slots over given ones, in the last steps.
-            sharing: who shares how many blocks, most blocks first.
+            blocks: the state of each block or cell, and who holds it.
+            numbers: the numbers of sessions, by the ordinals of the requests that are shown. Others
+                may hold blocks too, such as a request that ended in a batch which goes on.
+            block_size: token slots in a block, for the title.
+            waste: the share of given token slots that were unused in the last steps.
+            sharing: which requests share how many blocks, the most blocks first.
+            pins: the prefixes that are pinned.
         """
         self._blocks, self._numbers, self._block_size = blocks, numbers, block_size
         self._waste, self._sharing, self._pins = waste, sharing, pins
         self.redraw()
 
     def select(self, number: SessionNumber | None) -> None:
-        """Bring out the blocks of one session, or of none."""
+        """Highlight the blocks of one session, or of none."""
         if number != self.selected:
             self.selected = number
             self.redraw()
@@ -154,13 +156,13 @@ class KvMap(Panel, can_focus=True):
         return 0 if self._cells is None else len(self._cells.states)
 
     def _go_to(self, cell: int) -> None:
-        """Inspect a cell; there is nothing beyond the first and the last."""
+        """Inspect a cell, if there is one at this place."""
         if 0 <= cell < self._num_cells:
             self.cursor = cell
             self.redraw()
 
     def _fit(self, width: int, height: int) -> None:
-        """Lay the pool out in the cells there are, the last lines being kept for the notes."""
+        """Lay the pool out in the cells that there are. The last lines are kept for the notes."""
         self._columns = max(width, 1)
         if self._blocks is not None:
             room = self._columns * max(height - self._num_notes(height), 1)
@@ -188,7 +190,8 @@ class KvMap(Panel, can_focus=True):
         return glyphs.reserved if state == BlockState.RESERVED else number.letter, style
 
     def _num_notes(self, height: int) -> int:
-        """Lines below the cells: the legend, and what there is to say of sharing and pins."""
+        """How many lines stand below the cells: the legend, and a line on sharing and pins if there
+        are any and it fits."""
         said = bool(self._sharing or self._pins) and height >= _MIN_HEIGHT_FOR_NOTES
         return 0 if height <= 2 else 2 if said else 1
 
@@ -202,7 +205,7 @@ class KvMap(Panel, can_focus=True):
         return notes[:number]
 
     def _legend(self, cells: BlockMap) -> str:
-        """The signs of states that there are now, or nearly always."""
+        """The signs of the states that occur now, or nearly always."""
         glyphs = self.glyphs
         signs = (
             ("1-9a-z owner", 1),
@@ -215,7 +218,7 @@ class KvMap(Panel, can_focus=True):
         return "  ".join(text for text, number in signs if number)
 
     def _inspected(self, cells: BlockMap) -> str:
-        """What the cell under the cursor is, and whose."""
+        """What the cell under the cursor is, and who holds it."""
         first = self.cursor * cells.blocks_per_cell
         last = min(first + cells.blocks_per_cell, cells.num_blocks) - 1
         where = f"blocks {first}..{last}" if last > first else f"block {first}"
@@ -232,15 +235,15 @@ class KvMap(Panel, can_focus=True):
         return f"{where} · {_WORDS[state]}{held} by session {number} ({number.letter})"
 
     def _said(self) -> str:
-        """Pinned prefixes, broken ones first, and who shares what."""
+        """What there is to say of pinned prefixes, broken ones first, and of sharing."""
         pins = sorted(self._pins, key=lambda pin: not pin.error)
         parts = [f"pin {pin.name} {_pin_state(pin)}" for pin in pins]
         parts += [f"{group.blocks} blk shared by {self._holders(group)}" for group in self._sharing]
         return " · ".join(parts)
 
     def _holders(self, group: Sharing, what: str = "") -> str:
-        """The sessions of a group after `what` they are, and how many of its requests have none
-        that is shown."""
+        """The sessions of a group, after `what` they are called, and how many of its requests
+        belong to none that is shown."""
         known = {self._numbers[o] for o in group.ordinals if o in self._numbers}
         names = ", ".join(map(str, sorted(known)))
         others = sum(ordinal not in self._numbers for ordinal in group.ordinals)
@@ -257,7 +260,8 @@ def _pin_state(pin: PinView) -> str:
 def _runs(styles: Sequence[Style], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Ranges of one style within [start, stop).
 
-    By identity: comparing styles by value took half of the time of a fragmented pool.
+    Styles are compared by identity: comparing them by value took half of the time for a fragmented
+    pool.
     """
     first = start
     for i in range(start + 1, stop):

@@ -1,4 +1,4 @@
-"""LatencyPanel: percentiles of the last minute and how they moved."""
+"""LatencyPanel: shows percentiles of the last minute, and how they moved."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NAMES = ("TTFT", "TPOT", "ITL", "queue", "prefix hit", "preempted")
 
 
 class LatencyPanel(Panel):
-    """Median and 99th percentile in milliseconds, each with the course of its 99th percentile.
+    """Median and 99th percentile of each latency in milliseconds, and the course of the latter.
 
-    TTFT and TPOT are judged by their targets, which stand beside their names where there is room.
+    TTFT and TPOT are judged by their targets, which stand beside their names if there is room.
     """
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
@@ -34,7 +34,7 @@ class LatencyPanel(Panel):
         self._histories = {name: History() for name in _NAMES}
 
     def show(self, latency: LatencyView, totals: Totals, goodput: Goodput | None = None) -> None:
-        """Show the newest distributions; each call is one more point of the courses."""
+        """Show the newest distributions. Each call adds a point to the courses."""
         before = totals if self._latency is None else self._totals
         self._latency, self._totals, self._goodput = latency, totals, goodput
         if totals.requests < before.requests:  # a model was loaded and counts from 0
@@ -68,7 +68,8 @@ class LatencyPanel(Panel):
         totals = self._totals
         hit = percent(_share(totals.prefix_hit_tokens, totals.prefix_queried_tokens))
         figures += [("", hit), ("", compact(totals.preemptions))]
-        # A number that is cut is another number: labels give way first, then the median.
+        # A number must not be cut, for it would be another number. So labels give way first, and
+        # then the median.
         both = width >= _MIN_LABEL_WIDTH + 2 * _FIGURE_WIDTH
         room = width - (2 if both else 1) * _FIGURE_WIDTH
         label = min(max(room, _MIN_LABEL_WIDTH), _LABEL_WIDTH)
@@ -91,12 +92,13 @@ class LatencyPanel(Panel):
 
     @property
     def _targets(self) -> dict[str, float]:
-        """What a latency may be to count as good, in seconds."""
+        """The most that each latency may be to count as good, in seconds."""
         good = self._goodput
         return {"TTFT": good.ttft_target, "TPOT": good.tpot_target} if good else {}
 
     def _styles(self, name: str) -> tuple[Style, Style]:
-        """Styles of median and 99th percentile: a few late requests warn, half of them are bad."""
+        """The styles of median and 99th percentile. If the latter is above the target, it is shown
+        as a warning; if the median is, it is shown as bad."""
         palette, target = self.palette, self._targets.get(name)
         if target is None or self._latency is None:
             return palette.text, palette.strong

@@ -13,11 +13,11 @@ from widgets.glyphs import Glyphs
 
 
 class Line:
-    """Styled text from left to right, never more than `width` cells of it.
+    """Styled text that is written from left to right, never more than `width` cells of it.
 
     Attributes:
-        room: cells still free.
-        segments: what was written.
+        room: how many cells are still free.
+        segments: what was written so far.
     """
 
     __slots__ = ("glyphs", "room", "segments")
@@ -35,7 +35,8 @@ class Line:
     def cell(
         self, text: str, width: int, style: Style, align: Literal["left", "right"] = "left"
     ) -> Self:
-        """Append `text` in exactly `width` cells; what does not fit ends in an ellipsis."""
+        """Append `text` in exactly `width` cells. A text that does not fit is cut, and ends in an
+        ellipsis."""
         text = self.glyphs.fit(text)
         length = cell_len(text)
         if length > width:
@@ -45,13 +46,13 @@ class Line:
         return self._append(pad + text if align == "right" else text + pad, width, style)
 
     def extend(self, segments: Iterable[Segment], width: int) -> Self:
-        """Append drawn segments, `width` cells in all, that are known to fit."""
+        """Append segments that are drawn already. They are `width` cells wide in all, and fit."""
         self.segments.extend(segments)
         self.room -= width
         return self
 
     def pad(self, style: Style, until: int = 0) -> Self:
-        """Blank the line until `until` cells are left."""
+        """Append blanks until only `until` cells are free."""
         if self.room > until:
             self._append(" " * (self.room - until), self.room - until, style)
         return self

@@ -1,4 +1,4 @@
-"""LineView: a widget drawn line by line that repaints only what changed."""
+"""LineView: a widget that is drawn line by line and repaints only what changed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from widgets.palette import Palette
 class LineView(Widget):
     """Base of the dashboard's views, on Textual's line API.
 
-    A view keeps the data it was last shown and draws it as a list of lines. A new drawing is
-    compared with the one on the screen and only the differing parts of lines are repainted; a view
-    that is not on the screen keeps its data and draws nothing.
+    A view keeps the data that it was last shown, and draws it as a list of lines. A new drawing is
+    compared with the one on the screen, and only the parts of lines that differ are repainted. A
+    view that is not on the screen keeps its data and draws nothing.
     """
 
     ALLOW_SELECT = False
@@ -33,20 +33,20 @@ class LineView(Widget):
         self._palette: Palette | None = None
 
     def draw(self, width: int, height: int) -> list[Line]:
-        """The view as at most `height` lines of at most `width` cells."""
+        """The view, as at most `height` lines of at most `width` cells."""
         raise NotImplementedError
 
     @property
     def palette(self) -> Palette:
         if self._palette is None:
             base = self.rich_style
-            # The rest of the style (links, text opacity) is not for every cell.
+            # The rest of the style (links, text opacity) does not apply to every cell.
             base = Style(color=base.color, bgcolor=base.bgcolor)
             self._palette = Palette.on(base, self.app.native_ansi_color, self.app.no_color)
         return self._palette
 
     def line(self, width: int) -> Line:
-        """An empty line to write on."""
+        """An empty line of `width` cells to write on."""
         return Line(width, self.glyphs)
 
     def redraw(self) -> None:
@@ -94,7 +94,7 @@ class LineView(Widget):
         self.redraw()
 
     def _update(self) -> None:
-        """Draw, keeping the strips of lines that are as they were."""
+        """Draw, and keep the strips of lines that have not changed."""
         width, height = self.size
         lines = self.draw(width, height)[:height] if width and height else []
         lines += [self.line(width) for _ in range(height - len(lines))]
@@ -121,7 +121,7 @@ def _difference(old: Strip, new: Strip, y: int) -> Region:
 
 
 def _common_cells(one: list[Segment], other: list[Segment]) -> int:
-    """Cells of the segments that both begin with."""
+    """How many cells the segments have with which both lines begin."""
     cells = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -9,15 +9,15 @@ Item = TypeVar("Item")
 
 
 class ListCursor(Generic[Item]):
-    """Stays with its item when items come, go or move.
+    """A cursor that stays on its item when items come, go or move.
 
     Args:
-        key_of: what an item is known by.
-        start: the place while there is no item that it was on: 0, or -1 for being on none.
+        key_of: gives the key by which an item is known.
+        start: the cursor's place while it has not been put on an item: 0, or -1 for being on none.
 
     Attributes:
-        items: as they stand now.
-        key: of the item that it was put on; None at the start.
+        items: the items as they stand now.
+        key: the key of the item that the cursor was put on; None at the start.
     """
 
     def __init__(self, key_of: Callable[[Item], Hashable], start: int = 0) -> None:
@@ -37,7 +37,8 @@ class ListCursor(Generic[Item]):
         return self.items[place] if 0 <= place < len(self.items) else None
 
     def go_to(self, place: int) -> bool:
-        """Go to a place, or as far as the items go; returns whether the item is another now."""
+        """Go to a place, or as far as the items go; returns whether the cursor is on another item
+        now."""
         if not self.items:
             return False
         place = max(self._start, min(place, len(self.items) - 1))

@@ -1,4 +1,4 @@
-"""LogLine: one line of the event log, and what of a step or a knob change is worth one."""
+"""LogLine: one line of the event log, and the lines that a step or a change of knobs is worth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from widgets.figures import change_text, count
 
 
 class Level(IntEnum):
-    """How much a line matters, in the order of a filter."""
+    """How much a line matters, in rising order."""
 
     DEBUG = 0
     INFO = 1
@@ -24,8 +24,8 @@ class LogLine:
     """One event.
 
     Attributes:
-        time: seconds since the epoch.
-        source: the part of the program that speaks: sched, cache, knob, mqtt, ...
+        time: when it happened, in seconds since the epoch.
+        source: the part of the program that says it: sched, cache, knob, mqtt, ...
     """
 
     time: float
@@ -37,11 +37,11 @@ class LogLine:
 def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
     """The events of one step.
 
-    Evictions are for debugging only: a pool under pressure has some in every step, and 50 lines a
-    second would push out everything else.
+    Evictions are told only at the level of debugging: a pool under pressure has some in every step,
+    and 50 lines a second would push out everything else.
 
     Args:
-        epoch: the time of day at which the engine's clock stood at 0, as seconds since the epoch.
+        epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
     """
     lines = []
 
@@ -57,7 +57,7 @@ def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
         say(Level.DEBUG, "cache", f"evict {count(evicted)} cached blk", record.start)
     if record.admitted:
         hit, queried = record.prefix_hit_tokens, record.prefix_queried_tokens
-        # Those that come back after a preemption are not asked for again in the prefix cache.
+        # A request that comes back after a preemption is not looked up in the prefix cache again.
         tokens = f"{count(queried)} tok, {count(hit)} cached" if queried else "recompute"
         if record.padding_tokens:
             tokens += f", {count(record.padding_tokens)} of padding"
@@ -71,7 +71,7 @@ def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
 
 
 def knob_event(change: KnobChange, epoch: float = 0.0) -> LogLine:
-    """A knob change; `epoch` as for `engine_events`."""
+    """The line of a change of knobs; for `epoch`, see `engine_events`."""
     undo = "undo: " if change.undoes else ""
     text = f"{undo}{change_text(change)} by {change.who}"
     level = Level.ERROR if is_fallback(change) else Level.INFO
@@ -79,6 +79,7 @@ def knob_event(change: KnobChange, epoch: float = 0.0) -> LogLine:
 
 
 def is_fallback(change: KnobChange) -> bool:
-    """Whether the engine made it because a policy raised: then `who` is that policy and why."""
+    """Whether the engine made this change because a policy raised. Then `who` is that policy, with
+    the reason."""
     policy = change.before.policy
     return policy != change.after.policy and change.who.startswith(f"{policy}: ")

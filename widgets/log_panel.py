@@ -1,4 +1,4 @@
-"""LogPanel: what happened, line by line."""
+"""LogPanel: shows what happened, line by line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MIN_TEXT_WIDTH = 20
 
 
 class _Row(NamedTuple):
-    """A line of the panel: a piece of an event."""
+    """A row of the panel, which shows an event or a piece of one."""
 
     event: int
     piece: int
@@ -36,7 +36,7 @@ class _Row(NamedTuple):
 
 
 class LogPanel(ScrollPanel, can_focus=True):
-    """The last `CAPACITY` events. It follows the newest unless one has scrolled up."""
+    """The last `CAPACITY` events. It follows the newest one unless the user has scrolled up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("log", last="Follow"),
@@ -52,7 +52,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         self._rows: list[_Row] = []
 
     def add(self, lines: Iterable[LogLine]) -> None:
-        """Append events, oldest first."""
+        """Append events, the oldest first."""
         for line in lines:
             self._events.append((self._total, line))
             self._total += 1
@@ -67,7 +67,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         self.following = self.first >= self.num_rows - self.page
 
     def action_level(self) -> None:
-        """Show one level less, or all again."""
+        """Hide one level more, or show all again."""
         self.level = Level((self.level + 1) % len(Level))
         self.redraw()
 
@@ -79,7 +79,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         return "" if self.following else f"{count(newer)} newer lines · End to follow"
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # The rows are laid out before the frame is drawn, whose edge shows how many there are.
+        # The rows are laid out before the frame is drawn: its edge shows how many there are.
         self._lay_out(width - 4 if self.framed else width)
         return super().draw(width, height)
 
@@ -90,7 +90,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         return [self._row(row, width) for row in self._rows[self.first : self.first + height]]
 
     def _lay_out(self, width: int) -> None:
-        """Break the events into rows, keeping in view what is in view."""
+        """Break the events into rows. What is in view stays in view."""
         anchor = self._rows[self.first][:2] if self._rows and not self.following else None
         self._rows = list(self._pieces(max(width - _lead(width), 1)))
         if anchor is None:
@@ -126,15 +126,16 @@ class LogPanel(ScrollPanel, can_focus=True):
         return (palette.muted, palette.good, palette.warn, palette.bad)[level]
 
 
-# Breaking costs 20 us a line, and 100 us one of 1,000 characters. Each new line has all of them
-# laid out anew.
+# Breaking takes 20 us for a line, and 100 us for one of 1,000 characters. Each new line has all
+# lines laid out anew.
 @lru_cache(maxsize=2 * CAPACITY)
 def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))
 
 
 def _lead(width: int) -> int:
-    """Cells before the text: time, level and source, the level alone, or nothing."""
+    """How many cells stand before the text: those of time, level and source, of the level alone, or
+    none."""
     full = _TIME_WIDTH + _LEVEL_WIDTH + _SOURCE_WIDTH
     for lead in (full, _LEVEL_WIDTH):
         if width - lead >= _MIN_TEXT_WIDTH:

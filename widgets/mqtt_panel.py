@@ -1,4 +1,4 @@
-"""MqttPanel: the broker, what comes and goes over it, and the messages that were no use."""
+"""MqttPanel: shows the broker, what comes and goes over it, and the messages that were no use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFF = (
 _LABEL_WIDTH = 9
 _CELL_WIDTH = 14  # a label and a figure of four characters, and a blank
 _MAX_CELL_WIDTH = 20
-_MIN_PAIR_WIDTH = 26  # in the left one of two columns stand shorter labels
+_MIN_PAIR_WIDTH = 26  # the left one of two columns has shorter labels
 _TIME_WIDTH = 9
 _MIN_TIMED_WIDTH = 36
 _CODE_WIDTH = 4
@@ -39,7 +39,8 @@ _EXCERPT_ROWS = 6
 
 
 class MqttPanel(ScrollPanel, can_focus=True):
-    """State and figures on top, then the bad messages; the one under the cursor is shown whole."""
+    """State and figures on top, and below them the bad messages. The one under the cursor is shown
+    as a whole."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("mqtt"),
@@ -59,11 +60,11 @@ class MqttPanel(ScrollPanel, can_focus=True):
         self._chosen_rows = range(0)
 
     def show(self, readings: MqttReadings | None) -> None:
-        """Show the gateway; None where there is none."""
+        """Show the gateway; None if there is none."""
         self._readings = readings
         self._cursor.items = readings.bad if readings else ()
         if self.chosen is not None and self._chosen_rows:
-            # Newer messages come above the chosen one, which stays where it is being read.
+            # Newer messages come above the chosen one, which must stay where it is being read.
             before = self._chosen_rows.start
             self._lay_out(self._inner_width)
             self.scroll(self.first + self._chosen_rows.start - before)
@@ -79,7 +80,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return len(self._drawn)
 
     def action_step(self, rows: int) -> None:
-        """Go through the bad messages; above the first, and below the last, scroll on."""
+        """Go through the bad messages. Above the first and below the last one, scroll."""
         if not self._cursor.go_to(self._cursor.place + rows):
             super().action_step(rows)
             return
@@ -101,7 +102,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return action != "reconnect" or self._readings is not None
 
     def on_blur(self) -> None:
-        # Who has left the panel and looks at it in passing wants to see the state on top.
+        # A user who has left the panel and only looks at it wants to see the state on top.
         self._cursor.key = None
         self.scroll(0)
         self.redraw()
@@ -118,7 +119,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return f"{_bad_messages(below)} below" if below > 0 else ""
 
     def draw(self, width: int, height: int) -> list[Line]:
-        # The rows are laid out before the frame is drawn, whose edge shows how many there are.
+        # The rows are laid out before the frame is drawn: its edge shows how many there are.
         self._lay_out(self._inner_width)
         self.scroll(self.first)
         return super().draw(width, height)
@@ -159,7 +160,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
                 lines.append(line.add(shorten(text, line.room), palette.text))
 
     def _state(self, readings: MqttReadings, width: int) -> Iterator[Line]:
-        """State, protocol and address, in one line if they fit; and what there is to say of it."""
+        """State, protocol and address, in one line if they fit, and why the state is what it is."""
         palette, state = self.palette, readings.state
         line = self.line(width)
         line.add(f"{self.glyphs.marks[state.mark]} {state} ", palette.marks[state.mark])
@@ -175,7 +176,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
             yield from self._text(readings.detail, width, palette.text)
 
     def _figures(self, readings: MqttReadings, width: int) -> Iterator[Line]:
-        """Counts in columns, in pairs where that fits; at the same places whatever they are."""
+        """Figures in columns, in pairs if that fits. They keep their places whatever they are."""
         palette = self.palette
         rejected = sum(refusals.count for refusals in readings.rejected)
         figures = (
@@ -209,7 +210,8 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return line.add(" p99 ", palette.muted).add(p99, palette.strong)
 
     def _flow(self, label: str, parts: Sequence[str], total: int, width: int) -> Iterator[Line]:
-        """Parts one after the other, broken between them, and how many more there are."""
+        """Parts one after the other, with line breaks only between them, and how many more there
+        are."""
         more = total - len(parts)
         pieces = [*(self._harmless(part) for part in parts), *([f"{more} more"] if more else [])]
         if not pieces:
@@ -226,7 +228,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         yield line
 
     def _head(self, message: BadMessage, width: int) -> Line:
-        """The beginning of a line: the cursor, when, and which error."""
+        """The beginning of a line: the cursor, the time, and the code of the error."""
         palette = self.palette
         chosen = message == self.chosen
         over = palette.cursor if chosen else Style.null()
@@ -236,7 +238,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         return line.cell(str(message.code), _CODE_WIDTH, palette.bad + over)
 
     def _whole(self, message: BadMessage, width: int) -> Iterator[Line]:
-        """The message under the cursor: the sentence, where it came, and how it begins."""
+        """The message under the cursor: what was wrong, its topic, and how it begins."""
         palette, line = self.palette, self._head(message, width)
         style, lead = palette.text + palette.cursor, width - line.room
         for piece in wrap(self._harmless(message.reason), max(line.room, 1)):

@@ -1,4 +1,4 @@
-"""MqttReadings: the gateway at one moment, as its panel is given it."""
+"""MqttReadings: the gateway at one moment, as its panel shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from widgets.broker_state import BrokerState
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Requests refused for one reason; `code` is that of HTTP."""
+    """Requests that were refused for one reason. `code` is as in HTTP."""
 
     code: int
     reason: str
@@ -22,7 +22,9 @@ class MqttUser:
     """One user who has requests here, or had some rejected.
 
     Attributes:
-        running: requests accepted and unfinished; `waiting` of them have no first token.
+        running: the user's requests that are accepted and unfinished.
+        waiting: how many of these have no first token.
+        rejected: how many of the user's requests were refused.
     """
 
     name: str
@@ -36,8 +38,8 @@ class BadMessage:
     """A message that could not be served.
 
     Attributes:
-        time: seconds since the epoch.
-        topic, excerpt: as they came.
+        time: when it came, in seconds since the epoch.
+        topic, excerpt: the beginnings of topic and payload, as they came.
     """
 
     time: float
@@ -52,17 +54,19 @@ class MqttReadings:
     """The gateway at one moment.
 
     Attributes:
-        address: the broker's, without a password.
-        detail: why it is in that state, if there is something to say.
+        address: the broker's address, without a password.
+        detail: why the connection is in its state; empty if there is nothing to say.
         lasted: seconds since the state began.
-        protocol: "5", "3.1.1", or "" before a connection.
+        protocol: "5" or "3.1.1"; empty while there is no connection.
         received, published: messages a second.
-        running: requests accepted and unfinished; `waiting` of them have no first token.
+        running: requests that are accepted and unfinished.
+        waiting: how many of these have no first token.
         untold: endings that the broker has not taken yet.
         accepted, finished: requests since the start.
-        first_token: from publish to first token, seconds.
-        bad: the newest first.
-        users: the busiest first.
+        rejected: refused requests by reason.
+        first_token: seconds from publish to first token.
+        bad: the messages that could not be served, the newest first.
+        users: users with requests here, the busiest first.
     """
 
     address: str

@@ -1,4 +1,4 @@
-"""Palette: colours by meaning, legible on the background they stand on."""
+"""Palette: colours by meaning, legible on the background that they stand on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from textual.color import BLACK, WHITE, Color
 from widgets.glyphs import Mark
 from widgets.session_number import SessionNumber
 
-# Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour blindness.
+# The colours of Okabe and Ito, "Color Universal Design" (2008), can be told apart with any common
+# colour blindness.
 ORANGE = Color.parse("#E69F00")
 SKY = Color.parse("#56B4E9")
 GREEN = Color.parse("#009E73")
@@ -22,7 +23,7 @@ BLUE = Color.parse("#0072B2")
 VERMILLION = Color.parse("#D55E00")
 PURPLE = Color.parse("#CC79A7")
 
-# The nearest of a terminal's own colours, for themes that use only those.
+# For each colour the nearest of a terminal's own, for themes that use only those.
 _ANSI = {
     ORANGE: "yellow",
     SKY: "cyan",
@@ -41,11 +42,12 @@ class Palette:
     """Styles by meaning, each complete with its background.
 
     Attributes:
-        muted: labels and rulers. strong: what a reader looks for first.
-        good, warn, bad: below, above the first, and above the second threshold.
-        cursor: added to the styles of a row that the cursor is on.
-        owners: colours of sessions, repeated. 6 colours and 35 letters have no common factor, so
-            letter and colour together repeat after 210 sessions.
+        muted: for labels and rulers.
+        strong: for what a reader looks for first.
+        good, warn, bad: for values below the first threshold, above it, and above the second.
+        cursor: is added to the styles of the row that the cursor is on.
+        owners: the colours of sessions, which are repeated. 6 colours and 35 letters have no common
+            factor, so letter and colour together repeat only after 210 sessions.
     """
 
     text: Style
@@ -77,8 +79,8 @@ class Palette:
         """The palette on `base`, which gives foreground and background.
 
         Args:
-            ansi: use the terminal's own sixteen colours.
-            mono: use no colour but those of `base`; what is bad is underlined then.
+            ansi: whether to use the terminal's own sixteen colours.
+            mono: whether to use no colour but those of `base`. What is bad is then underlined.
         """
         back = BLACK if base.bgcolor is None or ansi else Color.from_rich_color(base.bgcolor)
         fore = WHITE if base.color is None or ansi else Color.from_rich_color(base.color)
@@ -103,7 +105,7 @@ class Palette:
             bad=bad,
             prefill=colored(ORANGE),
             decode=colored(SKY),
-            # A cell that decode fills below and prefill above: dots on a full block.
+            # This is for a cell that decode fills below and prefill above: dots on a full block.
             decode_below_prefill=base + reverse
             if mono
             else Style(color=rich(SKY), bgcolor=rich(ORANGE)),
@@ -131,13 +133,13 @@ class Palette:
 
 
 def contrast(one: Color, other: Color) -> float:
-    """Contrast ratio of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    """The contrast ratio of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
     light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
 def legible(color: Color, background: Color) -> Color:
-    """`color`, moved towards black or white as far as `MIN_CONTRAST` on `background` asks."""
+    """`color`, moved towards black or white until it has `MIN_CONTRAST` on `background`."""
     end = WHITE if _luminance(background) < 0.18 else BLACK
     for step in range(20):
         moved = color.blend(end, step / 20)
@@ -147,7 +149,7 @@ def legible(color: Color, background: Color) -> Color:
 
 
 def faint(color: Color, background: Color) -> Color:
-    """`color` sunk into `background` as far as it stays legible."""
+    """`color`, moved towards `background` as far as it stays legible."""
     for step in range(9, 0, -1):
         sunk = color.blend(background, step / 20)
         if contrast(sunk, background) >= MIN_CONTRAST:
@@ -156,7 +158,7 @@ def faint(color: Color, background: Color) -> Color:
 
 
 def _luminance(color: Color) -> float:
-    """Relative luminance of sRGB (WCAG 2.2)."""
+    """The relative luminance of an sRGB colour (WCAG 2.2)."""
 
     def linear(channel: int) -> float:
         part = channel / 255

@@ -12,13 +12,13 @@ MIN_FRAME_HEIGHT = 4
 class Panel(LineView):
     """Base of the framed views.
 
-    The frame is drawn here and not by CSS, for setting `Widget.border_title` repaints the whole
-    widget, and the titles carry figures that tick. Where there is no room for a frame, the first
-    line is the title and the rest the body.
+    The frame is drawn here and not by CSS: the titles have figures that change all the time, and
+    setting `Widget.border_title` repaints the whole widget. Where there is no room for a frame, the
+    first line is the title and the rest is the body.
     """
 
     def title(self) -> str:
-        """What the frame says at the top; the part before the first " · " is the name."""
+        """What the frame says at the top. The part before the first " · " is the panel's name."""
         raise NotImplementedError
 
     def footer(self) -> str:
@@ -26,7 +26,7 @@ class Panel(LineView):
         return ""
 
     def body(self, width: int, height: int) -> list[Line]:
-        """What the frame holds, at most `height` lines of at most `width` cells."""
+        """What the frame holds, as at most `height` lines of at most `width` cells."""
         raise NotImplementedError
 
     @property
@@ -34,7 +34,7 @@ class Panel(LineView):
         return self.size.width >= MIN_FRAME_WIDTH and self.size.height >= MIN_FRAME_HEIGHT
 
     def thumb(self, height: int) -> range:
-        """Lines of the right edge that show which part of the content is in view."""
+        """The lines of the right edge that show which part of the content is in view."""
         return range(0)
 
     def draw(self, width: int, height: int) -> list[Line]:
@@ -43,7 +43,7 @@ class Panel(LineView):
             head = self.line(width)
             self._write_title(head, width)
             return [head, *self.body(width, height - 1)]
-        focused = self.has_focus_within  # a field of it has the focus too
+        focused = self.has_focus_within  # also while a field of the panel has the focus
         frame = self.glyphs.focused if focused else self.glyphs.frame
         style = palette.focused if focused else palette.frame
         top_left, edge, top_right, side, bottom_left, bottom_right = frame

@@ -1,4 +1,4 @@
-"""Passage: one message of a conversation, set in rows and drawn."""
+"""Passage: one message of a conversation, which is set in rows and drawn."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ class Entry:
 
     Attributes:
         key: tells this message from the others of its conversation.
-        role: user, assistant or system; an assistant's text is Markdown.
-        clock: when it was written, as shown.
-        note: what is to be said of it: state, tokens, times.
-        growing: more text comes.
-        failed: the note is a sentence that says what went wrong.
+        role: user, assistant or system. An assistant's text is Markdown.
+        author: who wrote it, as it is shown.
+        clock: when it was written, as it is shown.
+        note: what is said of it: state, tokens, times.
+        growing: whether more text comes.
+        failed: whether the note is a sentence that says what went wrong.
     """
 
     key: str
@@ -39,7 +40,8 @@ class Entry:
 
 
 class Passage:
-    """An entry in rows: its header, its text and a blank; and those rows as they were drawn."""
+    """An entry in rows (its header, its text and a blank one), and those rows as they were
+    drawn."""
 
     def __init__(self, entry: Entry, typesetter: Typesetter, width: int) -> None:
         self.entry = entry
@@ -47,12 +49,12 @@ class Passage:
         self._glyphs = typesetter.glyphs
         self._document = Document(typesetter, width) if entry.role == "assistant" else None
         self._body: list[Row] = []
-        self._last_text = 0  # row that the cursor of a growing text stands in
+        self._last_text = 0  # the row in which the cursor of a growing text stands
         self.strips: list[Strip | None] = [None]
         self._set_body()
 
     def update(self, entry: Entry) -> int:
-        """Show `entry` instead. Returns the number of rows below the header that stayed."""
+        """Show `entry` instead; returns how many rows below the header stayed as they were."""
         before, self.entry = self.entry, entry
         self.strips[0] = None
         same = (before.text, before.growing) == (entry.text, entry.growing)
@@ -78,7 +80,7 @@ class Passage:
         return stayed
 
     def _find_last_text(self) -> int:
-        """The last row of text; a row of code has its frame behind it, even if it is empty."""
+        """The last row that has text. A row of code has a frame behind it even if it is empty."""
         for index in range(len(self._body), 0, -1):
             if self._body[index - 1].text or self._body[index - 1].tail:
                 return index
@@ -94,7 +96,8 @@ class Passage:
         return self._body[index - 1] if index <= len(self._body) else BLANK
 
     def line(self, index: int, cursor: str) -> tuple[Content, int]:
-        """A row to be drawn, and where in it the text begins. `cursor` ends a growing text."""
+        """A row to be drawn, and where in it the text begins. `cursor` is put at the end of a
+        growing text."""
         row = self.row(index)
         if index == 0:
             return row.lead, 0
@@ -106,8 +109,8 @@ class Passage:
         return content, start
 
     def _note_below(self, entry: Entry) -> bool:
-        """Whether the note has lines of its own: of what failed, and of what waits and why, where
-        the header has no room for it."""
+        """Whether the note has lines of its own: it does if the message failed, or if it waits and
+        the header has no room for the reason."""
         header = f"{entry.author}  {entry.clock} · {entry.note}"
         return entry.failed or (entry.growing and cell_len(header) > self._width)
 
@@ -117,7 +120,7 @@ class Passage:
         author = self._glyphs.fit(entry.author)
         header = Content.assemble((author, author_style), (f"  {entry.clock}", ".muted"))
         if entry.note:
-            # What failed has a sentence, and it may be a long one: it stands below the text.
+            # The sentence of a message that failed may be long, so it stands below the text.
             note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")
             if not entry.failed and self._note_below(entry):
                 note = note.partition(":")[0]

@@ -1,4 +1,4 @@
-"""Prompt: where a message is written."""
+"""Prompt: where the user writes a message."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MAX_HEIGHT = 8
 def printable(text: str) -> str:
     """Pasted text with plain line ends, without control characters and halves of surrogate pairs.
 
-    Format characters stay: Persian words and emoji sequences are spelt with joiners.
+    Format characters stay, for Persian words and emoji sequences are spelt with joiners.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return "".join(c for c in text if c in "\n\t" or category(c) not in ("Cc", "Cs"))
 
 
 class PromptArea(TextArea):
-    """The text itself. What Enter does is the screen's to bind; a newline is Ctrl+J."""
+    """The text itself. Ctrl+J begins a new line; the screen binds Enter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Alt+Enter and Shift+Enter arrive from terminals that tell them from Enter.
+        # Only some terminals tell Alt+Enter and Shift+Enter from Enter.
         Binding(
             "ctrl+j,alt+enter,shift+enter", "newline", "Newline", show=False, id="prompt.newline"
         ),
@@ -63,7 +63,7 @@ class PromptArea(TextArea):
         )
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Up; at the top, back in the history."""
+        """Go a line up; from the first line, back in the history."""
         at_top = self.wrapped_document.location_to_offset(self.cursor_location).y == 0
         if at_top and not select and self.sent:
             self._recall(len(self.sent) if self._recalled is None else self._recalled, -1)
@@ -71,7 +71,8 @@ class PromptArea(TextArea):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Down; at the bottom, forth in the history to what was being written."""
+        """Go a line down; from the last line, forward in the history, up to what was being
+        written."""
         bottom = self.wrapped_document.height - 1
         at_bottom = self.wrapped_document.location_to_offset(self.cursor_location).y == bottom
         if at_bottom and not select and self._recalled is not None:
@@ -80,7 +81,7 @@ class PromptArea(TextArea):
             super().action_cursor_down(select)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        # In an empty prompt Ctrl+W has no word to delete and closes the session instead.
+        # In an empty prompt, Ctrl+W has no word to delete and closes the session instead.
         if action == "delete_word_left" and not self.text:
             return False
         return super().check_action(action, parameters)
@@ -93,7 +94,8 @@ class PromptArea(TextArea):
         self.move_cursor(edit.end_location)
 
     def _recall(self, position: int, step: int) -> None:
-        """Show the entry of the history `step` from `position`; past its end is the draft."""
+        """Show the entry of the history that is `step` places from `position`. The draft comes
+        after the last one."""
         wanted = position + step
         if wanted < 0:
             return
@@ -106,7 +108,7 @@ class PromptArea(TextArea):
 
 
 class Prompt(Widget, can_focus=False):
-    """The text area with its mark, and above it how much of the context is used."""
+    """The text area with its mark. Its frame says how much of the context is used."""
 
     DEFAULT_CSS = f"""
     Prompt {{
@@ -147,7 +149,8 @@ class Prompt(Widget, can_focus=False):
         return self.area.text
 
     def hint(self, send: str, newline: str, new: str) -> None:
-        """Name the keys while the prompt is empty, and that of a new chat once this one is full."""
+        """Set the keys that are named while the prompt is empty, and the key of a new chat, which
+        is named once this one is full."""
         self._new = new
         history = "↑" if self._glyphs.unicode else "up"
         keys = f"({send} send · {newline} newline · {history} history)"
@@ -155,12 +158,13 @@ class Prompt(Widget, can_focus=False):
         self.area.placeholder = self._refusal or self._hint
 
     def refuse(self, refusal: str) -> None:
-        """Say why nothing can be said, while the prompt is empty; nothing where something can."""
+        """Set why nothing can be said, which shows while the prompt is empty. An empty `refusal`
+        means that something can be said."""
         self._refusal = self._glyphs.fit(refusal)
         self.area.placeholder = self._refusal or self._hint
 
     def take(self) -> str:
-        """What is written, for sending, which empties the prompt; empty if it is only blanks."""
+        """Take what is written out of the prompt, to send it; empty if it is only blanks."""
         text = self.text.strip("\n")
         if not text.strip():
             return ""
@@ -168,13 +172,13 @@ class Prompt(Widget, can_focus=False):
         return text
 
     def load(self, draft: str, history: Sequence[str]) -> None:
-        """Go to another conversation: its draft, and what was sent in it, oldest first."""
+        """Go to another conversation, with its draft and what was sent in it, the oldest first."""
         self.area.load_text(draft)
         self.area.move_cursor(self.area.document.end)
         self.area.sent = history
 
     def show_context(self, used: int, limit: int | None) -> None:
-        """Say how many tokens of the context are used."""
+        """Show how many tokens of the context are used, and how many there are."""
         title = f"ctx {count(used)}/{compact(limit)}" if limit else ""
         if limit and used >= limit:
             title += self._glyphs.fit(f" · full: a new chat ({self._new}) begins afresh")

@@ -9,7 +9,12 @@ from widgets.panel import Panel
 
 
 def list_keys(name: str, last: str = "Last") -> tuple[BindingType, ...]:
-    """The keys that go through the rows of a panel; `name` is the first part of their ids."""
+    """The keys that go through the rows of a panel.
+
+    Args:
+        name: the first part of their ids.
+        last: what the key End does, in words.
+    """
     return (
         Binding("up", "step(-1)", "Up", show=False, id=f"{name}.up"),
         Binding("down", "step(1)", "Down", show=False, id=f"{name}.down"),
@@ -23,7 +28,8 @@ def list_keys(name: str, last: str = "Last") -> tuple[BindingType, ...]:
 class ScrollPanel(Panel):
     """Base of the panels that scroll.
 
-    Not a `ScrollView`: frame and column heads stand still, and the bar is the frame's right edge.
+    It is no `ScrollView`, for frame and column heads stand still, and the scroll bar is the right
+    edge of the frame.
 
     Attributes:
         first: index of the first row in view.
@@ -33,24 +39,24 @@ class ScrollPanel(Panel):
 
     @property
     def num_rows(self) -> int:
-        """Rows there are."""
+        """How many rows there are."""
         raise NotImplementedError
 
     @property
     def page(self) -> int:
-        """Rows in view at once."""
+        """How many rows are in view at once."""
         return max(self.size.height - (2 if self.framed else 1), 0)
 
     def scroll(self, first: int) -> None:
-        """Have row `first` at the top, as far as the rows go."""
+        """Put row `first` at the top, as far as the rows go."""
         self.first = max(0, min(first, self.num_rows - self.page))
 
     def reveal(self, row: int) -> None:
-        """Scroll as little as brings `row` into view."""
+        """Scroll just as far as is needed to bring `row` into view."""
         self.scroll(max(min(self.first, row), row - self.page + 1))
 
     def action_step(self, rows: int) -> None:
-        """Go `rows` further, as far as they go; panels with a cursor move that."""
+        """Scroll on by `rows`, as far as they go. Panels with a cursor move that instead."""
         self.scroll(self.first + rows)
         self.redraw()
 
@@ -61,7 +67,7 @@ class ScrollPanel(Panel):
         self.action_step(direction * self.num_rows)
 
     def _rows_of(self, pages: int) -> int:
-        """A page goes on with the last row of the one before."""
+        """How many rows so many pages are. Each page begins with the last row of the one before."""
         return pages * max(self.page - 1, 1)
 
     def thumb(self, height: int) -> range:

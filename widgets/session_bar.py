@@ -24,7 +24,10 @@ class Tab:
     """One open conversation.
 
     Attributes:
-        unread: something came that has not been on the screen.
+        key: the conversation's id.
+        title: its title, as it is shown.
+        mark: its state.
+        unread: whether text has come that has not been on view.
     """
 
     key: str
@@ -34,14 +37,14 @@ class Tab:
 
 
 class SessionBar(LineView):
-    """Numbered titles with the state of each; the current one is always in view."""
+    """Numbered titles, each with its state. The current one is always in view."""
 
     DEFAULT_CSS = """
     SessionBar { height: 1; }
     """
 
     class Picked(Message):
-        """A conversation was clicked."""
+        """The tab of a conversation was clicked."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
@@ -102,7 +105,8 @@ class SessionBar(LineView):
     def _fit(self, room: int) -> tuple[Sequence[int], int]:
         """Which tabs are shown, and how wide their titles may be.
 
-        Titles give way before tabs do; then the tabs nearest to the current one stay.
+        Titles are shortened before tabs are left out. Then the tabs nearest to the current one
+        stay.
         """
         for title_width in range(MAX_TITLE, MIN_TITLE - 1, -1):
             if sum(self._width(i, title_width) for i in range(len(self._tabs))) <= room:

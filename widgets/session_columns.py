@@ -1,4 +1,4 @@
-"""SessionColumns: what a row of the session table says, and what fits in a width."""
+"""SessionColumns: the columns of the session table, and which of them fit into a width."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ class Figure:
     """A column of figures.
 
     Attributes:
-        rank: of two columns that do not both fit, the one of larger rank leaves.
-        target: above which `value` is bad.
+        name: the column's head.
+        width: in cells.
+        rank: if two columns do not both fit, the one of larger rank is left out.
+        value: gives the figure of a request; None if it has none.
+        text: gives the text of a figure.
+        target: gives the value above which a figure is bad; None if there is no target.
     """
 
     name: str
@@ -55,13 +59,15 @@ SORTS = (BY_STATE, "ID", "title", "src", *_BY_NAME)
 
 
 def title_of(view: RequestView) -> str:
-    """What a person calls the request, with who asked where that is not the screen's user."""
+    """The title that a person sees. It begins with whoever asked, if that is not the user of the
+    screen."""
     origin, title = view.origin, view.origin.title or view.request_id
     return title if origin.source == "screen" else f"@{origin.user} {title}"
 
 
 def sort_key(view: RequestView, number: SessionNumber, column: str) -> tuple[bool, float | str]:
-    """What `column` sorts by; the first part puts rows without a value last in either order."""
+    """The key by which `column` is sorted. Its first part says whether the row has no value: such
+    rows come last in either order."""
     if column in _BY_NAME:
         value = _BY_NAME[column].value(view)
         return value is None, value or 0
@@ -71,10 +77,13 @@ def sort_key(view: RequestView, number: SessionNumber, column: str) -> tuple[boo
 
 @dataclass(frozen=True, slots=True)
 class SessionColumns:
-    """The columns of a table of one width, in cells; 0 where a column is left out.
+    """The columns of a table of one width.
 
     Attributes:
-        note: why a request waits or how it failed; without this column it stands over the figures.
+        title, source, state: the widths of these columns in cells; 0 if a column is left out.
+        figures: the columns of figures that fit.
+        note: the width in cells of the column that says why a request waits or how it failed. If it
+            is 0, that is written over the figures.
     """
 
     title: int
@@ -86,14 +95,14 @@ class SessionColumns:
     @staticmethod
     @lru_cache(maxsize=64)
     def within(width: int) -> SessionColumns:
-        """As many columns as fit, the most telling first."""
+        """The columns that fit into `width` cells, by their ranks."""
         room = width - CURSOR_WIDTH - ID_WIDTH - MIN_TITLE_WIDTH
         state = STATE_WIDTH if room > STATE_WIDTH else 1
         room -= state + 1
         ranked = [(figure.rank, figure.width, figure) for figure in FIGURES]
         kept: list[Figure | None] = []  # None is the source
         for rank, cells, figure in sorted([*ranked, (SOURCE_RANK, SOURCE_WIDTH, None)], key=_rank):
-            # The last columns shorten neither titles nor the reasons for waiting.
+            # Columns after the source must not shorten titles or the reasons for waiting.
             spare = MAX_TITLE_WIDTH - MIN_TITLE_WIDTH + MAX_NOTE_WIDTH if rank > SOURCE_RANK else 0
             if cells + spare >= room:
                 break
@@ -110,7 +119,7 @@ class SessionColumns:
         return SessionColumns(max(title, 1), source, state, figures, note)
 
     def spans(self) -> Iterator[tuple[str, int, int]]:
-        """(name, first cell, width) of each column, from left to right."""
+        """Name, first cell and width of each column, from left to right."""
         x = CURSOR_WIDTH
         fixed = (
             ("ID", ID_WIDTH - 1),

@@ -1,4 +1,4 @@
-"""SessionNumber: what a session is called on the screen."""
+"""SessionNumber: by what a session is called on the screen."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ LETTERS = "123456789abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionNumber:
-    """The number of a session on its tab, in the session table and on the KV map, from 1 on.
+    """The number of a session on its tab, in the session table and on the KV map. It counts from 1.
 
-    It is a type of its own and no `int`, so that it is not taken for an ordinal: those are the
-    engine's, which counts requests and knows no sessions.
+    It is a type of its own and no `int`, so that it is not taken for an ordinal. Those are numbers
+    of requests, by the engine, which knows no sessions.
     """
 
     value: int

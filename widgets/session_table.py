@@ -1,4 +1,4 @@
-"""SessionTable: every request with its state and figures, sorted and filtered."""
+"""SessionTable: shows every request with its state and figures, sorted and filtered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from widgets.session_number import SessionNumber
 
 
 class SessionTable(ScrollPanel, can_focus=True):
-    """One row a request. The cursor stays with its request when rows move."""
+    """A row for each request. The cursor stays on its request when rows move."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("table"),
@@ -82,12 +82,13 @@ class SessionTable(ScrollPanel, can_focus=True):
         *,
         paused: bool = False,
     ) -> None:
-        """Show these requests. The order in which they come is the order by state.
+        """Show these requests.
 
         Args:
+            requests: in the order that sorting by state gives them.
             numbers: the numbers of their sessions, by the ordinals of the requests.
-            goodput: has the targets that figures are judged by.
-            paused: nothing is planned, so that what runs stands still.
+            goodput: has the targets by which figures are judged.
+            paused: whether the engine is paused, so that what runs stands still.
         """
         self._requests, self._numbers = requests, numbers
         self._goodput, self._paused = goodput, paused
@@ -95,7 +96,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self.redraw()
 
     def set_filter(self, text: str) -> None:
-        """Keep the rows that contain every word of `text`, in whatever case."""
+        """Show only the rows that contain every word of `text`, in whatever case."""
         self.filter = text
         self._rearrange()
 
@@ -143,7 +144,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     def redraw(self) -> None:
         super().redraw()
         if self._field.is_open:
-            # After the slash of the title, whose count of rows goes with what is typed.
+            # It stands after the slash of the title, whose count of rows changes with the text.
             x = (3 if self.framed else 0) + len(self._title_head())
             self._field.place(x, 0, min(cell_len(self.filter) + 1, self._filter_room))
 
@@ -168,13 +169,13 @@ class SessionTable(ScrollPanel, can_focus=True):
         return f"{self._title_head()}{text or 'filter'} · s sort: {self.sort} {arrow}"
 
     def footer(self) -> str:
-        """The row under the cursor in full: what the columns may have cut off."""
+        """The row under the cursor in full, with what the columns may have cut off."""
         view = self.current
         if view is None:
             return ""
         note, title = _note(view), title_of(view)
         if note:
-            title = shorten(title, MIN_TITLE_WIDTH)  # the note is what is wanted whole
+            title = shorten(title, MIN_TITLE_WIDTH)  # so that the note may be seen whole
         parts = [
             f"{self._number(view)} {title}",
             note,
@@ -202,14 +203,14 @@ class SessionTable(ScrollPanel, can_focus=True):
         return SessionColumns.within(self.size.width - (4 if self.framed else 0))
 
     def _title_head(self) -> str:
-        """What stands before the filter."""
+        """The part of the title that stands before the filter."""
         shown, total = self.num_rows, len(self._requests)
         number = count(total) if shown == total else f"{count(shown)} of {count(total)}"
         return f"Sessions {number} · / "
 
     @property
     def _filter_room(self) -> int:
-        """Cells that the title has for the filter while it is typed, though nothing comes after."""
+        """How many cells the title has for the filter while it is typed, with nothing after it."""
         return max(self.size.width - (5 if self.framed else 0) - len(self._title_head()), 1)
 
     def _typed(self) -> None:
@@ -224,13 +225,13 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._rearrange()
 
     def _rearrange(self) -> None:
-        """Arrange the rows as the user now wants them, with the cursor in view."""
+        """Arrange the rows as the user wants them now, with the cursor in view."""
         self._arrange()
         self.reveal(self.cursor)
         self.redraw()
 
     def _arrange(self) -> None:
-        """Filter and sort, leaving the cursor on its request."""
+        """Filter and sort the rows. The cursor stays on its request."""
         words = self.filter.casefold().split()
         rows = [v for v in self._requests if all(w in self._haystack(v) for w in words)]
         if self.sort == BY_STATE:
@@ -248,7 +249,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         return self._numbers[view.ordinal]
 
     def _haystack(self, view: RequestView) -> str:
-        """What the filter looks through."""
+        """The text that the filter looks through."""
         origin = view.origin
         mark = state_mark(view, self._paused)
         words = (title_of(view), view.request_id, origin.source, origin.user, mark)
@@ -309,7 +310,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         return line.pad(gap)
 
     def _priority(self, view: RequestView) -> str:
-        """What stands before the title of a request that goes before others, or after them."""
+        """What stands before the title if the request has another priority than 0."""
         if not view.priority:
             return ""
         arrow = self.glyphs.up if view.priority > 0 else self.glyphs.down
@@ -323,12 +324,12 @@ class SessionTable(ScrollPanel, can_focus=True):
 
 
 def _note(view: RequestView) -> str:
-    """Why a request waits, or how it failed."""
+    """Why a request waits or how it failed; empty otherwise."""
     return in_words(view.wait) or view.error
 
 
 def _blocks(view: RequestView) -> str:
-    """What a request holds, if anything, and what of it is not its alone or not in use."""
+    """How many blocks a request holds, if any, and how many of them are shared or not in use."""
     if not view.blocks:
         return ""
     parts = [f"{count(view.blocks)} blk"]

@@ -1,8 +1,8 @@
-"""Typeset: Markdown, parsed by markdown-it, set in rows of a given width.
+"""Typeset: sets Markdown, which markdown-it parses, in rows of a given width.
 
 Textual's own Markdown makes a widget of each block. Below 20 replies, which are 2,000 widgets, a
-fragment of a stream cost 153 ms on average, most of it laying all of them out anew; as rows of one
-widget it costs 7 ms.
+fragment of a stream took 153 ms on average, most of it to lay all of them out anew. As rows of one
+widget it takes 7 ms.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ TAB_SIZE = 4
 
 @cache
 def markdown_parser() -> MarkdownIt:
-    """GitHub's dialect. HTML stays text, so that what a model writes is never hidden."""
+    """A parser of GitHub's dialect. HTML stays text, so that nothing that a model writes is
+    hidden."""
     return MarkdownIt("gfm-like", {"html": False})
 
 
 def last_code_block(markdown: str) -> str | None:
-    """The code of the last code block in `markdown`, however deeply it is nested."""
+    """The code of the last code block in `markdown`, however deeply it is nested; None if there is
+    none."""
     blocks = [t.content for t in markdown_parser().parse(markdown) if t.type == "fence"]
     return blocks[-1].removesuffix("\n") if blocks else None
 
@@ -44,9 +46,9 @@ class Row:
     """One row of set text.
 
     Attributes:
-        lead, tail: indentation, bullets and frames around the text; not copied with it.
-        gap: what stands between the row before and this one in the text as it was written:
-            a line break, or what wrapping took away.
+        lead, tail: indentation, bullets and frames around the text, which are not copied with it.
+        gap: what the text as it was written has between the row before and this one: a line break,
+            or what wrapping took away.
     """
 
     text: Content = EMPTY
@@ -59,12 +61,13 @@ class Row:
         return self.lead + self.text + self.tail
 
     def behind(self, lead: Content) -> Row:
-        """This row, further in."""
+        """This row, behind `lead`."""
         return replace(self, lead=lead + self.lead)
 
 
 def wrap(text: Content, width: int) -> Iterator[Row]:
-    """Rows of `text`, which may hold line breaks, broken between words where that is possible."""
+    """Rows of `text`, which may hold line breaks. They are broken between words where that is
+    possible."""
     for line in text.split("\n", allow_blank=True):
         line, position, gap = line.expand_tabs(TAB_SIZE), 0, "\n"
         for piece in line.wrap(max(width, MIN_WIDTH)):
@@ -77,10 +80,11 @@ def wrap(text: Content, width: int) -> Iterator[Row]:
 
 
 class Typesetter:
-    """Sets syntax trees in rows. Styles are names, resolved when a row is drawn: `.code`, `$text`.
+    """Sets syntax trees in rows. Styles are names such as `.code` and `$text`, which are resolved
+    when a row is drawn.
 
     Args:
-        ansi: highlight code with the terminal's own sixteen colours.
+        ansi: whether code is highlighted with the terminal's own sixteen colours.
     """
 
     def __init__(self, glyphs: Glyphs, *, ansi: bool = False) -> None:
@@ -144,7 +148,7 @@ class Typesetter:
         language = node.info.split()[0] if node.info.strip() else ""
         code = node.content.removesuffix("\n")
         is_open = _is_open(node)
-        # Highlighting 60 lines anew for each fragment would cost 35 ms.
+        # A block that still grows is not highlighted: 60 lines would take 35 ms for each fragment.
         lexer = "text" if is_open or not language else language
         painted = highlight(code, language=lexer, theme=self._theme, tab_size=TAB_SIZE)
 
@@ -197,7 +201,8 @@ class Typesetter:
         return rows
 
     def _inline(self, node: SyntaxTreeNode) -> Content:
-        """The text of a block with its spans. What is not known is shown as it was written."""
+        """The text of a block with its spans. Markup that is not known is shown as it was
+        written."""
         text: list[str] = []
         spans: list[Span] = []
         position = 0
@@ -211,7 +216,7 @@ class Typesetter:
             start = position
             match node.type:
                 case "softbreak" | "hardbreak":
-                    # Models break lines on purpose: verses, addresses.
+                    # Models break lines on purpose, as in verses and addresses.
                     add("\n")
                 case "image":
                     add(f"[{node.content}]({node.attrs.get('src', '')})")
@@ -238,10 +243,10 @@ class Typesetter:
 
 
 class Document:
-    """A text in rows that follows the text as it grows.
+    """The rows of a text that grows.
 
     Attributes:
-        rows: as of the last `grow`.
+        rows: the rows after the last `grow`.
     """
 
     def __init__(self, typesetter: Typesetter, width: int) -> None:
@@ -249,15 +254,15 @@ class Document:
         self._typesetter = typesetter
         self._width = width
         self._text = ""
-        # The last block may still change; what stands before it does not.
+        # The last block may still change; the text before it does not.
         self._tail_start = 0
         self._tail_row = 0
 
     def grow(self, text: str, *, complete: bool) -> int:
-        """Set `text`; returns the number of leading rows that stayed as they were.
+        """Set `text`; returns how many rows at the beginning stayed as they were.
 
-        While the text grows only its last block is set anew. `complete` sets all of it: what
-        follows can change what precedes (link references, loose lists).
+        While the text grows, only its last block is set anew. With `complete`, all of it is, for
+        later text can change what stands before it (link references, loose lists).
         """
         if complete or not text.startswith(self._text):
             self._tail_start = self._tail_row = 0
@@ -287,7 +292,8 @@ def _is_open(node: SyntaxTreeNode) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends, as the parser counts them: `str.splitlines` ends more, at U+2028."""
+    """Lines with their ends, as the parser counts them. `str.splitlines` breaks lines in more
+    places, such as U+2028."""
     return StringIO(text, newline="").readlines()
 
 

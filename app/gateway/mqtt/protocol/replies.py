@@ -60,8 +60,7 @@ class DeltaReply(ServerMessage):
 
 
 class ReplyUsage(Part):
-    """Token counts of a request. `cached_tokens` are those of the prompt that were in the KV cache.
-    """
+    """Token counts of a request. `cached_tokens` are those of the prompt that were in the KV cache."""
 
     prompt_tokens: int
     completion_tokens: int
