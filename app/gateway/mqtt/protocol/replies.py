@@ -14,7 +14,7 @@ class Accepted(ServerMessage):
 
     Attributes:
         attempt: which run of the same request this is. Later runs have larger numbers.
-        queue_depth: how many requests wait for the batch, this one among them.
+        queue_depth: how many accepted requests have no token yet, this one among them.
         priority: the priority that the request got, after the user's quota.
         model: the name of the model that serves it.
     """
@@ -60,7 +60,11 @@ class DeltaReply(ServerMessage):
 
 
 class ReplyUsage(Part):
-    """Token counts of a request. `cached_tokens` are those of the prompt that were in the KV cache."""
+    """Token counts of a request.
+
+    Attributes:
+        cached_tokens: tokens of the prompt that were in the KV cache.
+    """
 
     prompt_tokens: int
     completion_tokens: int
