@@ -3,5 +3,5 @@
 import os
 
 WAITING, PASSIVE = "OMP_WAIT_POLICY", "PASSIVE"
-# As the program itself does (`app.process.serving`), and before torch is imported.
+# The program itself sets this too (`app.process.serving`). It must be set before torch is imported.
 os.environ.setdefault(WAITING, PASSIVE)

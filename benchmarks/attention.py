@@ -2,11 +2,11 @@
 
     python -m benchmarks.attention [--threads N] [--rounds N]
 
-Decode rows of one token against contexts of one length, in bfloat16, 14 heads on 2 key/value heads
-of 64 dimensions. The cache is cold: layers take turns, so many that what they hold together is
-`CACHE_BYTES`. A round times each contender once, in turn; figures are medians of the rounds. Rates
-count the keys and values that have to be read; "of read" is against a parallel sum of as much
-memory in the same round. Prefill counts the products that causal attention needs.
+Rows of one token decode against contexts of one length, in bfloat16, with 14 heads on 2 key/value
+heads of 64 dimensions. The cache is cold: layers take turns, and there are so many that together
+they hold `CACHE_BYTES`. Each round times every contender once, in turn; figures are medians of the
+rounds. Rates count the keys and values that have to be read. "of read" compares with a parallel sum
+over as much memory in the same round. Prefill counts the products that causal attention needs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def attend(context: StepContext, query: Tensor, layer: int) -> Tensor:
 
 
 def decode(backends: list[AttentionBackend], rows: int, tokens: int, rounds: int) -> list[float]:
-    """GB/s of reading alone, then of each backend."""
+    """The rates of reading alone and of each backend, in GB/s."""
     layers = max(2, CACHE_BYTES // (rows * tokens * TOKEN_BYTES))
     query = torch.randn(rows, HEADS, HEAD_DIM).bfloat16()
     contexts = [step(b, layers, [tokens - 1] * rows, [1] * rows) for b in backends]
@@ -102,7 +102,7 @@ def decode(backends: list[AttentionBackend], rows: int, tokens: int, rounds: int
 
 
 def prefill(backends: list[AttentionBackend], tokens: int, rounds: int) -> list[float]:
-    """TFLOPS of each backend, then of torch's own attention on contiguous keys."""
+    """The rates of each backend and of torch's own attention on contiguous keys, in TFLOPS."""
     query = torch.randn(tokens, HEADS, HEAD_DIM).bfloat16()
     contexts = [step(b, 1, [0], [tokens]) for b in backends]
     dense = query.transpose(0, 1)[None].contiguous()

@@ -14,16 +14,17 @@ from engine import native
 
 
 def heading(*about: str) -> str:
-    """Two lines: the command, and the machine with what else decides its figures.
+    """Two lines: the command, and the machine with all else that decides the figures.
 
     Args:
-        about: of this run, such as its threads; the versions of libraries.
+        about: what else decides them, such as the number of threads and versions of libraries.
     """
     return f"$ {command()}\n{'; '.join([machine(), *about])}"
 
 
 def command() -> str:
-    """As it was typed, with those variables of the environment that decide how models compute."""
+    """The command as it was typed, with the variables of the environment that decide how models
+    compute."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = spec.name.removesuffix(".__main__") if spec is not None else sys.argv[0]
     variables = [
@@ -35,14 +36,14 @@ def command() -> str:
 
 
 def machine() -> str:
-    """Its processor, the cores for this program, and the instructions that count."""
+    """The machine: its processor, the cores for this program, and the instructions that count."""
     features = cpu_features()
     told = f" ({' '.join(features)})" if features else ""
     return f"{num_cores()} cores of {processor()}{told}, Python {platform.python_version()}"
 
 
 def processor(info: Path = CPU_INFO) -> str:
-    """Its name, as far as the system tells it."""
+    """The processor's name, as far as the system tells it."""
     lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())

@@ -1,4 +1,4 @@
-"""What the kinds of operations of a forward pass take, by the native kernels' own clock."""
+"""Kinds: how long each kind of operation of a forward pass takes, by the native kernels' clock."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TypeAlias
 from engine.api.telemetry import StepRecord
 from engine.batch.shape import ModelShape
 
-Profile: TypeAlias = Mapping[str, tuple[int, float]]  # of a step: runs and seconds of each kind
+# For each kind of operation: how often it ran in a step, and for how many seconds.
+Profile: TypeAlias = Mapping[str, tuple[int, float]]
 
-# Kinds with a column of their own, and what it is called; the first two have rates of reading too.
-# All others are summed up.
+# The kinds that have a column of their own, and its name. The first two have rates of reading, too.
+# All other kinds are summed up.
 _NAMES = {
     "linear": "products",
     "attend": "attention",
@@ -49,6 +50,6 @@ def _medians(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _kv_bytes(record: StepRecord, shape: ModelShape) -> int:
-    """Keys and values that a decode step reads."""
+    """Bytes of keys and values that a decode step reads."""
     written = record.decode_tokens * shape.kv_bytes_per_token
     return record.cost.bytes - shape.weight_bytes - written

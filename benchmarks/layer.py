@@ -2,15 +2,16 @@
 
     python -m benchmarks.layer [--rows 1,8,32,2048] [--dtype bfloat16] [--threads 2]
 
-Both take turns in one process, on as many threads; what is said is the median of their turns. Ours
-comes from Python with tensors in every call, and `calling` is how much of it that is (the same call
-with no rows): a captured step comes once for all its operations.
+Both take turns in one process, on the same number of threads; figures are medians of their turns.
+Ours is called from Python with tensors each time. `calling` says how much of its time that takes:
+it is the time of the same call with no rows. A captured step is called only once for all its
+operations.
 
-Neither side may stand in the other's way: threads that spin for work take the core of the other's,
-and threads that sleep at once (OMP_WAIT_POLICY=PASSIVE) pay for waking in every call: torch's
-silu * up of 8 rows took 140 us so, and 17 us without, on a virtual machine of two cores. So torch's
-spin for a while, as is OpenMP's default, and a turn begins with a pause that sees the other side's
-asleep, and with calls that are not counted.
+Neither side may disturb the other. Threads that spin for work take the cores of the other side.
+Threads that sleep at once (OMP_WAIT_POLICY=PASSIVE) take time to wake in every call: torch's
+silu * up of 8 rows took 140 us with it and 17 us without, on a virtual machine of two cores. So
+torch's threads spin for a while, which is OpenMP's default. A turn begins with a pause, in which
+the other side's threads fall asleep, and with calls that are not counted.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Pair = tuple[Callable[[], object], Callable[[], object]]
 
 
 def make_pairs(native: ModuleType, rows: int, dtype: torch.dtype) -> dict[str, Pair]:
-    """Ours and torch's call of each operation."""
+    """The calls of each operation: ours and torch's."""
     import torch
     from torch.nn import functional
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
@@ -99,7 +100,7 @@ def make_pairs(native: ModuleType, rows: int, dtype: torch.dtype) -> dict[str, P
 
 
 def turn(call: Callable[[], object], count: int) -> float:
-    """Seconds of a call, over `count` of them, once the other side's threads sleep."""
+    """Seconds of one call, as the mean of `count` calls, once the other side's threads sleep."""
     time.sleep(PAUSE_SECONDS)
     for _ in range(1 + count // 5):
         call()
@@ -110,7 +111,7 @@ def turn(call: Callable[[], object], count: int) -> float:
 
 
 def measure(pair: Pair) -> tuple[float, float]:
-    """Median seconds of a call of each; they take turns."""
+    """Median seconds of one call of each side; the sides take turns."""
     counts = [1 + int(TURN_SECONDS / turn(call, 3)) for call in pair]
     turns = [[turn(call, n) for call, n in zip(pair, counts, strict=True)] for _ in range(TURNS)]
     ours, theirs = (median(of_one) for of_one in zip(*turns, strict=True))

@@ -3,15 +3,16 @@
     python -m benchmarks.linear [--rows 1,8,...] [--shapes qkv,head,...] [--gigabytes N]
                                 [--rounds N] [--threads N] [--json FILE]
 
-The shapes are those of a Qwen2 of 387 million parameters, in bfloat16. As in a step, which reads
-all weights of a model once, a round goes through as many copies of a weight as fill `--gigabytes`,
-each time with the same rows; with many rows through as few as take a tenth of a second. Rounds of
-ours, of `F.linear`, of oneDNN with weights that it packed (what `torch.compile` with freezing
-calls), and of a plain parallel sum over our packed weights come in turn; the median of each counts.
-Ours and `F.linear`'s weights lie in huge pages where the system gives them. Ours multiplies without
-gates or an activation here, as the others do.
+The shapes are those of a Qwen2 of 387 million parameters, in bfloat16. A step reads all weights of
+a model once. So a round goes through as many copies of a weight as fill `--gigabytes`, each time
+with the same rows; with many rows it goes through only as many as take a tenth of a second. There
+are rounds of our product, of `F.linear`, of oneDNN with weights that it has packed (which is what
+`torch.compile` with freezing calls), and of a plain parallel sum over our packed weights. They come
+in turn, and the median of each counts. Our weights and those of `F.linear` lie in huge pages where
+the system gives them. Our product has no gate and no activation here, like the others.
 
-GB/s are of weights; `of read` is ours over the sum's, `of torch` over the faster of torch's two.
+GB/s count weights. `of read` is our rate over that of the sum, and `of torch` is our rate over the
+faster one of torch's two.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from app.process.console import write_json
 from benchmarks.heading import heading
 from engine.native import kernels
 
-# Name: output and input features.
+# For each name: output features and input features.
 SHAPES = {
     "qkv": (1152, 896),
     "output": (896, 896),
@@ -41,13 +42,13 @@ SHAPES = {
     "head": (32000, 896),
 }
 ROWS = (1, 4, 8, 16, 32, 64, 256, 2048)
-# A round's share of multiplications, about: 0.1 s.
+# About as many operations as a round takes 0.1 s for.
 FLOP = 2e11
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Medians of one shape and number of rows: seconds a product, and of the sum."""
+    """Medians for one shape and number of rows: seconds of each product, and of the sum."""
 
     shape: str
     n: int
@@ -107,7 +108,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def measure(shape: str, row_counts: list[int], gigabytes: float, rounds: int) -> list[Result]:
-    """One shape with several numbers of rows."""
+    """Measure one shape with several numbers of rows."""
     native = kernels()
     assert native is not None
     n, k = SHAPES[shape]
@@ -146,7 +147,7 @@ def measure(shape: str, row_counts: list[int], gigabytes: float, rounds: int) ->
             for contender, taken in zip(contenders, times, strict=True):
                 taken.append(seconds(contender) / used)
             reads.append(seconds(numbers.sum) / copies)
-        # The first round is to warm up.
+        # The first round only warms up.
         medians = [statistics.median(taken[1:]) for taken in (*times, reads)]
         results.append(Result(shape, n, k, rows, *medians))
     return results

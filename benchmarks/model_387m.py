@@ -10,8 +10,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 VOCAB_SIZE = 32_000
 
 
-def make_model(**options: Any) -> Any:  # `to` is not typed for a type alone
-    """The model in bfloat16, the same at every call; `options` go to its configuration."""
+def make_model(**options: Any) -> Any:  # `to` with only a type has no type annotation
+    """Make the model in bfloat16, the same one at every call. `options` go to its configuration."""
     torch.manual_seed(0)
     config = Qwen2Config(
         hidden_size=896,

@@ -1,9 +1,10 @@
-"""What sampling a step costs: the native kernel beside the torch path.
+"""How long sampling takes in a step: the native kernel beside the torch path.
 
     python -m benchmarks.sampler [--rows 32] [--vocab 32000,152000] [--rounds 15]
 
-Logits are normal with a deviation of 3: of 152,000 a nucleus of 0.95 at temperature 0.8 has some
-3,000, one of 0.99 at 1.5 some 95,000. The two take turns; the best time of each is shown.
+Logits are normally distributed with a deviation of 3. Of 152,000 tokens, a nucleus of 0.95 at
+temperature 0.8 then has some 3,000, and one of 0.99 at temperature 1.5 some 95,000. The two sides
+take turns, and the best time of each is shown.
 """
 
 from __future__ import annotations

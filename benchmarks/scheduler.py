@@ -1,9 +1,10 @@
-"""What scheduling costs: plan and commit, by running and by waiting requests.
+"""How long plan and commit take, by the numbers of running and of waiting requests.
 
     python -m benchmarks.scheduler [--running 32,256] [--waiting 0,100,10000] [--model 387m]
 
-A core over a runner that computes nothing: every sequence decodes in every step, the queue behind
-it stands still. Then, unless `--model none`, the same for a real model's step at 32 sequences.
+A core steps over a runner that computes nothing. Every sequence decodes in every step, and the
+queue behind them stands still. Then, unless `--model none` is given, plan and commit are compared
+with a real model's step at 32 sequences.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ WIDTHS = (-14, -9, 7, 7, 7, 7, 7, 7)
 
 
 class NullRunner:
-    """Gives token 1 for every row that samples, at once."""
+    """Computes nothing: it gives token 1 at once for every row that samples."""
 
     depth = 1
 
@@ -80,7 +81,7 @@ def make_core(running: int, waiting: int, policy: str, order: str) -> EngineCore
     sampling = SamplingParams(temperature=0.0, max_tokens=4 * STEPS)
     for i in range(running + waiting):
         core.submit(
-            # A user each: the dearest case of a fair order.
+            # Each request is of another user, which is the most expensive case of a fair order.
             Submission(request_id=str(i), origin=Origin(user=str(i))),
             [i % 30_000, *range(1, PROMPT_TOKENS)],
             sampling,
@@ -90,7 +91,8 @@ def make_core(running: int, waiting: int, policy: str, order: str) -> EngineCore
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collections of tens of thousands of waiting requests are the interpreter's, not a step's."""
+    """Switch the garbage collector off for a block. To walk tens of thousands of waiting requests
+    is the interpreter's work and not a step's."""
     gc.collect()
     gc.freeze()
     try:
@@ -100,7 +102,7 @@ def no_collection() -> Iterator[None]:
 
 
 def measure(running: int, waiting: int, policy: str, order: str) -> tuple[float, float, float]:
-    """Median seconds of plan, of commit, and of the whole step, which computes nothing."""
+    """Median seconds of the plan, of the commit, and of the whole step, which computes nothing."""
     core = make_core(running, waiting, policy, order)
     with no_collection():
         for _ in range(WARM_UP):
@@ -117,7 +119,7 @@ def measure(running: int, waiting: int, policy: str, order: str) -> tuple[float,
 
 
 def measure_model(name: str) -> None:
-    """Share of a real step, at 32 sequences."""
+    """Print the shares of plan and commit in a real model's step, at 32 sequences."""
     import torch
 
     from benchmarks.smoke import Engine, load, make_prompts

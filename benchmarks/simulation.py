@@ -1,13 +1,13 @@
-"""What the simulator predicts beside what the engine then does, on workloads it was not fitted to.
+"""What the simulator predicts beside what the engine does, on workloads it was not fitted to.
 
     python -m benchmarks.simulation [--model builtin|387m] [--rounds N] [--seed N]
 
 Runs of the engine under `stall_free`, on Poisson arrivals, give step records, and a cost model is
 fitted to them. Other workloads (other lengths, arrivals and concurrency) run under other policies,
 on the engine and in the simulator, with the same requests. Errors are relative to the real run. On
-the engine all take turns, round by round, so that a machine whose speed drifts is the same to all;
-percentiles are of all rounds' samples. Beside each error stands its standard error over the rounds:
-what chance, of the machine and of the draw, does to it.
+the engine all workloads take turns, round by round, so that a machine whose speed drifts is the
+same for all. Percentiles are those of the samples of all rounds. Beside each error stands its
+standard error over the rounds, which says how much of it may be chance, of the machine or of the draw.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from engine.simulation.records import Recording
 MODEL_LENGTH = 1024
 SLOTS = 32
 BUDGET = 512
-# Predictions are wanted within this of the real run.
+# The largest relative error that is wanted.
 WANTED = 0.1
 WIDTHS = (-28, 10, 10, 8, 7, 2)
 
@@ -53,7 +53,7 @@ class Case:
     concurrency: int | None = None
 
     def __str__(self) -> str:
-        """One round of it."""
+        """One round of the case, in words."""
         workload = self.workload
         comes = (
             f"{self.concurrency} at a time"
@@ -79,17 +79,17 @@ def knobs(policy: str, max_num_seqs: int = SLOTS) -> Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The workload that is learned from, and those that are predicted."""
+    """The workload from which costs are learned, and those that are predicted."""
 
     learned: Case
     predicted: tuple[Case, ...]
 
 
-# Sized so that three rounds take two minutes on two cores.
-# What is learned from has to hold steps like those to predict: from prompts half as long, prefills
-# of the 387 M model were predicted 30 % too slow. The reference attention pads contexts to the
-# longest in the step, which no record tells: batches of equal lengths, static ones, are predicted
-# too slow, the more so the more the lengths learned from differ.
+# Workloads have a size at which three rounds take two minutes on two cores.
+# The workload that is learned from has to hold steps like those that are predicted: from prompts
+# half as long, prefills of the 387 M model were predicted 30 % too slow. The reference attention
+# pads contexts to the longest one in the step, which no record tells. So static batches, whose
+# lengths are equal, are predicted too slow, the more so the more the learned lengths differ.
 STUDIES = {
     "builtin": Study(
         Case(
@@ -180,7 +180,7 @@ def envelope() -> EngineConfig:
 
 
 def run(case: Case, testbed: Testbed, seed: int, records: list[StepRecord] | None = None) -> Run:
-    """One round; its step records are appended to `records`."""
+    """Run one round. Its step records are appended to `records`."""
     plan = Plan(
         workload=case.workload,
         settings=[(Setting(case.knobs.policy, {}), case.knobs)],
@@ -194,7 +194,7 @@ def run(case: Case, testbed: Testbed, seed: int, records: list[StepRecord] | Non
 
 
 def rows(runs: Sequence[Run]) -> dict[str, float]:
-    """What is compared, by its label; samples of all runs pooled."""
+    """The figures that are compared, by label, from the samples of all runs together."""
     seconds = sum(one.figures["duration"] for one in runs)
     found = {
         "request throughput (req/s)": sum(one.measured.completed for one in runs) / seconds,
@@ -209,14 +209,15 @@ def rows(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def errors(predicted: Sequence[Run], real: Sequence[Run]) -> dict[str, float]:
-    """How far each row of the prediction is off, relative to the real one."""
+    """The relative error of each row of the prediction."""
     truth = rows(real)
     return {label: value / truth[label] - 1 for label, value in rows(predicted).items()}
 
 
 def standard_errors(predicted: Sequence[Run], real: Sequence[Run]) -> dict[str, float]:
-    """Of `errors`, by the jackknife over rounds (Efron and Tibshirani, "An Introduction to the
-    Bootstrap", 1993, section 11.2): each round is left out in turn. NaN for one round."""
+    """The standard errors of `errors`, by the jackknife over rounds (Efron and Tibshirani, "An
+    Introduction to the Bootstrap", 1993, section 11.2), which leaves out each round in turn. They
+    are NaN for one round."""
     rounds = len(real)
     if rounds < 2:
         return dict.fromkeys(rows(real), math.nan)
@@ -231,7 +232,7 @@ def standard_errors(predicted: Sequence[Run], real: Sequence[Run]) -> dict[str, 
 
 
 def report(predicted: Sequence[Run], real: Sequence[Run]) -> Iterator[str]:
-    """The table of a case; a row that chance alone may move by `WANTED` is marked."""
+    """The table of a case. A row that chance alone may move by `WANTED` is marked."""
     yield row(("", "predicted", "real", "error", "+-"), WIDTHS)
     foretold, truth = rows(predicted), rows(real)
     off, chance = errors(predicted, real), standard_errors(predicted, real)
@@ -277,7 +278,7 @@ def main() -> None:
     for seed in seeds:
         run(study.learned, testbed, seed, records)
         for case, its in zip(study.predicted, real, strict=True):
-            # Other requests than those learned from.
+            # The seed gives other requests than those that were learned from.
             its.append(run(case, testbed, seed + 1000))
     cost = Fitted.to(Recording(testbed.shape, records))
     print(

@@ -2,9 +2,9 @@
 
     python -m benchmarks.slo [--requests N] [--order shortest] [--tuning]
 
-Goodput is the requests that meet both targets over the seconds in which requests come, which are
-the same for all settings; the mean over the seeds. `best` is the fixed setting that is the best for
-that workload, chosen after the fact. The whole takes about four minutes on one core.
+Goodput is the number of requests that meet both targets over the seconds in which requests come,
+which are the same for all settings. It is the mean over the seeds. `best` is the fixed setting that
+is best for the workload, chosen after the fact. All of it takes about four minutes on one core.
 
 `max_partial_prefills` is not among the settings: without a chunk cap `stall_free` gives one prompt
 after the other all that a step has left, so that at most one stays partly computed in any case.
@@ -32,8 +32,8 @@ from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import envelope
 
-# The constants of the policy were chosen on seeds below 12, with looks at 100 to 102 in between;
-# those reported ran once, after the last change.
+# The constants of the policy were chosen on seeds below 12, with looks at 100 to 102 in between.
+# The seeds that are reported ran only once, after the last change.
 TUNING_SEEDS = (0, 1, 2)
 SEEDS = (200, 201, 202)
 REQUESTS = 300
@@ -62,10 +62,10 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A device with a model, what is asked of it, and rates up to beyond what it can do.
+    """A device with a model, the targets, and rates that rise beyond what it can serve.
 
     The TPOT target is about three times a decode step of one sequence. An OPT-13B on 40 GB is short
-    of memory (15,792 token slots), the others of arithmetic.
+    of memory (15,792 token slots); the others are short of arithmetic.
     """
 
     device: str
@@ -88,7 +88,8 @@ class Box:
         return in_virtual_time(config, shape, Roofline(device, shape), {})
 
     def workloads(self, requests: int) -> dict[str, Synthetic]:
-        """By name: Poisson arrivals, the same in bursts, and long prompts among short ones."""
+        """Workloads by name: Poisson arrivals, the same in bursts, and long prompts among short
+        ones."""
         lengths: dict[str, tuple[Lengths, float]] = {
             "steady": (Uniform(64, 1024), 1.0),
             "bursty": (Uniform(64, 1024), 0.1),
@@ -138,7 +139,7 @@ BOXES = (
     ),
 )
 
-# Budget and chunk; a budget below the slots needs fewer of them.
+# Token budgets and prefill chunks. A budget below the number of slots needs fewer slots.
 FIXED = (
     *((budget, 0) for budget in (128, 192, 256, 512, 1024, 2048, 4096)),
     (1024, 256),
@@ -164,7 +165,7 @@ def goodput(
     changes: Mapping[str, KnobValue],
     seeds: Sequence[int],
 ) -> float:
-    """Requests a second that meet both targets; the mean over the seeds."""
+    """Requests a second that meet both targets, as the mean over the seeds."""
     targets = {"ttft": box.ttft_ms, "tpot": box.tpot_ms}
     aims = {f"{name}_target_ms": limit for name, limit in targets.items()}
     knobs = testbed.with_knobs({"max_num_seqs": SLOTS, **aims, **changes})
@@ -216,7 +217,7 @@ def main() -> None:
 
 
 def _compare(names: Sequence[str], table: Sequence[Sequence[float]]) -> None:
-    """Any one setting for all workloads beside `slo`, and beside the best for each."""
+    """Compare each setting, kept for all workloads, with `slo` and with the best for each."""
     best = [max(found[:-1]) for found in table]
     below = sum(found[-1] < top for found, top in zip(table, best, strict=True))
     print(f"\n{len(table)} workloads; slo is below the best fixed setting on {below}")

@@ -3,11 +3,11 @@
     python -m benchmarks.smoke [--rounds N] [--sessions 1,8,32] [--models builtin,387m]
 
 For each model and number of sessions the engine and `generate` (one static batch of prompts of
-equal length) take turns on the same prompts, greedy, with a fixed number of output tokens; figures
-are medians over the rounds. Rates count output tokens over the whole run, prefill included. The
-second table takes the engine's decode-only steps apart and sets the bytes that a step has to move
-against the read bandwidth measured in the same run. Where native kernels compute the whole forward
-pass, the third one takes it apart.
+equal length) take turns on the same prompts, greedily and with a fixed number of output tokens.
+Figures are medians over the rounds. Rates count output tokens over the whole run, prefill included.
+The second table splits the engine's decode-only steps into phases, and compares the bytes that a
+step has to move with the read bandwidth that was measured in the same run. Where native kernels
+compute the whole forward pass, the third table splits that by kinds of operations.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Run:
     """One round of the engine.
 
     Attributes:
-        timings: of each request.
-        profiles: of each step; empty ones where no program computes it.
+        timings: the engine's times of each request.
+        profiles: the profile of each step, which is empty where no program computes it.
     """
 
     seconds: float
@@ -77,8 +77,8 @@ class Run:
 
 
 def load(name: str, device: torch.device) -> PreTrainedModel:
-    """The built-in model, or a random one of 387 M parameters, in bfloat16 with eager attention's
-    fast sibling (`sdpa`), which is what `generate` runs on by default."""
+    """The built-in model, or a random one of 387 M parameters, in bfloat16. Its attention is
+    torch's `sdpa`, on which `generate` runs by default."""
     model: Any  # the classes differ in how `to` is typed
     if name == "builtin":
         model = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.bfloat16)
@@ -88,7 +88,7 @@ def load(name: str, device: torch.device) -> PreTrainedModel:
 
 
 def device_name(device: torch.device) -> str:
-    """Where models run."""
+    """The name of the device on which models run."""
     return torch.cuda.get_device_name() if device.type == "cuda" else device.type
 
 
@@ -137,7 +137,7 @@ class Engine:
         self._profile()
         while not self.core.idle:
             timings += [o.end.timings for o in self.core.step() if o.end is not None]
-            # The last call finds nothing to do, and leaves no record.
+            # The last call finds nothing to do and leaves no record.
             if self.core.records.total > first + len(profiles):
                 profiles.append(self._profile())
         seconds = time.perf_counter() - start
@@ -147,7 +147,7 @@ class Engine:
         return Run(seconds, timings, steps, profiles)
 
     def _profile(self) -> Profile:
-        """What each kind of operation has cost since this was last asked."""
+        """What each kind of operation has taken since the last call."""
         return self._forward.profile() if isinstance(self._forward, ProgramForward) else {}
 
 
@@ -188,7 +188,7 @@ def is_decode(step: StepRecord) -> bool:
 
 
 def phases(steps: list[StepRecord], bandwidth: float) -> list[str]:
-    """Median milliseconds of each phase of a decode-only step, and its distance to the floor."""
+    """Median milliseconds of each phase of a decode-only step, and how far it is from the floor."""
     decodes = [step for step in steps if is_decode(step)]
     parts = [
         [step.plan for step in decodes],
@@ -218,7 +218,7 @@ def rates(runs: list[Run], peers: list[float], sessions: int) -> list[str]:
     """Tokens a second of both sides, and the engine's latencies, as medians.
 
     Args:
-        peers: seconds of each round of `generate`.
+        peers: the seconds that each round of `generate` took.
     """
     tokens = sessions * OUTPUT_TOKENS
     ours = median([tokens / run.seconds for run in runs])
@@ -247,7 +247,7 @@ def take_turns(
 
 
 def show(table: list[tuple[str, ...]], *headlines: str) -> None:
-    """A table below its headlines; the model's name is flush left."""
+    """Print a table below its headlines. The model's name is flush left."""
     print("", *headlines, sep="\n")
     print("\n".join(align(table, numbers=range(1, len(table[0])))))
 

@@ -1,4 +1,4 @@
-"""Asking: MQTT clients in a process of their own, which ask when told to and note what comes."""
+"""Asking: MQTT clients in a process of their own, which ask when told and note what comes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ask:
     """A request to be published.
 
     Attributes:
-        at: monotonic seconds; what has passed is at once.
+        at: when to publish it, in monotonic seconds; at once if that has passed.
     """
 
     user: str
@@ -41,7 +41,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A reply: when it came, monotonic seconds, its type and the bytes of its payload."""
+    """A reply: when it came in monotonic seconds, its type, and the bytes of its payload."""
 
     time: float
     type: str
@@ -53,10 +53,10 @@ class Heard:
     """What the client of one request has seen of it.
 
     Attributes:
-        published: when it was handed to the client's library; monotonic seconds.
+        published: when it was handed to the client's library, in monotonic seconds.
         endings: finals and errors, as they came.
-        text: of the deltas together.
-        lost: deltas that did not come, by their numbers and the final's `last_seq`.
+        text: the text of all deltas.
+        lost: how many deltas did not come, by their numbers and the final's `last_seq`.
     """
 
     published: float
@@ -102,10 +102,10 @@ class Askers:
         self._pipe.send((tuple(asks), seconds))
 
     def heard(self, seconds: float) -> dict[str, Heard]:
-        """By request id, once all that was asked has ended, or the time for it is over.
+        """What was heard, by request id, once all requests have ended or their time is over.
 
         Args:
-            seconds: for it to come.
+            seconds: the most to wait for that.
 
         Raises:
             TimeoutError: the process does not answer.
@@ -129,7 +129,7 @@ class _Client:
     """One user's connection.
 
     Attributes:
-        came: (monotonic seconds, topic, payload) of all that came, in order.
+        came: (monotonic seconds, topic, payload) of all messages, in the order in which they came.
     """
 
     def __init__(self, port: int, user: str, news: threading.Condition) -> None:
@@ -158,7 +158,7 @@ class _Client:
         self._paho.publish(topic, payload, qos=1)
 
     def settle(self) -> None:
-        """Until all that the broker had for this client by now is here."""
+        """Wait until all that the broker has for this client by now is here."""
         payload = str(time.monotonic_ns()).encode()
         self.publish(self.topic("rep", MARK), payload)
         with self._news:
@@ -173,7 +173,7 @@ class _Client:
         if message.topic.endswith(f"/{MARK}"):
             self._mark = payload
         else:
-            # Read when all have ended: the clients must not keep each other waiting.
+            # Payloads are parsed when all have ended, so that clients do not delay each other.
             self.came.append((now, message.topic, payload))
             if _type(payload) not in ENDS:
                 return
@@ -188,7 +188,7 @@ def _ask_as_told(port: int, users: Sequence[str], pipe: Connection) -> None:
     pipe.send(None)
     while (told := pipe.recv()) is not None:
         asks, seconds = told
-        # A collection of what is noted here would be taken for latency of the server.
+        # The time of a garbage collection here would be taken for latency of the server.
         gc.disable()
         published = _publish(clients, asks)
         _await_endings(clients, len(asks), seconds, news)
@@ -202,7 +202,7 @@ def _ask_as_told(port: int, users: Sequence[str], pipe: Connection) -> None:
 
 
 def _publish(clients: dict[str, _Client], asks: Sequence[Ask]) -> dict[str, float]:
-    """When each was published, by request id."""
+    """Publish the requests; returns when each was published, by request id."""
     published = {}
     for ask in sorted(asks, key=lambda ask: ask.at):
         time.sleep(max(0.0, ask.at - time.monotonic()))
@@ -216,7 +216,7 @@ def _publish(clients: dict[str, _Client], asks: Sequence[Ask]) -> dict[str, floa
 def _await_endings(
     clients: dict[str, _Client], count: int, seconds: float, news: threading.Condition
 ) -> None:
-    """Until as many endings are here, and what the broker has after them."""
+    """Wait until so many endings are here, and what the broker has after them."""
     looked = dict.fromkeys(clients, 0)
     ended: set[str] = set()
 
@@ -238,23 +238,23 @@ def _be_prompt(_client: Any, _data: Any, sock: Any) -> None:
 
 
 def _type(payload: bytes) -> str:
-    """Of a reply, without reading all of it."""
+    """The type of a reply, found without parsing all of it."""
     return payload[:60].partition(b'"type":"')[2].partition(b'"')[0].decode()
 
 
 def digest(
     came: Iterable[tuple[float, str, bytes]], published: Mapping[str, float]
 ) -> dict[str, Heard]:
-    """By request id, what came.
+    """What came for each request, by request id.
 
     Args:
-        came: moment, topic and payload of replies, in order.
-        published: the moment of each request.
+        came: moment, topic and payload of the replies, in the order in which they came.
+        published: the moment at which each request was published.
     """
     heard = {request_id: Heard(moment) for request_id, moment in published.items()}
     for moment, topic, payload in came:
         one, reply = heard.get(topic.rpartition("/")[2]), json.loads(payload)
-        if one is None:  # of those before, whose time was over
+        if one is None:  # a reply to an earlier request, whose time was over
             continue
         one.arrivals.append(Arrival(moment, reply["type"], len(payload)))
         if reply["type"] == "delta":

@@ -12,12 +12,12 @@ HEAD = row(("part", "figure", "measured", "", "target", "against"), _WIDTHS)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing measured.
+    """One thing that was measured.
 
     Attributes:
         against: what it was measured with, or what it is to be compared with.
-        relation: how it should be to the target: `<` or `=`.
-        target: None where nothing is asked of it.
+        relation: whether it should be less than the target (`<`) or equal to it (`=`).
+        target: None if nothing is asked of it.
     """
 
     part: str
@@ -29,11 +29,11 @@ class Figure:
     target: float | None = None
 
     def below(self, target: float) -> Figure:
-        """The same, which should be less."""
+        """The same figure, which should be less than `target`."""
         return replace(self, relation="<", target=target)
 
     def exactly(self, target: float) -> Figure:
-        """The same, which should be just that."""
+        """The same figure, which should be equal to `target`."""
         return replace(self, relation="=", target=target)
 
     @property

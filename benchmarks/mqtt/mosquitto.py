@@ -17,7 +17,7 @@ import psutil
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mosquitto" / "mosquitto.conf"
 START_SECONDS = 10.0
-# Debian has it where users do not look for programs.
+# Debian installs it where users' shells do not look for programs.
 _PLACES = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"))
 
 
@@ -26,7 +26,7 @@ class Mosquitto:
     """A broker that runs.
 
     Attributes:
-        version: such as "mosquitto version 2.0.11".
+        version: what it says of itself, such as "mosquitto version 2.0.11".
     """
 
     port: int
@@ -35,19 +35,21 @@ class Mosquitto:
 
 
 def shipped_limits() -> tuple[str, ...]:
-    """The lines of the configuration in `examples/` that say how much it takes and how fast."""
+    """The lines of the configuration in `examples/` that limit how much Mosquitto takes, and how
+    fast."""
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
     return tuple(line for line in lines if line.startswith(("max_", "set_tcp_")))
 
 
 @contextmanager
 def mosquitto(*options: str) -> Iterator[Mosquitto]:
-    """
+    """Run a broker until the end of the context.
+
     Args:
         options: further lines of its configuration.
 
     Raises:
-        SystemExit: it is not installed, or does not start.
+        SystemExit: Mosquitto is not installed, or does not start.
     """
     program = shutil.which("mosquitto", path=_PLACES)
     if program is None:
@@ -57,7 +59,7 @@ def mosquitto(*options: str) -> Iterator[Mosquitto]:
         port = free.getsockname()[1]
     lines = (f"listener {port} 127.0.0.1", "allow_anonymous true", *options)
     with tempfile.TemporaryDirectory() as folder:
-        # As root it becomes another user before it reads what is beside this file.
+        # Started by root, it becomes another user before it reads files beside this one.
         config = Path(folder, "mosquitto.conf")
         config.write_text("\n".join(lines) + "\n")
         command = [program, "-c", str(config)]

@@ -1,4 +1,4 @@
-"""Paced: a model that takes the same time for every step and computes nothing, as if on a GPU."""
+"""Paced: a model that takes the same time for every step, as if on a GPU, and computes nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from engine.simulation.shapes import SHAPES
 
 NAME = "paced"
 BUDGET = 4096
-# A later submit finds the device idle; one up to here is the host's work between two steps.
+# A submit that comes later than this after a step has found the device idle. One that comes sooner
+# was only delayed by the host's work between two steps.
 _LATE_SECONDS = 0.005
-# What all replies say, over and over: 4.8 bytes a token, about what English has.
+# All replies repeat this text. It has 4.8 bytes a token, about as many as English.
 TEXT = (
     "the batch goes on while each new request waits for the step to end and then takes part in"
     " the next one with all of its prompt at once so that nobody stands still for long"
@@ -31,14 +32,14 @@ _WORDS = tuple(f"{word} " for word in TEXT.split())
 
 
 def reply(num_tokens: int) -> str:
-    """What a reply of so many tokens says."""
+    """The text of a reply of so many tokens."""
     return "".join(_WORDS[i % len(_WORDS)] for i in range(num_tokens))
 
 
 class PacedRunner:
-    """Ends a step `step_seconds` after the one before; from the submit where that came later.
+    """Ends each step `step_seconds` after the one before, or after its submit if that came later.
 
-    Token i of a reply is i, whatever the prompt.
+    Token i of a reply is i, whatever the prompt is.
     """
 
     depth = 1
@@ -79,7 +80,7 @@ class _WordDetokenizer:
 
 
 class WordCodec:
-    """A token is a word. A chat codec as the engine's text thread uses one."""
+    """A chat codec, as the engine's text thread uses one, in which each token is a word."""
 
     model_key = NAME
 
@@ -109,9 +110,9 @@ class PacedLoader:
     """Loads the model at once.
 
     Args:
-        step_seconds: of every step.
-        max_num_seqs: sequences in a step.
-        max_model_len: tokens of one sequence; the pool holds as many for each.
+        step_seconds: how long every step takes.
+        max_num_seqs: most sequences in a step.
+        max_model_len: most tokens of one sequence. The pool has room for so many of each.
     """
 
     step_seconds: float

@@ -1,4 +1,4 @@
-"""Usage: what threads and processes have taken of the processor and of memory."""
+"""Usage: how much processor time and memory threads and processes have taken."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Usage:
     """CPU seconds up to a moment.
 
     Attributes:
-        time: monotonic seconds.
-        threads: of this process, by name, to a nanosecond.
-        beside: of another process, to a tick of 10 ms.
+        time: the moment, in monotonic seconds.
+        threads: CPU seconds of each thread of this process, by name, to a nanosecond.
+        beside: CPU seconds of another process, to a tick of 10 ms.
     """
 
     time: float
@@ -38,7 +38,7 @@ class Usage:
         return cls(time.monotonic(), threads, times.user + times.system)
 
     def __sub__(self, before: Usage) -> Usage:
-        """What was taken in between, by threads that were there all the time."""
+        """What threads that were there all the time have taken since `before`."""
         return Usage(
             self.time - before.time,
             {
@@ -52,7 +52,8 @@ class Usage:
 
 @contextmanager
 def peak_memory() -> Iterator[list[int]]:
-    """Resident bytes of this process: at the start, and the most since, seen each 10 ms."""
+    """Resident bytes of this process: those at the start, and the most since, looked at every
+    10 ms."""
     process, done = psutil.Process(), threading.Event()
     seen = [process.memory_info().rss] * 2
 

@@ -1,5 +1,6 @@
 """batchdeck beside its peers on a processor: `python -m benchmarks.peers`.
 
-What peers import of this package (`load`, `serve`, their module in `engines`) runs under
-interpreters that have none of batchdeck's dependencies: only the standard library, and the peer's.
+The modules of this package that peers import (`serve`, `workload`, and their own in `engines`) run
+under interpreters that have none of batchdeck's dependencies. They may use only the standard
+library and the peer's packages.
 """

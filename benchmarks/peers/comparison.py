@@ -13,17 +13,19 @@ from benchmarks.peers.workload import Recipe, Workload
 
 Say = Callable[[str], None]
 
-# Of what batchdeck serves when all requests are there at once.
+# The rate of arrivals, as a share of what batchdeck serves when all requests are there at once.
 SHARE_OF_CAPACITY = 0.8
 
 
 @dataclass(slots=True)
 class Comparison:
-    """
+    """The peers, and what was measured of them.
+
     Attributes:
-        workers: by name; one that fails is taken out.
-        measures: by workload and peer, one for each round; None where the peer cannot take it.
-        failed: why peers were taken out.
+        workers: the peers' workers, by name. One that fails is taken out.
+        measures: for each workload and peer, the measures of each round; None where the peer cannot
+            take the workload.
+        failed: for each peer that was taken out, why.
     """
 
     say: Say
@@ -33,11 +35,12 @@ class Comparison:
     _idle: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def round(self, recipes: Mapping[Recipe, float | None], number: int, is_kept: bool) -> None:
-        """Every workload by every peer, one at a time; who is first in one changes by the round.
+        """Run every workload on every peer, one at a time. Which peer is first changes each round.
 
         Args:
-            recipes: and the rate of their arrivals.
-            is_kept: whether it counts, or only warms up.
+            recipes: the rate of arrivals of each recipe, in requests a second.
+            number: the number of the round.
+            is_kept: whether the round counts, or only warms up.
         """
         for recipe, rate in recipes.items():
             workload = recipe.make(number, rate)
@@ -55,7 +58,8 @@ class Comparison:
                 self.say(f"{recipe.name} by {name}")
 
     def run(self, name: str, workload: Workload) -> Measures | None:
-        """One workload by one peer while the others sleep; None if it cannot take it or fails."""
+        """Run one workload on one peer while the others sleep; None if it cannot take it or
+        fails."""
         others = [other for other in self.workers if other != name]
         before = {other: self.workers[other].cpu_seconds for other in others}
         start = time.monotonic()
@@ -81,7 +85,8 @@ class Comparison:
         self.workers.pop(name).close()
 
     def rate(self, recipe: Recipe) -> float:
-        """Requests a second near what batchdeck can serve, measured; the first run warms up."""
+        """A rate near what batchdeck can serve, in requests a second. It is measured; the first run
+        warms up."""
         ours = self.workers[OURS]
         ours.run(recipe.make(-2))
         run = ours.run(recipe.make(-1))
@@ -89,7 +94,7 @@ class Comparison:
         return SHARE_OF_CAPACITY * recipe.sequences / run.seconds
 
     def results(self, workload: str) -> dict[str, Measures | None]:
-        """Medians over the rounds, by peer."""
+        """The medians over the rounds, by peer."""
         return {
             name: None if rounds is None else Measures.median(rounds)
             for name, rounds in self.measures[workload].items()
@@ -97,7 +102,7 @@ class Comparison:
         }
 
     def idle_cores(self) -> Iterator[tuple[str, float]]:
-        """Cores that each peer took, on average, while another one ran."""
+        """How many cores each peer took on average while another one ran."""
         for name, (used, passed) in self._idle.items():
             if passed:
                 yield name, used / passed

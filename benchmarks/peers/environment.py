@@ -21,7 +21,7 @@ _SAY_SECONDS = 10.0
 
 
 class PeerMissingError(Exception):
-    """A peer cannot be had here; says why."""
+    """A peer cannot be had here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Environment:
         requirements: as pip takes them, pinned, so that a run can be repeated.
         options: further arguments of `pip install`.
         unwanted: dependencies to take out again.
-        variables: of the process environment of pip.
+        variables: environment variables of pip's process.
     """
 
     name: str
@@ -77,10 +77,10 @@ def follow(
     say: Say,
     variables: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command, telling each 10 s how far it is.
+    """Run a command, and tell every 10 s how far it is.
 
     Args:
-        log: what it says, from the start.
+        log: takes what the command says, from the start.
 
     Raises:
         PeerMissingError: it cannot be run or fails.
@@ -112,7 +112,7 @@ def follow(
 
 
 def _reason(log: Path) -> str:
-    """The line of a log that says what went wrong, as far as one does."""
+    """The line of a log that most likely says what went wrong."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(ERROR|CMake Error|\w*Error)\b", line)]
     return (errors or lines or ["it said nothing"])[-1][:200]

@@ -20,7 +20,7 @@ _TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was measured of it.
+    """What was measured of the machine.
 
     Attributes:
         bandwidth: bytes a second that all threads together read.
@@ -36,7 +36,7 @@ class Machine:
 
     @classmethod
     def best(cls, machines: Iterable[Machine]) -> Machine:
-        """The most that was seen: what disturbs a measurement only makes it slower."""
+        """The highest rates that were seen, for disturbances only make a measurement slower."""
         machines = tuple(machines)
         return cls(
             max(machine.bandwidth for machine in machines),
@@ -44,12 +44,12 @@ class Machine:
         )
 
     def seconds(self, cost: StepCost) -> float:
-        """Least time of a step: it reads and multiplies at once."""
+        """The least time of a step, which reads and multiplies at the same time."""
         return max(cost.bytes / self.bandwidth, cost.flops / self.matrix_rate)
 
 
 def decode_cost(shape: ModelShape, workload: Workload) -> StepCost:
-    """Of a step that decodes one token of every sequence, half-way through the outputs."""
+    """The cost of a step that decodes one token of every sequence, half-way through the outputs."""
     half = workload.output_tokens // 2
     return shape.cost(
         Row(seq, len(prompt) + half, 1, (), True, False)
@@ -58,14 +58,15 @@ def decode_cost(shape: ModelShape, workload: Workload) -> StepCost:
 
 
 def prefill_cost(shape: ModelShape, workload: Workload) -> StepCost:
-    """Of all prompts, with nothing cached."""
+    """The cost of all prompts, with nothing cached."""
     return shape.cost(
         Row(seq, 0, len(prompt), (), True, True) for seq, prompt in enumerate(workload.prompts)
     )
 
 
 def _matrix_rate() -> float:
-    """The best of square products of several sizes by torch, which has oneDNN compute them."""
+    """The rate of the best of several sizes of square products, by torch, for which oneDNN computes
+    them."""
     best = 0.0
     for size in _SIZES:
         a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))

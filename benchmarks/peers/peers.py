@@ -1,4 +1,4 @@
-"""Peers: who is compared, where each gets its packages and its form of the model."""
+"""Peers: who is compared, and where each gets its packages and its form of the model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ OPENVINO = Environment(
 LLAMA = Environment(
     "llama",
     ("llama-cpp-python==0.3.36", "gguf==0.19.0"),
-    # From source, for this processor's instructions: AVX512-BF16 among them.
-    # A wheel in pip's cache may have been built otherwise.
+    # It is built from source for this processor's instructions, AVX512-BF16 among them. A wheel in
+    # pip's cache may have been built otherwise.
     options=("--no-binary", "llama-cpp-python", "--no-cache-dir"),
     variables={
         "CMAKE_ARGS": "-DGGML_NATIVE=ON -DGGML_LLAMAFILE=ON -DLLAVA_BUILD=OFF",
@@ -33,14 +33,15 @@ LLAMA = Environment(
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One to compare.
+    """A peer to compare.
 
     Attributes:
         module: its worker, in `benchmarks.peers.engines`.
-        environment: None is batchdeck's own interpreter, whose transformers is the peer.
-        converter: module that writes the model as this peer reads it; None reads the checkpoint.
-        model: file or folder that the converter writes, in the environment's folder.
-        arguments: of the worker.
+        environment: where its packages are installed; None is batchdeck's own interpreter.
+        converter: the module that writes the model in this peer's form; None if the peer reads the
+            checkpoint.
+        model: the file or folder that the converter writes, in the environment's folder.
+        arguments: the worker's arguments.
     """
 
     name: str
@@ -51,19 +52,20 @@ class Peer:
     arguments: tuple[str, ...] = ()
 
     def set_up(self, cache: Path, checkpoint: Path, say: Say) -> tuple[Path, Path]:
-        """
+        """Set the peer up, if it is not there yet.
+
         Returns:
             The interpreter, and the model for `load`.
 
         Raises:
-            PeerMissingError: it cannot be had here.
+            PeerMissingError: the peer cannot be had here.
         """
         if self.environment is None:
             return Path(sys.executable), checkpoint
         python = self.environment.python(cache, say)
         folder = cache / self.environment.name
         model = folder / self.model
-        # Older than the checkpoint, it is of another.
+        # A model that is older than the checkpoint was made from another one.
         if not model.exists() or model.stat().st_mtime < checkpoint.stat().st_mtime:
             say(f"{self.name}: converting the model")
             command = [str(python), "-m", f"{_ENGINES}.{self.converter}", checkpoint, model]
@@ -75,10 +77,10 @@ class Peer:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment of its worker, besides the number of threads.
+        """Environment variables of its worker, besides the number of threads.
 
-        Other programs wait with OpenMP as it comes (some ms of spinning before threads sleep), not
-        as batchdeck does; said in full, for `benchmarks` sets what is not set.
+        Other programs wait by OpenMP's defaults (threads spin for some ms before they sleep), not
+        as batchdeck does. The defaults are stated, for `benchmarks` sets what is not set.
         """
         if self.name == OURS:
             return {}

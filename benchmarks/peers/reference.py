@@ -17,12 +17,12 @@ from engine.model.trace import trace
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How a peer's greedy tokens compare.
+    """How a peer's greedy tokens compare with the reference's.
 
     Attributes:
-        first: whether its first token is the reference's, or as good in bfloat16.
-        is_exact: whether it is the very same.
-        equal: tokens from the first on that are the same.
+        first: whether the first token is the same, or as good in bfloat16.
+        is_exact: whether the first token is the same.
+        equal: how many tokens from the first one on are the same.
     """
 
     first: bool
@@ -41,8 +41,8 @@ class Reference:
     """Greedy tokens of one prompt by transformers in float32.
 
     Args:
-        checkpoint: folder.
-        workload: one request.
+        checkpoint: the model's folder.
+        workload: a workload of one request.
 
     Attributes:
         tolerance: the most by which transformers' own logits in bfloat16 are off.
@@ -69,9 +69,12 @@ class Reference:
 
 
 def agreement(wanted: list[int], tokens: list[int], logits: Tensor, tolerance: float) -> Agreement:
-    """
+    """Compare a peer's tokens with those that are wanted.
+
     Args:
-        logits: [vocab_size] of the first token.
+        wanted: the reference's tokens.
+        tokens: the peer's tokens.
+        logits: the reference's logits of the first token, [vocab_size].
         tolerance: how far each of two logits may be off.
     """
     short = float(logits.max() - logits[tokens[0]])

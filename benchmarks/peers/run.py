@@ -15,9 +15,12 @@ from engine.api.telemetry import percentile
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """
+    """What a peer did with a workload.
+
     Attributes:
-        peak_bytes: most resident memory during the run; None where the system does not say.
+        requests: the times of each request and of its tokens.
+        peak_bytes: the most resident memory during the run, in bytes; None where the system does
+            not say.
     """
 
     requests: tuple[Served, ...]
@@ -29,15 +32,16 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """From the first arrival to the last token."""
+        """Seconds from the first arrival to the last token."""
         first = min(request.arrival for request in self.requests)
         return max(request.times[-1] for request in self.requests) - first
 
     @property
     def decoding(self) -> tuple[float, float] | None:
-        """When every request had its first token and none its last, if it was ever so.
+        """From when to when every request had its first token and none its last; None if that was
+        never so.
 
-        None too where requests came one by one: then each peer decodes another batch.
+        It is None, too, where requests came one by one, for then each peer decodes other batches.
         """
         if any(request.arrival for request in self.requests):
             return None
@@ -48,14 +52,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Figures of a run; NaN where there is none. Seconds, bytes, and output tokens a second.
+    """The figures of a run, in seconds, bytes, and output tokens a second. A figure that does not
+    exist is NaN.
 
     Attributes:
-        rate: of the whole run.
+        rate: over the whole run.
         decode_rate: while all requests decoded and no prompt was computed.
-        decode_step: median time from a request's token to its next, in that while.
-        tpot_p50, tpot_p99: of requests' mean times from token to token.
-        peak_bytes: most resident memory.
+        decode_step: the median time from one token of a request to its next, in that period.
+        tpot_p50, tpot_p99: over the requests' mean times from token to token.
+        peak_bytes: the most resident memory.
     """
 
     rate: float

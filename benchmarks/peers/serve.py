@@ -1,13 +1,13 @@
 """serve: a worker's side of the line protocol, and how it drives an engine through a workload.
 
-A line on stdin is a command, its answer a line on stdout, both JSON:
+A line on stdin is a command, and its answer is a line on stdout. Both are JSON:
 
     {"do": "load", "setup": {...}}    ->  {"about": {"version": ..., "settings": ...}}
     {"do": "run", "workload": {...}}  ->  {"run": {"requests": [...], "peak_bytes": ...}}, or
                                           {"run": null}: this peer cannot take this workload
     {"do": ...} that fails            ->  {"error": ...}
 
-It ends with stdin. Standard output of the worker's libraries goes to stderr.
+A worker ends when stdin does. What its libraries write to standard output goes to stderr.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class Setup:
 
     Attributes:
         model: the model in the peer's own form.
-        max_seqs: sequences at once.
-        max_len: tokens of one sequence.
-        cache_lengths: tokens of each sequence of the workload whose cache is largest.
-        budget: most tokens of a step, where the engine lets it be chosen.
+        threads: how many threads compute.
+        max_seqs: the most sequences at once.
+        max_len: the most tokens of one sequence.
+        cache_lengths: the tokens of each sequence, for the workload whose cache is largest.
+        budget: the most tokens of a step, where the engine lets that be chosen.
     """
 
     model: str
@@ -46,7 +47,7 @@ class Setup:
     budget: int = 2048
 
     def blocks(self, block_size: int, spare: int) -> int:
-        """Cache blocks for the largest workload, and `spare` ones."""
+        """How many cache blocks the largest workload needs, and `spare` ones more."""
         return sum(-(-length // block_size) for length in self.cache_lengths) + spare
 
 
@@ -55,7 +56,8 @@ class About:
     """What an engine is.
 
     Attributes:
-        settings: what was chosen for it, in words.
+        version: its version, in words.
+        settings: the settings that were chosen for it, in words.
     """
 
     version: str

@@ -33,13 +33,13 @@ _HEAD = (
 def table(
     workload: Workload, measures: Mapping[str, Measures | None], shape: ModelShape, machine: Machine
 ) -> str:
-    """One line a peer; batchdeck's ratio to it is of output tokens a second.
+    """A line for each peer. The ratio is batchdeck's output tokens a second over the peer's.
 
-    `of floor`: a decode step over the least time that this machine allows it; where a workload has
-    one token out, the prefill's FLOPs over the machine's matrix rate.
+    `of floor` is the time of a decode step over the least that this machine allows. For a workload
+    with one output token, it is the prefill's FLOPs over the machine's matrix rate.
 
     Args:
-        measures: None is a peer that cannot take the workload.
+        measures: the measures of each peer; None if it cannot take the workload.
     """
     ours = measures.get(OURS)
     lines = [row(cells, _WIDTHS) for cells in _HEAD]

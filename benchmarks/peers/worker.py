@@ -26,16 +26,16 @@ _END_SECONDS = 10.0
 
 
 class WorkerError(Exception):
-    """A worker said that it failed, ended, or did not answer; says which and why."""
+    """A worker said that it failed, or ended, or did not answer; the message says which and why."""
 
 
 class Worker:
     """Starts the process at once.
 
     Args:
-        command: of the process; it speaks the protocol of `benchmarks.peers.serve`.
-        variables: of its environment, beside this process's.
-        log: takes its standard error.
+        command: the command of the process, which speaks the protocol of `benchmarks.peers.serve`.
+        variables: environment variables of the process, beside those of this one.
+        log: the file that takes its standard error.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
@@ -56,9 +56,10 @@ class Worker:
         self._reader.start()
 
     def load(self, setup: Setup) -> About:
-        """
+        """Load the peer's model.
+
         Raises:
-            WorkerError: as all that asks it.
+            WorkerError: it failed; `run` raises this too.
         """
         told = self._ask({"do": "load", "setup": asdict(setup)}, _LOAD_SECONDS)
         return About(**told["about"])
@@ -70,7 +71,7 @@ class Worker:
 
     @property
     def cpu_seconds(self) -> float:
-        """What all its threads have computed so far."""
+        """Seconds of processor time that all its threads have used so far."""
         try:
             times = psutil.Process(self._process.pid).cpu_times()
         except psutil.NoSuchProcess:
@@ -78,7 +79,7 @@ class Worker:
         return float(times.user + times.system)
 
     def close(self) -> None:
-        """End it: it goes when its standard input ends; else it is killed."""
+        """End the process. It ends when its standard input does; otherwise it is killed."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 VOCAB_SIZE = 32_000
-# Below are what tokenizers reserve.
+# Token ids below this are reserved by tokenizers.
 _FIRST_TOKEN = 4
 
 
@@ -17,9 +17,9 @@ class Workload:
 
     Attributes:
         prompts: token ids of each request.
-        output_tokens: that each request gets, whatever they are.
-        arrivals: seconds after the start, ascending; all 0 is a batch.
-        shared_tokens: that all prompts begin with.
+        output_tokens: how many output tokens each request gets, whatever they are.
+        arrivals: when requests come, in seconds after the start, ascending; all 0 is a batch.
+        shared_tokens: with how many tokens in common all prompts begin.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -43,17 +43,17 @@ class Workload:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each sequence at its end."""
+        """How many tokens each sequence has at its end."""
         return tuple(len(prompt) + self.output_tokens for prompt in self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to make a workload. Each round has new prompts, so that none finds the last one's cached.
+    """How to make a workload. Each round has new prompts, so that none are cached from the last.
 
     Attributes:
-        shared_tokens: of the prompt tokens, those that all prompts of a workload begin with.
-        is_poisson: requests come by a Poisson process, else all at once.
+        shared_tokens: how many of the prompt tokens all prompts of a workload begin with.
+        is_poisson: whether requests come by a Poisson process; otherwise they come all at once.
     """
 
     name: str
@@ -64,9 +64,10 @@ class Recipe:
     is_poisson: bool = False
 
     def make(self, round_: int, rate: float | None = None) -> Workload:
-        """
+        """Make the workload of a round.
+
         Args:
-            rate: requests a second, where they come by a Poisson process; None has all at once.
+            rate: requests a second, if they come by a Poisson process; None has all come at once.
         """
         rng = random.Random(f"{self.name} {round_}")
 

@@ -1,4 +1,4 @@
-"""Worker: transformers' continuous batching, by the manager that `generate_batch` runs on."""
+"""Worker: transformers' continuous batching, by the manager on which `generate_batch` runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE_SIZE = 256  # its default
 
 
 class Continuous:
-    """Requests go to the manager's thread when they come; it notes the time of each token."""
+    """Gives requests to the manager's thread when they come, and notes the time of each token."""
 
     def __init__(self) -> None:
         self._manager: Any = None

@@ -16,7 +16,7 @@ from benchmarks.peers.workload import Workload
 
 
 class _Clock(StoppingCriteria):
-    """Stops nothing; it is asked after each step and notes when."""
+    """Stops nothing. It is asked after each step, and notes the time."""
 
     def __init__(self) -> None:
         self.times: list[float] = []

@@ -1,7 +1,7 @@
 """Worker: llama.cpp, batching continuously over its parallel sequences.
 
-llama.cpp computes batches; which tokens are in one is its caller's business. Here it is as in its
-server: a token of each sequence that decodes, then as much of the prompts as there is room for.
+llama.cpp computes batches, and its caller decides which tokens are in one. Here this is done as in
+its server: a token of each sequence that decodes, then as much of the prompts as there is room for.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Slot:
     """A sequence of llama.cpp's cache.
 
     Attributes:
-        cached: tokens whose keys and values it holds.
-        request: -1 is none.
-        todo: tokens to compute: of the prompt, or the one that was sampled last.
-        left: tokens still to come.
+        cached: the tokens whose keys and values it holds.
+        request: the number of its request; -1 if it has none.
+        todo: the tokens to compute: those of the prompt, or the one that was sampled last.
+        left: how many tokens are still to come.
     """
 
     sequence: int
@@ -70,10 +70,10 @@ class LlamaCpp:
         return drive(self, workload)
 
     def _make_context(self, workload: Workload) -> None:
-        """An empty context of the workload's size.
+        """Make an empty context of the workload's size.
 
-        Sequences that share cells of one stream share a prompt for nothing, but each attends
-        over the cells of all, so streams of their own are faster where nothing is shared.
+        Sequences in one stream share a prompt at no cost, but each of them attends over the cells
+        of all. So streams of their own are faster where nothing is shared.
         """
         length = -(-max(workload.lengths) // _CONTEXT_GRAIN) * _CONTEXT_GRAIN
         layout = (len(workload.prompts), length, workload.shared_tokens > 0)
@@ -135,7 +135,7 @@ class LlamaCpp:
         return iter([self._sample(slot, row) for slot, row in samples])
 
     def _begin(self, slot: _Slot) -> None:
-        """Give the slot what any has of the prompt's beginning, itself included."""
+        """Give the slot the longest beginning of its prompt that any slot, itself included, has."""
         slot.is_new = False
         source, count = slot, 0
         if self._shares:
@@ -150,7 +150,8 @@ class LlamaCpp:
         del slot.todo[:count]
 
     def _sample(self, slot: _Slot, row: int) -> tuple[int, int]:
-        """The likeliest next token of a sequence, which it computes in the next step, if any."""
+        """Take the likeliest next token of a sequence. The next step computes it if more are to
+        come."""
         logits = llama_cpp.llama_get_logits_ith(self._context, row)
         token = int(np.ctypeslib.as_array(logits, (VOCAB_SIZE,)).argmax())
         request = slot.request
@@ -163,7 +164,7 @@ class LlamaCpp:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that both begin with."""
+    """How many tokens both begin with."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

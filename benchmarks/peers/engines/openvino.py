@@ -1,4 +1,4 @@
-"""Worker: OpenVINO GenAI's continuous batching. An argument is the precision of its cache."""
+"""Worker: OpenVINO GenAI's continuous batching. Its argument is the precision of its cache."""
 
 from __future__ import annotations
 

@@ -27,12 +27,14 @@ from engine.model.weights import load_weights
 
 
 def build(setup: Setup) -> tuple[EngineCore, str]:
-    """The engine, as the program's loader puts it together, and its attention backend."""
+    """The engine, put together as the program's loader does it, and the name of its attention
+    backend."""
     torch.set_num_threads(setup.threads)
     folder = Path(setup.model)
     stated = AutoConfig.from_pretrained(folder)
     model_class = find_class(stated)
-    # Read, not mapped: a mapped file counts as memory for as long as one of its weights is held.
+    # Weights are read and not mapped: a mapped file counts as memory as long as one of its weights
+    # is held.
     model = load_weights(
         model_class,
         stated,
