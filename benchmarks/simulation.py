@@ -7,7 +7,7 @@ fitted to them. Other workloads (other lengths, arrivals and concurrency) run un
 on the engine and in the simulator, with the same requests. Errors are relative to the real run. On
 the engine all workloads take turns, round by round, so that a machine whose speed drifts is the
 same for all. Percentiles are those of the samples of all rounds. Beside each error stands its
-standard error over the rounds, which says how much of it may be chance, of the machine or of the draw.
+standard error over the rounds, which says how much of the error may be chance.
 """
 
 from __future__ import annotations
