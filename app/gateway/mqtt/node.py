@@ -46,8 +46,8 @@ class Node:
         first_attempt: the number at which this node begins to count the attempts at a request. It
             is 1, unless another node may have served the pool before. Then it is the time in
             milliseconds since the epoch, which is above all attempts that other nodes may have
-            made. So no two nodes end the same attempt, though each has a journal of its own. Nodes of
-            one name have one card, and so must have one journal.
+            made. So no two nodes end the same attempt, though each has a journal of its own. Nodes
+            of one name have one card, and so must have one journal.
     """
 
     def __init__(

@@ -93,9 +93,9 @@ def _not_empty(turns: tuple[ChatTurn, ...]) -> tuple[ChatTurn, ...]:
     return turns
 
 
-# One fault is enough for a list that is wrong throughout: 125,000 faults took 0.2 s. The least length
-# is for the schema alone: pydantic takes a list that fails fast for one that is too short as well,
-# and makes Python objects of all that is in it for each fault.
+# One fault is enough for a list that is wrong throughout: 125,000 faults took 0.2 s. The least
+# length is for the schema alone: pydantic takes a list that fails fast for one that is too short
+# as well, and makes Python objects of all that is in it for each fault.
 _Turns = Annotated[
     tuple[ChatTurn, ...],
     Field(max_length=MAX_MESSAGES, fail_fast=True, json_schema_extra={"minItems": 1}),
