@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -14,6 +15,12 @@ settings.register_profile("long", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 NO_SKIP = os.environ.get("BATCHDECK_NO_SKIP") == "1"
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and 5,000 tests out of the full collections that each loading asks for."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
