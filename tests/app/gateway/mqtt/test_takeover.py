@@ -36,6 +36,9 @@ def test_one_of_two_yields_until_it_is_told_to_come_back(tmp_path: Path, protoco
         assert connections <= 8
         alice.ask("1")
         serving_now.accepted(1)
+        # What says so to alice went to the broker behind the acknowledgement of the request, which
+        # the broker would otherwise send to the one that comes back.
+        alice.wait(lambda: alice.replies("1"))
         assert not gone.engine.submissions
 
         gone.gateway.reconnect()
