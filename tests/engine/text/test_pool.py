@@ -183,17 +183,23 @@ def test_a_load_that_fails_leaves_no_process() -> None:
     assert processes() <= before
 
 
-def template_pool(template: str) -> EncoderPool:
+@pytest.mark.parametrize(
+    ("content", "seconds", "sentence"),
+    [
+        ("a" * 36, 60.0, "PanicException: Onig: Regex search error: retry-limit-in-match over"),
+        ("loop", 2.0, "did not come to an end within 2 s"),
+        ("grow", 60.0, "needs more than 512 MiB of memory"),
+    ],
+    ids=["expression", "loop", "grow"],
+)
+def test_a_real_template_or_tokenizer_at_its_worst(
+    content: str, seconds: float, sentence: str
+) -> None:
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0}, unk_token="<unk>"))
     # Nested repetition: 36 bytes are more than the search gives up at.
     tokenizer.normalizer = normalizers.Replace(Regex("^(([a-z])+.)+[A-Z]([a-z])+$"), "")
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
-    wrapped.chat_template = template
-    return EncoderPool(wrapped, KEY, 2.0)
-
-
-def test_real_templates_and_tokenizers_at_their_worst() -> None:
-    pool = template_pool(
+    wrapped.chat_template = (
         "{%- set content = messages[-1].content -%}"
         "{%- if content == 'loop' -%}"
         "{%- for i in range(99999) -%}{%- for j in range(99999) -%}{%- endfor -%}{%- endfor -%}"
@@ -201,12 +207,8 @@ def test_real_templates_and_tokenizers_at_their_worst() -> None:
         "{%- for i in range(9999) -%}{{ content * 50000000 }}{%- endfor -%}"
         "{%- else -%}{{ content }}{%- endif -%}"
     )
-    for content, sentence in (
-        ("a" * 36, "PanicException: Onig: Regex search error: retry-limit-in-match over"),
-        ("loop", "did not come to an end within 2 s"),
-        ("grow", "needs more than 512 MiB of memory"),
-    ):
-        with pytest.raises(InvalidRequestError, match=sentence):
-            pool.encode(chat(content), None)
-        assert pool.encode(chat("word"), None) == [0]
+    pool = EncoderPool(wrapped, KEY, seconds)
+    with pytest.raises(InvalidRequestError, match=sentence):
+        pool.encode(chat(content), None)
+    assert pool.encode(chat("word"), None) == [0]
     pool.close()
