@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 # A file to a process: the tests of one may share a broker or a model.
 PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
-.PHONY: help run setup check test test-long clean
+.PHONY: help run setup check test test-short test-long clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,13 +21,17 @@ $(STAMP): pyproject.toml CMakeLists.txt $(wildcard engine/native/src/*)
 run: setup ## set up, then open the interface (without a terminal: hold eight scripted chats)
 	@if [ -t 0 ] && [ -t 1 ]; then exec $(BIN)/tui; else exec $(BIN)/tui demo; fi
 
-check: setup ## format, lint, types and import contracts: what `make test` and a commit run first
+check: setup ## format, lint, types and import contracts: what a commit runs first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check ## every check and every test that is not long
+# Some tests wait for a while: the types are checked meanwhile.
+test: setup ## every check and every test that is not long
+	@$(MAKE) --no-print-directory --jobs=2 check test-short
+
+test-short: setup
 	$(BIN)/pytest $(PARALLEL) -m 'not long'
 
 test-long: setup ## fuzzing, sanitizers and soaks
