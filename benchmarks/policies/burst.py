@@ -40,7 +40,7 @@ def original_box() -> Box:
 
 
 def workload(cap: int) -> Synthetic:
-    """All at once; each request announces the cap."""
+    """Requests that all come at once. Each announces the cap."""
     return Synthetic(
         num_prompts=REQUESTS, input_len=Fixed(PROMPT), output_len=Exponential(MEAN, cap)
     )

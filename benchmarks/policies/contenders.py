@@ -36,7 +36,7 @@ class Box:
 
     @staticmethod
     def of(names: str, *, max_model_len: int, kv_slots: int | None = None) -> Box:
-        """Args: names: `DEVICE:MODEL`, of `engine.simulation`."""
+        """The box of a device and a model of `engine.simulation`, named `DEVICE:MODEL`."""
         device_name, _, model_name = names.partition(":")
         device, shape = named_device(device_name), named_shape(model_name)
         config = envelope(
@@ -102,11 +102,11 @@ def knobs_of(policy: str, config: EngineConfig, most_tokens: int, chunk_budget: 
     Static batches are as large as the pool allows for what requests announce. Prompts run whole,
     but under `stall_free`. Only what gives blocks on demand keeps vLLM's watermark of 1 %, which
     would cost the others a member of the batch. `prefill_first` interrupts at once, as vLLM V0.
-    Prefixes are not cached: none are equal.
+    Prefixes are not cached, since none are equal.
 
     Args:
-        most_tokens: of one sequence, as announced.
-        chunk_budget: tokens of a step of `stall_free`.
+        most_tokens: the most tokens of one sequence, as announced.
+        chunk_budget: the most tokens of a step of `stall_free`.
     """
     whole = config.max_num_batched_tokens
     return Knobs(

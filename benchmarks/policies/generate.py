@@ -19,8 +19,8 @@ class EndAtLength(StoppingCriteria):
     do: the batch goes on until its slowest member has ended.
 
     Args:
-        prompt: tokens of the padded prompts.
-        lengths: [rows], output tokens of each.
+        prompt: how many tokens each padded prompt has.
+        lengths: [rows], how many output tokens each row has.
     """
 
     def __init__(self, prompt: int, lengths: torch.Tensor) -> None:
@@ -40,8 +40,8 @@ class Batch:
 
     Attributes:
         outputs: each row's own tokens.
-        steps: of the whole batch, the prompts' included.
-        prompt_tokens: without padding.
+        steps: how many steps the batch took, that of the prompts included.
+        prompt_tokens: how many tokens the prompts have, without padding.
         padding: prompt tokens computed for nothing.
         bubbles: decodes computed for rows that had ended.
     """
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A workload through `generate`."""
+    """What `generate` made of a workload."""
 
     seconds: float
     batches: list[Batch]
@@ -124,7 +124,7 @@ def _batches(tasks: Sequence[Task], size: int) -> Iterator[Sequence[Task]]:
 
 
 def _run(model: PreTrainedModel, tasks: Sequence[Task], steps: int | None) -> Batch:
-    """One batch, of so many steps; None: of as many as its longest row has tokens."""
+    """Run one batch for so many steps; None runs it until its longest row has ended."""
     lengths = [task.sampling.min_tokens for task in tasks]
     prompts = [list(task.prompt_token_ids) for task in tasks]
     width, most = max(map(len, prompts)), max(lengths) if steps is None else steps

@@ -87,8 +87,8 @@ class Sampled:
     """Several outputs of one prompt.
 
     Attributes:
-        blocks: most that were used at once.
-        tokens: computed.
+        blocks: the most blocks that were used at once.
+        tokens: how many tokens were computed.
     """
 
     blocks: int

@@ -55,7 +55,7 @@ _HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one system gave in one round; shares as in part A.
+    """What one system gave in one round. Shares are those of part A.
 
     Attributes:
         waste: None where it is not known.
@@ -96,7 +96,7 @@ Samples = Mapping[str, list[Sample]]
 
 
 def workload(cap: int, requests: int) -> Synthetic:
-    """All at once; each request announces the cap."""
+    """Requests that all come at once. Each announces the cap."""
     return Synthetic(num_prompts=requests, input_len=PROMPTS, output_len=Exponential(MEAN, cap))
 
 

@@ -122,9 +122,9 @@ def explain(box: Box, systems: Sequence[Replayed], static: Result, lengths: Sequ
     """What the baseline is, and what is not simulated.
 
     Args:
-        systems: naive static first, naive continuous third.
+        systems: the systems as shown; naive static is the first, naive continuous the third.
         static: the kernels of naive static, each batch to its own longest.
-        lengths: of the outputs, in tokens.
+        lengths: the lengths of the outputs in tokens.
     """
     naive, tokens = systems[0], REQUESTS * PROMPT + sum(lengths)
     say(
@@ -147,7 +147,7 @@ def explain(box: Box, systems: Sequence[Replayed], static: Result, lengths: Sequ
 
 
 def to_the_longest(box: Box, longest: int, batches: int) -> Replayed:
-    """Naive static. All its batches take the same time, so that one is simulated."""
+    """Simulate naive static. One batch is enough, because all take the same time."""
     batch = Synthetic(num_prompts=BATCH, input_len=Fixed(PROMPT), output_len=Fixed(longest))
     result = measure(
         "static", box.testbed("static"), batch, seed=0, changes={"static_batch_size": BATCH}
@@ -164,7 +164,7 @@ def to_the_longest(box: Box, longest: int, batches: int) -> Replayed:
 def scheduled(
     box: Box, policy: str, lengths: Sequence[int], changes: Mapping[str, object] | None = None
 ) -> Result:
-    """A burst of requests that announce the length they will have."""
+    """Simulate a burst of requests, each of which announces the length that it will have."""
     known = Recorded(asks=[Ask(0.0, PROMPT, length, length) for length in lengths])
     return measure(policy, box.testbed(policy), known, seed=0, changes=changes)
 

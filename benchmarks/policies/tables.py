@@ -22,7 +22,7 @@ def say(text: str) -> None:
 def table(
     caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1
 ) -> None:
-    """Args: texts: columns that are set flush left; the others are numbers."""
+    """Print rows as a table. The columns of `texts` are set flush left, the others flush right."""
     say(caption)
     print("\n".join(align([heads, *rows], range(texts, len(heads)))), flush=True)
 

@@ -14,9 +14,9 @@ class Look:
 
     Attributes:
         time: monotonic seconds, the clock of the step records.
-        phase: of the engine.
+        phase: the phase of the engine.
         step: number of the last step.
-        running: requests in it.
+        running: how many requests were in that step.
         threads: CPU seconds of each thread that Python knows.
         process: CPU seconds of all threads.
     """

@@ -18,10 +18,10 @@ _BUILTIN_POSITIONS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One to load.
+    """A model to load.
 
     Attributes:
-        context: tokens of prompt and reply at most.
+        context: the most tokens of prompt and reply.
         save: writes it to a folder that exists.
     """
 
@@ -30,7 +30,7 @@ class Model:
 
 
 def _save_builtin(folder: Path) -> None:
-    """The built-in one with more positions; what it says beyond its own is no text any more."""
+    """Save the built-in model with more positions. Beyond its own, it does not say words."""
     shutil.copytree(MODEL_DIR, folder, dirs_exist_ok=True)
     file = folder / "config.json"
     about = json.loads(file.read_text(encoding="utf-8"))

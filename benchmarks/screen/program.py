@@ -53,7 +53,7 @@ class Program:
     asked_at: int = 0
 
     def ask(self, *, again: bool) -> None:
-        """Have every chat ask; `again` the same as before."""
+        """Have every chat ask. With `again` each asks what it asked before."""
         if self.terminal is None:
             self.pipe.send(self.prompts)
             return
@@ -174,7 +174,7 @@ class Program:
 def program(
     name: str, model: Model, source: Path, compare: Mapping[str, str], options: argparse.Namespace
 ) -> Iterator[Program]:
-    """One with its model loaded; without interface where it is called headless."""
+    """Start a program and have it load its model. The one called headless has no interface."""
     headless = name == "headless"
     output_tokens = model.context - PROMPT_ROOM
     ours, theirs = Pipe()

@@ -23,7 +23,7 @@ _TEMPLATE = (
 
 
 def save(folder: Path) -> None:
-    """Write weights in bfloat16, configuration and tokenizer; what is drawn from the model is
+    """Write weights in bfloat16, configuration and tokenizer. What is drawn from the model is
     words, in paragraphs."""
     model = make_model(
         max_position_embeddings=MAX_POSITIONS,
