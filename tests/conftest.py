@@ -9,6 +9,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+# Before triton is imported: its interpreter runs the kernels where there is no GPU.
+if os.environ.get("BATCHDECK_TEST_DEVICE", "cpu") == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # The same examples every time: a test that fails once fails always.
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=2_000, deadline=None)

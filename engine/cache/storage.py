@@ -113,6 +113,26 @@ class TokenStorage(KVStorage):
         return self.keys[layer].index_select(0, blocks), self.values[layer].index_select(0, blocks)
 
 
+class HeadStorage(KVStorage):
+    """Storage in which the tokens of a block lie beside each other, head by head.
+
+    A program that reads the keys of one head reads whole runs of memory.
+
+    Attributes:
+        keys: for each layer, [num_blocks, num_kv_heads, block_size, head_dim].
+        values: for each layer, [num_blocks, num_kv_heads, block_size, value_dim].
+    """
+
+    def __init__(self, shape: CacheShape) -> None:
+        heads = (shape.num_kv_heads, shape.block_size)
+        super().__init__(shape, (*heads, shape.head_dim), (*heads, shape.value_dim))
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        blocks, places = slots // self.shape.block_size, slots % self.shape.block_size
+        self.keys[layer][blocks, :, places] = key
+        self.values[layer][blocks, :, places] = value
+
+
 class UnitStorage(KVStorage):
     """Storage in which a block of one head is a unit that vectors and tiles read as it lies.
 

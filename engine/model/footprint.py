@@ -9,13 +9,16 @@ to 1.7 times what loading took.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 
 import torch
 
 from engine.api.errors import ModelError
+from engine.batch.shape import ModelShape
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.torch_backend import TorchAttention
+from engine.model.attention.triton_backend import TritonAttention
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds
 from engine.model.program.capture import NUM_TOKENS
 from engine.native import kernels
@@ -56,7 +59,9 @@ def footprint_of(backend: str, device: torch.device) -> Footprint:
         ModelError: the backend is the native one, and there are no kernels.
     """
     if backend == "torch":
-        return TorchFootprint(device)
+        return TorchFootprint(device, TorchAttention.step_bytes)
+    if backend == "triton":
+        return TorchFootprint(device, TritonAttention.step_bytes)
     native = kernels()
     if native is None:
         raise ModelError("this installation has no native kernels")
@@ -64,17 +69,26 @@ def footprint_of(backend: str, device: torch.device) -> Footprint:
 
 
 class TorchFootprint:
-    """The footprint of the model's own modules, with `TorchAttention`, by torch's allocator."""
+    """The footprint of the model's own modules, by torch's allocator.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        attention: most bytes that the attention of a step takes.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        attention: Callable[[ModelShape, LargestStep, torch.device], int],
+    ) -> None:
         self._device = device
+        self._attention = attention
 
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.step_bytes`."""
         # Layers and head run one after the other, but a GPU's allocator does not use the pieces of
         # one for the other.
         logits = largest.seqs * needs.shape.vocab_size * _TORCH_SAMPLING_BYTES
-        attention = TorchAttention.step_bytes(needs.shape, largest, self._device)
+        attention = self._attention(needs.shape, largest, self._device)
         return _activations(needs, largest) + attention + logits
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:

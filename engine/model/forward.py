@@ -17,6 +17,7 @@ from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.attention.torch_backend import TorchAttention
+from engine.model.attention.triton_backend import TritonAttention
 from engine.model.batch import PackedStep
 from engine.model.program.forward import make_program
 from engine.model.program.unreadable import UnreadableError
@@ -112,7 +113,11 @@ def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
 
 
 def pick_backend(cache: CacheShape) -> str:
-    """`cpu`, which is the native kernels, if they can serve such a cache; else `torch`."""
+    """`triton` on a GPU, `cpu` (the native kernels) on the CPU, if they can serve such a cache;
+    else `torch`.
+    """
+    if cache.device.type == "cuda":
+        return "torch" if TritonAttention.why_not(cache) else "triton"
     return "torch" if CpuAttention.why_not(cache) else "cpu"
 
 
@@ -125,7 +130,7 @@ def make_forward(
 
     Args:
         model: in `config`'s dtype and on its device.
-        backend: `torch` or `cpu`; None leaves it to `pick_backend`.
+        backend: `torch`, `triton` or `cpu`; None leaves it to `pick_backend`.
 
     Raises:
         ModelError: the model does not let its attention be chosen.
@@ -133,8 +138,11 @@ def make_forward(
             and cannot be used any more.
     """
     model.eval()  # type: ignore[no-untyped-call]
-    if (backend or pick_backend(cache_shape(config, shape))) == "torch":
+    backend = backend or pick_backend(cache_shape(config, shape))
+    if backend == "torch":
         return ModuleForward(model, TorchAttention())
+    if backend == "triton":
+        return ModuleForward(model, TritonAttention())
     try:
         return make_program(model, config, cache_shape(config, shape), shape)
     except UnreadableError as error:

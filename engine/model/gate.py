@@ -105,8 +105,8 @@ def checked_forward(
 
     Raises:
         ModelError: they differ, or are not finite.
-        MismatchError: a kernel computes something else than the model. The model has lost weights
-            and cannot be used any more.
+        MismatchError: a kernel computes something else than the model, or cannot be run. The model
+            may have lost weights and cannot be used any more.
     """
     wide = any(window is not None and window >= _LENGTH for window in shape.windows)
     if wide or model.dtype != torch.float32:
@@ -154,6 +154,8 @@ def _compared(
     except Exception as error:
         if is_out_of_memory(error):
             raise
+        if backend == "triton":  # the kernels may not compile for this GPU
+            raise MismatchError(f"the self-test of {name} failed ({cause_of(error)})") from error
         raise ModelError(
             f"{name} is not supported: its self-test failed ({cause_of(error)})"
         ) from error
@@ -163,6 +165,8 @@ def _compared(
     found = max(differences) if exact else statistics.median(differences)
     allowed = _TOLERANCE if exact else _COARSE_TOLERANCE
     logger.info("self-test of %s in %s: logits differ by %.2g", name, model.dtype, found)
+    if found > allowed and backend == "triton":
+        raise MismatchError(f"logits of {name} differ by {found:.2g}, more than {allowed:g}")
     if found > allowed:
         raise ModelError(
             f"{name} is not supported: with paged attention its logits differ from its own by "

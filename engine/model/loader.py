@@ -148,14 +148,14 @@ class _Preparation:
         return encoding(self._tokenizer, self._key)
 
     def load(self, progress: Progress) -> tuple[EngineConfig, Forward]:
-        """Read the weights and test the model. If a native kernel is wrong, use torch alone."""
+        """Read the weights and test the model. If a kernel of ours is wrong, use torch alone."""
         try:
             return self._envelope, self._load(self._backend, self._envelope, progress)
         except MismatchError as error:
             # The error is logged as text, because a log that kept the error itself would keep its
             # frames, and with them the model.
             reason = str(error)
-            logger.error("%s; the native kernels are not used for %s", reason, self._entry.name)
+            logger.error("%s; our kernels are not used for %s", reason, self._entry.name)
         # This runs here, where the error is gone and no longer keeps the model.
         gc.collect()
         envelope = self._plan("torch")

@@ -78,7 +78,7 @@ def test_a_model_spent_on_kernels_that_are_wrong_is_gone_when_torch_gets_another
     loaded = load(folder)
     assert len(spent) == 1
     assert loaded.card.attention == "torch"
-    assert "a kernel is wrong; the native kernels are not used" in caplog.text
+    assert "a kernel is wrong; our kernels are not used" in caplog.text
     loaded.close()
 
 

@@ -14,7 +14,7 @@ from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.batch.shape import ModelShape
-from engine.model.footprint import TorchFootprint, footprint_of
+from engine.model.footprint import footprint_of
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds, plan_memory, show_bytes
 from engine.native import kernels
 
@@ -52,7 +52,7 @@ def plan(
     return plan_memory(
         LoadRequest("llama", **options),
         LLAMA,
-        TorchFootprint(torch.device(device)) if footprint is None else footprint,
+        footprint_of("torch", torch.device(device)) if footprint is None else footprint,
         device=device,
         dtype="bfloat16",
         free=free,
@@ -74,7 +74,7 @@ def largest(config: EngineConfig) -> LargestStep:
 
 def needed(config: EngineConfig) -> int:
     """Bytes of weights, pool and largest step, computed by torch."""
-    footprint = TorchFootprint(torch.device(config.device))
+    footprint = footprint_of("torch", torch.device(config.device))
     step = footprint.step_bytes(LLAMA, largest(config))
     return LLAMA.weight_bytes + pool_bytes(config) + step
 

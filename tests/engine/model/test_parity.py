@@ -155,6 +155,17 @@ def make_prompts() -> list[list[int]]:
 
 @pytest.mark.parametrize("name", sorted(SERVED))
 def test_outputs_and_logits_are_those_of_the_model_alone(name: str, backend: str) -> None:
+    assert_parity(name, backend)
+
+
+# Triton's interpreter takes 15 s for a model.
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_outputs_and_logits_by_the_triton_kernels(name: str) -> None:
+    assert_parity(name, "triton")
+
+
+def assert_parity(name: str, backend: str) -> None:
     eager = tiny_model(name)
     prompts = make_prompts()
     texts = [generate(eager, prompt) for prompt in prompts]

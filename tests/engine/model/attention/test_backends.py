@@ -1,10 +1,18 @@
-"""Every backend against attention by its definition, in float64."""
+"""Every backend against attention by its definition, in float64.
+
+On a GPU: `BATCHDECK_TEST_DEVICE=cuda pytest tests/engine/model/attention`.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,15 +22,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from engine.cache.storage import CacheShape, KVStorage
-from engine.model.attention import torch_backend
+from engine.model.attention import torch_backend, triton_backend
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import paged_attention
 from engine.model.attention.torch_backend import TorchAttention
+from engine.model.attention.triton_backend import TritonAttention
 from engine.native import kernels
+from engine.triton import work
 from tests.support.examples import example
 
-native = kernels()
+DEVICE = torch.device(os.environ.get("BATCHDECK_TEST_DEVICE", "cpu"))
+
+native = kernels() if DEVICE.type == "cpu" else None
 LEVELS = native.levels() if native is not None else []
 
 
@@ -31,11 +43,38 @@ BACKENDS: dict[str, Callable[[], AttentionBackend]] = {
     "torch": TorchAttention,
     "plain": example("plain_attention").PlainAttention,
 }
+if importlib.util.find_spec("triton"):
+    BACKENDS["triton"] = TritonAttention
+
+
+@contextmanager
+def cut_finely() -> Iterator[None]:
+    """Have short contexts cut into parts, too, and pieces in any order: the interpreter runs one
+    after the other, and would not show that they depend on it.
+    """
+
+    def shuffled(*arguments: Any, **named: Any) -> work.WorkList:
+        pieces = work.cut(*arguments, **named)
+        order = np.random.default_rng(len(pieces.items)).permutation(len(pieces.items))
+        return replace(pieces, items=pieces.items[order])
+
+    with (
+        patch.object(work, "LEAST_KEYS", 1),
+        patch.object(work, "KEYS_AT_ONCE", 16),
+        patch.object(triton_backend, "KEYS_AT_ONCE", 16),
+        patch.object(triton_backend, "_programs", lambda device, kv_heads: 12),
+        patch.object(triton_backend, "cut", shuffled),
+    ):
+        yield
 
 
 @pytest.fixture(params=[*BACKENDS, *LEVELS])
 def backend(request: pytest.FixtureRequest) -> Iterator[AttentionBackend]:
     """Each backend; that of the kernels at every level of instructions that is here."""
+    if request.param == "triton":
+        with cut_finely():
+            yield TritonAttention()
+        return
     if request.param in BACKENDS:
         yield BACKENDS[request.param]()
         return
@@ -116,7 +155,7 @@ def empty_storage(case: Case, backend: AttentionBackend, dtype: torch.dtype) -> 
             head_dim=case.head_dim,
             value_dim=case.value_dim,
             dtype=dtype,
-            device=torch.device("cpu"),
+            device=DEVICE,
         )
     )
     storage.keys[1].fill_(math.nan)
@@ -143,7 +182,7 @@ def pack(case: Case, backend: AttentionBackend, dtype: torch.dtype) -> Packed:
         key = torch.randn(length, case.kv_heads, case.head_dim).to(dtype)
         value = torch.randn(length, case.kv_heads, case.value_dim).to(dtype)
         slot = torch.tensor([table[p // size] * size + p % size for p in range(length)])
-        storage.write(1, slot[:start], key[:start], value[:start])
+        storage.write(1, *(x[:start].to(DEVICE) for x in (slot, key, value)))
         queries.append(torch.randn(count, heads, case.head_dim).to(dtype))
         keys.append(key[start:])
         values.append(value[start:])
@@ -152,7 +191,7 @@ def pack(case: Case, backend: AttentionBackend, dtype: torch.dtype) -> Packed:
     context = StepContext(
         backend=backend,
         storage=storage,
-        slots=torch.cat(slots),
+        slots=torch.cat(slots).to(DEVICE),
         starts=np.array([start for start, _ in rows]),
         counts=np.array([count for _, count in rows]),
         block_tables=tables,
@@ -168,16 +207,20 @@ def attend_and_expect(
     sinks = torch.randn(case.kv_heads * case.groups).to(dtype) if case.sinks else None
     module = nn.Module()
     module.layer_idx = 1
+    query, key, value = (
+        torch.cat(tensors).to(DEVICE).transpose(0, 1)[None]
+        for tensors in (packed.queries, packed.keys, packed.values)
+    )
     output, weights = paged_attention(
         module,
-        torch.cat(packed.queries).transpose(0, 1)[None],
-        torch.cat(packed.keys).transpose(0, 1)[None],
-        torch.cat(packed.values).transpose(0, 1)[None],
+        query,
+        key,
+        value,
         None,
         scaling=case.scaling,
         sliding_window=case.window,
         softcap=case.softcap,
-        s_aux=sinks,
+        s_aux=None if sinks is None else sinks.to(DEVICE),
         step_context=packed.context,
     )
     assert weights is None
@@ -187,7 +230,7 @@ def attend_and_expect(
             packed.queries, packed.contexts, packed.rows, strict=True
         )
     ]
-    return output, torch.cat(expected)[None]
+    return output.cpu(), torch.cat(expected)[None]
 
 
 def assert_right(case: Case, backend: AttentionBackend) -> None:

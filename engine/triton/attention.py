@@ -1,0 +1,221 @@
+"""Attention over a paged cache, by pieces of a work list, and the merge of pieces.
+
+One program has a tile of queries of all heads that share a key head, and a range of keys: the
+online softmax of FlashAttention-2 (arXiv 2307.08691, algorithm 1) over blocks found by the block
+table (PagedAttention, SOSP'23, section 4.3). Sums are in float32. Keys that a tile does not see are
+not read, so that it does not matter what other sequences left in a block.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+ITEM_FIELDS = tl.constexpr(7)
+MERGE_FIELDS = tl.constexpr(4)
+
+
+@triton.jit
+def tanh(x):
+    """The hyperbolic tangent to float32's precision. The interpreter has no library functions."""
+    # Near 0 the difference below would cancel; there the series is exact to 3e-7 of its value.
+    square = x * x
+    series = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315))))
+    return tl.where(tl.abs(x) < 0.25, series, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
+
+
+# The stride of the tables changes from step to step. Specialized, it would be compiled each time.
+@triton.jit(do_not_specialize=["table_stride"])
+def attend(
+    output,
+    parts,
+    states,
+    query,
+    keys,
+    values,
+    sinks,
+    items,
+    block_tables,
+    scaling,
+    softcap,
+    window,
+    query_token_stride,
+    query_head_stride,
+    table_stride,
+    KV_HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    PADDED_HEAD: tl.constexpr,
+    PADDED_VALUE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    KEYS: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Attend by one item and one key head; the grid is [items, KV_HEADS].
+
+    Args:
+        output: [T, KV_HEADS * GROUPS, VALUE_DIM], written for items that have all keys.
+        parts: [slots, KV_HEADS, TILE, VALUE_DIM] float32, not divided by the sum of weights.
+        states: [slots, KV_HEADS, TILE, 2] float32, the largest score (base 2) and sum of weights.
+        query: [T, KV_HEADS * GROUPS, HEAD_DIM], adjacent numbers in a head.
+        keys: [blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM]; values: with VALUE_DIM.
+        sinks: [KV_HEADS * GROUPS], read with HAS_SINKS.
+        items: [items, ITEM_FIELDS] int32, see `engine.triton.work`.
+        block_tables: [R, table_stride] int32.
+        TILE: rows of a tile, GROUPS for each token; a power of two, at least 16.
+        UPCAST: whether to multiply in float32, for the interpreter, which cannot in bfloat16.
+    """
+    item = items + tl.program_id(0) * ITEM_FIELDS
+    head = tl.program_id(1)
+    row = tl.load(item)
+    first = tl.load(item + 1)
+    count = tl.load(item + 2)
+    position = tl.load(item + 3)
+    begin = tl.load(item + 4)
+    end = tl.load(item + 5)
+    slot = tl.load(item + 6)
+
+    line = tl.arange(0, TILE)
+    token = line // GROUPS
+    query_head = head * GROUPS + line % GROUPS
+    is_query = token < count
+    at_head = tl.arange(0, PADDED_HEAD)
+    at_value = tl.arange(0, PADDED_VALUE)
+    index = (first + token).to(tl.int64)
+    lines = tl.load(
+        query
+        + index[:, None] * query_token_stride
+        + query_head[:, None] * query_head_stride
+        + at_head[None, :],
+        mask=is_query[:, None] & (at_head < HEAD_DIM)[None, :],
+        other=0.0,
+    )
+    if UPCAST:
+        lines = lines.to(tl.float32)
+    # Lines below the last query see what it sees, so that none is without a key.
+    own = position + tl.minimum(token, count - 1)
+
+    largest = tl.full([TILE], float("-inf"), tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    sums = tl.zeros([TILE, PADDED_VALUE], tl.float32)
+    table = block_tables + row.to(tl.int64) * table_stride
+    for near in range(begin // BLOCK_SIZE * BLOCK_SIZE, end, KEYS):
+        at = near + tl.arange(0, KEYS)
+        is_key = (at >= begin) & (at < end)
+        block = tl.load(table + at // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
+        slots = (block * KV_HEADS + head) * BLOCK_SIZE + at % BLOCK_SIZE
+        key = tl.load(
+            keys + slots[None, :] * HEAD_DIM + at_head[:, None],
+            mask=is_key[None, :] & (at_head < HEAD_DIM)[:, None],
+            other=0.0,
+        )
+        value = tl.load(
+            values + slots[:, None] * VALUE_DIM + at_value[None, :],
+            mask=is_key[:, None] & (at_value < VALUE_DIM)[None, :],
+            other=0.0,
+        )
+        if UPCAST:
+            key = key.to(tl.float32)
+            value = value.to(tl.float32)
+        scores = tl.dot(lines, key, input_precision="ieee") * scaling
+        if HAS_SOFTCAP:
+            scores = softcap * tanh(scores / softcap)
+        sees = is_key[None, :] & (at[None, :] <= own[:, None])
+        if HAS_WINDOW:
+            sees = sees & (at[None, :] > own[:, None] - window)
+        scores = tl.where(sees, scores * LOG2_E, float("-inf"))
+        higher = tl.maximum(largest, tl.max(scores, 1))
+        # A line that has seen nothing yet has no largest score to take off.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - base[:, None])
+        kept = tl.exp2(largest - base)
+        total = total * kept + tl.sum(weights, 1)
+        sums = sums * kept[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        largest = higher
+
+    is_value = (at_value < VALUE_DIM)[None, :]
+    if slot >= 0:
+        place = (slot.to(tl.int64) * KV_HEADS + head) * TILE + line
+        tl.store(parts + place[:, None] * VALUE_DIM + at_value[None, :], sums, mask=is_value)
+        tl.store(states + place * 2, largest)
+        tl.store(states + place * 2 + 1, total)
+    else:
+        if HAS_SINKS:
+            sink = tl.load(sinks + query_head).to(tl.float32) * LOG2_E
+            higher = tl.maximum(largest, sink)
+            kept = tl.exp2(largest - higher)
+            total = total * kept + tl.exp2(sink - higher)
+            sums = sums * kept[:, None]
+        place = index * (KV_HEADS * GROUPS) + query_head
+        tl.store(
+            output + place[:, None] * VALUE_DIM + at_value[None, :],
+            sums / total[:, None],
+            mask=is_query[:, None] & is_value,
+        )
+
+
+@triton.jit
+def merge(
+    output,
+    parts,
+    states,
+    sinks,
+    merges,
+    KV_HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    PADDED_VALUE: tl.constexpr,
+    TILE: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    """Merge the parts of a tile, in their order; the grid is [merges, KV_HEADS].
+
+    Args:
+        merges: [merges, MERGE_FIELDS] int32, see `engine.triton.work`. The rest is as in `attend`.
+    """
+    entry = merges + tl.program_id(0) * MERGE_FIELDS
+    head = tl.program_id(1)
+    slot = tl.load(entry)
+    num_parts = tl.load(entry + 1)
+    first = tl.load(entry + 2)
+    count = tl.load(entry + 3)
+
+    line = tl.arange(0, TILE)
+    token = line // GROUPS
+    query_head = head * GROUPS + line % GROUPS
+    at_value = tl.arange(0, PADDED_VALUE)
+    is_value = (at_value < VALUE_DIM)[None, :]
+    if HAS_SINKS:
+        largest = tl.load(sinks + query_head).to(tl.float32) * LOG2_E
+        total = tl.full([TILE], 1.0, tl.float32)
+    else:
+        largest = tl.full([TILE], float("-inf"), tl.float32)
+        total = tl.zeros([TILE], tl.float32)
+    sums = tl.zeros([TILE, PADDED_VALUE], tl.float32)
+    for part in range(0, num_parts):
+        place = ((slot + part).to(tl.int64) * KV_HEADS + head) * TILE + line
+        part_largest = tl.load(states + place * 2)
+        part_total = tl.load(states + place * 2 + 1)
+        part_sums = tl.load(
+            parts + place[:, None] * VALUE_DIM + at_value[None, :], mask=is_value, other=0.0
+        )
+        higher = tl.maximum(largest, part_largest)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        kept = tl.exp2(largest - base)
+        added = tl.exp2(part_largest - base)
+        total = total * kept + part_total * added
+        sums = sums * kept[:, None] + part_sums * added[:, None]
+        largest = higher
+    index = (first + token).to(tl.int64)
+    place = index * (KV_HEADS * GROUPS) + query_head
+    tl.store(
+        output + place[:, None] * VALUE_DIM + at_value[None, :],
+        sums / total[:, None],
+        mask=(token < count)[:, None] & is_value,
+    )

@@ -1,0 +1,106 @@
+"""When the Triton kernels are picked, and what happens where they cannot be used."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.api.errors import ModelError
+from engine.cache.storage import CacheShape
+from engine.model import loader
+from engine.model.attention import triton_backend
+from engine.model.attention.triton_backend import TritonAttention
+from engine.model.forward import pick_backend
+from tests.support.loading import load
+
+pytest.importorskip("triton")
+
+ON_GPU = CacheShape(
+    num_layers=1,
+    num_blocks=1,
+    block_size=16,
+    num_kv_heads=2,
+    head_dim=128,
+    value_dim=128,
+    dtype=torch.bfloat16,
+    device=torch.device("cuda"),
+)
+ON_CPU = replace(ON_GPU, device=torch.device("cpu"))
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels would be compiled, not interpreted."""
+    monkeypatch.setattr(triton_backend, "_is_interpreted", lambda: False)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_they_are_picked_on_a_gpu_if_they_can_serve() -> None:
+    assert pick_backend(ON_GPU) == "triton"
+    assert pick_backend(replace(ON_GPU, head_dim=320)) == "torch"
+    assert pick_backend(ON_CPU) != "triton"
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (ON_CPU, "the Triton kernels run on a GPU, not on cpu"),
+        (
+            replace(ON_GPU, dtype=torch.float64),
+            "the Triton kernels do not compute in torch.float64",
+        ),
+        (replace(ON_GPU, value_dim=257), "the Triton kernels take heads of at most 256 numbers"),
+    ],
+)
+def test_what_they_cannot_serve_is_said(shape: CacheShape, reason: str) -> None:
+    assert TritonAttention.why_not(shape) == reason
+    with pytest.raises(ModelError, match=reason):
+        TritonAttention().storage(shape)
+
+
+def test_an_installation_without_triton_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert TritonAttention.why_not(ON_GPU) == "this installation has no triton"
+
+
+def test_a_model_is_loaded_onto_them(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    loaded = load(saved)
+    assert loaded.card.attention == "triton"
+    loaded.close()
+
+
+def test_torch_is_used_where_they_cannot_be_run(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no kernel image is available for execution on the device")
+
+    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(triton_backend, "_attend", fail)
+    loaded = load(saved)
+    assert loaded.card.attention == "torch"
+    assert "no kernel image is available for execution on the device" in caplog.text
+    loaded.close()
+
+
+def test_torch_is_used_where_they_compute_something_else(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attend = TritonAttention.attend
+
+    def wrong(*arguments: Any) -> torch.Tensor:
+        return attend(*arguments) * 2
+
+    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr(TritonAttention, "attend", wrong)
+    loaded = load(saved)
+    assert loaded.card.attention == "torch"
+    assert "our kernels are not used" in caplog.text
+    loaded.close()
