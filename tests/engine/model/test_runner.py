@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan, StepResult
+from engine.cache.storage import KVStorage
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
@@ -27,6 +29,15 @@ def make_runner(model: PreTrainedModel | None = None) -> TorchRunner:
     model = model or tiny_model("llama")
     shape = trace(type(model), model.config, torch.float32).shape
     return TorchRunner(make_forward(model, CONFIG, shape), CONFIG, shape)
+
+
+def test_the_memory_of_the_first_blocks_is_there_before_the_first_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cleared: list[Sequence[int]] = []
+    monkeypatch.setattr(KVStorage, "clear_blocks", lambda self, blocks: cleared.append(blocks))
+    make_runner()
+    assert cleared == [[0]]
 
 
 def new(
