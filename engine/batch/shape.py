@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.api.config import EngineConfig
+from engine.api.status import ModelCard
 from engine.api.telemetry import StepCost
 from engine.batch.plan import Row
 
@@ -50,6 +52,22 @@ class ModelShape:
         """Bytes of keys and values of one token in all layers."""
         per_layer = self.num_kv_heads * (self.head_dim + self.value_dim)
         return self.num_layers * per_layer * self.dtype_bytes
+
+    def card(
+        self, config: EngineConfig, *, name: str, architecture: str, attention: str
+    ) -> ModelCard:
+        """What people are told of a model of this shape, in this envelope."""
+        return ModelCard(
+            name=name,
+            architecture=architecture,
+            num_params=self.num_params,
+            dtype=config.dtype,
+            device=config.device,
+            attention=attention,
+            max_model_len=config.max_model_len,
+            weight_bytes=self.weight_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+        )
 
     def work(self, rows: Iterable[Row]) -> StepWork:
         """The work of a step's rows. Computing it takes 0.25 us a row where attention is full."""

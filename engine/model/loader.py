@@ -17,7 +17,6 @@ from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.api.knobs import Knobs
-from engine.api.status import ModelCard
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
 from engine.model.device import (
@@ -182,16 +181,11 @@ class _Preparation:
     ) -> LoadedModel:
         """The loaded model as the host is given it."""
         shape = self.traced.shape
-        card = ModelCard(
+        card = shape.card(
+            envelope,
             name=self._entry.name,
             architecture=self._class.__name__,
-            num_params=shape.num_params,
-            dtype=envelope.dtype,
-            device=envelope.device,
             attention=forward.attention,
-            max_model_len=envelope.max_model_len,
-            weight_bytes=shape.weight_bytes,
-            kv_bytes_per_token=shape.kv_bytes_per_token,
         )
         logger.info(
             "loaded %s: %s, %s on %s, %d blocks of %d tokens",

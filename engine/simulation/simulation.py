@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from engine.api.config import BLOCK_SIZE, EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.api.knobs import Knobs
-from engine.api.status import ModelCard
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from engine.simulation.clock import VirtualClock
@@ -46,17 +45,7 @@ def build(
         InvalidConfigError: a knob is outside the envelope.
     """
     clock = VirtualClock()
-    card = ModelCard(
-        name=name,
-        architecture="",
-        num_params=shape.num_params,
-        dtype=config.dtype,
-        device=config.device,
-        attention="simulated",
-        max_model_len=config.max_model_len,
-        weight_bytes=shape.weight_bytes,
-        kv_bytes_per_token=shape.kv_bytes_per_token,
-    )
+    card = shape.card(config, name=name, architecture="", attention="simulated")
     core = EngineCore(
         config=config,
         runner=SimulatedRunner(clock, cost, depth),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
-from engine.api.status import ModelCard
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from tests.support.clock import VirtualClock
@@ -32,17 +31,7 @@ def scripted_core(
     model: str, runner: ScriptedRunner, knobs: Knobs, clock: VirtualClock
 ) -> EngineCore:
     config = runner.config
-    card = ModelCard(
-        name=model,
-        architecture="ScriptedForCausalLM",
-        num_params=SHAPE.num_params,
-        dtype=config.dtype,
-        device=config.device,
-        attention="scripted",
-        max_model_len=config.max_model_len,
-        weight_bytes=SHAPE.weight_bytes,
-        kv_bytes_per_token=SHAPE.kv_bytes_per_token,
-    )
+    card = SHAPE.card(config, name=model, architecture="ScriptedForCausalLM", attention="scripted")
     return EngineCore(
         config=config,
         runner=runner,
