@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# A file to a process: the tests of one may share a broker or a model.
-PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+# A file to a process: the tests of one may share a broker or a model. They come in the order of
+# their names, so that the many short ones of widgets/ come last and both processes end together.
+PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help run setup check test test-short test-long clean
 

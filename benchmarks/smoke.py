@@ -37,7 +37,8 @@ from engine.api.telemetry import StepRecord
 from engine.batch.shape import ModelShape
 from engine.builtin import MODEL_DIR
 from engine.core.core import EngineCore
-from engine.model.forward import make_forward
+from engine.model.forward import Forward, ModuleForward, make_forward
+from engine.model.loader import ModelRunner
 from engine.model.program.forward import ProgramForward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
@@ -113,7 +114,7 @@ class Engine:
         )
         self.shape: ModelShape = trace(type(model), model.config, torch.bfloat16).shape
         self._forward = make_forward(model, config, self.shape)
-        self.runner = TorchRunner(self._forward, config, self.shape)
+        self.runner = _runner(self._forward, config, self.shape)
         card = ModelCard("bench", "", 0, "bfloat16", str(device), "torch", length, 0, 0)
         self.core = EngineCore(
             config=config,
@@ -149,6 +150,18 @@ class Engine:
     def _profile(self) -> Profile:
         """What each kind of operation has taken since the last call."""
         return self._forward.profile() if isinstance(self._forward, ProgramForward) else {}
+
+
+def _runner(forward: Forward, config: EngineConfig, shape: ModelShape) -> ModelRunner:
+    """The runner that a model is loaded with."""
+    if isinstance(forward, (ModuleForward, ProgramForward)):
+        return TorchRunner(forward, config, shape)
+    # The kernels can be imported only where triton is installed.
+    from engine.model.gpu.forward import GpuForward
+    from engine.model.gpu.start import runner_with_graphs
+
+    assert isinstance(forward, GpuForward)
+    return runner_with_graphs(forward, config, shape)
 
 
 def run_generate(model: PreTrainedModel, prompts: list[list[int]], device: torch.device) -> float:

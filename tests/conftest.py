@@ -27,6 +27,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+THRESHOLD = gc.get_threshold()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Give a heap that a test has settled for a model back to all tests (`app.process.heap`), also
+    if the test did not close the model.
+    """
+    if gc.get_threshold() != THRESHOLD or not gc.get_freeze_count():
+        gc.set_threshold(*THRESHOLD)
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Where all system packages are there, a skipped test is a failed one."""

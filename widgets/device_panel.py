@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.api.status import ModelCard
 from widgets.figures import ms, percent, size, size_of
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
@@ -18,6 +19,7 @@ class GpuReading:
     """One GPU. What its driver does not tell is None.
 
     Attributes:
+        uuid: of the GPU or the MIG instance that is read, as the driver writes it.
         utilization: the share of time in which a kernel ran, from 0 to 1.
         memory_used, memory_total: in bytes.
         power: in watts.
@@ -26,6 +28,7 @@ class GpuReading:
     """
 
     name: str
+    uuid: str = ""
     utilization: float | None
     memory_used: int | None
     memory_total: int | None
@@ -58,26 +61,47 @@ class DeviceReadings:
 
 
 class DevicePanel(Panel):
-    """Meters of the machine, each with its figure."""
+    """Meters of the machine, each with its figure.
+
+    A GPU's number is the driver's, which need not be CUDA's. If the model is on one of several, its
+    GPU has the meters and the title says which it is. The frame then tells of the others in short,
+    so that they take no line from the host.
+    """
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self._readings: DeviceReadings | None = None
+        self._model: ModelCard | None = None
 
-    def show(self, readings: DeviceReadings) -> None:
-        self._readings = readings
+    def show(self, readings: DeviceReadings, model: ModelCard | None = None) -> None:
+        """Show what was read.
+
+        Args:
+            model: the loaded one; None if there is none.
+        """
+        self._readings, self._model = readings, model
         self.redraw()
 
     def title(self) -> str:
-        return "Devices"
+        label = self._label_of_model()
+        return f"Devices · {self._model.device} is {label}" if self._model and label else "Devices"
+
+    def footer(self) -> str:
+        label = self._label_of_model()
+        others = self._gpus() if label else {}
+        return " · ".join(
+            f"{other} {percent(gpu.utilization)} {size_of(gpu.memory_used, gpu.memory_total)}"
+            for other, gpu in others.items()
+            if other != label
+        )
 
     def body(self, width: int, height: int) -> list[Line]:
         readings, palette = self._readings, self.palette
         if readings is None:
             return [self.line(width).add(shorten("Nothing measured yet.", width), palette.muted)]
         lines = []
-        for number, gpu in enumerate(readings.gpus):
-            label = f"GPU{number}" if len(readings.gpus) > 1 else "GPU"
+        gpus, of_model = self._gpus(), self._label_of_model()
+        for label, gpu in {of_model: gpus[of_model]}.items() if of_model else gpus.items():
             lines.append(self._meter(width, label, gpu.utilization, percent(gpu.utilization)))
             memory = _share(gpu.memory_used, gpu.memory_total)
             figure = size_of(gpu.memory_used, gpu.memory_total)
@@ -100,6 +124,17 @@ class DevicePanel(Panel):
         if readings.frames is not None:
             facts.append(f"{readings.frames:.0f} fps")
         return [*lines, self._text(width, " · ".join(facts))]
+
+    def _gpus(self) -> dict[str, GpuReading]:
+        """The GPUs by their labels."""
+        gpus = self._readings.gpus if self._readings else ()
+        return {f"GPU{n}" if len(gpus) > 1 else "GPU": gpu for n, gpu in enumerate(gpus)}
+
+    def _label_of_model(self) -> str:
+        """The label of the GPU that the model is on; empty if there is one GPU or it is on none."""
+        gpus = self._gpus()
+        uuid = self._model.gpu_uuid if self._model and len(gpus) > 1 else ""
+        return next((label for label, gpu in gpus.items() if uuid and gpu.uuid == uuid), "")
 
     def _meter(self, width: int, label: str, share: float | None, figure: str) -> Line:
         palette = self.palette

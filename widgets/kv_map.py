@@ -120,6 +120,8 @@ class KvMap(Panel, can_focus=True):
         )
         parts += [f"{word} {percent(n / blocks.num_blocks)}" for word, n in some if n]
         parts.append(f"free {percent(blocks.free / blocks.num_blocks)}")
+        if blocks.host_blocks:
+            parts.append(f"host {percent(blocks.host_used / blocks.host_blocks)}")
         if self._cells is not None and self._cells.blocks_per_cell > 1:
             parts.append(f"1 cell = {self._cells.blocks_per_cell} blk")
         return " · ".join(parts)

@@ -50,15 +50,19 @@ def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
 
     blocks = f"{count(record.free_blocks)} free, {count(record.cached_blocks)} cached blk"
     for request_id in record.preempted:
-        text = f"preempt {request_id}: its blocks go, it is recomputed ({blocks})"
-        say(Level.WARNING, "sched", text, record.start)
+        swapped = request_id in record.swapped
+        fate = "its blocks go to host memory" if swapped else "its blocks go, it is recomputed"
+        say(Level.WARNING, "sched", f"preempt {request_id}: {fate} ({blocks})", record.start)
     evicted = len(record.blocks.blocks(BlockChange.EVICTED))
     if evicted:
         say(Level.DEBUG, "cache", f"evict {count(evicted)} cached blk", record.start)
     if record.admitted:
         hit, queried = record.prefix_hit_tokens, record.prefix_queried_tokens
         # A request that comes back after a preemption is not looked up in the prefix cache again.
-        tokens = f"{count(queried)} tok, {count(hit)} cached" if queried else "recompute"
+        back = f"{count(record.swapped_in_blocks)} blk from host memory" if record.restored else ""
+        tokens = f"{count(queried)} tok, {count(hit)} cached" if queried else back or "recompute"
+        if queried and back:
+            tokens += f", {back}"
         if record.padding_tokens:
             tokens += f", {count(record.padding_tokens)} of padding"
         text = f"admit {', '.join(record.admitted)}: {tokens}"

@@ -329,7 +329,9 @@ def _note(view: RequestView) -> str:
 
 
 def _blocks(view: RequestView) -> str:
-    """How many blocks a request holds, if any, and how many of them are shared or not in use."""
+    """How many blocks a request holds, if any, and where, or how many are shared or not in use."""
+    if view.host_blocks:
+        return f"{count(view.host_blocks)} blk swapped"
     if not view.blocks:
         return ""
     parts = [f"{count(view.blocks)} blk"]

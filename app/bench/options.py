@@ -129,6 +129,9 @@ class SimulateOptions:
     kv_slots: Annotated[
         int | None, Option(metavar="N", help="Token slots; else what the memory holds.")
     ] = None
+    swap_memory: Annotated[
+        str | None, Option(metavar="SIZE", help="Host memory to swap to; else none.")
+    ] = None
     knob: Annotated[list[str], Option(metavar="K=V", help="A knob, for all policies.")] = field(
         default_factory=list
     )

@@ -81,6 +81,7 @@ SECTIONS = (
             Row("kv_waste", "KV slots given but unused (%):"),
             Row("padding", "Padding and bubbles (% of tokens):"),
             Row("preemptions", "Preemptions:", 0),
+            Row("swaps", "Preemptions by swapping:", 0),
             Row("prefix_hit_rate", "Prefix cache hit rate (%):"),
         ),
     ),
@@ -140,6 +141,7 @@ def figures(
         "kv_waste": 100 * steps.kv_waste,
         "padding": _over(100 * steps.padding, of_tokens),
         "preemptions": steps.preemptions,
+        "swaps": steps.swaps,
         "prefix_hit_rate": _over(100 * steps.hits, steps.queried),
     }
     return {

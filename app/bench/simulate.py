@@ -22,7 +22,7 @@ from app.process.exits import ExitCode
 from app.process.process import complain, show
 from app.process.serving import ModelLoadError
 from app.settings.knobs import parse_knob
-from app.settings.settings import SettingsError
+from app.settings.settings import SettingsError, parse_size
 from engine.api.config import BLOCK_SIZE, EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.driving.drive import StalledError
@@ -156,9 +156,23 @@ def _named(options: SimulateOptions, most: int) -> Testbed:
     """The testbed of a named model on a named device, for requests of at most `most` tokens."""
     device, name = named_device(options.device or DEVICE), options.model or MODEL
     shape = named_shape(name)
-    config = envelope(device, shape, max_model_len=most, kv_slots=options.kv_slots, **_ENVELOPE)
+    config = envelope(
+        device,
+        shape,
+        max_model_len=most,
+        kv_slots=options.kv_slots,
+        swap_memory=_swap_memory(options),
+        **_ENVELOPE,
+    )
     cost = Roofline(device, shape, charge_padding=options.charge_padding)
     return in_virtual_time(config, shape, cost, {"model": name, "device": asdict(device)})
+
+
+def _swap_memory(options: SimulateOptions) -> int:
+    try:
+        return parse_size(options.swap_memory or 0)
+    except ValueError as error:
+        raise SettingsError(f"--swap-memory: it is {options.swap_memory!r}; {error}") from None
 
 
 def _recorded(file: Path, options: SimulateOptions, most: int) -> Testbed:
@@ -168,6 +182,8 @@ def _recorded(file: Path, options: SimulateOptions, most: int) -> Testbed:
             raise SettingsError(
                 f"{option}: with --fit, model and device are those of the recording"
             )
+    if options.swap_memory is not None:
+        raise SettingsError("--swap-memory: a recording does not tell how fast blocks are swapped")
     recording = Recording.load(file)
     cost = Fitted.to(recording, charge_padding=options.charge_padding)
     last = recording.records[-1]

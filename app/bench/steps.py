@@ -15,7 +15,7 @@ class StepTally:
         rows, tokens: what the steps computed, in all; a row is one sequence in one step.
         padding: tokens that a padded batch computes for nothing: the padding of its prompts, and
             the bubbles that members leave which have ended.
-        preemptions: how often a request was preempted.
+        preemptions, swaps: how often a request was preempted, and how often it was swapped out.
         queried, hits: tokens looked up in the prefix cache, and tokens found there.
 
     Args:
@@ -26,7 +26,7 @@ class StepTally:
         self.steps = self.failed = 0
         self.seconds = 0.0
         self.rows = self.tokens = self.padding = 0
-        self.preemptions = 0
+        self.preemptions = self.swaps = 0
         self.queried = self.hits = 0
         self._given = self._unused = 0.0
         self._start = start
@@ -34,6 +34,7 @@ class StepTally:
 
     def add(self, record: StepRecord) -> None:
         self.preemptions += len(record.preempted)
+        self.swaps += len(record.swapped)
         self.queried += record.prefix_queried_tokens
         self.hits += record.prefix_hit_tokens
         if record.error:

@@ -26,8 +26,10 @@ def about(testbed: Testbed, sweep: Sweep) -> str:
         )
     else:
         what = f"{described['model']} on {config.device}, by the roofline"
+    host = config.num_host_blocks * config.block_size
+    swapped = f", {host:,} in host memory" if host else ""
     return (
-        f"Simulated: {what}; {config.num_slots:,} token slots\n"
+        f"Simulated: {what}; {config.num_slots:,} token slots{swapped}\n"
         f"{workload.num_prompts} requests at each rate, {workload.input_len} tokens in, "
         f"{workload.output_len} out, burstiness {workload.burstiness:g}, seed {sweep.seed}\n"
     )

@@ -74,6 +74,7 @@ def of_model(loaded: LoadedModel) -> Testbed:
             eos_token_ids=frozenset({eos}),
             knobs=knobs,
             clock=clock,
+            swap_rate=loaded.swap_rate,
         )
         return core, clock
 
@@ -126,6 +127,7 @@ def simulated(names: str, settings: Settings, *, charge_padding: bool) -> Testbe
         max_num_seqs=settings.max_num_seqs or 256,
         max_num_batched_tokens=settings.max_num_batched_tokens or 2048,
         kv_slots=settings.num_blocks * BLOCK_SIZE if settings.num_blocks else None,
+        swap_memory=settings.swap_memory or 0,
     )
     cost = Roofline(device, shape, charge_padding=charge_padding)
     about = {

@@ -22,8 +22,17 @@ from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.layers import config_file, load_settings, unknown_variables
 from app.settings.settings import Settings, SettingsError
-from app.system.machine import cpu_features, gpu_memory, host_memory, most_free_memory, num_cores
+from app.system.machine import (
+    Memory,
+    cpu_features,
+    gpu_memory,
+    host_memory,
+    memory_of,
+    num_cores,
+    visible_memory,
+)
 from app.system.versions import PACKAGES, version
+from app.system.visible import VARIABLE, visible_gpus
 from engine.api.errors import EngineError
 from engine.model.memory import show_bytes
 from engine.model.registry import Availability, Registry
@@ -116,11 +125,47 @@ def _machine() -> Iterator[Finding]:
     yield _kernels()
     memory = host_memory()
     yield Finding("memory", f"{show_bytes(memory.free)} of {show_bytes(memory.total)} free")
+    yield from _gpus()
+
+
+def _gpus() -> Iterator[Finding]:
+    """Each GPU under the name that `--device` takes, as far as torch can tell; then the others, in
+    the driver's order."""
     gpus = gpu_memory()
-    for gpu in gpus:
-        yield Finding("GPU", f"{gpu.name}, {show_bytes(gpu.free)} of {show_bytes(gpu.total)} free")
-    if not gpus:
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    seen = _seen_by_torch()
+    for number, (uuid, name) in enumerate(seen.items()):
+        known = f"{name}, {uuid}, not told by NVIDIA's driver"
+        told = _show_gpu(by_uuid[uuid]) if uuid in by_uuid else known
+        yield Finding(f"cuda:{number}", told)
+    visible = visible_gpus([gpu.uuid for gpu in gpus], os.environ)
+    for place, gpu in enumerate(gpus):
+        if gpu.uuid in seen:
+            continue
+        is_hidden = VARIABLE in os.environ and (bool(seen) or place not in visible)
+        why = f", hidden: {VARIABLE} is {os.environ[VARIABLE]!r}" if is_hidden else ""
+        yield Finding("GPU", _show_gpu(gpu) + why)
+    if not gpus and not seen:
         yield Finding("GPU", "no NVIDIA driver, or no GPU that it shows")
+
+
+def _show_gpu(gpu: Memory) -> str:
+    memory = f"{show_bytes(gpu.free)} of {show_bytes(gpu.total)} free"
+    return ", ".join(part for part in (gpu.name, memory, gpu.uuid) if part)
+
+
+def _seen_by_torch() -> dict[str, str]:
+    """The UUIDs and names of cuda:0, cuda:1 and so on. There is none if torch is of no use, and
+    `_torch` says why."""
+    try:
+        import torch
+
+        from engine.model.device import gpu_uuid
+    except Exception:  # as in `_torch`
+        return {}
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    devices = [torch.device("cuda", number) for number in range(count)]
+    return {gpu_uuid(device): torch.cuda.get_device_name(device) for device in devices}
 
 
 def _kernels() -> Finding:
@@ -152,7 +197,7 @@ def _torch(settings: Settings) -> Iterator[Finding]:
         )
         yield Finding("torch", "cannot be imported", reason)
         return
-    if gpu_memory() and not torch.cuda.is_available():
+    if visible_memory() and not torch.cuda.is_available():
         yield Finding(
             "torch",
             "sees no GPU",
@@ -174,7 +219,9 @@ def _torch(settings: Settings) -> Iterator[Finding]:
 def _model(settings: Settings) -> Finding:
     wanted = settings.load_request().model
     try:
-        found = examine(Registry.read(settings.models).find(wanted), most_free_memory())
+        found = examine(
+            Registry.read(settings.models).find(wanted), memory_of(settings.device).free
+        )
     except EngineError as error:
         return Finding("model", wanted, error.message)
     if found.loads_here:

@@ -10,7 +10,7 @@ from app.process.columns import align
 from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.settings import Settings, SettingsError
-from app.system.machine import most_free_memory
+from app.system.machine import memory_of
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
 from engine.model.memory import show_bytes
@@ -49,7 +49,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
         registry = Registry.read(settings.models)
     except InvalidConfigError as error:
         raise SettingsError(error.message) from None
-    listings = list_models(registry, most_free_memory())
+    listings = list_models(registry, memory_of(settings.device).free)
     show(to_json(listings) if as_json else to_table(listings))
     return ExitCode.OK
 

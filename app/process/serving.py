@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TextIO
 
+from app.process import heap
 from app.system.engine_crash import check_engine
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.status import EnginePhase, EngineStatus
@@ -40,7 +42,14 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
 
     from engine.model import loader
 
-    return loader.load_entry(entry, request, progress)
+    model = loader.load_entry(entry, request, progress)
+    heap.settle()
+
+    def close() -> None:
+        heap.unsettle()  # Otherwise cycles would hold the model, and its memory, for ever.
+        model.close()
+
+    return replace(model, close=close)
 
 
 @contextmanager

@@ -92,7 +92,8 @@ def progress(view: RequestView | None, status: EngineStatus, paused: bool = Fals
         case Mark.QUEUED:
             return f"queued: {in_words(view.wait)}" if view.wait else "queued"
         case Mark.PREEMPTED:
-            return f"preempted, it will be recomputed: {in_words(view.wait)}"
+            fate = "it waits in host memory" if view.host_blocks else "it will be recomputed"
+            return f"preempted, {fate}: {in_words(view.wait)}"
         case Mark.PAUSED:
             return f"paused · {count(view.output_tokens)} tok"
         case Mark.PREFILL:

@@ -19,7 +19,19 @@ _BLANKS = 3  # cells that Textual sets around a key and what it does
 
 class KeyBar(Footer):
     """Textual's footer, which leaves out the least important keys where not all fit. Textual's own
-    cuts off what does not fit."""
+    cuts off what does not fit.
+
+    Textual asks for new keys whenever the focus moves or the chat changes, and most often the same
+    ones act then. To make their widgets anew takes 40 ms, and so they stay.
+    """
+
+    _shown: tuple[object, ...] = ()
+
+    async def recompose(self) -> None:
+        acting = self._acting()
+        if acting != self._shown or not self.children:
+            self._shown = acting
+            await super().recompose()
 
     def compose(self) -> ComposeResult:
         keys = list(super().compose())
@@ -30,6 +42,13 @@ class KeyBar(Footer):
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.recompose)
+
+    def _acting(self) -> tuple[object, ...]:
+        """All that the keys shown depend on."""
+        bindings = self.screen.active_bindings.values()
+        return self.app.size.width, *(
+            (active.binding, active.enabled, active.tooltip) for active in bindings
+        )
 
 
 def _rank(key: Widget) -> int:

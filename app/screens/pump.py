@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import time
 from collections.abc import Callable
@@ -166,13 +165,17 @@ class Pump:
         now = self._clock()
         self._frames_before = self.frames, now
         rate = (self.frames - frames) / max(now - then, 1e-3)
+        model = self._engine.snapshot.model if self._engine.snapshot else None
 
         async def read() -> None:
             # On a thread, for a driver may take its time.
             readings = await asyncio.to_thread(
-                self._devices.read, loop_lag=self._lag.p99(), frames=rate
+                self._devices.read,
+                gpu_uuid=model.gpu_uuid if model else "",
+                loop_lag=self._lag.p99(),
+                frames=rate,
             )
-            panel.show(readings)
+            panel.show(readings, model)
             self._screen.set_class(bool(readings.gpus), "-gpu")
 
         self._screen.run_worker(read(), group="devices", exclusive=True)
@@ -204,11 +207,6 @@ class Pump:
         if (after.phase, after.model) == (before.phase, before.model):
             return
         if after.phase is EnginePhase.READY:
-            # Otherwise each full collection would walk the 370,000 objects of torch, for 0.2 s
-            # without a repaint.
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
             if after.detail:
                 self._screen.notify(after.detail, severity="error", timeout=15)
             else:

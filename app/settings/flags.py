@@ -79,6 +79,10 @@ class Engine:
     num_blocks: Annotated[
         int | None, Option("--num-blocks", metavar="N", help="Its blocks of 16 tokens, instead.")
     ] = None
+    swap_memory: Annotated[
+        str | None,
+        Option("--swap-memory", metavar="SIZE", help="Host memory to swap to; 0 is none."),
+    ] = None
     max_model_len: Annotated[
         int | None, Option("--max-model-len", metavar="N", help="Most tokens of a conversation.")
     ] = None

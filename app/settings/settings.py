@@ -59,6 +59,7 @@ def _dtype(value: object) -> object:
 
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
+SizeOrNone = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 
 
 class Settings(BaseModel):
@@ -71,6 +72,7 @@ class Settings(BaseModel):
         dtype: the type of the weights; None is that of the registry.
         kv_memory: bytes of the KV pool; excludes `num_blocks`.
         num_blocks: blocks of the KV pool.
+        swap_memory: bytes of host memory for conversations that are swapped out; 0 is none.
         max_model_len: most tokens of a sequence.
         max_num_seqs, max_num_batched_tokens: most sequences and most tokens in a step.
         system: the system prompt of new conversations.
@@ -95,6 +97,7 @@ class Settings(BaseModel):
     dtype: Annotated[str, BeforeValidator(_dtype)] | None = None
     kv_memory: Size | None = None
     num_blocks: PositiveInt | None = None
+    swap_memory: SizeOrNone | None = None
     max_model_len: PositiveInt | None = None
     max_num_seqs: PositiveInt | None = None
     max_num_batched_tokens: PositiveInt | None = None
@@ -136,6 +139,7 @@ class Settings(BaseModel):
             dtype=self.dtype,
             kv_memory=self.kv_memory,
             num_blocks=self.num_blocks,
+            swap_memory=self.swap_memory,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,

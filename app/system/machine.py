@@ -8,6 +8,9 @@ from pathlib import Path
 
 import psutil
 
+from app.system.driver import Driver
+from app.system.visible import visible_gpus
+
 CPU_INFO = Path("/proc/cpuinfo")
 
 # Instructions that decide how fast a model runs on a processor: vector width, and arithmetic with
@@ -20,11 +23,16 @@ FEATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of one device, in bytes."""
+    """The memory of one device, in bytes.
+
+    Attributes:
+        uuid: of the GPU, as NVIDIA's driver writes it; empty for the host.
+    """
 
     name: str
     total: int
     free: int
+    uuid: str = ""
 
 
 def num_cores() -> int:
@@ -54,27 +62,36 @@ def host_memory() -> Memory:
 
 
 def gpu_memory() -> tuple[Memory, ...]:
-    """The memory of each NVIDIA GPU; none without its driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no package, no library, no driver, or one that is broken
-        return ()
+    """The memory of each NVIDIA GPU, in the driver's order. In place of one that is partitioned
+    stand its MIG instances. There is none without NVIDIA's driver."""
+    driver = Driver()
+    handles = [part for gpu in driver.gpus for part in driver.instances(gpu) or [gpu]]
     memories = []
-    try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            name, memory = pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle)
-            memories.append(Memory(str(name), memory.total, memory.free))
-    except pynvml.NVMLError:
-        pass  # a MIG slice may not tell its memory; the GPUs before it are kept
-    finally:
-        pynvml.nvmlShutdown()
+    for handle in handles:
+        # A GPU that has no memory of its own tells none: it uses the host's.
+        memory = driver.ask("nvmlDeviceGetMemoryInfo", handle) or host_memory()
+        name, uuid = driver.name(handle), driver.uuid(handle)
+        memories.append(Memory(name, memory.total, memory.free, uuid))
+    driver.close()
     return tuple(memories)
 
 
-def most_free_memory() -> int:
-    """The bytes that are free where a model is loaded by default: on the GPU with most, or on the
-    host if there is no GPU."""
-    return max((gpu.free for gpu in gpu_memory()), default=host_memory().free)
+def visible_memory() -> tuple[Memory, ...]:
+    """The memory of cuda:0, cuda:1 and so on, as far as it can be known without CUDA (see
+    `visible_gpus`)."""
+    gpus = gpu_memory()
+    return tuple(gpus[place] for place in visible_gpus([gpu.uuid for gpu in gpus], os.environ))
+
+
+def memory_of(device: str | None) -> Memory:
+    """The memory that a model is loaded to.
+
+    Args:
+        device: the setting. cpu is the host; auto, None and what is no device here are the first
+            GPU that CUDA shows, even if another has more, or the host if it shows none.
+    """
+    gpus = visible_memory()
+    if device == "cpu" or not gpus:
+        return host_memory()
+    named = {f"cuda:{number}": gpu for number, gpu in enumerate(gpus)}
+    return named.get(device or "", gpus[0])

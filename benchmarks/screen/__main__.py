@@ -2,12 +2,16 @@
 
     python -m benchmarks.screen [--models builtin,387m] [--sessions N] [--seconds N] [--rounds N]
                                 [--size COLUMNSxLINES] [--compare K=V,...]... [--json FILE]
+    python -m benchmarks.screen --models device,lockstep --sessions 64
 
 For each model some programs hold the same chats, all of which stream: one without interface, an
 `EngineHost` whose streams a thread drains, and the `tui` in a pseudo-terminal that a thread reads,
 its chats typed in as a person would. They take turns: while one is measured the others are stopped
 (SIGSTOP), so that all see the same machine. What is compared are tokens a second by the engines'
 own step records, round by round, at the same lengths of context.
+
+The models `device` and `lockstep` are no models. A device of depth 2, or 1, stands in for one: it
+takes 4 ms for a step, outside the interpreter's lock, and its tokens are text that was written.
 
 Another `tui` for each `--compare`, with these changed:
 
@@ -17,9 +21,12 @@ Another `tui` for each `--compare`, with these changed:
     wait=POLICY  OMP_WAIT_POLICY of torch's pool: active or passive
     spin=N       GOMP_SPINCOUNT of it
 
-`interface`: CPU milliseconds a second of the threads that paint. `pools`: of those that compute and
-are not Python's. `beside`: of a step, from its start to the next one's, what is not the runner's:
-plan, commit, text handed over, snapshots, and the wait for the interpreter.
+`ratio` and `p99 x` are to headless: of tokens a second, and of the 99th percentile (`p99`) of the
+time from the end of a step to that of the next one. `late`: how much later than the device is done
+with a step the engine's thread goes on, the 99th percentile; the system and the interpreter's lock
+take that. `interface`: CPU milliseconds a second of the threads that paint. `pools`: of those that
+compute and are not Python's. `beside`: of a step, from the end of the one before, what is not the
+runner's: plan, commit, text handed over, snapshots, and the wait for the interpreter.
 """
 
 from __future__ import annotations
@@ -78,21 +85,17 @@ def _measure(
             one.begin()
             programs.append(one)
         take_turns(programs, options.rounds, options.seconds)
-        windows = {}
-        for one in programs:
-            one.go()
-            windows[one.name] = one.windows()
-            one.stop()
-        return windows
+        return {one.name: one.windows() for one in programs}
 
 
 def rows(model: str, windows: Mapping[str, Sequence[Window]]) -> Iterator[tuple[str, ...]]:
-    """A row for each program: medians over its turns, the ratio to headless round by round."""
-    bare = [window.rate for window in windows["headless"]]
+    """A row for each program: medians over its turns, the ratios to headless round by round."""
+    bare = windows["headless"]
     for name, turns in windows.items():
-        ratio = statistics.median(w.rate / b for w, b in zip(turns, bare, strict=True))
+        rate = statistics.median(w.rate / b.rate for w, b in zip(turns, bare, strict=True))
+        p99 = statistics.median(w.p99 / b.p99 for w, b in zip(turns, bare, strict=True))
         figures = (_median([getattr(window, column) for window in turns]) for column in COLUMNS)
-        yield (model, name, f"{ratio:.3f}", *figures)
+        yield (model, name, f"{rate:.3f}", f"{p99:.2f}", *figures)
 
 
 def _median(values: Sequence[float | None]) -> str:
@@ -129,7 +132,7 @@ def main() -> None:
         flush=True,
     )
     found = {name: measure(MODELS[name], options) for name in models}
-    head = ("model", "program", "ratio", "tok/s", "step ms", *COLUMNS[2:])
+    head = ("model", "program", "ratio", "p99 x", "tok/s", "step ms", *COLUMNS[2:])
     table = [head, *(row for model, windows in found.items() for row in rows(model, windows))]
     print("\n".join(align(table, numbers=range(2, len(head)))))
     if options.json_file is not None:

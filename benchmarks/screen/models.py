@@ -11,6 +11,8 @@ from pathlib import Path
 from benchmarks.screen import random_model
 from engine.builtin import MODEL_DIR
 
+# Replies of a minute at 250 steps a second.
+_STAND_IN_POSITIONS = 16_384
 # The built-in one takes 2.4 ms for a step of two chats on two cores: its own 2,048 positions were
 # over in less than a turn of five seconds.
 _BUILTIN_POSITIONS = 8192
@@ -23,10 +25,13 @@ class Model:
     Attributes:
         context: the most tokens of prompt and reply.
         save: writes it to a folder that exists.
+        depth: of the device that stands in for the model (`benchmarks.screen.stand_in`); None if
+            the model itself computes.
     """
 
     context: int
     save: Callable[[Path], None]
+    depth: int | None = None
 
 
 def _save_builtin(folder: Path) -> None:
@@ -41,4 +46,6 @@ def _save_builtin(folder: Path) -> None:
 MODELS = {
     "builtin": Model(_BUILTIN_POSITIONS, _save_builtin),
     "387m": Model(random_model.MAX_POSITIONS, random_model.save),
+    "device": Model(_STAND_IN_POSITIONS, _save_builtin, depth=2),
+    "lockstep": Model(_STAND_IN_POSITIONS, _save_builtin, depth=1),
 }

@@ -41,7 +41,11 @@ LETTERS = "āčēģīķļņ"
 
 @dataclass(slots=True)
 class Program:
-    """One of the programs that take turns."""
+    """One of the programs that take turns.
+
+    Attributes:
+        waits: whether a device that stands in for the model computes.
+    """
 
     name: str
     pid: int
@@ -49,6 +53,7 @@ class Program:
     terminal: Terminal | None
     prompts: Sequence[str]
     output_tokens: int
+    waits: bool = False
     turns: list[Turn] = field(default_factory=list)
     asked_at: int = 0
 
@@ -90,8 +95,8 @@ class Program:
         look: Look = self._receive()
         return look
 
-    def records(self) -> tuple[StepRecord, ...]:
-        self.pipe.send("records")
+    def records(self, since: int) -> tuple[StepRecord, ...]:
+        self.pipe.send(since)
         return tuple(self._receive())
 
     def wait(self, condition: Callable[[Look], object], what: str) -> Look:
@@ -115,6 +120,8 @@ class Program:
         painted, before = self._painted, self.look()
         time.sleep(seconds)
         after, painted = self.look(), self._painted - painted
+        # At once, for the engine keeps the last ones only.
+        records = self.records(before.step)
         keys = [self._echo(number) for number in range(KEYS_PRESSED)] if self.terminal else []
         self.stop()
         if after.running < len(self.prompts):
@@ -123,7 +130,7 @@ class Program:
                 f"{seconds:g} s, {after.running} of {len(self.prompts)} streamed to its end; "
                 "--seconds must be less"
             )
-        self.turns.append(Turn(before, after, painted, keys))
+        self.turns.append(Turn(before, after, painted, keys, records))
 
     def has_room(self, seconds: float) -> bool:
         """Whether the replies are long enough for a turn at twice the pace of the last."""
@@ -149,8 +156,7 @@ class Program:
         self.stop()
 
     def windows(self) -> list[Window]:
-        records = self.records()
-        return [window_of(turn, records) for turn in self.turns]
+        return [window_of(turn, waits=self.waits) for turn in self.turns]
 
     @property
     def _painted(self) -> int:
@@ -182,6 +188,9 @@ def program(
     for setting, option in (("switch", "--switch-ms"), ("share", "--share")):
         if setting in compare:
             command += [option, compare[setting]]
+    if model.depth is not None:
+        command += ["--depth", str(model.depth), "--context", str(model.context)]
+        command += ["--sessions", str(options.sessions)]
     prompts = [
         " ".join(f"word{i * PROMPT_WORDS + j}" for j in range(PROMPT_WORDS))
         for i in range(options.sessions)
@@ -211,7 +220,8 @@ def program(
             terminal = Terminal([*command, "screen"], options.size, env, (theirs.fileno(),))
             process = terminal.process
         theirs.close()
-        one = Program(name, process.pid, ours, terminal, prompts, output_tokens)
+        waits = model.depth is not None
+        one = Program(name, process.pid, ours, terminal, prompts, output_tokens, waits)
         try:
             one.wait(lambda look: look.phase is EnginePhase.READY, "the model")
             if "nice" in compare:

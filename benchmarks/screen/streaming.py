@@ -1,9 +1,11 @@
 """The program that `benchmarks.screen` measures: an engine with the interface, or without.
 
     python -m benchmarks.screen.streaming --pipe FD {screen,headless} [--switch-ms X] [--share X]
+                                          [--depth N --context N --sessions N]
 
 It reads its settings where `tui` does, and answers what comes through the pipe: `look` with a
-`Look`, `records` with the engine's step records, `ask` (headless only) by starting the replies.
+`Look`, a number with the engine's step records since that one, prompts (headless only) by starting
+the replies. With `--depth` a device that stands in for the model computes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 
 from app.process.serving import load_model
@@ -21,11 +24,13 @@ from app.screens import cadence, tui
 from app.settings.layers import load_settings
 from app.settings.settings import Settings
 from app.store.store import Store
+from benchmarks.screen import stand_in
 from benchmarks.screen.look import Look
 from engine.api.client import ChatMessage, Submission
 from engine.api.status import EnginePhase
 from engine.api.stream import RequestStream
 from engine.serving.host import EngineHost
+from engine.serving.loading import ModelLoader
 
 
 class Answers:
@@ -45,8 +50,8 @@ class Answers:
                 match self._pipe.recv():
                     case "look":
                         self._pipe.send(self._look())
-                    case "records":
-                        self._pipe.send(self._host.step_records(0))
+                    case int(since):
+                        self._pipe.send(self._host.step_records(since))
                     case prompts:
                         consume(self._host, prompts)
 
@@ -95,17 +100,25 @@ def with_interface(host: EngineHost, settings: Settings) -> None:
         store.close()
 
 
+def stand_in_loader(options: argparse.Namespace) -> ModelLoader:
+    depth, context, sessions = options.depth, options.context, options.sessions
+    return partial(stand_in.load, depth=depth, context=context, sessions=sessions)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("mode", choices=("screen", "headless"))
     parser.add_argument("--pipe", type=int, required=True)
     parser.add_argument("--switch-ms", type=float)
     parser.add_argument("--share", type=float)
+    parser.add_argument("--depth", type=int)
+    parser.add_argument("--context", type=int)
+    parser.add_argument("--sessions", type=int)
     options = parser.parse_args()
     if options.share is not None:
         cadence.SHARE = options.share
     settings = load_settings()
-    host = EngineHost(load_model)
+    host = EngineHost(load_model if options.depth is None else stand_in_loader(options))
     Answers(Connection(options.pipe), host, options)
     if options.mode == "screen":
         with_interface(host, settings)

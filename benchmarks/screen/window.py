@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from benchmarks.screen.look import Look
-from engine.api.telemetry import StepRecord
+from engine.api.telemetry import StepRecord, percentile
 
 ENGINE_THREADS = ("engine", "engine-text", "answers", "consumer")
 
@@ -19,7 +19,11 @@ class Window:
 
     Attributes:
         rate: output tokens a second.
-        step, beside: milliseconds, medians of the steps.
+        step, p99: milliseconds from the end of a step to that of the next one, the median and the
+            99th percentile.
+        beside: milliseconds of them that are not the runner's, the mean.
+        late: milliseconds that the engine's thread goes on after the device is done, the 99th
+            percentile; None where no device stands in for the model.
         interface, engine, text, pools: CPU milliseconds a second.
         painted: bytes a second.
         key: milliseconds from a key to its letter on the screen, the median; None without one.
@@ -27,7 +31,9 @@ class Window:
 
     rate: float
     step: float
+    p99: float
     beside: float
+    late: float | None
     interface: float
     engine: float
     text: float
@@ -41,30 +47,42 @@ COLUMNS = tuple(column.name for column in fields(Window))
 
 @dataclass(slots=True)
 class Turn:
-    """From one look to another, to be filled in when the records are there."""
+    """From one look to another, to be filled in when the records are there.
+
+    Attributes:
+        records: those of the steps between the looks, and maybe some more.
+    """
 
     before: Look
     after: Look
     painted: int
     keys: Sequence[float]
+    records: Sequence[StepRecord] = ()
 
 
-def window_of(turn: Turn, records: Sequence[StepRecord]) -> Window:
-    """What the step records say of a turn."""
+def window_of(turn: Turn, *, waits: bool = False) -> Window:
+    """What the step records say of a turn.
+
+    Args:
+        waits: whether a device stands in for the model (`benchmarks.screen.stand_in`).
+    """
     before, after = turn.before, turn.after
-    steps = [r for r in records if before.time <= r.start and r.end <= after.time]
-    cycles = [(late.start - early.start, early) for early, late in pairwise(steps)]
+    steps = [r for r in turn.records if before.time <= r.start and r.end <= after.time]
+    gaps = [late.end - early.end for early, late in pairwise(steps)]
     seconds = after.time - before.time
     used = {
         name: 1000 * (cpu - before.threads.get(name, 0.0)) / seconds
         for name, cpu in after.threads.items()
     }
     process = 1000 * (after.process - before.process) / seconds
-    runner = [early.times.prepare + early.times.forward + early.times.sample for _, early in cycles]
+    runner = [step.times.prepare + step.times.forward + step.times.sample for step in steps[1:]]
+    late = [1000 * step.times.sample for step in steps]
     return Window(
-        rate=sum(early.output_tokens for _, early in cycles) / sum(cycle for cycle, _ in cycles),
-        step=1000 * statistics.median(cycle for cycle, _ in cycles),
-        beside=1000 * statistics.mean(c - own for (c, _), own in zip(cycles, runner, strict=True)),
+        rate=sum(step.output_tokens for step in steps[1:]) / sum(gaps),
+        step=1000 * statistics.median(gaps),
+        p99=1000 * percentile(sorted(gaps), 0.99),
+        beside=1000 * statistics.mean(g - own for g, own in zip(gaps, runner, strict=True)),
+        late=percentile(sorted(late), 0.99) if waits else None,
         interface=sum(cpu for name, cpu in used.items() if name not in ENGINE_THREADS),
         engine=used["engine"],
         text=used["engine-text"],

@@ -18,6 +18,7 @@ class EngineConfig:
 
     Attributes:
         num_blocks: blocks in the KV pool.
+        num_host_blocks: blocks in host memory for sequences that are swapped out; 0 is none.
         block_size: token slots in a block.
         max_model_len: most tokens of one sequence, prompt and output together.
         max_num_seqs: largest batch, in sequences, that buffers are sized for.
@@ -32,6 +33,7 @@ class EngineConfig:
     num_blocks: int
     max_model_len: int
     block_size: int = BLOCK_SIZE
+    num_host_blocks: int = 0
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     dtype: str = "float32"
@@ -48,6 +50,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value < 1:
                 raise InvalidConfigError(f"{name} is {value}; it must be at least 1", name)
+        if self.num_host_blocks < 0:
+            raise InvalidConfigError(
+                f"num_host_blocks is {self.num_host_blocks}; it must be at least 0",
+                "num_host_blocks",
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             # A decode token of every running sequence must fit in one step: otherwise some
             # sequences never move.

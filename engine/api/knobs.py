@@ -21,6 +21,7 @@ from engine.api.knob_spec import (
 
 ORDER_NAMES = ("priority", "fcfs", "shortest", "fair")
 VICTIM_NAMES = ("lowest_priority", "latest", "least_computed")
+PREEMPTION_NAMES = ("auto", "recompute", "swap")
 FILL_NAMES = ("idle", "full")
 # Every change of a knob is kept, with its text before and after, and sent in control messages.
 MAX_WEIGHTS_LENGTH = 4096
@@ -46,6 +47,11 @@ class Knobs:
         "lowest_priority",
         "which running request is preempted when the pool is empty",
         KnobRange(choices=VICTIM_NAMES),
+    )
+    preemption: str = knob(
+        "auto",
+        "whether a victim is recomputed or swapped to host memory; auto is the cheaper of them",
+        KnobRange(choices=PREEMPTION_NAMES),
     )
     max_num_seqs: int = knob(
         32,

@@ -40,6 +40,7 @@ class RequestView:
         tpot: the mean so far while it runs, the final one afterwards.
         itl_p99: 99th percentile of the gaps between its own tokens.
         blocks: how many it holds, reserved and shared ones among them.
+        host_blocks: how many hold what it has computed while it is swapped out.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class RequestView:
     blocks: int
     reserved_blocks: int = 0
     shared_blocks: int = 0
+    host_blocks: int = 0
     queue: float | None
     ttft: float | None
     tpot: float | None
@@ -85,7 +87,11 @@ class LatencyView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Counters since the model was loaded."""
+    """Counters since the model was loaded.
+
+    Attributes:
+        swaps: preemptions whose victims were swapped out; the others are recomputed.
+    """
 
     requests: int = 0
     finished: int = 0
@@ -98,6 +104,7 @@ class Totals:
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    swaps: int = 0
     evictions: int = 0
 
 

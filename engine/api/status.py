@@ -39,7 +39,13 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """The loaded model, for people."""
+    """The loaded model, for people.
+
+    Attributes:
+        device: as torch names it: cpu, cuda:1.
+        gpu_uuid: of the GPU or MIG instance that this is, as NVIDIA's driver writes it: CUDA's
+            numbers are not those of the driver. Empty if it is none.
+    """
 
     name: str
     architecture: str
@@ -50,3 +56,4 @@ class ModelCard:
     max_model_len: int
     weight_bytes: int
     kv_bytes_per_token: int
+    gpu_uuid: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -82,13 +81,30 @@ class RequestStream:
         self.wake = wake
         self.num_prompt_tokens = 0
         self.num_output_tokens = 0
-        self._deltas: deque[Delta] = deque()
-        self._ready = threading.Condition()
+        self._texts: list[str] = []
+        self._num_new_tokens = 0
+        self._logprobs: list[OutputToken] = []
+        self._finish: Finish | None = None
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)
+        self._num_waiting = 0
 
     def put(self, delta: Delta) -> None:
         """Add news; the engine calls this, and then `wake`, once for all streams that share it."""
-        with self._ready:
-            self._deltas.append(delta)
+        with self._lock:
+            self._logprobs += delta.logprobs
+            self._finish = delta.finish
+            self._add(delta.text, delta.num_tokens)
+
+    def add(self, text: str, num_tokens: int) -> None:
+        """Add text, as `put` does. It takes a third of the time, and comes with every token."""
+        with self._lock:
+            self._add(text, num_tokens)
+
+    def _add(self, text: str, num_tokens: int) -> None:
+        self._texts.append(text)
+        self._num_new_tokens += num_tokens
+        if self._num_waiting:
             self._ready.notify()
 
     def end_unserved(self, reason: FinishReason, error: ErrorInfo | None = None) -> None:
@@ -99,26 +115,24 @@ class RequestStream:
 
     def drain(self) -> Delta | None:
         """All that has come since the last call as one delta, or None. Never blocks."""
-        with self._ready:
-            deltas = tuple(self._deltas)
-            self._deltas.clear()
-        if not deltas:
-            return None
-        num_tokens = sum(delta.num_tokens for delta in deltas)
+        with self._lock:
+            if not self._texts:
+                return None
+            texts, self._texts = self._texts, []
+            num_tokens, self._num_new_tokens = self._num_new_tokens, 0
+            logprobs, self._logprobs = self._logprobs, []
+            finish, self._finish = self._finish, None
         self.num_output_tokens += num_tokens
-        if len(deltas) == 1:  # the usual case
-            return deltas[0]
-        return Delta(
-            "".join(delta.text for delta in deltas),
-            num_tokens,
-            deltas[-1].finish,
-            tuple(token for delta in deltas for token in delta.logprobs),
-        )
+        return Delta("".join(texts), num_tokens, finish, tuple(logprobs))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is news; False when `timeout` seconds passed without any."""
         with self._ready:
-            return self._ready.wait_for(lambda: bool(self._deltas), timeout)
+            self._num_waiting += 1
+            try:
+                return self._ready.wait_for(lambda: bool(self._texts), timeout)
+            finally:
+                self._num_waiting -= 1
 
     def __iter__(self) -> Iterator[Delta]:
         """The deltas as they come, until the end. It blocks while there is none."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -70,6 +71,8 @@ class StepRecord:
     """One step of the batch. Times in seconds on the engine's clock.
 
     Attributes:
+        start, begun, end: when its planning began; when it was its turn, which is later if the step
+            before it was still running; and when all of it was done.
         plan, commit: the scheduling before the step and the bookkeeping after it; `times` has the
             runner's phases.
         prefill_tokens, decode_tokens: tokens computed; their sum is the step's size.
@@ -82,6 +85,10 @@ class StepRecord:
         running, waiting: how many requests ran and waited after planning.
         head_wait: why the first of the waiting ones waited.
         finished: requests that ended since the record before.
+        swapped: those of `preempted` whose blocks were copied to host memory; the others are
+            recomputed.
+        restored: those of `admitted` whose blocks were copied back.
+        swapped_out_blocks, swapped_in_blocks: blocks that the step copied to host memory and back.
         prefix_queried_tokens, prefix_hit_tokens: prompt tokens of requests that were admitted for
             the first time, and how many of them were cached.
         blocks: what happened in the pool since the record before.
@@ -93,6 +100,7 @@ class StepRecord:
 
     step: int
     start: float
+    begun: float
     end: float
     plan: float
     commit: float
@@ -121,11 +129,16 @@ class StepRecord:
     given_slots: int
     unused_slots: int
     head_wait: Wait | None = None
+    swapped: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
     error: str = ""
 
     @property
     def duration(self) -> float:
-        return self.end - self.start
+        """Seconds of its turn; those of several steps do not overlap."""
+        return self.end - self.begun
 
     @property
     def num_tokens(self) -> int:
@@ -188,18 +201,52 @@ def percentile(ordered: Sequence[float], q: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
+class Recent:
+    """The last `capacity` numbers, and as many again at most before the oldest go.
+
+    They lie in memory side by side, so that a copy is quick. The collector of cycles does not look
+    at them: numbers that are objects, 30,000 of them, cost it 5 ms.
+
+    Attributes:
+        numbers: oldest first.
+    """
+
+    __slots__ = ("capacity", "numbers")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.numbers = array("d")
+
+    def append(self, number: float) -> None:
+        self.numbers.append(number)
+        if len(self.numbers) >= 2 * self.capacity:
+            del self.numbers[: -self.capacity]
+
+    def last(self) -> array[float]:
+        """A copy of the last `capacity` numbers."""
+        return self.numbers[-self.capacity :]
+
+
 class Samples:
     """Timed samples of one quantity: at most `capacity`, looked at over a window of seconds.
 
-    A look sorts them on the engine thread, between two steps. This takes 2.6 ms for 8,192 samples,
-    and 17 ms for 65,536.
+    A look sorts them, which takes 2 ms for 8,192 samples. One thread adds, and only it may copy;
+    any thread may look at a copy.
     """
 
     def __init__(self, capacity: int = 8192) -> None:
-        self._samples: deque[tuple[float, float]] = deque(maxlen=capacity)
+        self._times, self._values = Recent(capacity), Recent(capacity)
+
+    def __copy__(self) -> Samples:
+        """The samples so far; 0.02 ms for 8,192."""
+        copied = Samples(self._times.capacity)
+        copied._times.numbers = self._times.last()
+        copied._values.numbers = self._values.last()
+        return copied
 
     def add(self, time: float, value: float) -> None:
-        self._samples.append((time, value))
+        self._times.append(time)
+        self._values.append(value)
 
     def over(self, since: float, unfinished: Iterable[float] = ()) -> Distribution:
         """Distribution of the samples taken at `since` or later, together with `unfinished`.
@@ -207,9 +254,5 @@ class Samples:
         Args:
             unfinished: values so far of what is still being measured.
         """
-        recent = list(unfinished)
-        for time, value in reversed(self._samples):
-            if time < since:
-                break
-            recent.append(value)
-        return Distribution.of(recent)
+        first = bisect_left(self._times.last(), since)
+        return Distribution.of([*unfinished, *self._values.last()[first:]])

@@ -21,7 +21,8 @@ class NewSequence:
         sampling: how to choose its tokens.
         seed: the only source of randomness, together with the output position.
         suppressed: token ids that may not be sampled before `sampling.min_tokens` outputs.
-        block_ids: blocks that it holds already, from the cache; their tokens are computed.
+        block_ids: blocks that it holds already, from the cache, a copy or the host pool; their
+            tokens are computed.
     """
 
     seq: int
@@ -55,7 +56,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step computes. The runner does `released`, then `copies`, then `new`, then `rows`.
+    """What one step computes. The runner does `released`, then `swaps_out`, then `copies`, then
+    `swaps_in`, then `new`, then `rows`.
+
+    A block of a victim may be given away in the plan that takes it, so it is copied out before
+    anything is written. A source of `copies` may have been given away too, so it is read before
+    `swaps_in` and the rows write.
 
     The runner keeps token ids, block tables and sampling state by `seq`, so that a plan costs
     nothing for each token. A row whose first token is in flight reads it from the step before.
@@ -71,6 +77,9 @@ class StepPlan:
         padding: what a padded batch would compute besides, for nothing: prompts filled up to the
             longest, and members that have ended. These rows belong to no sequence (`seq` is -1) and
             have no blocks. A runner does not compute them; one that simulates time may charge them.
+        swaps_out: (block, host block) to copy to host memory in every layer.
+        swaps_in: (host block, block) to copy back in every layer. The next plan may write to these
+            host blocks: a runner copies in the order of the plans.
     """
 
     step: int
@@ -79,6 +88,8 @@ class StepPlan:
     released: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()
     padding: tuple[Row, ...] = ()
+    swaps_out: tuple[tuple[int, int], ...] = ()
+    swaps_in: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

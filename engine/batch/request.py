@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, RequestState, RequestTimings
 from engine.api.origin import Origin
 from engine.api.sampling import SamplingParams
+from engine.api.telemetry import Recent
 
 
 @dataclass(slots=True, eq=False)
@@ -29,11 +29,13 @@ class Request:
         num_committed_tokens: how many of `num_computed_tokens` are of steps that have ended.
         block_table: pool blocks that hold this sequence, in token order.
         reserved_blocks: blocks set aside for tokens to come, the next one last.
+        host_blocks: blocks of the host pool that hold its computed tokens while it is swapped out,
+            in token order; empty if it is not.
         block_hashes: chained hashes of the full blocks known so far (`engine.cache.prefix`).
         num_published: how many leading blocks of the table are in the prefix index, or equal to a
             block that is.
         num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
-        num_preemptions: how often it lost its blocks, to be recomputed.
+        num_preemptions: how often it lost its blocks, to be recomputed or copied back.
         token_gaps: seconds between one token and the next, for its last 513 tokens.
     """
 
@@ -59,11 +61,12 @@ class Request:
     num_in_flight: int = 0
     block_table: list[int] = field(default_factory=list)
     reserved_blocks: list[int] = field(default_factory=list)
+    host_blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_published: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
-    token_gaps: deque[float] = field(default_factory=lambda: deque(maxlen=512))
+    token_gaps: Recent = field(default_factory=lambda: Recent(512))
     finish_reason: FinishReason | None = None
     error: ErrorInfo | None = None
 

@@ -54,7 +54,13 @@ class ModelShape:
         return self.num_layers * per_layer * self.dtype_bytes
 
     def card(
-        self, config: EngineConfig, *, name: str, architecture: str, attention: str
+        self,
+        config: EngineConfig,
+        *,
+        name: str,
+        architecture: str,
+        attention: str,
+        gpu_uuid: str = "",
     ) -> ModelCard:
         """What people are told of a model of this shape, in this envelope."""
         return ModelCard(
@@ -67,6 +73,7 @@ class ModelShape:
             max_model_len=config.max_model_len,
             weight_bytes=self.weight_bytes,
             kv_bytes_per_token=self.kv_bytes_per_token,
+            gpu_uuid=gpu_uuid,
         )
 
     def work(self, rows: Iterable[Row]) -> StepWork:

@@ -9,6 +9,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import RequestState
 from engine.batch.request import Request
+from engine.cache.host import HostPool
 from engine.cache.pool import BlockPool
 from engine.cache.prefix import PrefixIndex, block_hash, root_hash
 
@@ -28,6 +29,7 @@ class KVCache:
         self._pinned: Counter[bytes] = Counter()
         self.index = PrefixIndex()
         self.pool = BlockPool(config.num_blocks, evicted=self.index.drop)
+        self.host = HostPool(config.num_host_blocks)
         self._root = root_hash(key)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -63,6 +65,21 @@ class KVCache:
         request.block_table = list(hit)
         request.num_published = len(hit)
         request.num_computed_tokens = request.num_committed_tokens = len(hit) * self.block_size
+
+    def restore(self, request: Request, hit: list[int]) -> list[tuple[int, int]]:
+        """Start the table of a request that is swapped out with its cached prefix, and with blocks
+        for what is in host memory beyond it.
+
+        Returns:
+            (host block, block) to copy. The caller checked that the pool has the blocks.
+        """
+        num_tokens, away = request.num_computed_tokens, request.host_blocks[len(hit) :]
+        self.adopt(request, hit)
+        blocks = self.pool.give(len(away), request.ordinal)
+        request.block_table += blocks
+        # What is copied is there only when the step that copies it has ended, as after `fork`.
+        request.num_computed_tokens = num_tokens
+        return list(zip(away, blocks, strict=True))
 
     def common(self, request: Request) -> int:
         """How many leading tokens a request can take over from the live one that it forks.

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
+from time import perf_counter
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from engine.api.config import EngineConfig
+from engine.batch.shape import ModelShape
+from engine.cache.host import PIECE_BYTES
+from engine.cache.host_store import HostStore
 from engine.native import kernels
 
 
@@ -19,6 +25,7 @@ class CacheShape:
 
     Attributes:
         block_size: token slots in a block.
+        num_host_blocks: blocks in host memory, for `swap_out`.
         head_dim, value_dim: length of a key and of a value of one head.
     """
 
@@ -30,6 +37,22 @@ class CacheShape:
     value_dim: int
     dtype: torch.dtype
     device: torch.device
+    num_host_blocks: int = 0
+
+
+def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
+    """The dimensions of a model's pool in this envelope."""
+    return CacheShape(
+        num_layers=shape.num_layers,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        num_host_blocks=config.num_host_blocks,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        value_dim=shape.value_dim,
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+    )
 
 
 class KVStorage(ABC):
@@ -60,6 +83,15 @@ class KVStorage(ABC):
         )
         self.keys = self._all_keys.unbind(0)
         self.values = self._all_values.unbind(0)
+        self._key_width, self._value_width = (
+            shape.num_layers * prod(block) for block in (key_block, value_block)
+        )
+        self._host = HostStore(
+            shape.num_host_blocks,
+            self._key_width + self._value_width,
+            shape.dtype,
+            pinned=shape.device.type == "cuda" and shape.num_host_blocks > 0,
+        )
 
     @abstractmethod
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
@@ -74,16 +106,88 @@ class KVStorage(ABC):
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy (source, target) blocks in every layer, as if all at once."""
         if pairs:
-            sources, targets = torch.tensor(pairs, device=self.shape.device).unbind(1)
+            sources, targets = (self._index(blocks) for blocks in zip(*pairs, strict=True))
             for tensor in (self._all_keys, self._all_values):
                 tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
     def clear_blocks(self, blocks: Sequence[int]) -> None:
         """Fill blocks with zeros in every layer."""
         if blocks:
-            index = torch.tensor(blocks, device=self.shape.device)
+            index = self._index(blocks)
             self._all_keys.index_fill_(1, index, 0)
             self._all_values.index_fill_(1, index, 0)
+
+    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy (block, host block) to host memory in every layer.
+
+        Neither this nor `swap_in` waits for the device: see `HostStore`.
+        """
+        for blocks, rows in self._pieces(pairs):
+            piece = self._piece(len(blocks))
+            index = self._index(blocks)
+            for part, tensor in self._parts(piece):
+                part.copy_(tensor.index_select(1, index).transpose(0, 1))
+            self._host.fill(rows, piece)
+
+    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy (host block, block) back in every layer."""
+        for rows, blocks in self._pieces(pairs):
+            piece = self._piece(len(blocks))
+            self._host.read(rows, piece)
+            index = self._index(blocks)
+            for part, tensor in self._parts(piece):
+                tensor.index_copy_(1, index, part.transpose(0, 1))
+
+    def swap_rate(self) -> float:
+        """Bytes a second at which blocks are swapped, out and back; 0 without host blocks.
+
+        It is measured, so call this before anything is in host memory.
+        """
+        most = min(self.shape.num_blocks, self.shape.num_host_blocks)
+        count = min(most, max(1, 2 * PIECE_BYTES // self._host.row_bytes))
+        if not count:
+            return 0.0
+        pairs = [(block, block) for block in range(count)]
+        seconds = 0.0
+        for _ in range(2):  # The first time, memory is touched that nobody has used.
+            self._synchronise()
+            start = perf_counter()
+            self.swap_out(pairs)
+            self.swap_in(pairs)
+            self._synchronise()
+            seconds = perf_counter() - start
+        return 2 * count * self._host.row_bytes / seconds
+
+    def _index(self, blocks: Sequence[int]) -> Tensor:
+        """Numbers of blocks on the device, sent there without waiting."""
+        index = torch.tensor(blocks, pin_memory=self.shape.device.type == "cuda")
+        return index.to(self.shape.device, non_blocking=True)
+
+    def _pieces(
+        self, pairs: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Sources and targets of the pairs, as many at a time as one piece holds."""
+        most = max(1, PIECE_BYTES // self._host.row_bytes)
+        for first in range(0, len(pairs), most):
+            sources, targets = zip(*pairs[first : first + most], strict=True)
+            yield sources, targets
+
+    def _piece(self, num_blocks: int) -> Tensor:
+        """Memory of the device for blocks as they lie in host memory, [num_blocks, width]."""
+        width = self._key_width + self._value_width
+        shape = self.shape
+        return torch.empty(num_blocks, width, dtype=shape.dtype, device=shape.device)
+
+    def _parts(self, piece: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Keys and values of a piece, [n, num_layers, *block], each with those of the pool."""
+        tensors = (self._all_keys, self._all_values)
+        widths = [self._key_width, self._value_width]
+        for part, tensor in zip(torch.split(piece, widths, dim=1), tensors, strict=True):
+            yield part.view(len(piece), len(tensor), *tensor.shape[2:]), tensor
+
+    def _synchronise(self) -> None:
+        if self.shape.device.type != "cpu":
+            torch.accelerator.synchronize(self.shape.device)
 
 
 class TokenStorage(KVStorage):

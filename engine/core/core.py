@@ -6,13 +6,12 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
 from engine.api.errors import ErrorInfo
 from engine.api.knobs import Knobs
-from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
@@ -23,6 +22,7 @@ from engine.batch.plan import Row, Runner, StepResult
 from engine.batch.request import Request
 from engine.batch.shape import ModelShape
 from engine.cache.manager import KVCache
+from engine.core.draft import Draft
 from engine.core.flight import Flight
 from engine.core.ledger import KnobLedger
 from engine.core.observer import Observer
@@ -31,6 +31,7 @@ from engine.core.roster import Roster
 from engine.scheduling.planned import Planned
 from engine.scheduling.policies import DEFAULT, policy_names
 from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.swap_cost import SwapCost
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class EngineCore:
         key: a name of model and dtype for the prefix cache.
         eos_token_ids: the model's end-of-sequence tokens.
         clock: monotonic seconds.
+        swap_rate: bytes a second of copies to host memory, until steps show it; 0 if unknown.
 
     Attributes:
         pins: prefixes that are never evicted.
@@ -61,6 +63,7 @@ class EngineCore:
         eos_token_ids: frozenset[int],
         knobs: Knobs,
         clock: Callable[[], float],
+        swap_rate: float = 0.0,
     ) -> None:
         self.config = config
         self.ledger = KnobLedger(knobs, config, policy_names())
@@ -69,7 +72,8 @@ class EngineCore:
         self._clock = clock
         cache = KVCache(config, key)
         self.pins = Pins(cache)
-        self._scheduler = Scheduler(cache, knobs)
+        block_bytes = shape.kv_bytes_per_token * config.block_size
+        self._scheduler = Scheduler(cache, knobs, SwapCost(block_bytes, swap_rate))
         self._observer = Observer(card, config)
         self._roster = Roster(
             config,
@@ -192,10 +196,15 @@ class EngineCore:
         return self._roster.take_outputs()
 
     def snapshot(self) -> Snapshot:
+        return self.draft().snapshot()
+
+    def draft(self) -> Draft:
+        """What a snapshot needs of this moment; any thread may finish it."""
         pins = self.pins.views(prefix_caching=self.ledger.knobs.prefix_caching)
-        snapshot = self._observer.snapshot(self._scheduler, self.ledger, pins, self._clock())
         stalled = bool(self._roster.live) and self.idle and self.next_wake is None
-        return replace(snapshot, stalled=stalled)
+        return self._observer.draft(
+            self._scheduler, self.ledger, pins, self._clock(), stalled=stalled
+        )
 
     def check(self) -> None:
         """Verify the cache's books; for tests and soaks.
@@ -223,15 +232,9 @@ class EngineCore:
         for request in planned.admitted:
             if request.timings.first_scheduled is None:
                 self._observer.scheduled(request, now)
-        flight = Flight(
-            planned,
-            start,
-            now - start,
-            knobs,
-            len(self._scheduler.running),
-            len(self._scheduler.waiting),
-            self._scheduler.head_wait,
-        )
+        running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
+        head_wait = self._scheduler.head_wait
+        flight = Flight(planned, start, now - start, knobs, running, waiting, head_wait)
         try:
             flight.handle = self._runner.submit(planned.plan)
         except Exception as error:
@@ -312,11 +315,8 @@ class EngineCore:
         both = zip(planned.requests, planned.plan.rows, strict=True)
         rows = [(request, row) for request, row in both if request.finish_reason is None]
         blamed = [request for request, row in rows if row.prefill] or [r for r, _row in rows]
-        touched = dict.fromkeys(request for flight in voided for request in flight.planned.requests)
-        self._scheduler.preempt(
-            [r for r in touched if r.state is RequestState.RUNNING and r not in blamed],
-            self.ledger.knobs,
-        )
+        doubtful = self._scheduler.doubtful([flight.planned for flight in voided])
+        self._scheduler.preempt([r for r in doubtful if r not in blamed], self.ledger.knobs)
         cause = f"{type(error).__name__}: {error}"
         info = ErrorInfo("engine_error", f"the step that computed this request failed: {cause}")
         for request in blamed:
@@ -341,6 +341,7 @@ class EngineCore:
             self._scheduler.cache.pool,
             num_outputs=num_outputs,
             finished=self._roster.take_ended(),
+            begun=max(flight.start, self._observer.last_end),
             result_at=result_at,
             now=self._clock(),
             error=error,

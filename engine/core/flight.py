@@ -44,6 +44,7 @@ class Flight:
         *,
         num_outputs: int,
         finished: tuple[str, ...],
+        begun: float,
         result_at: float,
         now: float,
         error: str,
@@ -51,9 +52,9 @@ class Flight:
         """What the step did, and what happened in the pool since the record before.
 
         Args:
-            rows: the rows that were computed; none if the step failed.
-            cost: the cost of these rows.
+            rows, cost: the rows that were computed, none if the step failed, and their cost.
             num_outputs: tokens that requests got.
+            begun: as in `StepRecord`.
             finished: requests that ended since the record before.
             result_at: engine clock when the runner had given its result, seconds.
         """
@@ -62,6 +63,7 @@ class Flight:
         return StepRecord(
             step=planned.plan.step,
             start=self.start,
+            begun=begun,
             end=now,
             plan=self.plan_time,
             commit=now - result_at,
@@ -82,6 +84,10 @@ class Flight:
             preempted=tuple(request.request_id for request in planned.preempted),
             admitted=tuple(request.request_id for request in planned.admitted),
             finished=finished,
+            swapped=tuple(request.request_id for request in planned.swapped),
+            restored=tuple(request.request_id for request in planned.swapped_in),
+            swapped_out_blocks=len(planned.plan.swaps_out),
+            swapped_in_blocks=len(planned.plan.swaps_in),
             prefix_queried_tokens=planned.prefix_queried_tokens,
             prefix_hit_tokens=planned.prefix_hit_tokens,
             blocks=pool.take_events(),

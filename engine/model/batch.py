@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,31 +13,63 @@ from engine.batch.plan import NewSequence, Row
 from engine.model.attention.base import IntArray
 
 
+class Given(NamedTuple):
+    """A block that a sequence was given.
+
+    Attributes:
+        batch_index: of the sequence.
+        place: where the block stands in the sequence's table.
+        is_filled: whether the step that it was given for fills it to the end.
+    """
+
+    batch_index: int
+    place: int
+    block: int
+    is_filled: bool
+
+
 @dataclass(frozen=True, slots=True)
-class PackedStep:
-    """A step's inputs on the host, all int64, for T tokens in R rows, S of which sample.
+class PackedRows:
+    """What a step computes, on the host and all int64, for T tokens in R rows, S of which sample.
 
     Rows are packed as `engine.model.attention.base.StepContext` wants them; what belongs to
     sampling is in the plan's order.
 
     Attributes:
-        input_ids, position_ids, slots: [T], for each token.
+        input_ids: [T], for each token; -1 - i is the token that the step before samples for batch
+            index i (`Batch.expect`).
+        position_ids: [T], for each token.
+        index: [R], batch index of each row.
         starts, counts: [R], for each row.
-        block_tables: [R, B], for each row.
         last_tokens: [S], index in the packed step of each sampling row's last token.
         sampling: [S], batch index of each sampling row.
         lengths: [S], how many tokens its sequence has before the sampled one.
+        generations: [S], which of the sequences that had its batch index one after the other the
+            row is of.
     """
 
     input_ids: IntArray
     position_ids: IntArray
-    slots: IntArray
+    index: IntArray
     starts: IntArray
     counts: IntArray
-    block_tables: IntArray
     last_tokens: IntArray
     sampling: IntArray
     lengths: IntArray
+    generations: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStep(PackedRows):
+    """A step with the places of its tokens in the pool.
+
+    Attributes:
+        slots: [T], for each token.
+        block_tables: [R, B], for each row.
+    """
+
+    slots: IntArray
+    block_tables: IntArray
 
 
 class Batch:
@@ -54,6 +87,7 @@ class Batch:
         self._token_ids = np.zeros((config.max_num_seqs, config.max_model_len), dtype=np.int32)
         self._block_tables = np.zeros((config.max_num_seqs, max_blocks), dtype=np.int32)
         self._num_blocks = np.zeros(config.max_num_seqs, dtype=np.int64)
+        self._generations = np.zeros(config.max_num_seqs, dtype=np.int64)
 
     def add(self, new: NewSequence) -> int:
         """Learn a sequence; its index is free again after `release`."""
@@ -62,6 +96,7 @@ class Batch:
         self._token_ids[index, : len(new.token_ids)] = new.token_ids
         self._block_tables[index, : len(new.block_ids)] = new.block_ids
         self._num_blocks[index] = len(new.block_ids)
+        self._generations[index] += 1
         return index
 
     def release(self, seq: int) -> int | None:
@@ -71,13 +106,9 @@ class Batch:
             self._free.append(index)
         return index
 
-    def extend(self, rows: Sequence[Row]) -> list[int]:
-        """Append the rows' new blocks to their tables.
-
-        Returns:
-            the new blocks that this step does not fill to the end.
-        """
-        unfilled: list[int] = []
+    def extend(self, rows: Sequence[Row]) -> list[Given]:
+        """Append the rows' new blocks to their tables; returns these blocks."""
+        given: list[Given] = []
         for row in rows:
             if row.new_blocks:
                 index = self._index[row.seq]
@@ -86,11 +117,14 @@ class Batch:
                 self._block_tables[index, held:total] = row.new_blocks
                 self._num_blocks[index] = total
                 filled = (row.start + row.count) // self._block_size
-                unfilled.extend(row.new_blocks[max(filled - held, 0) :])
-        return unfilled
+                given += [
+                    Given(index, place, block, place < filled)
+                    for place, block in enumerate(row.new_blocks, held)
+                ]
+        return given
 
-    def pack(self, rows: Sequence[Row]) -> PackedStep:
-        """The inputs of a step.
+    def rows(self, rows: Sequence[Row]) -> PackedRows:
+        """What a step computes.
 
         Raises:
             ValueError: a row reaches past its sequence's blocks, so that it would write into those
@@ -119,20 +153,47 @@ class Batch:
         row_of_token = np.repeat(packed, packed_counts)
         shift = np.repeat(starts[order] - (ends - packed_counts), packed_counts)
         positions = np.arange(len(row_of_token)) + shift
-        blocks = self._block_tables[row_of_token, positions // self._block_size].astype(np.int64)
-        num_blocks = -(-int(lengths.max()) // self._block_size)
-        return PackedStep(
+        return PackedRows(
             input_ids=self._token_ids[row_of_token, positions].astype(np.int64),
             position_ids=positions,
-            slots=blocks * self._block_size + positions % self._block_size,
+            index=packed,
             starts=starts[order],
             counts=packed_counts,
-            block_tables=self._block_tables[packed, :num_blocks].astype(np.int64),
             last_tokens=last_tokens[samples],
             sampling=index[samples],
             lengths=lengths[samples],
+            generations=self._generations[index[samples]],
         )
 
-    def append(self, step: PackedStep, token_ids: IntArray) -> None:
-        """Store the sampled tokens, [S], where the next step's rows find them."""
-        self._token_ids[step.sampling, step.lengths] = token_ids
+    def pack(self, rows: Sequence[Row]) -> PackedStep:
+        """What a step computes, with the places of its tokens in the pool.
+
+        Raises:
+            ValueError: as `rows`.
+        """
+        packed = self.rows(rows)
+        row_of_token = np.repeat(packed.index, packed.counts)
+        positions = packed.position_ids
+        blocks = self._block_tables[row_of_token, positions // self._block_size].astype(np.int64)
+        num_blocks = -(-int((packed.starts + packed.counts).max()) // self._block_size)
+        known = {field.name: getattr(packed, field.name) for field in fields(packed)}
+        return PackedStep(
+            **known,
+            slots=blocks * self._block_size + positions % self._block_size,
+            block_tables=self._block_tables[packed.index, :num_blocks].astype(np.int64),
+        )
+
+    def expect(self, step: PackedRows) -> None:
+        """Let the next step read the tokens that this one will sample where they will be known:
+        on the device, by batch index.
+        """
+        self._token_ids[step.sampling, step.lengths] = -1 - step.sampling
+
+    def append(self, step: PackedRows, token_ids: IntArray) -> None:
+        """Store the sampled tokens, [S], where the next step's rows find them.
+
+        An index whose sequence was released while the step ran is left alone. It may be another
+        sequence's by now.
+        """
+        (current,) = np.nonzero(self._generations[step.sampling] == step.generations)
+        self._token_ids[step.sampling[current], step.lengths[current]] = token_ids[current]

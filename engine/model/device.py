@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import psutil
 import torch
 
 from engine.api.config import DTYPES
 from engine.api.errors import InvalidConfigError
+
+# torch.device is not asked what a name means: it keeps a number in 8 bits, and so takes cuda:255
+# for the current GPU and cuda:1000 for number -24.
+_GPU = re.compile(r"cuda(?::(0|[1-9][0-9]{0,3}))?")
 
 # Host memory is shared with whatever else runs; a GPU in a GPU box is ours.
 _HOST_SHARE = 0.75
@@ -22,21 +29,27 @@ def pick_device(name: str | None) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name is None or name == "auto":
         return torch.device("cuda", 0) if gpus else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+    if name == "cpu":
+        return torch.device("cpu")
+    gpu = _GPU.fullmatch(name)
+    if gpu is None:
         raise InvalidConfigError(
             f"device is {name!r}; allowed are auto, cpu, cuda and cuda:N", "device"
         )
-    if device.type == "cpu":
-        return torch.device("cpu")
-    index = device.index or 0
+    index = int(gpu[1] or 0)
     if index >= gpus:
-        here = f"torch sees {gpus} CUDA devices" if gpus else "torch sees no CUDA device here"
-        raise InvalidConfigError(f"device is {name!r}, but {here}", "device")
+        last = f" to cuda:{gpus - 1}" if gpus > 1 else ""
+        seen = f"only cuda:0{last}" if gpus else "no GPU"
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = "" if shown is None else f"; CUDA_VISIBLE_DEVICES is {shown!r}"
+        raise InvalidConfigError(f"device is {name!r}, but torch sees {seen} here{why}", "device")
     return torch.device("cuda", index)
+
+
+def use_device(device: torch.device) -> None:
+    """Let this thread's work that names no device go to this one, as kernels' launches do."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def pick_dtype(name: str | None, registered: str, stored: str, device: torch.device) -> torch.dtype:
@@ -62,6 +75,19 @@ def pick_dtype(name: str | None, registered: str, stored: str, device: torch.dev
     if preferred == "auto":
         preferred = "bfloat16" if device.type == "cpu" else stored
     return getattr(torch, preferred) if _is_fast(preferred, device) else torch.float32
+
+
+def gpu_uuid(device: torch.device) -> str:
+    """The UUID of the GPU, or of the MIG instance, as NVIDIA's driver writes it; empty for a host.
+
+    torch gives the hexadecimal digits alone. The driver (NVML's `nvmlDeviceGetUUID`) writes before
+    them which of the two it is, and CUDA names an instance with its profile: "NVIDIA A100-SXM4-40GB
+    MIG 1g.5gb".
+    """
+    if device.type != "cuda":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    return f"{'MIG' if ' MIG ' in properties.name else 'GPU'}-{properties.uuid}"
 
 
 def free_memory(device: torch.device) -> int:

@@ -14,11 +14,13 @@ from types import ModuleType
 
 import torch
 
+from engine.api.config import BLOCK_SIZE
 from engine.api.errors import ModelError
 from engine.batch.shape import ModelShape
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
+from engine.model.logprobs import group_bytes
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds
 from engine.model.program.capture import NUM_TOKENS
 from engine.native import kernels
@@ -34,6 +36,11 @@ _STREAMS, _WIDE_STREAMS = 6, 3
 # which draw in memory of their own, take 17, or 21 where a softcap has a second buffer of logits.
 _TORCH_SAMPLING_BYTES = 48
 _NATIVE_SAMPLING_BYTES = 22
+# Bytes for each logit on a GPU: the logit, its score after penalties, and how often it was chosen.
+_GPU_SAMPLING_BYTES = 10
+# What cuBLAS takes for its products, on two streams; and 50 graphs of 1,000 launches. Both are
+# estimates, which give way to what is measured.
+_CUBLAS_BYTES, _GRAPHS_BYTES = 64 << 20, 128 << 20
 # Bytes for each logit and each thread that draws: five numbers in float32. And bytes for each
 # thread that attention and products stay below.
 _DRAWING_BYTES = 20
@@ -55,12 +62,16 @@ _RECORDED_STREAMS, _RECORDED_WIDE_STREAMS = 32, 6
 def footprint_of(backend: str, device: torch.device) -> Footprint:
     """The footprint of a backend, named as in `engine.model.forward.make_forward`.
 
+    `triton modules` is that of the backend `triton` where a model cannot be read as a program.
+
     Raises:
         ModelError: the backend is the native one, and there are no kernels.
     """
     if backend == "torch":
         return TorchFootprint(device, TorchAttention.step_bytes)
     if backend == "triton":
+        return GpuFootprint(device)
+    if backend == "triton modules":
         return TorchFootprint(device, TritonAttention.step_bytes)
     native = kernels()
     if native is None:
@@ -96,6 +107,40 @@ class TorchFootprint:
         return 0
 
 
+class GpuFootprint:
+    """The footprint of a program of launches, estimated before there is one.
+
+    The pool is sized anew when all else is there (`engine.model.gpu.sizing`). Until then, this says
+    whether there is any use in reading the weights.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """See `Footprint.step_bytes`."""
+        shape = needs.shape
+        logits = largest.seqs * shape.vocab_size * _GPU_SAMPLING_BYTES
+        attention = TritonAttention.step_bytes(shape, largest, self._device)
+        rotation = largest.longest * shape.head_dim * _ROTATION_BYTES
+        tables = largest.seqs * (largest.longest // BLOCK_SIZE + 1) * 4
+        kept = rotation + tables + _CUBLAS_BYTES + _GRAPHS_BYTES
+        return _activations(needs, largest) + attention + logits + kept
+
+    def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
+        """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and matrices that are
+        being joined.
+        """
+        shape = needs.shape
+        width = _width(needs)
+        numbers = _RECORDED_STREAMS * width + _RECORDED_WIDE_STREAMS * needs.layer_width
+        recorded = NUM_TOKENS * shape.num_layers * numbers * shape.dtype_bytes
+        rotation = largest.longest * shape.head_dim * _ROTATING_BYTES
+        logits = largest.seqs * shape.vocab_size * 4
+        joined = max(2 * needs.layer_width, 3 * width) * shape.hidden_size * shape.dtype_bytes
+        return _activations(needs, largest) + recorded + rotation + logits + 2 * joined
+
+
 class NativeFootprint:
     """The footprint of a program of native kernels, or of modules with native attention only.
 
@@ -117,8 +162,9 @@ class NativeFootprint:
         positions = largest.seqs * _ID_BYTES + shape.head_dim * _ROTATION_BYTES
         attention = CpuAttention.step_bytes(shape, largest)
         scratch = threads * (shape.vocab_size * _DRAWING_BYTES + _THREAD_BYTES)
+        logprobs = group_bytes(shape.vocab_size)
         kept = largest.longest * positions + scratch + HEAP_BYTES
-        return _activations(needs, largest) + attention + logits + kept
+        return _activations(needs, largest) + attention + logits + logprobs + kept
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and a matrix that is

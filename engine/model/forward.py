@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.batch.shape import ModelShape
-from engine.cache.storage import CacheShape, KVStorage
+from engine.cache.storage import CacheShape, KVStorage, cache_shape
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import ATTENTION_NAME
@@ -98,20 +98,6 @@ class ModuleForward:
         return logits.float()
 
 
-def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
-    """The dimensions of a model's pool in this envelope."""
-    return CacheShape(
-        num_layers=shape.num_layers,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        value_dim=shape.value_dim,
-        dtype=getattr(torch, config.dtype),
-        device=torch.device(config.device),
-    )
-
-
 def pick_backend(cache: CacheShape) -> str:
     """`triton` on a GPU, `cpu` (the native kernels) on the CPU, if they can serve such a cache;
     else `torch`.
@@ -142,7 +128,7 @@ def make_forward(
     if backend == "torch":
         return ModuleForward(model, TorchAttention())
     if backend == "triton":
-        return ModuleForward(model, TritonAttention())
+        return _on_gpu(model, config, shape)
     try:
         return make_program(model, config, cache_shape(config, shape), shape)
     except UnreadableError as error:
@@ -150,3 +136,16 @@ def make_forward(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error
         )
         return ModuleForward(model, CpuAttention())
+
+
+def _on_gpu(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Forward:
+    # The kernels can be imported only where triton is installed.
+    from engine.model.gpu.forward import make_gpu_program
+
+    try:
+        return make_gpu_program(model, config, cache_shape(config, shape), shape)
+    except UnreadableError as error:
+        logger.warning(
+            "%s runs module by module, without CUDA graphs: %s", type(model).__name__, error
+        )
+        return ModuleForward(model, TritonAttention())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -17,14 +17,18 @@ from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.api.knobs import Knobs
+from engine.batch.plan import Runner
+from engine.cache.storage import cache_shape
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
 from engine.model.device import (
     default_share,
     free_memory,
+    gpu_uuid,
     is_out_of_memory,
     pick_device,
     pick_dtype,
+    use_device,
 )
 from engine.model.folder import (
     default_sampling,
@@ -38,10 +42,11 @@ from engine.model.folder import (
     read_vocabulary,
 )
 from engine.model.footprint import footprint_of
-from engine.model.forward import Forward, cache_shape, pick_backend
+from engine.model.forward import Forward, ModuleForward, pick_backend
 from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
-from engine.model.memory import MemoryNeeds, plan_memory, show_bytes
+from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds, show_bytes
+from engine.model.program.forward import ProgramForward
 from engine.model.program.verify import MismatchError
 from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
@@ -79,9 +84,24 @@ def load_entry(entry: ModelEntry, request: LoadRequest, progress: Progress) -> L
     with blaming(f"{folder} cannot be loaded"):
         preparation = _Preparation(request, entry, folder)
     with preparation.encoding() as encoder, _telling_of_memory(entry.name, preparation.device):
-        envelope, forward = preparation.load(progress)
-        runner = TorchRunner(forward, envelope, preparation.traced.shape)
+        forward, envelope = preparation.load(progress)
+        runner, envelope = preparation.start(forward, envelope, progress)
     return preparation.describe(envelope, forward, runner, encoder)
+
+
+class ModelRunner(Runner, Protocol):
+    """A runner that holds a model.
+
+    Attributes:
+        swap_rate: bytes a second at which blocks are swapped; 0 without host blocks.
+    """
+
+    @property
+    def swap_rate(self) -> float: ...
+
+    def close(self) -> None:
+        """Let go of the model and the pool; the runner cannot be used again."""
+        ...
 
 
 class _Preparation:
@@ -104,6 +124,7 @@ class _Preparation:
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
             self._class = find_class(self._config)
         self.device = pick_device(request.device)
+        use_device(self.device)
         self._dtype = pick_dtype(request.dtype, entry.dtype, self._checkpoint.dtype, self.device)
         self.traced = trace(self._class, self._config, self._dtype)
         check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE)
@@ -119,6 +140,8 @@ class _Preparation:
             num_blocks=1, max_model_len=1, dtype=self._dtype_name, device=str(self.device)
         )
         self._backend = pick_backend(cache_shape(smallest, self.traced.shape))
+        self._share = entry.memory_share or default_share(self.device)
+        self._free = free_memory(self.device)
         self._envelope = self._plan(self._backend)
         self._tokenizer = read_tokenizer(folder)
         self._vocabulary = read_vocabulary(folder, self._tokenizer)
@@ -138,27 +161,59 @@ class _Preparation:
             footprint_of(backend, self.device),
             device=str(self.device),
             dtype=self._dtype_name,
-            free=free_memory(self.device),
-            share=self._entry.memory_share or default_share(self.device),
+            free=self._free,
+            share=self._share,
+            host_free=free_memory(torch.device("cpu")),
         )
 
     def encoding(self) -> AbstractContextManager[EncoderPool]:
         """Processes that encode. They start while weights are read, and are ready at the end."""
         return encoding(self._tokenizer, self._key)
 
-    def load(self, progress: Progress) -> tuple[EngineConfig, Forward]:
+    def load(self, progress: Progress) -> tuple[Forward, EngineConfig]:
         """Read the weights and test the model. If a kernel of ours is wrong, use torch alone."""
         try:
-            return self._envelope, self._load(self._backend, self._envelope, progress)
+            forward = self._load(self._backend, self._envelope, progress)
         except MismatchError as error:
             # The error is logged as text, because a log that kept the error itself would keep its
             # frames, and with them the model.
             reason = str(error)
             logger.error("%s; our kernels are not used for %s", reason, self._entry.name)
+        else:
+            if self._backend == "triton" and isinstance(forward, ModuleForward):
+                return forward, self._plan("triton modules")
+            return forward, self._envelope
         # This runs here, where the error is gone and no longer keeps the model.
         gc.collect()
+        self._free = free_memory(self.device)
         envelope = self._plan("torch")
-        return envelope, self._load("torch", envelope, progress)
+        return self._load("torch", envelope, progress), envelope
+
+    def start(
+        self, forward: Forward, envelope: EngineConfig, progress: Progress
+    ) -> tuple[ModelRunner, EngineConfig]:
+        """A runner with its pool, and the envelope that it serves."""
+        total = self._checkpoint.num_bytes
+        progress("allocating the KV pool", total, total)
+        shape = self.traced.shape
+        if isinstance(forward, (ModuleForward, ProgramForward)):
+            return TorchRunner(forward, envelope, shape), envelope
+        # The kernels can be imported only where triton is installed.
+        from engine.model.gpu.forward import GpuForward
+        from engine.model.gpu.start import start_runner
+
+        assert isinstance(forward, GpuForward)
+        bounds = pool_bounds(self._request, self._needs, envelope)
+        share = 1.0 if bounds.least == bounds.most else self._share
+        return start_runner(
+            forward,
+            envelope,
+            shape,
+            bounds,
+            progress,
+            name=self._entry.name,
+            left=self._free - int(self._free * share),
+        )
 
     def _load(self, backend: str, envelope: EngineConfig, progress: Progress) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
@@ -168,15 +223,13 @@ class _Preparation:
         progress("testing the model", total, total)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
-        forward = checked_forward(model, envelope, self.traced.shape, backend)
-        progress("allocating the KV pool", total, total)
-        return forward
+        return checked_forward(model, envelope, self.traced.shape, backend)
 
     def describe(
         self,
         envelope: EngineConfig,
         forward: Forward,
-        runner: TorchRunner,
+        runner: ModelRunner,
         encoder: EncoderPool,
     ) -> LoadedModel:
         """The loaded model as the host is given it."""
@@ -186,6 +239,7 @@ class _Preparation:
             name=self._entry.name,
             architecture=self._class.__name__,
             attention=forward.attention,
+            gpu_uuid=gpu_uuid(self.device),
         )
         logger.info(
             "loaded %s: %s, %s on %s, %d blocks of %d tokens",
@@ -206,6 +260,7 @@ class _Preparation:
             sampling=self._sampling,
             knobs=_starting_knobs(envelope),
             eos_token_ids=self._ends,
+            swap_rate=runner.swap_rate,
             close=_closer(runner, encoder),
         )
 
@@ -247,12 +302,15 @@ def _starting_knobs(envelope: EngineConfig) -> Knobs:
     return replace(knobs, max_num_seqs=seqs, max_num_batched_tokens=tokens)
 
 
-def _closer(runner: TorchRunner, encoder: EncoderPool) -> Callable[[], None]:
+def _closer(runner: ModelRunner, encoder: EncoderPool) -> Callable[[], None]:
     def close() -> None:
         encoder.close()
         runner.close()
         gc.collect()  # as in `load_entry`
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+            # Torch keeps what was pinned, too; the oldest that we run on cannot be told otherwise.
+            if (empty := getattr(torch.accelerator.memory, "empty_host_cache", None)) is not None:
+                empty()
 
     return close

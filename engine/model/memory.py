@@ -11,6 +11,7 @@ from engine.api.config import BLOCK_SIZE, EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.api.knobs import Knobs
 from engine.batch.shape import ModelShape
+from engine.cache.host import SWAP_BYTES
 
 _DEFAULTS = EngineConfig(num_blocks=1, max_model_len=1)
 # A pool that holds fewer tokens than this is of no use to a chat.
@@ -20,6 +21,9 @@ _MIN_TOKENS = 256
 # take all that is left, up to full length for the largest batch.
 _HOST_SEQS = Knobs().max_num_seqs
 _HOST_POOL_BYTES = 4 << 30
+# Bounds on the host memory that a GPU swaps to. It is pinned, so that no other program gets it.
+_MOST_SWAP_BYTES = 4 << 30
+_SWAP_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,36 @@ class Footprint(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PoolBounds:
+    """How large a pool may be.
+
+    Attributes:
+        least, most: blocks.
+        block_bytes: of a block in all layers.
+    """
+
+    least: int
+    most: int
+    block_bytes: int
+
+
+def pool_bounds(request: LoadRequest, needs: MemoryNeeds, envelope: EngineConfig) -> PoolBounds:
+    """The bounds of the pool in an envelope of `plan_memory`'s.
+
+    A pool that the request sizes is neither smaller nor larger. Any other one holds a sequence of
+    the length that was asked for, or of one that is of use.
+    """
+    block_bytes = needs.shape.kv_bytes_per_token * BLOCK_SIZE
+    given = _given_blocks(request, block_bytes)
+    if given is not None:
+        return PoolBounds(given, given, block_bytes)
+    least = request.max_model_len or min(envelope.max_model_len, _MIN_TOKENS)
+    longest = _longest(request, needs)
+    most = _most_blocks(longest, envelope.max_num_seqs, block_bytes, envelope.device)
+    return PoolBounds(_blocks(least), most, block_bytes)
+
+
 def plan_memory(
     request: LoadRequest,
     needs: MemoryNeeds,
@@ -73,18 +107,19 @@ def plan_memory(
     dtype: str,
     free: int,
     share: float,
+    host_free: int,
 ) -> EngineConfig:
     """The envelope that fits into the free memory.
 
     Weights, largest step and pool may take `share` of the free memory, or all of it if the request
     sizes the pool. Sequences may be as long as the model and the registry allow and as memory
     permits. The pool then takes what is left, up to full length for the largest batch. On a host it
-    has further bounds.
+    has further bounds. A GPU swaps to at most 4 GiB of host memory, unless the request sizes that.
 
     Args:
         footprint: the footprint of what will compute the model.
         device, dtype: as torch names them.
-        free: bytes that can be had on the device.
+        free, host_free: bytes that can be had on the device, and of host memory.
         share: share of `free` that may be used, from 0 to 1.
 
     Raises:
@@ -94,8 +129,10 @@ def plan_memory(
     _check_positive(request)
     _check_length(request, needs)
     seqs, tokens = _largest_batch(request)
-    uses = _Uses(needs, footprint, seqs, tokens)
-    num_blocks = _given_blocks(request, uses.block_bytes)
+    block_bytes = needs.shape.kv_bytes_per_token * BLOCK_SIZE
+    host_blocks = _host_blocks(request, block_bytes, device, host_free)
+    uses = _Uses(needs, footprint, seqs, tokens, _swap_bytes(host_blocks * block_bytes, device))
+    num_blocks = _given_blocks(request, block_bytes)
     longest = _longest(request, needs)
     if num_blocks is not None:
         budget = free
@@ -107,12 +144,14 @@ def plan_memory(
         spare = (budget - uses.serving(length, 0)) // uses.block_bytes
         num_blocks = max(_blocks(length), min(most, spare))
     if uses.total(length, num_blocks) > budget:
-        raise ModelError(
-            f"{needs.name} does not fit on {device}: {uses.told(length, num_blocks)}; of "
-            f"{show_bytes(free)} free, {show_bytes(budget)} may be used"
-        )
+        room = f"of {show_bytes(free)} free, {show_bytes(budget)} may be used"
+        told = uses.told(length, num_blocks)
+        raise ModelError(f"{needs.name} does not fit on {device}: {told}; {room}")
+    if request.swap_memory is None:
+        host_blocks = min(host_blocks, num_blocks)
     return EngineConfig(
         num_blocks=num_blocks,
+        num_host_blocks=host_blocks,
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -127,12 +166,14 @@ class _Uses:
 
     Attributes:
         seqs, tokens: sequences and tokens of the largest step.
+        swap_bytes: bytes of this device that swapping takes.
     """
 
     needs: MemoryNeeds
     footprint: Footprint
     seqs: int
     tokens: int
+    swap_bytes: int
 
     @property
     def block_bytes(self) -> int:
@@ -144,7 +185,7 @@ class _Uses:
 
     def serving(self, length: int, num_blocks: int) -> int:
         step = self.footprint.step_bytes(self.needs, self._largest(length))
-        return self.needs.weight_bytes + step + num_blocks * self.block_bytes
+        return self.needs.weight_bytes + step + self.swap_bytes + num_blocks * self.block_bytes
 
     def total(self, length: int, num_blocks: int) -> int:
         """The most at any time. While the weights are loaded, there is no pool yet."""
@@ -153,17 +194,49 @@ class _Uses:
     def told(self, length: int, num_blocks: int) -> str:
         """A clause that says what the total is made of."""
         needed, weights = self.total(length, num_blocks), self.needs.weight_bytes
+        swapping = f", swapping {show_bytes(self.swap_bytes)}" if self.swap_bytes else ""
         if needed == self.loading(length):
             parts = f" and {show_bytes(needed - weights)} to load them"
         else:
             parts = (
-                f", largest step {show_bytes(self.serving(length, 0) - weights)} and a cache of "
-                f"{num_blocks * BLOCK_SIZE} tokens {show_bytes(num_blocks * self.block_bytes)}"
+                f", largest step {show_bytes(self.serving(length, 0) - weights - self.swap_bytes)}"
+                f"{swapping} and a cache of {num_blocks * BLOCK_SIZE} tokens "
+                f"{show_bytes(num_blocks * self.block_bytes)}"
             )
         return f"weights {show_bytes(weights)}{parts} make {show_bytes(needed)}"
 
     def _largest(self, length: int) -> LargestStep:
         return LargestStep(seqs=self.seqs, tokens=self.tokens, longest=length)
+
+
+def _host_blocks(request: LoadRequest, block_bytes: int, device: str, host_free: int) -> int:
+    """Blocks of the host pool that are asked for, or the most that are taken unasked.
+
+    On a host none are taken unasked: the same memory makes a larger pool, which saves preemptions.
+    """
+    stated = request.swap_memory
+    if stated is None:
+        most = 0 if device == "cpu" else min(_MOST_SWAP_BYTES, int(host_free * _SWAP_SHARE))
+        return most // block_bytes
+    if stated < 0 or 0 < stated < block_bytes:
+        raise InvalidConfigError(
+            f"swap_memory is {stated} bytes; it must be 0 or at least {block_bytes}, a block of "
+            f"{BLOCK_SIZE} tokens",
+            "swap_memory",
+        )
+    if device != "cpu" and stated > host_free:
+        raise ModelError(
+            f"swap_memory takes {show_bytes(stated)} of host memory, of which "
+            f"{show_bytes(host_free)} are free"
+        )
+    return stated // block_bytes
+
+
+def _swap_bytes(pool_bytes: int, device: str) -> int:
+    """Bytes of a device that swapping takes; on a host, the host pool is among them."""
+    if not pool_bytes:
+        return 0
+    return SWAP_BYTES + (pool_bytes if device == "cpu" else 0)
 
 
 def _most_blocks(longest: int, seqs: int, block_bytes: int, device: str) -> int:

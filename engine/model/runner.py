@@ -13,9 +13,11 @@ from engine.api.config import EngineConfig
 from engine.api.telemetry import PhaseTimes
 from engine.batch.plan import StepPlan, StepResult
 from engine.batch.shape import ModelShape
+from engine.cache.storage import cache_shape
 from engine.model.batch import Batch, PackedStep
-from engine.model.forward import Forward, cache_shape
+from engine.model.forward import Forward
 from engine.model.sampler import Sampled, Sampler
+from engine.model.sending import synchronize
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class TorchRunner:
         forward: the model's forward pass. From now on it computes for this runner only, because it
             writes to the runner's pool.
         shape: the model's dimensions.
+
+    Attributes:
+        swap_rate: bytes a second at which blocks are swapped, measured once; 0 without host blocks.
     """
 
     def __init__(self, forward: Forward, config: EngineConfig, shape: ModelShape) -> None:
@@ -51,6 +56,7 @@ class TorchRunner:
         # The pool's memory comes as it is touched first, in huge pages. Those that hold the first
         # blocks took 136 ms of the first request's step.
         self._storage.clear_blocks([0])
+        self.swap_rate = self._storage.swap_rate()
 
     @property
     def depth(self) -> int:
@@ -63,7 +69,7 @@ class TorchRunner:
     def result(self, handle: object) -> StepResult:
         """Sample the step's tokens, and store them where the next step reads them."""
         assert isinstance(handle, _Handle)
-        self._synchronise()
+        synchronize(self._device)
         computed = perf_counter()
         sampled = Sampled(np.empty(0, np.int64), ())
         if handle.step is not None and len(handle.step.sampling):
@@ -107,15 +113,13 @@ class TorchRunner:
             index = self._batch.release(seq)
             if index is not None:
                 self._sampler.remove(index)
+        self._storage.swap_out(plan.swaps_out)
         self._storage.copy_blocks(plan.copies)
+        self._storage.swap_in(plan.swaps_in)
         for new in plan.new:
             self._sampler.add(self._batch.add(new), new)
         # A block keeps what its last owner left, and a NaN there would get past the mask, because
         # masked scores weigh 0, and 0 * NaN is NaN.
         copied = {target for _, target in plan.copies}
-        unfilled = self._batch.extend(plan.rows)
+        unfilled = [given.block for given in self._batch.extend(plan.rows) if not given.is_filled]
         self._storage.clear_blocks([block for block in unfilled if block not in copied])
-
-    def _synchronise(self) -> None:
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)

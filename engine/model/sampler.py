@@ -13,6 +13,7 @@ from engine.api.logprobs import TokenLogprobs
 from engine.batch.plan import NewSequence
 from engine.model.draw import Draw, Filters, draw_on
 from engine.model.logprobs import RawLogprobs
+from engine.model.sending import synchronize
 
 IntArray = npt.NDArray[np.int64]
 
@@ -148,11 +149,9 @@ class Sampler:
                 counts[token] = counts.get(token, 0) + 1
         if raw is None:
             return Sampled(tokens, ())
-        logprobs: list[TokenLogprobs | None] = [None] * len(tokens)
-        for (row, _), found in zip(asking, raw.of(tokens), strict=True):
-            if tokens[row] >= 0:
-                logprobs[row] = found
-        return Sampled(tokens, tuple(logprobs))
+        started = raw.start(self._to_device(tokens))
+        synchronize(self._device)
+        return Sampled(tokens, started.of(tokens))
 
     def _add_biases(
         self, logits: Tensor, biased: _OfRows[tuple[IntArray, npt.NDArray[np.float32]]]

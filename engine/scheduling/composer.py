@@ -14,6 +14,8 @@ from engine.cache.manager import KVCache
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
+from engine.scheduling.start import Start
+from engine.scheduling.swaps import Swaps
 
 # The running request with the largest key loses its blocks; of equals, the latest arrival does.
 _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
@@ -30,6 +32,7 @@ class Books:
     Attributes:
         running: requests that hold a slot, in the order of admission.
         groups: running requests that were started together.
+        swaps: victims that keep what they have computed in host memory.
         copies: (source, target) blocks that the next plan copies first, by the target's request.
     """
 
@@ -38,6 +41,7 @@ class Books:
     waiting: WaitingQueue
     groups: Groups
     reclaim: Reclaim
+    swaps: Swaps
     copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -100,6 +104,11 @@ class StepComposer:
         """Slots that are free."""
         taken = len(self._books.running) + self._books.groups.num_parked
         return max(self.knobs.max_num_seqs - taken, 0)
+
+    @property
+    def moved(self) -> int:
+        """Bytes that are copied to host memory and back for what is planned so far."""
+        return self._books.swaps.moved
 
     def limit_budget(self, tokens: int) -> None:
         """Give this step fewer tokens than the knob allows; call it before anything is planned."""
@@ -182,24 +191,26 @@ class StepComposer:
         """
         if request.state not in (RequestState.WAITING, RequestState.PREEMPTED):
             return False
-        hit = self._hit(request)
         # A copied block and the row that goes on in it belong to one plan, because that plan may
         # fail. So a request that gets no tokens in this step gets no copy.
         tokens = limit is None or limit > 0
-        common = self._common(request, hit) if tokens else 0
-        self.wait = self._wait_of(request, hit, common, tokens=tokens, whole=whole, reserve=reserve)
+        start = self._start(request, may_fork=tokens)
+        self.wait = self._wait_of(request, start, tokens=tokens, whole=whole, reserve=reserve)
         if self.wait is not None:
             return False
         self._books.waiting.remove(request)
         if not request.num_preemptions:
             self._books.waiting.admitted(request)
         cache = self._cache
-        if common:
-            copy = cache.fork(request, common)
+        if start.restored:
+            self._books.swaps.restore(request, start.hit)
+        elif start.forks:
+            copy = cache.fork(request, start.tokens)
             if copy is not None:
                 self._books.copies[request] = copy
         else:
-            cache.adopt(request, hit)
+            self._books.swaps.drop(request)  # The cache has as much of it.
+            cache.adopt(request, start.hit)
         if reserve:
             cache.reserve(request, request.max_tokens)
         if self._promised is not None:
@@ -224,14 +235,12 @@ class StepComposer:
 
     def wait_of(self, request: Request) -> Wait | None:
         """Why a waiting request cannot be admitted now; None if it can be."""
-        hit = self._hit(request)
-        common = self._common(request, hit)
-        return self._wait_of(request, hit, common, tokens=True, whole=False, reserve=False)
+        start = self._start(request)
+        return self._wait_of(request, start, tokens=True, whole=False, reserve=False)
 
     def num_cached(self, request: Request) -> int:
         """Tokens of a waiting request that it would not have to compute if it were admitted now."""
-        hit = self._hit(request)
-        return self._common(request, hit) or len(hit) * self._cache.block_size
+        return self._start(request).tokens
 
     def completes(self, request: Request) -> bool:
         """Whether this step computes all that is known of a running request."""
@@ -241,8 +250,7 @@ class StepComposer:
     def _wait_of(
         self,
         request: Request,
-        hit: list[int],
-        common: int,
+        start: Start,
         *,
         tokens: bool,
         whole: bool,
@@ -266,16 +274,16 @@ class StepComposer:
             if waits and source.token_ids(0, prompt) == request.token_ids(0, prompt):
                 return Wait(Cause.FORK, of=source.request_id)
         if whole:
-            count = request.num_tokens - (common or len(hit) * self._cache.block_size)
+            count = request.num_tokens - start.tokens
             decodes = sum(not row.prefill for row in self.rows.values())
             if self.budget < count <= self.max_budget - decodes:
                 return Wait(Cause.WHOLE_PROMPT, (count, self.budget))
         # The whole prompt must fit beside what half-computed prompts still need. Otherwise two of
         # them could hold all blocks, and neither would end.
         need = self._cache.blocks_for(request.max_tokens if reserve else request.num_tokens)
-        need -= common // self._cache.block_size if common else len(hit)
+        need -= start.shared
         kept = self._watermark if self.running else 0
-        free = self._cache.num_obtainable([] if common else hit) - self._promised_blocks() - kept
+        free = self._cache.num_obtainable(start.hit) - self._promised_blocks() - kept
         if need > free:
             return Wait(Cause.BLOCKS, (need, max(free, 0), self._cache.pool.num_blocks))
         return None
@@ -287,35 +295,41 @@ class StepComposer:
             self._promised = sum(missing(r, r.num_tokens) for r in self._books.running)
         return self._promised
 
-    def _hit(self, request: Request) -> list[int]:
-        return self._cache.match(request) if self.knobs.prefix_caching else []
+    def _start(self, request: Request, *, may_fork: bool = True) -> Start:
+        caching = self.knobs.prefix_caching
+        return Start.of(request, self._cache, prefix_caching=caching, may_fork=may_fork)
 
-    def _common(self, request: Request, hit: list[int]) -> int:
-        """Tokens to take over from the request that it forks; 0 if the hit has as many."""
-        if request.fork_of is None:
-            return 0
-        common = self._cache.common(request)
-        return common if common > len(hit) * self._cache.block_size else 0
+    def preempt(self, victim: Request, *, keep: bool = True) -> None:
+        """Take a running request's slot, blocks and row (PagedAttention, SOSP'23, section 4.5).
 
-    def preempt(self, victim: Request) -> None:
-        """Take a running request's slot, blocks and row; what it computed is computed again.
+        What it computed is copied to host memory, as the knob `preemption` has it, or is computed
+        again. The request keeps its tokens and its arrival. What is computed again runs as one
+        prompt when it is admitted again.
 
-        This is recomputation (PagedAttention, SOSP'23, section 4.5). The request keeps its tokens
-        and its arrival. The tokens run as one prompt when it is admitted again.
+        Args:
+            keep: whether what its blocks hold may be copied; False if it may be wrong.
         """
+        books = self._books
         row = self.rows.pop(victim, None)
         if row is not None:
             self.budget += row.count
-        self._books.copies.pop(victim, None)
+        # What a plan is yet to copy for it is not there. What it found when it was admitted just
+        # now can be found again.
+        owns = books.copies.pop(victim, None) is None and victim not in self.admitted
         if victim in self.admitted:
             self.admitted.remove(victim)
-        self._books.running.remove(victim)
+        books.running.remove(victim)
         self._promised = None
-        for seq, blocks in self._books.groups.drop(victim):
-            self._books.reclaim.free(seq, blocks)
-        self._books.reclaim.free(victim.ordinal, self._cache.detach(victim))
-        victim.num_computed_tokens = 0
+        for seq, blocks in books.groups.drop(victim):
+            books.reclaim.free(seq, blocks)
+        if not keep:
+            books.swaps.drop(victim)
+        elif not books.swaps.recall(victim) and owns:
+            books.swaps.swap_out(victim, books.running, self.knobs)
+        books.reclaim.free(victim.ordinal, self._cache.detach(victim))
+        if not victim.host_blocks:
+            victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         victim.state = RequestState.PREEMPTED
-        self._books.waiting.push(victim)
+        books.waiting.push(victim)
         self.preempted.append(victim)

@@ -18,6 +18,9 @@ class Planned:
             since then has another block table.
         admitted: requests that got a slot.
         preempted: requests that lost their slot since the plan before.
+        swapped: those of `preempted` that are swapped out.
+        swapped_out: requests whose blocks the plan copies to host memory.
+        swapped_in: requests whose blocks the plan copies back.
         prefix_queried_tokens, prefix_hit_tokens: tokens of requests admitted for the first time.
         budget: tokens that the policy let the step have.
         given_slots, unused_slots: as `engine.api.telemetry.StepRecord` has them.
@@ -28,6 +31,9 @@ class Planned:
     epochs: tuple[int, ...]
     admitted: tuple[Request, ...]
     preempted: tuple[Request, ...]
+    swapped: tuple[Request, ...]
+    swapped_out: tuple[Request, ...]
+    swapped_in: tuple[Request, ...]
     prefix_queried_tokens: int
     prefix_hit_tokens: int
     budget: int

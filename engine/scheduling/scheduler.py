@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.api.knob_spec import KnobValue
-from engine.api.knobs import KNOB_SPECS, Knobs
+from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.telemetry import StepRecord
 from engine.api.waiting import Cause, Wait
@@ -15,18 +15,24 @@ from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.request import Request
 from engine.cache.manager import KVCache
 from engine.scheduling.composer import Books, StepComposer
+from engine.scheduling.effective import effective
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder
 from engine.scheduling.planned import Planned
 from engine.scheduling.policies import DEFAULT, POLICIES
 from engine.scheduling.queue import WaitingQueue
 from engine.scheduling.reclaim import Reclaim
+from engine.scheduling.swap_cost import SwapCost
+from engine.scheduling.swaps import Swaps
 
 log = logging.getLogger(__name__)
 
 
 class Scheduler:
     """Takes requests in, gives plans out and takes tokens in. It knows no model and reads no clock.
+
+    Args:
+        swap_cost: what swapping and recomputing take; None if blocks are of no known size.
 
     Attributes:
         running: requests that hold a slot, in the order of admission.
@@ -35,7 +41,7 @@ class Scheduler:
         step: number of the last step planned.
     """
 
-    def __init__(self, cache: KVCache, knobs: Knobs) -> None:
+    def __init__(self, cache: KVCache, knobs: Knobs, swap_cost: SwapCost | None = None) -> None:
         self.cache = cache
         self.running: list[Request] = []
         self.head_wait: Wait | None = None
@@ -43,9 +49,9 @@ class Scheduler:
         self.step = 0
         self._reclaim = Reclaim(cache)
         self._groups = Groups()
-        self._books = Books(
-            cache, self.running, ORDERS[knobs.order](knobs), self._groups, self._reclaim
-        )
+        self._swaps = Swaps(cache, swap_cost or SwapCost())
+        waiting = ORDERS[knobs.order](knobs)
+        self._books = Books(cache, self.running, waiting, self._groups, self._reclaim, self._swaps)
         self._released: list[int] = []
         self._known: set[int] = set()
         self._arrived: list[Request] = []
@@ -111,6 +117,8 @@ class Scheduler:
 
     def observe(self, record: StepRecord) -> None:
         """Give the policy the record of a step that has ended."""
+        if self._swaps:
+            self._swaps.cost.observe(record)
         try:
             self._policy.observe(record)
         except Exception as error:
@@ -169,11 +177,26 @@ class Scheduler:
                     self.cache.publish(request, end)
         self._reclaim.step_ended(planned.plan.step)
 
+    def doubtful(self, failed: Sequence[Planned]) -> list[Request]:
+        """Running requests whose blocks may hold something else now that these plans have failed.
+
+        What was being swapped out is given up: the steps before may not have left what was to be
+        copied, and the copy may not have been made.
+        """
+        swapped = [request for planned in failed for request in planned.swapped_out]
+        swapped += self._swaps.out
+        for request in swapped:
+            if request.state is RequestState.PREEMPTED:
+                self._swaps.drop(request)
+        touched = [r for planned in failed for r in (*planned.requests, *planned.swapped_in)]
+        everybody = dict.fromkeys(touched + swapped)
+        return [request for request in everybody if request.state is RequestState.RUNNING]
+
     def preempt(self, requests: Sequence[Request], knobs: Knobs) -> None:
         """Send running requests back to the queue, to be recomputed, between two steps."""
         composer = StepComposer(knobs, self._books)
         for request in requests:
-            composer.preempt(request)
+            composer.preempt(request, keep=False)
         self._forget(requests)
         self._preempted += requests
 
@@ -188,34 +211,13 @@ class Scheduler:
             self._forget([request])
         else:
             self.waiting.remove(request)
+        self._swaps.drop(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
 
     def effective(self, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
         """Knobs whose value in force is not the requested one, or that are ignored, and why."""
-        notes: dict[str, tuple[KnobValue, str]] = {}
-        users = {"policy": (self._policy.name, self._policy.uses)}
-        users["order"] = (knobs.order, ORDERS[knobs.order].uses)
-        for spec in KNOB_SPECS:
-            who, uses = users.get(spec.acts, ("", {spec.name}))
-            if spec.name not in uses:
-                notes[spec.name] = (getattr(knobs, spec.name), f"ignored by {who}")
-        limit = min(("max_num_seqs", "queue_limit"), key=lambda name: int(getattr(knobs, name)))
-        most = int(getattr(knobs, limit))
-        if "static_batch_size" in self._policy.uses and knobs.static_batch_size > most:
-            notes["static_batch_size"] = (most, f"{limit} allows no more")
-        if self._policy.name != knobs.policy:
-            notes["policy"] = (self._policy.name, "takes effect with the next step")
-        excess = len(self.running) + self._groups.num_parked - knobs.max_num_seqs
-        if excess > 0:
-            note = f"{excess} more than asked for still run"
-            notes["max_num_seqs"] = (knobs.max_num_seqs + excess, note)
-        if len(self.running) > knobs.max_num_batched_tokens:
-            note = f"{len(self.running)} still run: the last admitted get no token for now"
-            notes["max_num_batched_tokens"] = (knobs.max_num_batched_tokens, note)
-        if knobs.draining and self.running:
-            notes["draining"] = (True, f"{len(self.running)} still run")
-        return notes
+        return effective(knobs, self._policy, len(self.running), self._groups, self._swaps)
 
     def wait_at(self, position: int) -> Wait:
         """Why a request at `position` of the queue, from 0, waits."""
@@ -231,6 +233,7 @@ class Scheduler:
         tables += self._groups.parked_tables() + self._reclaim.pending_tables()
         self.cache.pool.check(tables)
         assert not any(r.block_table or r.reserved_blocks for r in self.waiting)
+        self._swaps.check(self.running, tuple(self.waiting))
 
     def _forget(self, requests: Sequence[Request]) -> None:
         """Have the runner release sequences that it knows."""
@@ -254,27 +257,26 @@ class Scheduler:
         # Decodes first; the sort is stable.
         planned = sorted(composer.rows.items(), key=_is_prefill)
         requests, rows = zip(*planned, strict=True)
-        new = []
-        for request, row in planned:
-            if request.ordinal not in self._known:
-                self._known.add(request.ordinal)
-                new.append(_new_sequence(request, row))
-            request.num_computed_tokens = row.start + row.count
-            if row.samples:
-                request.num_in_flight += 1
-                request.num_tokens += 1
+        new = self._advance(planned)
         self.waiting.served(request for request, row in planned if row.samples)
+        preempted, self._preempted = tuple(self._preempted), []
+        swapped = tuple([request for request in preempted if request.host_blocks])
+        out, back = self._swaps.take()
         plan = StepPlan(
             step=self.step,
             rows=rows,
-            new=tuple(new),
+            new=new,
             released=tuple(self._released),
+            swaps_out=out.pairs,
             copies=tuple(self._books.copies.values()),
+            swaps_in=back.pairs,
             padding=self._groups.padding(composer.rows),
         )
-        preempted, self._preempted = tuple(self._preempted), []
+        if self._swaps:
+            self._swaps.cost.planned(self.step, rows, len(out.pairs) + len(back.pairs))
         self._released = []
         seqs = {row.seq for row in rows}
+        seqs.update(request.ordinal for request in back.requests)
         seqs.update(r.fork_of.ordinal for r in self._books.copies if r.fork_of is not None)
         self._books.copies.clear()
         for request in composer.admitted:
@@ -287,12 +289,28 @@ class Scheduler:
             epochs=tuple([request.num_preemptions for request in requests]),
             admitted=admitted,
             preempted=preempted,
+            swapped=swapped,
+            swapped_out=out.requests,
+            swapped_in=back.requests,
             prefix_queried_tokens=queried,
             prefix_hit_tokens=hits,
             budget=composer.max_budget,
             given_slots=given,
             unused_slots=unused,
         )
+
+    def _advance(self, planned: Sequence[tuple[Request, Row]]) -> tuple[NewSequence, ...]:
+        """Count the progress of what is planned; returns the sequences that the runner learns."""
+        new = []
+        for request, row in planned:
+            if request.ordinal not in self._known:
+                self._known.add(request.ordinal)
+                new.append(_new_sequence(request, row))
+            request.num_computed_tokens = row.start + row.count
+            if row.samples:
+                request.num_in_flight += 1
+                request.num_tokens += 1
+        return tuple(new)
 
     def _slots(self) -> tuple[int, int]:
         """Token slots of used blocks, and how many of them hold no token that anybody needs.

@@ -22,6 +22,8 @@ _LEAST_SCALE = 0.01
 # step finite.
 _LEAST_SHARE = 1e-3
 _SCALE_RATE = 1 / 8
+# How much the given time of a byte counts, beside 1 for a step that did nothing but move bytes.
+_PULL = 0.01
 
 
 class Work(NamedTuple):
@@ -32,12 +34,14 @@ class Work(NamedTuple):
         rows: how many sequences they belong to.
         read: tokens of context that its decodes read.
         attended: pairs of a query and a key of its prompts.
+        moved: bytes that are copied between the device and host memory.
     """
 
     tokens: int = 0
     rows: int = 0
     read: int = 0
     attended: int = 0
+    moved: int = 0
 
     @staticmethod
     def of_decodes(positions: Sequence[int]) -> Work:
@@ -47,15 +51,15 @@ class Work(NamedTuple):
 
     def prefill(self, start: int, count: int) -> Work:
         """This work and one more prompt, of which tokens [start, start + count) are computed."""
-        tokens, rows, read, attended = self
+        tokens, rows, read, attended, moved = self
         pairs = count * (2 * start + count + 1) // 2
-        return Work(tokens + count, rows + 1, read, attended + pairs)
+        return Work(tokens + count, rows + 1, read, attended + pairs, moved)
 
 
 class StepTime:
     """Seconds of a step as a linear function of its work, with coefficients that are not negative:
 
-        t = a0 + a1 n + sum_k a_k max(n - knot_k, 0) + b rows + c read + d attended
+        t = a0 + a1 n + sum_k a_k max(n - knot_k, 0) + b rows + c read + d attended + e moved
 
     n is the number of tokens. The function is convex in n, as a roofline is, so that it goes on
     with the last slope seen. The coefficients minimise the exponentially weighted sum of squared
@@ -68,18 +72,26 @@ class StepTime:
     - The past is forgotten at the rate 1/256 + s^2 a step. This is slow while predictions hold, and
       takes a few steps when the machine has become another one.
 
+    Few steps move bytes, and none do while moving seems slow. So `e` is drawn to where it started
+    once such steps are forgotten: one of them that took long by chance is not believed for ever.
+
+    Args:
+        byte_seconds: where `e` starts, seconds for each byte that is moved.
+
     Attributes:
         steps: how many it has learned from.
         largest: tokens of the largest step that it has learned from.
     """
 
-    def __init__(self) -> None:
-        size = 5 + len(_KNOTS)
+    def __init__(self, byte_seconds: float = 0.0) -> None:
+        size = 6 + len(_KNOTS)
         self.steps = 0
         self.largest = 0
         self._normal = [[0.0] * size for _ in range(size)]
         self._target = [0.0] * size
-        self._coefficients = [0.0] * size
+        self._start = [0.0] * (size - 1) + [byte_seconds]
+        self._pulls = [0.0] * (size - 1) + [_PULL / byte_seconds**2 if byte_seconds else 0.0]
+        self._coefficients = list(self._start)
         self._scale = _FIRST_SCALE
 
     @property
@@ -89,9 +101,10 @@ class StepTime:
 
     def seconds(self, work: Work) -> float:
         """Expected duration; 0 before anything was learned."""
-        tokens, rows, read, attended = work
-        base, slope, bend1, bend2, bend3, row, reading, pair = self._coefficients
+        tokens, rows, read, attended, moved = work
+        base, slope, bend1, bend2, bend3, row, reading, pair, byte = self._coefficients
         seconds = base + slope * tokens + row * rows + reading * read + pair * attended
+        seconds += byte * moved
         knot1, knot2, knot3 = _KNOTS
         if tokens > knot1:
             seconds += bend1 * (tokens - knot1)
@@ -137,8 +150,8 @@ class StepTime:
         self.largest = max(self.largest, work.tokens)
 
     def _add(self, work: Work, seconds: float, weight: float) -> None:
-        tokens, rows, read, attended = work
-        features = [1.0, tokens, *(max(tokens - knot, 0) for knot in _KNOTS), rows, read, attended]
+        bends = (max(work.tokens - knot, 0) for knot in _KNOTS)
+        features = [1.0, work.tokens, *bends, *work[1:]]
         kept = max(0.0, 1 - _FORGETTING - self._scale**2) if self.ready else 1.0
         for i, feature in enumerate(features):
             amount = weight * feature
@@ -151,10 +164,11 @@ class StepTime:
     def _descend(self) -> None:
         """One pass of non-negative coordinate descent."""
         coefficients = self._coefficients
-        for i, row in enumerate(self._normal):
-            curvature = row[i]
+        for i, (row, pull) in enumerate(zip(self._normal, self._pulls, strict=True)):
+            curvature = row[i] + pull
             if curvature > 0:
                 slope = self._target[i] - sum(
                     [entry * value for entry, value in zip(row, coefficients, strict=True)]
                 )
+                slope += pull * (self._start[i] - coefficients[i])
                 coefficients[i] = max(0.0, coefficients[i] + slope / curvature)

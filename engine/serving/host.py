@@ -19,8 +19,10 @@ from engine.api.telemetry import StepRecord
 from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
 from engine.core.core import EngineCore
+from engine.core.draft import Draft
 from engine.scheduling.policies import policy_names
 from engine.serving.loading import LoadedModel, ModelLoader
+from engine.serving.lock import prompt_switches
 from engine.serving.translator import Mail, Translator
 from engine.serving.watch import Watch, step_limit
 
@@ -71,7 +73,7 @@ class EngineHost:
         self._status = EngineStatus(EnginePhase.EMPTY)
         self._status_lock = threading.Lock()
         self._core: EngineCore | None = None
-        self._snapshot: Snapshot | None = None
+        self._draft: Draft | None = None
         self._snapshot_wanted = False
         self._wanted: LoadRequest | None = None  # as far as the mailbox was read
         self._newest: LoadRequest | None = None  # as soon as it was asked for
@@ -118,7 +120,8 @@ class EngineHost:
         core = self._core
         if core is not None and core.idle and core.num_unfinished:
             self._wake()  # The engine sleeps, while the times of waiting requests grow.
-        return self._snapshot
+        draft = self._draft
+        return draft.snapshot() if draft is not None else None
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
         core = self._core
@@ -178,7 +181,8 @@ class EngineHost:
                     continue
                 served = loaded.request if loaded is not None else None
                 if loaded is not None:
-                    self._serve(loaded, wanted)
+                    with prompt_switches(loaded.model.config.device):
+                        self._serve(loaded, wanted)
             self._say(EngineStatus(EnginePhase.STOPPED))
         except BaseException as error:
             log.exception("the engine thread ended")
@@ -266,8 +270,9 @@ class EngineHost:
                 eos_token_ids=model.eos_token_ids,
                 knobs=model.knobs,
                 clock=self._clock,
+                swap_rate=model.swap_rate,
             )
-            self._core, self._snapshot = core, core.snapshot()
+            self._core, self._draft = core, core.draft()
             self._step_limit = step_limit(model.shape, model.config.max_num_batched_tokens)
             self._say(EngineStatus(EnginePhase.READY, model.card.name, loaded.failure))
             self._text.serve(model, wanted)
@@ -275,7 +280,7 @@ class EngineHost:
                 self._text.deliver(self._step(core))
                 if self._snapshot_wanted or core.idle:
                     self._snapshot_wanted = False
-                    self._snapshot = core.snapshot()
+                    self._draft = core.draft()
                 self._take_mail(core)
                 # A step may take seconds; who is refused or aborted need not wait for the next.
                 self._text.deliver(core.take_outputs())
@@ -284,7 +289,7 @@ class EngineHost:
                 self._text.deliver(self._step(core))
         finally:
             self._core = None
-            self._snapshot = None
+            self._draft = None
             model.close()
 
     def _step(self, core: EngineCore) -> list[TokenOutput]:

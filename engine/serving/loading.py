@@ -25,6 +25,8 @@ class LoadedModel:
             it, so that two models never share a block, and it marks conversation contexts.
         sampling: the model's defaults.
         knobs: the values that the live policy starts with.
+        swap_rate: bytes a second at which `runner` swaps blocks, out and back, as measured; 0 if
+            it was not.
         close: frees device memory; nothing of this object may be used afterwards.
     """
 
@@ -38,6 +40,7 @@ class LoadedModel:
     knobs: Knobs
     eos_token_ids: frozenset[int]
     close: Callable[[], None]
+    swap_rate: float = 0.0
 
 
 class Progress(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from engine.api.config import BLOCK_SIZE
 from engine.batch.plan import Row, StepPlan
 from engine.batch.shape import ModelShape
 from engine.simulation.devices import Device
@@ -31,11 +32,13 @@ class Roofline:
         matrices  max(2 P T / F, w P / B)                  P active parameters of w bytes
         head      max(2 h V S / F, w h V / B) if S > 0     h hidden size, V vocabulary
         attention max(2 H (d + v) pairs / F, KV bytes read and written / B), each phase
+        swaps     bytes copied to host memory and back / L
 
-    F and B are the operations and the bytes a second that the device gives after its efficiencies.
-    H is the number of query heads; d and v are the lengths of a key and of a value. Activations and
-    block copies are left out. For a mixture of experts only one token's experts are charged as
-    read, so that batches come out too cheap; the named shapes are all dense.
+    F and B are the operations and the bytes a second that the device gives after its efficiencies,
+    L those of its link to host memory. H is the number of query heads; d and v are the lengths of a
+    key and of a value. Activations and block copies are left out. For a mixture of experts only one
+    token's experts are charged as read, so that batches come out too cheap; the named shapes are
+    all dense.
 
     Args:
         charge_padding: also charge for what a padded batch computes for nothing
@@ -55,11 +58,13 @@ class Roofline:
         self._pair_seconds = 2 * shape.num_heads * width * flops
         self._read_seconds = shape.num_kv_heads * width * shape.dtype_bytes * byte
         self._write_seconds = shape.kv_bytes_per_token * byte
+        self._block_seconds = BLOCK_SIZE * shape.kv_bytes_per_token / device.link
         self._overhead = device.step_overhead + shape.num_layers * device.layer_overhead
 
     def seconds(self, plan: StepPlan) -> float:
         """See `CostModel.seconds`."""
         seconds = self._overhead
+        seconds += self._block_seconds * (len(plan.swaps_out) + len(plan.swaps_in))
         tokens = samples = 0
         for rows in by_phase(charged_rows(plan, self._charge_padding)):
             work = self._shape.work(rows)

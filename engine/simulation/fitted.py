@@ -139,7 +139,8 @@ def busy_steps(records: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
     steps = []
     for before, record in pairwise(records):
         went_on = before.running > len(before.finished) and record.step == before.step + 1
-        if went_on and not before.error and not record.error:
+        swaps = record.swapped_out_blocks or record.swapped_in_blocks  # There is no term for it.
+        if went_on and not before.error and not record.error and not swaps:
             steps.append((record, record.end - before.end))
     return steps
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.api.config import BLOCK_SIZE, EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.api.knobs import Knobs
+from engine.batch.plan import StepPlan
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from engine.simulation.clock import VirtualClock
@@ -55,8 +56,18 @@ def build(
         eos_token_ids=frozenset({EOS}),
         knobs=knobs,
         clock=clock,
+        swap_rate=_swap_rate(cost, config, shape),
     )
     return Simulated(core, clock)
+
+
+def _swap_rate(cost: CostModel, config: EngineConfig, shape: ModelShape) -> float:
+    """Bytes a second at which blocks are swapped, found out as a runner does; 0 if they are not."""
+    if not config.num_host_blocks:
+        return 0.0
+    idle = StepPlan(step=1, rows=())
+    seconds = cost.seconds(replace(idle, swaps_out=((0, 0),))) - cost.seconds(idle)
+    return config.block_size * shape.kv_bytes_per_token / seconds if seconds > 0 else 0.0
 
 
 def least_slots(max_model_len: int) -> int:
@@ -73,6 +84,7 @@ def envelope(
     max_num_batched_tokens: int = 2048,
     memory_share: float = 0.9,
     kv_slots: int | None = None,
+    swap_memory: int = 0,
 ) -> EngineConfig:
     """The envelope of a model on a device: the pool takes what the weights leave.
 
@@ -81,6 +93,7 @@ def envelope(
             most 1; the rest is for the step.
         kv_slots: token slots of the pool, rounded down to whole blocks, whatever memory there is.
             None computes them from the memory.
+        swap_memory: bytes of host memory for sequences that are swapped out.
 
     Raises:
         InvalidConfigError: an option is outside its range.
@@ -116,6 +129,7 @@ def envelope(
         )
     return EngineConfig(
         num_blocks=kv_slots // BLOCK_SIZE,
+        num_host_blocks=swap_memory // (BLOCK_SIZE * shape.kv_bytes_per_token),
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

@@ -40,6 +40,9 @@ class _Reply:
 
     def extend(self, token_ids: Sequence[int]) -> str:
         """Take in the next tokens; returns the text to show for them."""
+        if len(token_ids) == 1 and self.matcher.stopped_at is None:  # the usual case
+            self.num_tokens += 1
+            return self.matcher.push(self.detokenizer.push(token_ids[0]), self.num_tokens)
         pieces = []
         for token_id in token_ids:
             if self.matcher.stopped_at is not None:
@@ -59,9 +62,12 @@ class _Reply:
         if not text and finish is None:
             return False
         count = self.num_tokens - self.num_reported
-        self.stream.put(Delta(text, count, finish, tuple(self.logprobs)))
         self.num_reported = self.num_tokens
-        self.logprobs.clear()
+        if finish is None and not self.logprobs:
+            self.stream.add(text, count)
+        else:
+            self.stream.put(Delta(text, count, finish, tuple(self.logprobs)))
+            self.logprobs.clear()
         return True
 
 
@@ -137,7 +143,8 @@ class OutputProcessor:
             return has_news
         already, num_before = reply.matcher.stopped_at, reply.num_tokens
         text = reply.extend(output.token_ids)
-        self._take_logprobs(reply, output, num_before)
+        if output.logprobs:
+            self._take_logprobs(reply, output, num_before)
         if already is None and reply.matcher.stopped_at is not None:
             found.append(StopFound(output.request_id, reply.matcher.stopped_at))
         return reply.put(text)

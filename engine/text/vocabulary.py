@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+REPLACEMENT = "\ufffd"
 PROBE_BYTE = ord("A")
 # Byte-level BPE writes a byte as the character of the same number if that prints. It writes the
 # other bytes, in order, as the characters from U+0100 on (Radford et al., GPT-2, section 2.2).
@@ -79,6 +80,7 @@ class Vocabulary:
             token_id: token.content for token_id, token in added if token.special
         }
         self.bytes = self._byte_tokens(ids)
+        self._plain: dict[int, str | None] | None = {} if self._only_joins_bytes() else None
         self._is_byte_level = _SPACE in ids and self.decode([ids[_SPACE]]) == " "
         width = len if self._is_byte_level else _num_bytes
         self.longest = max(
@@ -108,9 +110,35 @@ class Vocabulary:
             found = self._utf8[token_id] = self._spell(token_id)
         return found
 
+    def plain(self, token_id: int) -> str | None:
+        """The text of a token behind whole characters, whatever they are; None if that depends on
+        them or on what follows.
+        """
+        if self._plain is None:
+            return None
+        try:
+            return self._plain[token_id]
+        except KeyError:
+            text: str | None = None
+            if self.is_silent(token_id):
+                text = ""
+            elif token_id not in self.added and REPLACEMENT not in (own := self.decode([token_id])):
+                text = own
+            self._plain[token_id] = text
+            return text
+
     def is_silent(self, token_id: int) -> bool:
         """Whether a token never has text: a special one, or an id that pads the embedding."""
         return token_id in self.special or self._tokenizer.convert_ids_to_tokens(token_id) is None
+
+    def _only_joins_bytes(self) -> bool:
+        """Whether the text of tokens is that of their bytes, one after the other, and no more: no
+        decoder changes it by its neighbours.
+        """
+        from tokenizers import decoders  # A model is being loaded, which needs it all the same.
+
+        decoder = getattr(self._backend, "decoder", None)
+        return isinstance(decoder, decoders.ByteLevel) and not self.bytes
 
     def _spell(self, token_id: int) -> bytes:
         token = self._tokenizer.convert_ids_to_tokens(token_id)

@@ -1,1 +1,3 @@
-"""The Triton kernels: attention over the paged cache on a GPU, cut into pieces of similar size."""
+"""The Triton kernels of a GPU: attention over the paged cache, in pieces of similar size, and what
+stands between the products.
+"""

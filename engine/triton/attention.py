@@ -8,8 +8,15 @@ not read, so that it does not matter what other sequences left in a block.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from engine.triton.interpreter import is_interpreted
+from engine.triton.work import keys_at_once, padded, warps_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 ITEM_FIELDS = tl.constexpr(7)
@@ -40,6 +47,7 @@ def attend(
     scaling,
     softcap,
     window,
+    output_token_stride,
     query_token_stride,
     query_head_stride,
     table_stride,
@@ -60,13 +68,14 @@ def attend(
     """Attend by one item and one key head; the grid is [items, KV_HEADS].
 
     Args:
-        output: [T, KV_HEADS * GROUPS, VALUE_DIM], written for items that have all keys.
+        output: [T, KV_HEADS * GROUPS, VALUE_DIM], adjacent heads, written for items that have all
+            keys.
         parts: [slots, KV_HEADS, TILE, VALUE_DIM] float32, not divided by the sum of weights.
         states: [slots, KV_HEADS, TILE, 2] float32, the largest score (base 2) and sum of weights.
         query: [T, KV_HEADS * GROUPS, HEAD_DIM], adjacent numbers in a head.
         keys: [blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM]; values: with VALUE_DIM.
         sinks: [KV_HEADS * GROUPS], read with HAS_SINKS.
-        items: [items, ITEM_FIELDS] int32, see `engine.triton.work`.
+        items: [items, ITEM_FIELDS] int32, see `engine.triton.work`; those of row -1 are padding.
         block_tables: [R, table_stride] int32.
         TILE: rows of a tile, GROUPS for each token; a power of two, at least 16.
         UPCAST: whether to multiply in float32, for the interpreter, which cannot in bfloat16.
@@ -74,6 +83,8 @@ def attend(
     item = items + tl.program_id(0) * ITEM_FIELDS
     head = tl.program_id(1)
     row = tl.load(item)
+    if row < 0:
+        return
     first = tl.load(item + 1)
     count = tl.load(item + 2)
     position = tl.load(item + 3)
@@ -152,9 +163,9 @@ def attend(
             kept = tl.exp2(largest - higher)
             total = total * kept + tl.exp2(sink - higher)
             sums = sums * kept[:, None]
-        place = index * (KV_HEADS * GROUPS) + query_head
+        place = index * output_token_stride + query_head * VALUE_DIM
         tl.store(
-            output + place[:, None] * VALUE_DIM + at_value[None, :],
+            output + place[:, None] + at_value[None, :],
             sums / total[:, None],
             mask=is_query[:, None] & is_value,
         )
@@ -167,6 +178,7 @@ def merge(
     states,
     sinks,
     merges,
+    output_token_stride,
     KV_HEADS: tl.constexpr,
     GROUPS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
@@ -177,11 +189,14 @@ def merge(
     """Merge the parts of a tile, in their order; the grid is [merges, KV_HEADS].
 
     Args:
-        merges: [merges, MERGE_FIELDS] int32, see `engine.triton.work`. The rest is as in `attend`.
+        merges: [merges, MERGE_FIELDS] int32, see `engine.triton.work`; slot -1 is padding.
+            The rest is as in `attend`.
     """
     entry = merges + tl.program_id(0) * MERGE_FIELDS
     head = tl.program_id(1)
     slot = tl.load(entry)
+    if slot < 0:
+        return
     num_parts = tl.load(entry + 1)
     first = tl.load(entry + 2)
     count = tl.load(entry + 3)
@@ -213,9 +228,101 @@ def merge(
         sums = sums * kept[:, None] + part_sums * added[:, None]
         largest = higher
     index = (first + token).to(tl.int64)
-    place = index * (KV_HEADS * GROUPS) + query_head
+    place = index * output_token_stride + query_head * VALUE_DIM
     tl.store(
-        output + place[:, None] * VALUE_DIM + at_value[None, :],
+        output + place[:, None] + at_value[None, :],
         sums / total[:, None],
         mask=(token < count)[:, None] & is_value,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A work list on the device, and room for what it leaves in parts.
+
+    Attributes:
+        tile: height of its tiles, in rows.
+        items, merges: as in `engine.triton.work.WorkList`, with padding.
+        parts: [slots, kv_heads, tile, value_dim] float32.
+        states: [slots, kv_heads, tile, 2] float32.
+    """
+
+    tile: int
+    items: Tensor
+    merges: Tensor
+    parts: Tensor
+    states: Tensor
+
+
+def paged_attention(
+    output: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    pieces: Pieces,
+    block_tables: Tensor,
+    *,
+    scaling: float,
+    softcap: float | None,
+    window: int | None,
+    sinks: Tensor | None,
+) -> None:
+    """Attend by one work list, and merge what it leaves in parts.
+
+    Args:
+        output: [T, heads, value_dim], adjacent heads.
+        query: [T, heads, head_dim], adjacent numbers in a head.
+        keys, values: [blocks, kv_heads, block_size, head_dim or value_dim], dense.
+        block_tables: [R, B] int32, by the rows of the items.
+        scaling, softcap, window, sinks: as in `engine.model.attention.params.AttentionParams`.
+    """
+    if not len(pieces.items):
+        return
+    _, kv_heads, block_size, head_dim = keys.shape
+    heads, value_dim = query.shape[1], values.shape[3]
+    common: dict[str, Any] = {
+        "KV_HEADS": kv_heads,
+        "GROUPS": heads // kv_heads,
+        "VALUE_DIM": value_dim,
+        "PADDED_VALUE": padded(value_dim),
+        "TILE": pieces.tile,
+        "HAS_SINKS": sinks is not None,
+    }
+    some_sinks = query if sinks is None else sinks
+    attend[len(pieces.items), kv_heads](
+        output,
+        pieces.parts,
+        pieces.states,
+        query,
+        keys,
+        values,
+        some_sinks,
+        pieces.items,
+        block_tables,
+        scaling,
+        softcap or 0.0,
+        window or 0,
+        output.stride(0),
+        query.stride(0),
+        query.stride(1),
+        block_tables.stride(0),
+        HEAD_DIM=head_dim,
+        PADDED_HEAD=padded(head_dim),
+        BLOCK_SIZE=block_size,
+        KEYS=keys_at_once(padded(max(head_dim, value_dim)) * keys.element_size()),
+        HAS_SOFTCAP=softcap is not None,
+        HAS_WINDOW=window is not None,
+        UPCAST=is_interpreted(),
+        num_warps=warps_of(pieces.tile),
+        **common,
+    )
+    if len(pieces.merges):
+        merge[len(pieces.merges), kv_heads](
+            output,
+            pieces.parts,
+            pieces.states,
+            some_sinks,
+            pieces.merges,
+            output.stride(0),
+            **common,
+        )

@@ -1,92 +1,92 @@
 """Compiles the Triton kernels for GPUs that are not here, and says what they use.
 
-`python -m tests.support.compiled_kernels CAPABILITY` prints a line of JSON: for each kernel its
-registers, spilled bytes, bytes of shared memory, and asynchronous copies. It has to run without
-Triton's interpreter, in a process of its own.
+`python -m tests.support.compiled_kernels CAPABILITY [VARIANT ...]` prints a line of JSON: for each
+variant its registers, spilled bytes, bytes of shared memory, asynchronous copies, and accesses of
+16 bytes. It has to run without Triton's interpreter, in a process of its own.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
 
-from engine.model.attention.triton_backend import warps_of
-from engine.triton import attention
+from tests.support.kernel_variants import VARIANTS
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-POINTERS = {
-    "output": "*bf16",
-    "parts": "*fp32",
-    "states": "*fp32",
-    "query": "*bf16",
-    "keys": "*bf16",
-    "values": "*bf16",
-    "sinks": "*bf16",
-    "items": "*i32",
-    "merges": "*i32",
-    "block_tables": "*i32",
+TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
 }
-NUMBERS = {
-    "scaling": "fp32",
-    "softcap": "fp32",
-    "window": "i32",
-    "query_token_stride": "i32",
-    "query_head_stride": "i32",
-    "table_stride": "i32",
-}
-# What the launcher finds to be multiples of 16 in a model whose heads have 128 numbers.
-ALIGNED = {*POINTERS, "query_token_stride", "query_head_stride"}
 
 
-def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Kernels with their constants: those of Llama-3.1-8B, and Gemma 2's with all features."""
-    llama: dict[str, Any] = {
-        "KV_HEADS": 8,
-        "GROUPS": 4,
-        "VALUE_DIM": 128,
-        "PADDED_VALUE": 128,
-        "HAS_SINKS": False,
-    }
-    attend = {
-        "HEAD_DIM": 128,
-        "PADDED_HEAD": 128,
-        "BLOCK_SIZE": 16,
-        "KEYS": 64,
-        "HAS_SOFTCAP": False,
-        "HAS_WINDOW": False,
-        "UPCAST": False,
-    }
-    wide = {"VALUE_DIM": 256, "PADDED_VALUE": 256, "GROUPS": 2, "HAS_SINKS": True}
-    features = {"HEAD_DIM": 256, "PADDED_HEAD": 256, "HAS_SOFTCAP": True, "HAS_WINDOW": True}
-    return {
-        "decode": (attention.attend, {**llama, **attend, "TILE": 16}),
-        "prefill": (attention.attend, {**llama, **attend, "TILE": 64}),
-        "wide decode": (attention.attend, {**llama, **attend, **wide, **features, "TILE": 16}),
-        "merge": (attention.merge, {**llama, "TILE": 16}),
-    }
+class Launch:
+    """What a launcher asked for."""
+
+    def __init__(self, kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.kernel = kernel
+        self.options = {k: v for k, v in named.items() if k not in kernel.arg_names}
+        given = {k: v for k, v in named.items() if k in kernel.arg_names}
+        bound = inspect.signature(kernel.fn).bind(*arguments, **given)
+        bound.apply_defaults()
+        self.arguments = bound.arguments
+
+    def source(self) -> ASTSource:
+        """The kernel with the types and hints that the launcher would find."""
+        signature: dict[str, str] = {}
+        constants: dict[Any, Any] = {}
+        aligned: dict[Any, Any] = {}
+        for at, parameter in enumerate(self.kernel.params):
+            name, value = parameter.name, self.arguments[parameter.name]
+            is_fixed = isinstance(value, int) and value == 1 and not parameter.do_not_specialize
+            if parameter.is_constexpr or is_fixed:
+                signature[name] = "constexpr"
+                constants[(at,)] = value
+                continue
+            if isinstance(value, torch.Tensor):
+                signature[name] = TYPES[value.dtype]
+                address = value.storage_offset() * value.element_size()
+            else:
+                signature[name] = "i32" if isinstance(value, int) else "fp32"
+                address = value if isinstance(value, int) else 1
+            if address % 16 == 0 and not parameter.do_not_specialize:
+                aligned[(at,)] = [["tt.divisibility", 16]]
+        return ASTSource(self.kernel, signature, constants, aligned)
 
 
-def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> dict[str, int]:
-    names = kernel.arg_names
-    signature = {name: (POINTERS | NUMBERS).get(name, "constexpr") for name in names}
-    aligned: dict[Any, Any] = {
-        (at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name in ALIGNED
-    }
-    fixed = {(names.index(name),): value for name, value in constants.items()}
-    built = triton.compile(
-        ASTSource(kernel, signature, fixed, aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": warps_of(constants["TILE"])},
-    )
+def launch_of(launcher: Callable[[], None]) -> Launch:
+    """The one launch of a launcher."""
+    launches = []
+
+    def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        launches.append(Launch(kernel, arguments, named))
+
+    with patch.object(JITFunction, "run", run):
+        launcher()
+    (launch,) = launches
+    return launch
+
+
+def compiled(launch: Launch, capability: int) -> dict[str, int]:
+    target = GPUTarget("cuda", capability, 32)
+    built = triton.compile(launch.source(), target=target, options=launch.options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(built.asm["cubin"])
         file.flush()
@@ -98,6 +98,8 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> dict[st
         "spilled": found["STACK"] + found["LOCAL"],
         "shared": built.metadata.shared,
         "copies": len(re.findall(r"LDGSTS|UBLKCP|UTMALDG", code)),
+        "wide_loads": len(re.findall(r"LDG\.E\.\S*128", code)),
+        "wide_stores": len(re.findall(r"STG\.E\.\S*128", code)),
     }
 
 
@@ -107,11 +109,8 @@ def said(*command: object) -> str:
 
 
 def main() -> None:
-    capability = int(sys.argv[1])
-    kernels = {
-        name: compiled(kernel, constants, capability)
-        for name, (kernel, constants) in variants().items()
-    }
+    capability, names = int(sys.argv[1]), sys.argv[2:] or list(VARIANTS)
+    kernels = {name: compiled(launch_of(VARIANTS[name]), capability) for name in names}
     print(json.dumps(kernels))
 
 

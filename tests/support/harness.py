@@ -140,6 +140,7 @@ class CoreHarness:
         *,
         num_blocks: int = 64,
         block_size: int = 4,
+        num_host_blocks: int = 0,
         max_model_len: int = 128,
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 64,
@@ -152,6 +153,7 @@ class CoreHarness:
         self.config = EngineConfig(
             num_blocks=num_blocks,
             block_size=block_size,
+            num_host_blocks=num_host_blocks,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -257,6 +259,7 @@ class CoreHarness:
         self.run(max_steps)
         assert self.core.num_unfinished == 0
         assert self.pool.num_used == 0
+        assert self.core._scheduler.cache.host.num_used == 0
         assert set(self.ends) == set(self._prompts)
 
     @property
@@ -317,7 +320,7 @@ class CoreHarness:
         # What happened since the last record belongs to the next one.
         replay = self._replay.copy()
         replay.apply(BlockEvents(tuple(pool._log)))
-        assert replay.states == pool.map(pool.num_blocks).states
+        assert replay.states == pool.map().states
         held: dict[int, list[int]] = {}
         tables = [(r.ordinal, r.block_table + r.reserved_blocks) for r in scheduler.running]
         tables += scheduler._groups.parked_tables() + scheduler._reclaim.pending_tables()

@@ -76,6 +76,7 @@ class Loader:
         deaf: models that finish loading without a look at whether they are still wanted.
         failures: what loading a model raises.
         before_step: called on the engine thread before every step of any model.
+        device: where the models compute, as they say.
     """
 
     depth: int = 1
@@ -89,6 +90,7 @@ class Loader:
     deaf: set[str] = field(default_factory=set)
     failures: dict[str, Exception] = field(default_factory=dict)
     knobs: dict[str, object] = field(default_factory=dict)
+    device: str = "cpu"
 
     def __call__(self, request: LoadRequest, progress: Progress) -> LoadedModel:
         name = request.model
@@ -107,6 +109,7 @@ class Loader:
             max_model_len=64,
             max_num_seqs=8,
             max_num_batched_tokens=64,
+            device=self.device,
         )
         runner = ScriptedRunner(config, self.depth, on_step=self._step)
         self.runners[name] = runner

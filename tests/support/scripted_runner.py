@@ -96,6 +96,11 @@ class ScriptedRunner:
     def __post_init__(self) -> None:
         size = self.config.block_size
         self._slots: list[list[int | None]] = [[None] * size for _ in range(self.config.num_blocks)]
+        self._host: list[list[int | None]] = [
+            [None] * size for _ in range(self.config.num_host_blocks)
+        ]
+        # Blocks that were copied back for sequences that have had no row since.
+        self._restored: set[int] = set()
         self._sequences: dict[int, _Sequence] = {}
         self._queue: list[_InFlight] = []
         self._refused: list[StepPlan] = []
@@ -137,9 +142,7 @@ class ScriptedRunner:
             # Plans in flight were made for what this step does not leave.
             self.fail_steps.update(flight.plan.step for flight in self._queue)
             raise MemoryError("scripted failure")
-        held = [list(self._slots[source]) for source, _target in plan.copies]
-        for (_source, target), slots in zip(plan.copies, held, strict=True):
-            self._slots[target] = slots
+        self._copy(plan)
         tokens = tuple(self._row(row) for row in plan.rows)
         sampled = [(t, row.seq) for t, row in zip(tokens, plan.rows, strict=True) if row.samples]
         return StepResult(
@@ -147,6 +150,22 @@ class ScriptedRunner:
             PhaseTimes(0.0, self.seconds_per_step, 0.0),
             self._logprobs(sampled),
         )
+
+    def _copy(self, plan: StepPlan) -> None:
+        """Move blocks as the plan says. What was copied back is gone from the host, so that a host
+        block that is read again before it is written shows.
+        """
+        moves = (
+            (self._slots, self._host, plan.swaps_out),
+            (self._slots, self._slots, plan.copies),
+            (self._host, self._slots, plan.swaps_in),
+        )
+        for sources, targets, pairs in moves:
+            held = [list(sources[source]) for source, _target in pairs]
+            for (_source, target), slots in zip(pairs, held, strict=True):
+                targets[target] = slots
+        for block, _target in plan.swaps_in:
+            self._host[block] = [None] * self.config.block_size
 
     def _require(self, holds: bool, violation: str) -> None:
         if not holds:
@@ -162,14 +181,22 @@ class ScriptedRunner:
             self._tables.pop(seq, None)
         starts = {row.seq: row.start for row in plan.rows}
         sources = {target: source for source, target in plan.copies}
+        restored = self._look_at_swaps(plan, reading)
         for new in plan.new:
             self._tables[new.seq] = list(new.block_ids)
             full, rest = divmod(starts[new.seq], size)
             self._require(
                 len(new.block_ids) == full + bool(rest), "what is held holds what is computed"
             )
-            found = {(block, i) for block in new.block_ids[:full] for i in range(size)}
-            if rest:
+            own = self._restored.intersection(new.block_ids)
+            self._restored -= own
+            found = {
+                (block, i)
+                for block in new.block_ids[:full]
+                if block not in own
+                for i in range(size)
+            }
+            if rest and new.block_ids[full] not in own:
                 target = new.block_ids[full]
                 self._require(target in sources, "a partly filled block that is not copied")
                 self._require(target not in reading, "a block of a plan in flight is given away")
@@ -177,7 +204,7 @@ class ScriptedRunner:
                 found |= {(source, i) for i in range(rest)}
             self._require(writing.isdisjoint(found), "a hit on a block that is not written yet")
         self._require(not sources, "a copy for no new sequence of this plan")
-        reads = {source for source, _target in plan.copies}
+        reads = {source for source, _target in plan.copies} | restored
         writes: set[tuple[int, int]] = set()
         for row in plan.rows:
             self._require(
@@ -190,6 +217,22 @@ class ScriptedRunner:
                 (table[p // size], p % size) for p in range(row.start, row.start + row.count)
             )
         return _InFlight(plan, frozenset(reads), frozenset(writes))
+
+    def _look_at_swaps(self, plan: StepPlan, reading: Collection[int]) -> set[int]:
+        """Check what a plan copies to host memory and back; returns the blocks that it fills."""
+        out, back = [host for _block, host in plan.swaps_out], plan.swaps_in
+        self._require(len(set(out)) == len(out), "a host block is written twice")
+        restored = {block for _host, block in back}
+        self._require(len(restored) == len(back), "a block is copied back to twice")
+        self._require(
+            len({host for host, _block in back}) == len(back), "a host block is read twice"
+        )
+        self._require(restored.isdisjoint(reading), "a block of a plan in flight is given away")
+        # Some were let go before anything was computed into them, and are given anew.
+        self._restored -= {block for row in plan.rows for block in row.new_blocks}
+        self._restored -= {target for _source, target in plan.copies}
+        self._restored |= restored
+        return restored
 
     def _learn(self, plan: StepPlan) -> None:
         for seq in plan.released:

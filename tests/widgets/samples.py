@@ -126,6 +126,7 @@ def queued() -> tuple[RequestView, ...]:
             itl_p99=0.210,
             output_tokens=88,
             preemptions=1,
+            host_blocks=7,
         ),
         waiting(
             12,
@@ -202,6 +203,7 @@ def record(step: int, **changes: object) -> StepRecord:
     base = StepRecord(
         step=step,
         start=step * 0.012,
+        begun=step * 0.012,
         end=step * 0.012 + 0.0118,
         plan=0.0004,
         commit=0.0001,
@@ -297,7 +299,11 @@ def knobs(**asked: object) -> tuple[KnobState, ...]:
         name: (getattr(ledger.knobs, name), f"ignored by {by}")
         for name, by in (*ignored.items(), ("user_weights", "priority"))
     }
-    return ledger.states({"max_num_seqs": (12, "4 more than asked for still run"), **notes})
+    notes |= {
+        "preemption": ("recompute", "no host memory is set aside for it (swap_memory)"),
+        "max_num_seqs": (12, "4 more than asked for still run"),
+    }
+    return ledger.states(notes)
 
 
 LATENCY = LatencyView(
@@ -350,6 +356,25 @@ READINGS = DeviceReadings(
     loop_lag=0.007,
     frames=15.0,
 )
+# The model is cuda:0, which is the second for the driver.
+SEVERAL_GPUS = replace(
+    READINGS,
+    gpus=(
+        GpuReading(
+            name="NVIDIA T4",
+            uuid="GPU-1",
+            utilization=0.12,
+            memory_used=3_328_599_654,
+            memory_total=16_106_127_360,
+            power=21.0,
+        ),
+        replace(READINGS.gpus[0], uuid="GPU-2"),
+        GpuReading(
+            name="NVIDIA T4", uuid="GPU-3", utilization=None, memory_used=None, memory_total=None
+        ),
+    ),
+)
+MODEL_ON_SECOND_GPU = replace(MODEL, gpu_uuid="GPU-2")
 
 
 def snapshot(**changes: object) -> Snapshot:
@@ -380,7 +405,7 @@ NOON = 1_700_000_000.0  # 22:13:20 UTC
 def log_lines() -> list[LogLine]:
     return [
         LogLine(NOON, Level.INFO, "sched", "admit req-5: 144 tok, 64 cached"),
-        LogLine(NOON + 1, Level.WARNING, "sched", "preempt req-6: its blocks go, it is recomputed"),
+        LogLine(NOON + 1, Level.WARNING, "sched", "preempt req-6: its blocks go to host memory"),
         LogLine(NOON + 1, Level.DEBUG, "cache", "evict 12 cached blk"),
         LogLine(NOON + 2, Level.ERROR, "mqtt", "bot-3: JSON decode error at column 17"),
         LogLine(NOON + 3, Level.INFO, "knob", "max_num_batched_tokens 512→256 by local"),

@@ -9,6 +9,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from tests.widgets.gallery import Gallery
+from tests.widgets.samples import MODEL_ON_SECOND_GPU, SEVERAL_GPUS
 from widgets.batch_chart import BatchChart
 from widgets.device_panel import DevicePanel
 from widgets.glyphs import ASCII, UNICODE
@@ -70,6 +71,17 @@ def test_small_screen(snap_compare: Compare, look: str, page: str) -> None:
     assert snap_compare(
         gallery(look, PAGES[page]), terminal_size=(80, 24), run_before=point_at_things
     )
+
+
+def test_model_on_one_of_several_gpus(snap_compare: Compare, look: str) -> None:
+    async def show(pilot: Pilot[None]) -> None:
+        assert isinstance(pilot.app, Gallery)
+        panel = pilot.app.views[DevicePanel]
+        assert isinstance(panel, DevicePanel)
+        panel.show(SEVERAL_GPUS, MODEL_ON_SECOND_GPU)
+
+    page = gallery(look, PAGES["machine"])
+    assert snap_compare(page, terminal_size=(80, 24), run_before=show)
 
 
 def test_large_screen(snap_compare: Compare, look: str) -> None:

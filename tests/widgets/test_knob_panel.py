@@ -37,7 +37,7 @@ def turned_to(panel: KnobPanel, **values: KnobValue) -> None:
 
 async def test_asked_for_beside_in_force() -> None:
     panel = KnobPanel()
-    async with hosted(panel, 76, 26):
+    async with hosted(panel, 76, 27):
         panel.show(knobs())
         assert rows(panel) == [
             "╭─ Knobs · p policy · h history · u undo ──────────────────────────────────╮",
@@ -47,6 +47,7 @@ async def test_asked_for_beside_in_force() -> None:
             "│   order                  ◂ priority ▸                                    │",
             "│     ageing               ◂     60.0 ▸                                    │",
             "│   victim                 ◂ lowest_priority ▸                             │",
+            "│   preemption             ◂ auto     ▸  now recompute  no host memory is… │",
             "│   max_num_seqs           ◂        8 ▸  now 12  4 more than asked for st… │",
             "│   max_num_batched_tokens ◂      512 ▸                                    │",
             "│   watermark              ◂     0.01 ▸                                    │",
@@ -67,7 +68,7 @@ async def test_asked_for_beside_in_force() -> None:
             "│ 'dynamic'.                                                               │",
             "╰─ left/right turn · enter edits ──────────────────────────────────────────╯",
         ]
-        ignored = [s.style for s in panel.render_line(16) if "static" in s.text]
+        ignored = [s.style for s in panel.render_line(17) if "static" in s.text]
         assert ignored == [panel.palette.muted]
 
 
@@ -83,7 +84,7 @@ async def test_another_policy_brings_its_knobs_up_and_the_cursor_stays_on_its_kn
     panel = KnobPanel()
     async with hosted(panel, 76, 26, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, *("down",) * 6)
+        await press(app, *("down",) * 7)
         assert panel.current == "max_num_seqs"
         before = names(panel)
         static = []
@@ -310,7 +311,7 @@ async def test_pages() -> None:
             await press(app, key)
             places.append(panel.cursor)
             assert "▸ " in "".join(row[2:4] for row in rows(panel)[1:-3])
-        assert places == [7, 14, 7, 20, 0]
+        assert places == [7, 14, 7, 21, 0]
 
 
 async def test_the_history_in_place_of_the_knobs() -> None:
@@ -384,7 +385,7 @@ async def test_clicks_turn() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 26, focus=True) as (app, pilot):
         panel.show(knobs())
-        for x, row in ((27, 8), (38, 7), (32, 7), (27, 10), (50, 10), (40, 1), (27, 1)):
+        for x, row in ((27, 9), (38, 8), (32, 8), (27, 11), (50, 11), (40, 1), (27, 1)):
             await pilot.click(KnobPanel, offset=(x, row))
         assert posted(app) == [
             ("max_num_batched_tokens", 256),
@@ -407,5 +408,5 @@ async def test_few_lines_scroll() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 6, focus=True) as (app, _):
         panel.show(knobs())
-        await press(app, *("down",) * 8)
+        await press(app, *("down",) * 9)
         assert names(panel)[:3] == ["max_num_seqs", "max_num_batched_tokens", "watermark"]

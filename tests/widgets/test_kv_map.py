@@ -37,6 +37,13 @@ async def test_blocks_with_owner_letters_and_shares() -> None:
         ]
 
 
+async def test_how_much_of_the_host_pool_is_used() -> None:
+    kv = KvMap()
+    async with hosted(kv, 80, 5):
+        kv.show(replace(POOL, host_blocks=50, host_used=4), NUMBERS, 16)
+        assert "· free 55% · host 8% ─" in rows(kv)[0]
+
+
 RESERVING = BlockMap(
     num_blocks=20,
     blocks_per_cell=1,

@@ -20,6 +20,20 @@ def test_a_step_in_lines() -> None:
     ]
 
 
+def test_who_was_swapped_out_and_who_came_back() -> None:
+    out = record(7, preempted=("a", "b"), swapped=("b",), swapped_out_blocks=5)
+    first, second = engine_events(out)
+    assert first.text.startswith("preempt a: its blocks go, it is recomputed (")
+    assert second.text.startswith("preempt b: its blocks go to host memory (")
+    back = record(9, admitted=("b",), restored=("b",), swapped_in_blocks=4)
+    (line,) = engine_events(back)
+    assert line.text == "admit b: 4 blk from host memory"
+    (line,) = engine_events(replace(back, admitted=("b", "c"), prefix_queried_tokens=90))
+    assert line.text == "admit b, c: 90 tok, 0 cached, 4 blk from host memory"
+    (line,) = engine_events(record(9, admitted=("a",)))
+    assert line.text == "admit a: recompute"
+
+
 def test_the_padding_of_a_batch_is_told_where_it_begins() -> None:
     begun = record(7, admitted=("a", "b"), prefix_queried_tokens=90, padding_tokens=30)
     (line,) = engine_events(begun)

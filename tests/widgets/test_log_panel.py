@@ -22,8 +22,8 @@ async def test_time_level_source_text() -> None:
         panel.add(log_lines())
         assert rows(panel)[0] == "+- Log - l level: info ----------------------------------------+"
         assert rows(panel)[1:-1] == [
-            "| 22:13:21 W sched  preempt req-6: its blocks go, it is        |",
-            "|                   recomputed                                 #",
+            "| 22:13:21 W sched  preempt req-6: its blocks go to host       |",
+            "|                   memory                                     #",
             "| 22:13:22 E mqtt   bot-3: JSON decode error at column 17      #",
             "| 22:13:23 I knob   max_num_batched_tokens 512>256 by local    #",
             "| 22:13:24 I sched  finish req-7                               #",

@@ -58,7 +58,7 @@ async def test_the_foot_says_in_full_what_the_row_cuts_off() -> None:
         )
         await press(app, "up")
         assert "· the pool just ran out of blocks ·" in rows(table)[-1]
-        assert "preempted 1×" in rows(table)[-1]
+        assert "· 7 blk swapped · preempted 1×" in rows(table)[-1]
 
 
 async def test_what_of_the_blocks_is_shared_or_reserved() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -15,6 +16,24 @@ from benchmarks.peers.serve import About, Served, Setup, serve
 from benchmarks.peers.workload import Workload
 
 _PAGE_SIZE = 256  # its default
+
+
+def ends(manager: Any, count: int) -> Iterator[Any]:
+    """The last results of so many requests, as they come.
+
+    Raises:
+        RuntimeError: a request failed, or the manager's thread.
+    """
+    while count:
+        result = manager.get_result(timeout=1.0)
+        if result is None:
+            if not manager.is_running():
+                raise RuntimeError("the manager's thread has ended; its log says why")
+        elif result.error is not None:
+            raise RuntimeError(result.error)
+        elif result.is_finished():
+            count -= 1
+            yield result
 
 
 class Continuous:
@@ -61,18 +80,10 @@ class Continuous:
                 max_new_tokens=workload.output_tokens,
                 record_timestamps=True,
             )
-        while index_of:
-            result = self._manager.get_result(timeout=1.0)
-            if result is None:
-                if not self._manager.is_running():
-                    raise RuntimeError("the manager's thread has ended; its log says why")
-                continue
-            if result.error is not None:
-                raise RuntimeError(result.error)
-            if result.is_finished():
-                request = served[index_of.pop(result.request_id)]
-                request.times = [time - start for time in result.timestamps or ()]
-                request.tokens = result.generated_tokens
+        for result in ends(self._manager, len(index_of)):
+            request = served[index_of[result.request_id]]
+            request.times = [time - start for time in result.timestamps or ()]
+            request.tokens = result.generated_tokens
         return served
 
     def close(self) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from engine.cache.storage import KVStorage
+from engine.model.program.buffers import Buffers
 from engine.model.program.graph import (
     Attend,
     Elementwise,
@@ -24,9 +23,9 @@ from engine.model.program.graph import (
     Operation,
     Value,
     View,
-    reads,
 )
 from engine.model.program.pack import Packer
+from engine.model.program.stage import Stage
 
 # A tile's depth, in numbers. Kernels read rows up to a multiple of it, so buffers are filled up to
 # that with columns of zeros.
@@ -34,24 +33,6 @@ _DEPTH = 32
 
 NativeView = tuple[int, int, int]  # buffer, first column, columns
 Packed = tuple[Tensor | None, Tensor | None]  # weight and bias
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What one operation became.
-
-    Attributes:
-        first, last: the program's instructions [first, last); none for an opaque module.
-        out: [rows, width], where its result goes.
-        given: the input of an opaque module, or query and key of attention, which are rotated in
-            place; empty for other operations.
-    """
-
-    operation: Operation
-    first: int
-    last: int
-    out: Tensor
-    given: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +89,16 @@ class _Builder:
         self._graph = graph
         self._packer = Packer(native, model, graph.operations)
         self._program = native.Program()
-        self._memory = _Memory(self._program, graph, max_tokens, max_samples, storage.shape.dtype)
         self._dtype = storage.shape.dtype
+        self._buffers = Buffers(
+            graph,
+            max_tokens=max_tokens,
+            max_samples=max_samples,
+            dtype=self._dtype,
+            device=storage.shape.device,
+            multiple=_DEPTH,
+            made=self._program.buffer,
+        )
         attach(self._program, storage)
 
     def build(self) -> Built:
@@ -119,20 +108,21 @@ class _Builder:
         packed = {id(one): self._pack(one) for one in operations}
         stages = []
         for at, operation in enumerate(operations):
-            self._memory.enter(at, operation)
+            self._buffers.enter(at, operation)
             first = len(self._program)
             self._emit(operation, packed[id(operation)])
             given: tuple[Tensor, ...]
             match operation:
                 case Opaque(x=x):
-                    given = (self._memory.tensor(x),)
+                    given = (self._buffers.tensor(x),)
                 case Attend(query=query, key=key):
-                    given = (self._memory.tensor(query), self._memory.tensor(key))
+                    given = (self._buffers.tensor(query), self._buffers.tensor(key))
                 case _:
                     given = ()
-            out = self._memory.tensor(_whole(operation.out))
-            stages.append(Stage(operation, first, len(self._program), out, given))
-        return Built(self._program, stages, self._memory.tensor(_whole(self._graph.logits)))
+            out = self._buffers.whole(operation.out)
+            rotated = first + _rotations(operation)
+            stages.append(Stage(operation, first, rotated, len(self._program), out, given))
+        return Built(self._program, stages, self._buffers.whole(self._graph.logits))
 
     def _pack(self, operation: Operation) -> Packed:
         match operation:
@@ -144,7 +134,7 @@ class _Builder:
                 return None, None
 
     def _emit(self, operation: Operation, packed: Packed) -> None:
-        program, view = self._program, self._memory.view
+        program, view = self._program, self._buffers.place
         out = view(_whole(operation.out))
         weight, bias = packed
         match operation:
@@ -194,7 +184,7 @@ class _Builder:
                 pass
 
     def _emit_attention(self, operation: Attend, out: NativeView) -> None:
-        program, view = self._program, self._memory.view
+        program, view = self._program, self._buffers.place
         query, key = view(operation.query), view(operation.key)
         # They are rotated in place, because nothing but attention reads them
         # (`engine.model.program.fuse` sees to that).
@@ -218,74 +208,12 @@ class _Builder:
         )
 
 
-class _Memory:
-    """Buffers of the values. A buffer is taken again when its value is no longer read."""
-
-    def __init__(
-        self, program: Any, graph: Graph, max_tokens: int, max_samples: int, dtype: torch.dtype
-    ) -> None:
-        self._program = program
-        self._rows = {False: max_tokens, True: max_samples}
-        self._dtype = dtype
-        # Logits are in float32 from the head on, whatever is then done to each of them, because
-        # sampling wants no rounded ones.
-        self._logits = {id(graph.logits)}
-        for operation in reversed(graph.operations):
-            if isinstance(operation, Elementwise) and id(operation.out) in self._logits:
-                self._logits |= {id(view.value) for view in reads(operation)}
-        self._last = {id(graph.logits): len(graph.operations)}
-        for at, operation in enumerate(graph.operations):
-            for value in (operation.out, *(one.value for one in reads(operation))):
-                self._last[id(value)] = max(at, self._last.get(id(value), 0))
-        self._buffers: list[Tensor] = []
-        self._at: dict[int, int] = {}
-        self._held: list[Value] = []
-        self._free: dict[tuple[bool, int, torch.dtype], list[int]] = {}
-
-    def enter(self, at: int, operation: Operation) -> None:
-        """Give an operation's result its place, beside all that it reads."""
-        for value in [one for one in self._held if self._last[id(one)] < at]:
-            self._held.remove(value)
-            self._free[self._kind(value)].append(self._at[id(value)])
-        value = operation.out
-        free = self._free.setdefault(self._kind(value), [])
-        self._at[id(value)] = free.pop() if free else self._make(value)
-        self._held.append(value)
-
-    def view(self, view: View) -> NativeView:
-        return self._at[id(view.value)], view.column, view.columns
-
-    def tensor(self, view: View) -> Tensor:
-        buffer = self._buffers[self._at[id(view.value)]]
-        return buffer[:, view.column : view.column + view.columns]
-
-    def _kind(self, value: Value) -> tuple[bool, int, torch.dtype]:
-        if id(value) in self._logits:
-            return value.per_sample, value.width, torch.float32
-        return value.per_sample, -(-value.width // _DEPTH) * _DEPTH, self._dtype
-
-    def _make(self, value: Value) -> int:
-        per_sample, width, dtype = self._kind(value)
-        # It holds zeros, because kernels read the columns past a value's width and never write
-        # them.
-        buffer = torch.zeros(self._rows[per_sample], width, dtype=dtype)
-        index: int = self._program.buffer(buffer, per_sample)
-        assert index == len(self._buffers)
-        self._buffers.append(buffer)
-        return index
-
-
 def _whole(value: Value) -> View:
     return View(value, 0, value.width)
 
 
-def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
-    """Runs of instructions, each with the opaque module to run after it, if any."""
-    first = last = 0
-    for stage in stages:
-        if isinstance(stage.operation, Opaque):
-            yield first, last, stage
-            first = last = stage.last
-        else:
-            last = stage.last
-    yield first, last, None
+def _rotations(operation: Operation) -> int:
+    """How many instructions rotate what attention is given."""
+    if not isinstance(operation, Attend):
+        return 0
+    return sum(one is not None for one in (operation.query_rotation, operation.key_rotation))

@@ -104,7 +104,7 @@ def capture(
         opaque: classes of modules; the call of such a module is recorded as one, whatever is in it.
         max_positions: how many positions are served, at least `NUM_TOKENS`.
     """
-    tokens = torch.arange(NUM_TOKENS)
+    tokens = torch.arange(NUM_TOKENS, device=model.device)
     input_ids = (tokens * 7919 + 13) % shape.vocab_size
     # Positions grow as squares, so that the spans of short sequences have their share.
     position_ids = tokens.maximum(tokens**2 * (max_positions - 1) // (NUM_TOKENS - 1) ** 2)
@@ -120,7 +120,7 @@ def capture(
             head_dim=shape.head_dim,
             value_dim=shape.value_dim,
             dtype=model.dtype,
-            device=torch.device("cpu"),
+            device=model.device,
         )
     )
     attention = _RecordedAttention(storage, recorder, reference)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from torch import Tensor, nn
+import numpy as np
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
@@ -15,13 +16,13 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.batch import PackedStep
-from engine.model.program.build import Built, Stage, attach, build, segments
-from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, AttentionCall, Capture, capture
+from engine.model.program.build import Built, attach, build
+from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
+from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Graph, Opaque
-from engine.model.program.read import read
-from engine.model.program.unreadable import UnreadableError
-from engine.model.program.verify import MismatchError, recorded_step, verify
+from engine.model.program.graph import Opaque
+from engine.model.program.stage import Stage, segments
+from engine.model.program.verify import MismatchError, verify
 from engine.native import kernels
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,20 @@ def native_step(native: ModuleType, step: PackedStep) -> Any:
     )
 
 
+def _recorded_step(native: ModuleType, recorded: Capture, block_size: int) -> Any:
+    """The recorded pass as a step: one sequence, in blocks 0, 1 and so on."""
+    tokens = len(recorded.input_ids)
+    return native.Step(
+        recorded.input_ids.numpy(),
+        recorded.position_ids.numpy(),
+        np.arange(tokens),  # slots
+        np.zeros(1, np.int64),
+        np.full(1, tokens, np.int64),
+        np.arange(-(-tokens // block_size), dtype=np.int64)[None],
+        recorded.last_tokens.numpy(),
+    )
+
+
 def run_opaque(stage: Stage, step: PackedStep) -> None:
     """Run a module of the model on a step's rows, if there are any."""
     assert isinstance(stage.operation, Opaque)
@@ -106,20 +121,22 @@ def make_program(
     assert native is not None
     graph, recorded = find_graph(model, shape, max(config.max_model_len, NUM_TOKENS))
     graph = fuse(graph)
+    verified = replace(cache, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
     used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
     try:
         built = build(
             graph,
             model,
             native,
-            CpuAttention().storage(replace(cache, num_blocks=config.blocks_for(NUM_TOKENS))),
+            CpuAttention().storage(verified),
             max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
             max_samples=max(config.max_num_seqs, NUM_SAMPLES),
         )
     except ValueError as error:
         raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error
     forward = ProgramForward(built, native, tuple(sorted(used)))
-    worst = verify(built, recorded_step(native, recorded, config.block_size))
+    step = _recorded_step(native, recorded, config.block_size)
+    worst = verify(built.stages, lambda first, last: built.program.run(step, first, last))
     logger.info(
         "%s runs as %d kernels%s; verified, the largest difference is %.2g",
         type(model).__name__,
@@ -128,38 +145,3 @@ def make_program(
         worst,
     )
     return forward
-
-
-def find_graph(
-    model: PreTrainedModel, shape: ModelShape, max_positions: int
-) -> tuple[Graph, Capture]:
-    """What a model computes, and the pass that was recorded to find out.
-
-    Modules that our kernels do not compute stay as they are. They are the smallest ones that hold
-    what cannot be read, and all others of their classes. None of them may hold attention.
-
-    Raises:
-        UnreadableError: something cannot be read and lies in no such module.
-    """
-    opaque: tuple[type[nn.Module], ...] = ()
-    while True:
-        recorded = capture(model, shape, frozenset(opaque), max_positions)
-        try:
-            return read(recorded, frozenset(opaque), max_positions), recorded
-        except UnreadableError as error:
-            opaque += (_next_opaque(recorded, error, opaque),)
-
-
-def _next_opaque(
-    recorded: Capture, error: UnreadableError, opaque: tuple[type[nn.Module], ...]
-) -> type[nn.Module]:
-    attending = {
-        type(module)
-        for call in recorded.calls
-        if isinstance(call.target, AttentionCall)
-        for module in call.scope
-    }
-    for module in reversed(error.scope):
-        if type(module) not in opaque and type(module) not in attending:
-            return type(module)
-    raise error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -10,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.program.arena import Arena
-from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation
+from engine.model.program.graph import Embed, Gated, Linear, Operation
+from engine.model.program.originals import Originals
 
 # Output features of a tile. A tile of gates and a tile of ups take turns.
 _TILE = 16
@@ -33,20 +33,7 @@ class Packer:
     ) -> None:
         self._native = native
         self._arena = Arena(native)
-        self._parameters: dict[int, list[nn.Parameter]] = {}
-        for parameter in model.parameters():
-            self._parameters.setdefault(_address(parameter), []).append(parameter)
-        # How many uses of a weight are still to come, by the address of its memory. The uses by
-        # opaque modules never end.
-        self._uses: Counter[int] = Counter()
-        for operation in operations:
-            match operation:
-                case Linear(weights=weights) | Gated(weights=weights):
-                    self._uses.update(_address(weight) for weight in weights)
-                case Embed(table=table):
-                    self._uses[_address(table)] += 1
-                case Opaque(module=module):
-                    self._uses.update(_address(weight) for weight in module.parameters())
+        self._originals = Originals(model, operations)
         self._packed: dict[_Place, Tensor] = {}
 
     def linear(self, operation: Linear) -> tuple[Tensor, Tensor | None]:
@@ -56,7 +43,7 @@ class Packer:
         if len(operation.weights) == 1:
             self._packed[_place(weight)] = packed
         bias = torch.cat([bias.float() for bias in operation.biases]) if operation.biases else None
-        self._let_go(operation)
+        self._give_up(operation)
         return packed, bias
 
     def gated(self, operation: Gated) -> tuple[Tensor, Tensor | None]:
@@ -64,14 +51,14 @@ class Packer:
         packed = self._pack(_take_turns(operation.weights))
         biases = [bias.float()[:, None] for bias in operation.biases]
         bias = _take_turns(biases).flatten() if biases else None
-        self._let_go(operation)
+        self._give_up(operation)
         return packed, bias
 
     def table(self, operation: Embed) -> tuple[Tensor, bool]:
         """The rows to look up, and whether they are a product's packed weights (a tied head)."""
         packed = self._packed.get(_place(operation.table))
         if packed is not None:
-            self._release([_address(operation.table)])
+            self._give_up(operation)
             return packed, True
         return operation.table.contiguous(), False
 
@@ -80,17 +67,8 @@ class Packer:
         self._native.pack_linear(weight.contiguous(), packed)
         return packed
 
-    def _let_go(self, operation: Linear | Gated) -> None:
-        addresses = [_address(weight) for weight in operation.weights]
-        operation.weights = operation.biases = ()
-        self._release(addresses)
-
-    def _release(self, addresses: list[int]) -> None:
-        for address in addresses:
-            self._uses[address] -= 1
-            if not self._uses[address]:
-                for parameter in self._parameters.pop(address, ()):
-                    parameter.data = parameter.data.new_empty(0)
+    def _give_up(self, operation: Linear | Gated | Embed) -> None:
+        self._originals.give_up(operation)
         self._native.trim_heap()
 
 
@@ -112,7 +90,3 @@ def _take_turns(weights: Iterable[Tensor]) -> Tensor:
 def _place(tensor: Tensor) -> _Place:
     """A matrix's address, shape and strides."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -110,7 +110,7 @@ class Rotations:
                 if isinstance(value, Tensor):
                     if value.is_floating_point():
                         return value.float()  # the tables take its type
-                    return everywhere if value.numel() == NUM_TOKENS else value
+                    return everywhere.to(value.device) if value.numel() == NUM_TOKENS else value
                 return value
 
             assert isinstance(call.target, nn.Module)

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from engine.model.program.agree import differences
-from engine.model.program.build import Built, Stage
-from engine.model.program.capture import Capture
 from engine.model.program.graph import Attend, Opaque
+from engine.model.program.stage import Stage
 
 # The largest root mean square of the rows' differences. A wrong kernel is off by tenths. A right
 # one is off by some thousandths in bfloat16, because it keeps in float32 what the model rounds
 # between two operations. A single row may be off by more, where large numbers cancel out in a sum.
-_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02}
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
 
 
 class MismatchError(Exception):
     """A kernel computes something else than the model."""
 
 
-def recorded_step(native: ModuleType, recorded: Capture, block_size: int) -> Any:
-    """The recorded pass as a step: one sequence, in blocks 0, 1 and so on."""
-    tokens = len(recorded.input_ids)
-    return native.Step(
-        recorded.input_ids.numpy(),
-        recorded.position_ids.numpy(),
-        np.arange(tokens),  # slots
-        np.zeros(1, np.int64),
-        np.full(1, tokens, np.int64),
-        np.arange(-(-tokens // block_size), dtype=np.int64)[None],
-        recorded.last_tokens.numpy(),
-    )
-
-
-def verify(built: Built, step: Any) -> float:
+def verify(
+    stages: Iterable[Stage],
+    run: Callable[[int, int], None],
+    restore: Callable[[Attend], None] = lambda attend: None,
+) -> float:
     """Run operation after operation, each on the model's own numbers.
 
     Args:
-        step: the recorded step; the program has been attached to a pool with its blocks.
+        stages: of a program that has been attached to a pool.
+        run: runs the instructions [first, last) on the recorded pass.
+        restore: puts the recorded rotated keys, and the values, where attention will read them, for
+            a program whose rotation has stored its own.
 
     Returns:
         the largest difference that was found.
@@ -52,12 +41,12 @@ def verify(built: Built, step: Any) -> float:
         MismatchError: one is larger than rounding explains.
     """
     worst = 0.0
-    for stage in built.stages:
+    for stage in stages:
         operation = stage.operation
         first = stage.first
         for last, expected in _parts(stage):
             if not isinstance(operation, Opaque):
-                built.program.run(step, first, last)
+                run(first, last)
                 for buffer, reference in expected:
                     difference = _difference(buffer[: len(reference)], reference)
                     worst = max(worst, difference)
@@ -68,6 +57,8 @@ def verify(built: Built, step: Any) -> float:
                         )
             for buffer, reference in expected:
                 buffer[: len(reference)] = reference
+            if isinstance(operation, Attend) and last == stage.rotated:
+                restore(operation)
             first = last
     return worst
 
@@ -80,9 +71,7 @@ def _parts(stage: Stage) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
     if isinstance(operation, Attend):
         # Attention is verified apart from the rotation. Where large biases make large scores (Qwen
         # 2), rounding in the rotation changes what is attended to.
-        rotations = (operation.query_rotation, operation.key_rotation)
-        rotated = list(zip(stage.given, operation.rotated, strict=True))
-        yield stage.first + sum(one is not None for one in rotations), rotated
+        yield stage.rotated, list(zip(stage.given, operation.rotated, strict=True))
     yield stage.last, [(stage.out, operation.out.reference)]
 
 

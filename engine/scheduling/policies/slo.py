@@ -87,8 +87,7 @@ class Slo(Policy):
         if flights and flights[0].planned == record.start:
             flight = flights.popleft()
             if not record.error:
-                # A step that was planned ahead began when the step before it ended.
-                self._model.learn(flight.work, record.end - max(record.start, self._ended))
+                self._model.learn(flight.work, record.duration)
         self._ended = record.end
 
     def compose(self, step: StepComposer) -> None:
@@ -245,6 +244,7 @@ class Slo(Policy):
         """Take down what the step was given."""
         rows = step.rows
         work = Work.of_decodes([row.start for row in rows.values() if not row.prefill])
+        work = work._replace(moved=step.moved)
         for row in rows.values():
             if row.prefill:
                 work = work.prefill(row.start, row.count)

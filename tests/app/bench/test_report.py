@@ -49,6 +49,7 @@ def test_every_figure_of_a_run_worked_out_by_hand() -> None:
             "kv_waste": 100 * 8 / 32,
             "padding": 0,
             "preemptions": 0,
+            "swaps": 0,
             "prefix_hit_rate": 0,
         }
     )
@@ -147,6 +148,7 @@ def test_the_rows_are_those_of_vllm_bench_serve_in_its_order() -> None:
         "KV slots given but unused (%)",
         "Padding and bubbles (% of tokens)",
         "Preemptions",
+        "Preemptions by swapping",
         "Prefix cache hit rate (%)",
     ]
     assert lines[1] == "Successful requests:                     3"

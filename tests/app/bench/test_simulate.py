@@ -243,6 +243,8 @@ def test_costs_can_come_from_a_recording(
         ({"seed": -1}, "--seed: it is -1; it must be at least 0"),
         ({"input_len": "many"}, "--input-len: 'many' is no length"),
         ({"output_len": "0"}, "--output-len: '0' is no length"),
+        ({"swap_memory": "2GX"}, "--swap-memory: it is '2GX'; it must be a size such as 2GiB"),
+        ({"fit": Path("x"), "swap_memory": "1G"}, "--swap-memory: a recording does not tell"),
         ({"kv_slots": 159}, "--kv-slots: it is 159; it must be at least 160, "),
         ({"knob": ["speed=9"]}, "--knob: speed is no knob"),
         ({"knob": ["speed"]}, "--knob: 'speed' is no knob; it must be name=value"),

@@ -73,6 +73,7 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(plain, "run", run)
     flags = (
         "--model m --models r.toml --device cpu --dtype float32 --kv-memory 1MiB --max-model-len 64"
+        " --swap-memory 2MiB"
         " --max-num-seqs 4 --max-num-batched-tokens 32 --log-level debug --system S --max-tokens 5"
         " --temperature 0 --top-p 0.5 --top-k 3 --seed 9 --stop A --stop B --each --json"
         " --policy orca --knob order=fair --knob max_num_seqs=2 --pin-system"
@@ -86,6 +87,7 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
         device="cpu",
         dtype="float32",
         kv_memory=1 << 20,
+        swap_memory=2 << 20,
         max_model_len=64,
         max_num_seqs=4,
         max_num_batched_tokens=32,

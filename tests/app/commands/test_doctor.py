@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from app.commands import doctor
 from app.process.exits import ExitCode
@@ -13,6 +15,7 @@ from app.settings.settings import PREFIX, Settings
 from app.system.versions import PACKAGES, version
 from engine.api.errors import InvalidConfigError
 from tests.support.brokers import Mosquitto
+from tests.support.nvml import Gpu, install
 
 Examine = Callable[..., tuple[int, str]]
 
@@ -83,6 +86,103 @@ def test_a_level_of_kernels_that_is_none(examine: Examine, monkeypatch: pytest.M
     code, text = examine()
     assert code == ExitCode.FAILED
     assert "\nMissing\n  kernels: BATCHDECK_KERNELS is 'x'; allowed are avx2" in text
+
+
+SMALL = Gpu("GPU-1", "NVIDIA T4", used=4 << 30, total=16 << 30)
+LARGE = Gpu("GPU-2", "NVIDIA H100", used=8 << 30, total=80 << 30)
+
+
+def see(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu) -> None:
+    """Let torch see these GPUs, in this order."""
+    named = {torch.device("cuda", number): gpu for number, gpu in enumerate(gpus)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(gpus))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: named[device].name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr("engine.model.device.gpu_uuid", lambda device: named[device].uuid)
+
+
+def machine_of(text: str) -> list[str]:
+    """What the report says of GPUs under "Machine"."""
+    lines = text.partition("\nMachine\n")[2].partition("\nModel\n")[0].splitlines()
+    return [" ".join(line.split()) for line in lines if line.startswith(("  cuda:", "  GPU"))]
+
+
+def test_gpus_are_listed_by_the_names_that_device_takes(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install(monkeypatch, SMALL, LARGE)
+    see(monkeypatch, LARGE, SMALL)
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert machine_of(text) == [
+        "cuda:0 NVIDIA H100, 72.00 GiB of 80.00 GiB free, GPU-2",
+        "cuda:1 NVIDIA T4, 12.00 GiB of 16.00 GiB free, GPU-1",
+    ]
+    assert " device           cuda:0, NVIDIA H100\n" in text
+    assert " device           cuda:1, NVIDIA T4\n" in examine(device="cuda:1")[1]
+
+
+def test_the_model_is_to_fit_on_the_device_that_is_asked_for(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    full = replace(LARGE, used=LARGE.total - (1 << 20))
+    install(monkeypatch, SMALL, full)
+    see(monkeypatch, SMALL, full)
+    assert examine()[0] == ExitCode.OK
+    code, text = examine(device="cuda:1")
+    assert code == ExitCode.FAILED
+    assert "\nMissing\n  model: its weights take 8.8 MiB, of memory 1.0 MiB are free" in text
+
+
+def test_a_gpu_that_is_hidden_is_told_with_what_hides_it(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, SMALL, LARGE)
+    # The large one may be number 0 for CUDA, which counts the fastest first.
+    for shown in ("0", "1", "GPU-2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        see(monkeypatch, LARGE)
+        seen, hidden = machine_of(examine()[1])
+        assert seen == "cuda:0 NVIDIA H100, 72.00 GiB of 80.00 GiB free, GPU-2"
+        assert hidden.startswith("GPU NVIDIA T4, ")
+        assert hidden.endswith(f", GPU-1, hidden: CUDA_VISIBLE_DEVICES is {shown!r}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    see(monkeypatch)
+    code, text = examine()
+    assert [line.partition(", hidden")[2] for line in machine_of(text)] == [
+        ": CUDA_VISIBLE_DEVICES is ''",
+        ": CUDA_VISIBLE_DEVICES is ''",
+    ]
+    assert code == ExitCode.OK
+    assert "cannot use it" not in text
+    code, text = examine(device="cuda:0")
+    assert code == ExitCode.FAILED
+    told = "device: device is 'cuda:0', but torch sees no GPU here; CUDA_VISIBLE_DEVICES is ''"
+    assert f"\nMissing\n  {told}" in text
+
+
+def test_gpus_of_a_torch_that_is_none_for_gpus(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install(monkeypatch, SMALL)
+    see(monkeypatch)
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert machine_of(text) == ["GPU NVIDIA T4, 12.00 GiB of 16.00 GiB free, GPU-1"]
+    assert "cannot use it" in text.partition("\nCould be better\n")[2]
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert machine_of(examine()[1]) == ["GPU NVIDIA T4, 12.00 GiB of 16.00 GiB free, GPU-1"]
+
+
+def test_a_gpu_that_only_torch_knows(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    see(monkeypatch, LARGE)
+    (line,) = machine_of(examine()[1])
+    assert line == "cuda:0 NVIDIA H100, GPU-2, not told by NVIDIA's driver"
 
 
 def test_a_package_that_is_not_installed(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from app.process.exits import ExitCode
 from app.settings.settings import Settings, SettingsError
 from engine.builtin import MODEL_DIR
 from engine.model.registry import Registry
+from tests.support.nvml import Gpu, install
 
 LOTS = 1 << 40
 
@@ -68,6 +69,16 @@ def test_json_has_all_of_it(registry: Registry, capsys: pytest.CaptureFixture[st
     assert [entry["name"] for entry in found] == ["here", "cut", "gone", "far"]
     assert [entry["loads_here"] for entry in found] == [True, False, False, False]
     assert found[3]["availability"] == "needs download"
+
+
+def test_the_memory_is_that_of_the_device_in_the_settings(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install(monkeypatch, Gpu("GPU-1", used=0, total=LOTS), Gpu("GPU-2", used=0, total=1 << 20))
+    for device, loads in ((None, True), ("cuda:0", True), ("cuda:1", False), ("cpu", True)):
+        models.run(Settings(models=registry.path, device=device), as_json=True)
+        assert json.loads(capsys.readouterr().out)[0]["loads_here"] is loads
 
 
 def test_a_broken_registry_is_a_wrong_setting(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.process import serving
+from app.process import heap, serving
 from app.system.engine_crash import EngineCrashError
 from engine.api.client import LoadRequest
 from engine.api.errors import ModelError
@@ -71,3 +71,19 @@ def test_a_crash_is_the_end_of_what_was_served(monkeypatch: pytest.MonkeyPatch) 
         serving.serving(LoadRequest("m")) as client,
     ):
         read(ask(client, "1"))  # type: ignore[arg-type]
+
+
+def test_a_model_can_be_collected_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.model import loader
+
+    done: list[str] = []
+    scripted = Loader()
+    monkeypatch.setattr(heap, "settle", lambda: done.append("settle"))
+    monkeypatch.setattr(heap, "unsettle", lambda: done.append("unsettle"))
+    monkeypatch.setattr(loader, "load_entry", lambda _entry, *args: scripted(*args))
+    model = serving.load_model(LoadRequest("builtin"), lambda *_: None)
+    assert done == ["settle"]
+    assert not scripted.closed
+    model.close()
+    assert done == ["settle", "unsettle"]
+    assert scripted.closed

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from textual.pilot import Pilot
 
-from app.screens import pump
 from app.screens.deck import Deck
 from app.screens.pump import Pump
 from app.screens.sessions import SessionList
@@ -127,8 +126,7 @@ async def staged(
     try:
         app = Tui(engine, store, chosen, LoadRequest("scripted"), gateway)
         timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)
-        # A collection for each model would walk the heap of all tests.
-        with timer, patch.object(pump, "gc"):
+        with timer:
             async with app.run_test(size=size) as pilot:
                 stage = Stage(app, engine, store, pilot, gateway)
                 await pilot.pause()

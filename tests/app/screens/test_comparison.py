@@ -55,7 +55,7 @@ def test_steps_on_both_sides_of_a_change() -> None:
     assert effect is not None
     assert effect.change == CHANGE
     assert (effect.before.throughput, effect.since.throughput) == (4.0, 8.0)
-    assert (effect.before.sequences, effect.since.sequences) == (2.0, 6.0)
+    assert (effect.before.sequences, effect.since.sequences) == pytest.approx((2.0, 6.0))
     assert (effect.before.kv_waste, effect.since.kv_waste) == (0.05, 0.2)
 
 

@@ -53,6 +53,8 @@ def test_what_a_reply_in_the_making_says(view: RequestView) -> None:
     assert progress(waiting, READY) == f"queued: {reason}"
     preempted = dataclasses.replace(waiting, state=RequestState.PREEMPTED)
     assert progress(preempted, READY) == f"preempted, it will be recomputed: {reason}"
+    swapped = dataclasses.replace(preempted, host_blocks=9)
+    assert progress(swapped, READY) == f"preempted, it waits in host memory: {reason}"
     assert progress(None, READY) == "queued"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from app.screens.cadence import MOST, Cadence, Thrift
 from app.screens.pump import Pump
 from engine.api.client import LoadRequest
+from engine.batch.shape import ModelShape
 from tests.app.screens.stage import Stage, staged
 from tests.support.clock import VirtualClock
+from tests.support.nvml import Gpu, install
 
 
 class Alarm:
@@ -95,3 +98,19 @@ async def test_every_key_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         await stage.press("x")
         await stage.press("f2")
         assert attended == 2 * [stage.deck.pump]
+
+
+async def test_the_gpu_of_the_model_is_read_and_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, Gpu("GPU-1"), Gpu("GPU-2", instances=(Gpu("MIG-2", used=3, total=10),)))
+    async with staged(tmp_path, size=(160, 48), ready=False) as stage:
+        assert " Devices ─" in await stage.screen()
+        card = ModelShape.card
+        monkeypatch.setattr(ModelShape, "card", partialmethod(card, gpu_uuid="MIG-2"))
+        stage.engine.ready()
+        await stage.turn()
+        screen = await stage.screen()
+        assert " Devices · cpu is GPU1 ─" in screen
+        assert "VRAM 3/10 B " in screen
+        assert " GPU0 87% 31/80 B ─" in screen

@@ -222,6 +222,11 @@ def test_the_load_request_says_what_was_chosen(config: Path) -> None:
     assert request.model == str(Path.home() / "m")
     assert request.models_file == str(Path.home() / "r.toml")
     assert (request.kv_memory, request.max_model_len, request.num_blocks) == (1536, 99, None)
+    assert request.swap_memory is None
+
+
+def test_swapping_can_be_turned_off() -> None:
+    assert load_settings({"swap_memory": "0"}, None, {}).load_request().swap_memory == 0
 
 
 def test_sizes() -> None:

@@ -2,46 +2,11 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from app.system.devices import Devices
-
-
-class NVMLError(Exception):
-    pass
-
-
-def fake_nvml(**changes: Any) -> SimpleNamespace:
-    """The driver of a machine with one GPU."""
-    calls: dict[str, Any] = {
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 1,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetName": lambda handle: "NVIDIA H100",
-        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87),
-        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=31, total=80),
-        "nvmlDeviceGetPowerUsage": lambda handle: 312_000,
-        "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
-        "nvmlDeviceGetClockInfo": lambda handle, kind: 1980,
-    }
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        NVML_TEMPERATURE_GPU=0,
-        NVML_CLOCK_SM=1,
-        **{name: _named(name, call) for name, call in (calls | changes).items()},
-    )
-
-
-def _named(name: str, call: Any) -> Any:
-    call.__name__ = name
-    return call
-
-
-def refuse(*_: object) -> None:
-    raise NVMLError("Not Supported")
+from tests.support.nvml import Gpu, install, refuse
 
 
 def test_a_machine_without_nvidia_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,12 +19,12 @@ def test_a_machine_without_nvidia_has_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_driver_that_fails_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlInit=lambda: refuse()))
+    install(monkeypatch, Gpu("GPU-1"), nvmlInit=refuse)
     assert Devices().read().gpus == ()
 
 
 def test_a_gpu_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    install(monkeypatch, Gpu("GPU-1"))
     devices = Devices()
     (gpu,) = devices.read().gpus
     assert (gpu.name, gpu.utilization, gpu.memory_used, gpu.memory_total) == (
@@ -72,15 +37,37 @@ def test_a_gpu_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_driver_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = fake_nvml(
-        nvmlDeviceGetUtilizationRates=lambda handle: refuse(),
-        nvmlDeviceGetPowerUsage=lambda handle: refuse(),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", silent)
+    silent = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUUID")
+    install(monkeypatch, Gpu("GPU-1", silent=silent))
     (gpu,) = Devices().read().gpus
     assert gpu.utilization is None
     assert gpu.power is None
+    assert gpu.uuid == ""
     assert gpu.memory_used == 31
+
+
+def test_each_gpu_is_told_with_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Gpu("GPU-1", used=10), Gpu("GPU-2", used=20))
+    gpus = Devices().read(gpu_uuid="GPU-2").gpus
+    assert [(gpu.uuid, gpu.memory_used) for gpu in gpus] == [("GPU-1", 10), ("GPU-2", 20)]
+
+
+def test_a_partitioned_gpu_is_read_as_the_instance_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage")
+    parts = tuple(
+        Gpu(f"MIG-{n}", "NVIDIA H100 MIG 1g.10gb", used=n, total=10, silent=silent) for n in (1, 2)
+    )
+    install(monkeypatch, Gpu("GPU-1", used=5), Gpu("GPU-2", instances=parts))
+    devices = Devices()
+    whole, part = devices.read(gpu_uuid="MIG-2").gpus
+    assert (whole.uuid, whole.memory_used) == ("GPU-1", 5)
+    assert (part.uuid, part.name) == ("MIG-2", "NVIDIA H100 MIG 1g.10gb")
+    assert (part.utilization, part.memory_used, part.memory_total) == (None, 2, 10)
+    assert (part.power, part.temperature) == (312.0, 61)
+    for elsewhere in ("", "GPU-1", "MIG-3"):
+        assert [gpu.uuid for gpu in devices.read(gpu_uuid=elsewhere).gpus] == ["GPU-1", "GPU-2"]
 
 
 def test_cpu_is_what_this_process_spent_since_the_last_read(

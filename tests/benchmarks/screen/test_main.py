@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.screen.look import Look
 from engine.api.status import EnginePhase
+from engine.api.telemetry import PhaseTimes
 from tests.widgets.samples import record
 
 if sys.platform == "win32":
@@ -31,9 +33,10 @@ def test_a_window_counts_the_steps_that_lie_in_it() -> None:
     steps = [record(n, output_tokens=16) for n in range(200)]  # one each 12 ms
     before = look(0.6, 50, MainThread=1.0)
     after = look(1.8, 150, MainThread=1.06, engine=0.9)
-    window = window_of(Turn(before, after, 1200, [0.004, 0.002, 0.003]), steps)
+    window = window_of(Turn(before, after, 1200, [0.004, 0.002, 0.003], steps))
     assert window.rate == pytest.approx(16 / 0.012)
     assert window.step == pytest.approx(12.0)
+    assert window.p99 == pytest.approx(12.0)
     # What of the 12 ms were none of the runner's 0.2, 10.6 and 0.5.
     assert window.beside == pytest.approx(0.7)
     assert window.interface == pytest.approx(50.0)
@@ -41,18 +44,30 @@ def test_a_window_counts_the_steps_that_lie_in_it() -> None:
     assert window.pools == pytest.approx(0.0, abs=1e-9)
     assert window.painted == pytest.approx(1000.0)
     assert window.key == pytest.approx(3.0)
+    assert window.late is None
 
 
-def test_the_ratio_is_of_rounds_and_not_of_medians() -> None:
-    def window(rate: float) -> Window:
-        return Window(rate, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+def test_the_step_that_came_late_shows_in_the_percentile_and_not_in_the_median() -> None:
+    steps = [record(n, times=PhaseTimes(sample=0.0002)) for n in range(60)]
+    # One of 60 goes on 5 ms later than it could.
+    steps[30] = replace(steps[30], end=steps[30].end + 0.005, times=PhaseTimes(sample=0.0052))
+    window = window_of(Turn(look(0.0, 0), look(1.0, 60), 0, [], steps), waits=True)
+    assert window.step == pytest.approx(12.0)
+    assert 12.0 < window.p99 < 17.0
+    assert window.late is not None
+    assert 0.2 < window.late < 5.2
+
+
+def test_the_ratios_are_of_rounds_and_not_of_medians() -> None:
+    def window(rate: float, p99: float) -> Window:
+        return Window(rate, 1.0, p99, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0, None)
 
     windows = {
-        "headless": [window(100.0), window(200.0), window(50.0)],
-        "screen": [window(90.0), window(190.0), window(40.0)],
+        "headless": [window(100.0, 4.0), window(200.0, 5.0), window(50.0, 6.0)],
+        "screen": [window(90.0, 6.0), window(190.0, 6.0), window(40.0, 6.0)],
     }
-    ratios = [row[2] for row in rows("m", windows)]
-    assert ratios == ["1.000", "0.900"]
+    ratios = [row[2:4] for row in rows("m", windows)]
+    assert ratios == [("1.000", "1.00"), ("0.900", "1.20")]
 
 
 def test_all_ask_anew_before_a_reply_ends_within_a_turn() -> None:

@@ -27,6 +27,27 @@ def test_drain_joins_what_came() -> None:
     assert stream.drain() is None
 
 
+def test_text_that_is_added_stands_between_what_was_put() -> None:
+    stream = RequestStream("a")
+    stream.put(Delta("one ", 1))
+    stream.add("two ", 2)
+    stream.put(Delta("three", 1, END))
+    assert stream.drain() == Delta("one two three", 4, END)
+
+
+def test_text_that_is_added_wakes_whoever_waits() -> None:
+    stream = RequestStream("a")
+    read: list[Delta] = []
+    reader = threading.Thread(target=lambda: read.extend(stream))
+    reader.start()
+    for i in range(100):
+        stream.add(f"{i} ", 1)
+    stream.put(Delta("", 0, END))
+    reader.join(30)
+    assert not reader.is_alive()
+    assert "".join(delta.text for delta in read).split() == [str(i) for i in range(100)]
+
+
 def test_drain_joins_log_probabilities() -> None:
     stream = RequestStream("a")
     tokens = [OutputToken(Candidate(i, b"x", -1.0), 1, ()) for i in range(4)]

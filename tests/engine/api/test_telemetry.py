@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from copy import copy
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from engine.api.telemetry import (
     BlockChange,
     BlockEvents,
     Distribution,
+    Recent,
     Ring,
     Samples,
     percentile,
@@ -72,6 +74,14 @@ class TestRing:
         assert seen == list(range(count))
 
 
+def test_the_recent_numbers_are_the_last_ones_and_take_no_more_room() -> None:
+    recent = Recent(3)
+    for number in range(20):
+        recent.append(float(number))
+        assert len(recent.numbers) < 6
+        assert list(recent.last()) == [float(n) for n in range(max(0, number - 2), number + 1)]
+
+
 class TestSamples:
     def test_only_the_window_counts(self) -> None:
         samples = Samples()
@@ -87,6 +97,14 @@ class TestSamples:
         for time in range(10):
             samples.add(float(time), float(time))
         assert samples.over(0.0) == Distribution.of([6.0, 7.0, 8.0, 9.0])
+
+    def test_a_copy_stays_as_it_was(self) -> None:
+        samples = Samples(capacity=4)
+        for time in range(4):
+            samples.add(float(time), float(time))
+        copied = copy(samples)
+        samples.add(4.0, 4.0)
+        assert copied.over(0.0) == Distribution.of([0.0, 1.0, 2.0, 3.0])
 
 
 def test_events_by_kind() -> None:

@@ -128,7 +128,7 @@ def test_the_life_of_a_pinned_block() -> None:
     pool.take_events()
     pool.pin(block)
     assert (pool.num_cached, pool.num_available, pool.num_pinned) == (1, 2, 1)
-    assert pool.map(9).states.count("p") == 1
+    assert pool.map().within(9).states.count("p") == 1
     pool.share(block, 2)
     pool.share(block, 3)
     pool.release([block], 2)
@@ -158,9 +158,9 @@ def test_pinned_while_it_is_held_it_shows_when_it_is_let_go() -> None:
     (block,) = pool.give(1, 1)
     pool.keep(block)
     pool.pin(block)
-    assert pool.map(2).states == "uf"
+    assert pool.map().within(2).states == "uf"
     pool.release([block], 1)
-    assert pool.map(2).states == "pf"
+    assert pool.map().within(2).states == "pf"
     pool.check([])
 
 
@@ -288,7 +288,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.num_available == pool.num_free + len(self.cached)
         assert (pool.num_pinned, pool.num_reserved) == (len(self.pinned), len(self.reserved))
         assert pool.num_used == len(held)
-        view = pool.map(pool.num_blocks)
+        view = pool.map()
         assert (view.pinned, view.reserved) == (len(pinned), len(self.reserved))
         assert pool.num_shared == sum(count > 1 for count in held.values())
         assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
@@ -310,7 +310,7 @@ class TestMap:
         cache(pool, 1, 1)
         blocks = pool.give(3, 2)
         pool.share(blocks[0], 3)
-        view = pool.map(100)
+        view = pool.map().within(100)
         assert (view.num_blocks, view.blocks_per_cell) == (5, 1)
         assert view.states == "csuuf"
         assert view.owners == (-1, 2, 2, 2, -1)
@@ -323,7 +323,7 @@ class TestMap:
     def test_at_most_so_many_cells(
         self, num_blocks: int, max_cells: int, cells: int, per_cell: int
     ) -> None:
-        view = make_pool(num_blocks)[0].map(max_cells)
+        view = make_pool(num_blocks)[0].map().within(max_cells)
         assert (len(view.states), len(view.owners), view.blocks_per_cell) == (
             cells,
             cells,
@@ -339,7 +339,7 @@ class TestMap:
         pool.keep(3)
         pool.release([3, 4], 1)
         # u s s | c f u | u f f
-        view = pool.map(3)
+        view = pool.map().within(3)
         assert view.states == "suf"
         assert view.owners == (1, 1, -1)
 
@@ -362,7 +362,7 @@ class TestMap:
                 if state == "p":
                     pool.pin(block)
                 pool.release([block], 1)
-        view = pool.map(max_cells)
+        view = pool.map().within(max_cells)
         assert len(view.states) <= max_cells
         for cell, letter in enumerate(view.states):
             part = states[cell * view.blocks_per_cell : (cell + 1) * view.blocks_per_cell]

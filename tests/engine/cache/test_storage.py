@@ -18,6 +18,7 @@ SHAPE = CacheShape(
     value_dim=3,
     dtype=torch.float32,
     device=torch.device("cpu"),
+    num_host_blocks=4,
 )
 without_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")
 
@@ -30,14 +31,23 @@ def make_unit_storage() -> UnitStorage:
     return UnitStorage(replace(SHAPE, block_size=16))
 
 
-both = pytest.mark.parametrize(
-    "make", [make_storage, pytest.param(make_unit_storage, marks=without_kernels)]
+def make_gpu_storage() -> TokenStorage:
+    return TokenStorage(replace(SHAPE, device=torch.device("cuda", 0)))
+
+
+each = pytest.mark.parametrize(
+    "make",
+    [
+        make_storage,
+        pytest.param(make_unit_storage, marks=without_kernels),
+        *([make_gpu_storage] if torch.cuda.is_available() else []),
+    ],
 )
 
 
 def fill(storage: KVStorage) -> None:
     """Every token of every layer gets numbers of its own."""
-    slots = torch.arange(5 * storage.shape.block_size)
+    slots = torch.arange(5 * storage.shape.block_size, device=storage.shape.device)
     for layer in range(3):
         base = (1000 * layer + slots[:, None, None]).float()
         storage.write(layer, slots, base.expand(-1, 2, 6), -base.expand(-1, 2, 3))
@@ -96,7 +106,7 @@ def test_gather_returns_blocks_in_the_order_asked_for() -> None:
     assert torch.equal(value[..., 0], -key[..., 0])
 
 
-@both
+@each
 def test_copy_moves_blocks_in_every_layer_as_if_at_once(make: Callable[[], KVStorage]) -> None:
     storage = make()
     fill(storage)
@@ -110,7 +120,7 @@ def test_copy_moves_blocks_in_every_layer_as_if_at_once(make: Callable[[], KVSto
             assert torch.equal(now[layer][[0, 2, 3]], was[layer][[0, 2, 3]])
 
 
-@both
+@each
 def test_clear_zeroes_the_named_blocks_in_every_layer(make: Callable[[], KVStorage]) -> None:
     storage = make()
     fill(storage)
@@ -123,11 +133,59 @@ def test_clear_zeroes_the_named_blocks_in_every_layer(make: Callable[[], KVStora
         assert torch.equal(storage.keys[layer][[0, 2, 4]], before[layer][[0, 2, 4]])
 
 
-@both
+@each
+def test_blocks_come_back_from_the_host_as_they_went_there(make: Callable[[], KVStorage]) -> None:
+    storage = make()
+    fill(storage)
+    before = [k.clone() for k in storage.keys], [v.clone() for v in storage.values]
+    storage.swap_out([(3, 1), (0, 2)])
+    storage.clear_blocks([3, 0])
+    storage.swap_in([(2, 4), (1, 1)])
+
+    for now, was in zip((storage.keys, storage.values), before, strict=True):
+        for layer in range(3):
+            assert torch.equal(now[layer][[4, 1, 2]], was[layer][[0, 3, 2]])
+            assert not now[layer][[0, 3]].any()
+
+
+@each
+@pytest.mark.parametrize("blocks", [1, 2, 100])
+def test_a_swap_of_any_length_goes_in_pieces(
+    make: Callable[[], KVStorage], blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = make()
+    fill(storage)
+    row = 3 * (storage.keys[0][0].numel() + storage.values[0][0].numel()) * 4
+    monkeypatch.setattr("engine.cache.storage.PIECE_BYTES", blocks * row + 1)
+    before = [k.clone() for k in storage.keys]
+    storage.swap_out([(0, 0), (1, 1), (2, 3), (4, 2)])
+    storage.clear_blocks(range(5))
+    storage.swap_in([(1, 0), (2, 1), (3, 2), (0, 3)])
+
+    for layer in range(3):
+        assert torch.equal(storage.keys[layer][:4], before[layer][[1, 4, 2, 0]])
+
+
+@each
+def test_the_rate_is_measured_and_leaves_the_blocks_alone(make: Callable[[], KVStorage]) -> None:
+    storage = make()
+    fill(storage)
+    before = [k.clone() for k in storage.keys]
+    assert storage.swap_rate() > 0
+    assert all(torch.equal(a, b) for a, b in zip(storage.keys, before, strict=True))
+
+
+def test_without_host_blocks_there_is_no_rate() -> None:
+    assert TokenStorage(replace(SHAPE, num_host_blocks=0)).swap_rate() == 0.0
+
+
+@each
 def test_nothing_to_copy_or_clear_changes_nothing(make: Callable[[], KVStorage]) -> None:
     storage = make()
     fill(storage)
     before = [k.clone() for k in storage.keys]
     storage.copy_blocks([])
     storage.clear_blocks([])
+    storage.swap_out([])
+    storage.swap_in([])
     assert all(torch.equal(a, b) for a, b in zip(storage.keys, before, strict=True))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine.api.errors import InvalidConfigError
-from engine.api.knobs import FILL_NAMES, VICTIM_NAMES
+from engine.api.knobs import FILL_NAMES, PREEMPTION_NAMES, VICTIM_NAMES
 from engine.api.lifecycle import FinishReason
 from engine.api.origin import Origin
 from engine.scheduling.orders import ORDERS, reorder
@@ -39,6 +39,7 @@ POLICY_KNOBS = {
     "policy": st.sampled_from((*POLICIES, "none")),
     "order": st.sampled_from((*ORDERS, "none")),
     "victim": st.sampled_from(VICTIM_NAMES),
+    "preemption": st.sampled_from(PREEMPTION_NAMES),
     "static_batch_size": st.integers(0, 5),
     "static_fill": st.sampled_from(FILL_NAMES),
     "batch_window_ms": st.sampled_from((0.0, 15.0, 200.0)),
@@ -202,6 +203,8 @@ class CoreMachine(RuleBasedStateMachine):
     @initialize(
         depth=st.sampled_from((1, 2)),
         num_blocks=st.integers(4, 20),
+        num_host_blocks=st.sampled_from((0, 3, 40)),
+        preemption=st.sampled_from(PREEMPTION_NAMES),
         block_size=st.sampled_from((1, 2, 4)),
         max_model_len=st.sampled_from((12, 40, 64)),
         max_num_seqs=st.integers(1, 6),
@@ -342,6 +345,7 @@ def some_policy(rng: random.Random) -> dict[str, object]:
         "policy": rng.choice(tuple(POLICIES)),
         "order": rng.choice(tuple(ORDERS)),
         "victim": rng.choice(VICTIM_NAMES),
+        "preemption": rng.choice(PREEMPTION_NAMES),
         "static_fill": rng.choice(FILL_NAMES),
         "static_batch_size": rng.choice((1, 3, 8)),
         "batch_window_ms": rng.choice((0.0, 50.0)),
@@ -370,6 +374,8 @@ def drive(seed: int, depth: int, steps: int, policy: str | None = None) -> CoreH
         policy=policy or rng.choice(tuple(POLICIES)),
         order=rng.choice(tuple(ORDERS)),
         victim=rng.choice(VICTIM_NAMES),
+        num_host_blocks=rng.choice((6, 30)),
+        preemption=rng.choice(PREEMPTION_NAMES),
     )
     traffic = Traffic(engine)
     for i in range(steps):

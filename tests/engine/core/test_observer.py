@@ -13,7 +13,8 @@ from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
 from engine.api.telemetry import Distribution, PhaseTimes
 from engine.api.waiting import in_words
-from engine.core.observer import MAX_ENDED_VIEWS, WINDOW
+from engine.core.latencies import WINDOW
+from engine.core.observer import MAX_ENDED_VIEWS
 from tests.support.harness import CARD, SHAPE, CoreHarness
 
 PROMPT = list(range(100, 106))
@@ -150,6 +151,15 @@ class TestTimings:
 
 
 class TestRecords:
+    def test_steps_that_are_planned_ahead_do_not_overlap(self) -> None:
+        engine = slow_engine(depth=2)
+        engine.submit("a", PROMPT, 9)
+        engine.finish()
+        records = list(engine.records)
+        assert all(record.duration == 1.0 for record in records)
+        assert sum(record.begun > record.start for record in records) == len(records) - 1
+        assert [record.begun for record in records[1:]] == [record.end for record in records[:-1]]
+
     def test_counts_of_a_mixed_step(self) -> None:
         engine = slow_engine(max_num_batched_tokens=16, max_num_seqs=3)
         engine.submit("warm", list(range(9)), 1)

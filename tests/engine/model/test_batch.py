@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row
-from engine.model.batch import Batch, PackedStep
+from engine.model.batch import Batch, Given, PackedStep
 
 CONFIG = EngineConfig(
     num_blocks=400, block_size=4, max_model_len=64, max_num_seqs=6, max_num_batched_tokens=64
@@ -92,12 +92,12 @@ def test_steps_of_any_sequences_are_packed_right(seed: int) -> None:
         if not rows:
             continue
 
-        unfilled = batch.extend(rows)
-        assert unfilled == [
-            block
+        given_now = [one[1:] for one in batch.extend(rows)]
+        assert given_now == [
+            (at, block, 4 * (at + 1) <= row.start + row.count)
             for row in rows
             for at, block in enumerate(known[row.seq].blocks)
-            if block in row.new_blocks and 4 * (at + 1) > row.start + row.count
+            if block in row.new_blocks
         ]
 
         packed = batch.pack(rows)
@@ -116,8 +116,9 @@ def test_a_released_sequence_leaves_room_for_another() -> None:
     for seq in range(CONFIG.max_num_seqs):
         batch.add(new_sequence(seq, [1, 2, 3]))
     index = batch.release(4)
+    assert index is not None
     assert batch.add(new_sequence(99, [7])) == index
-    assert batch.extend([Row(99, 0, 1, (5,), True, True)]) == [5]
+    assert batch.extend([Row(99, 0, 1, (5,), True, True)]) == [Given(index, 0, 5, False)]
     assert batch.pack([Row(99, 0, 1, (), True, True)]).input_ids.tolist() == [7]
 
 
@@ -128,3 +129,25 @@ def test_a_row_past_its_blocks_is_refused_before_it_writes() -> None:
         ValueError, match="sequence 3 is to compute tokens up to 9, but has 2 blocks of 4"
     ):
         batch.pack([Row(3, 8, 1, (), True, True)])
+
+
+def test_a_token_that_is_not_known_yet_is_named_by_its_index() -> None:
+    batch = Batch(CONFIG)
+    first, second = (batch.add(new_sequence(seq, [seq, 8, 9], (seq,))) for seq in (1, 2))
+    step = batch.rows([Row(1, 2, 1, (), True, False), Row(2, 2, 1, (), True, False)])
+    batch.expect(step)
+    later = batch.rows([Row(2, 3, 1, (), True, False), Row(1, 3, 1, (), True, False)])
+    assert later.input_ids.tolist() == [-1 - second, -1 - first]
+    batch.append(step, np.array([40, 50]))
+    assert batch.rows([Row(2, 3, 1, (), True, False)]).input_ids.tolist() == [50]
+
+
+def test_a_token_that_comes_late_does_not_reach_who_has_the_index_now() -> None:
+    batch = Batch(CONFIG)
+    index = batch.add(new_sequence(1, [8, 9], (1,)))
+    step = batch.rows([Row(1, 1, 1, (), True, False)])
+    batch.expect(step)
+    batch.release(1)
+    assert batch.add(new_sequence(2, [5, 6, 7], (2,))) == index
+    batch.append(step, np.array([40]))
+    assert batch.rows([Row(2, 0, 3, (), True, True)]).input_ids.tolist() == [5, 6, 7]

@@ -13,6 +13,7 @@ from engine.api.errors import InvalidConfigError
 from engine.model.device import (
     default_share,
     free_memory,
+    gpu_uuid,
     is_out_of_memory,
     pick_device,
     pick_dtype,
@@ -53,18 +54,57 @@ def test_devices(machine: Machine, gpus: int, name: str | None, expected: str) -
 @pytest.mark.parametrize(
     ("gpus", "name", "message"),
     [
-        (0, "cuda", "device is 'cuda', but torch sees no CUDA device here"),
-        (2, "cuda:2", "device is 'cuda:2', but torch sees 2 CUDA devices"),
-        (2, "mps", "device is 'mps'; allowed are auto, cpu, cuda and cuda:N"),
-        (2, "", "device is ''; allowed are auto, cpu, cuda and cuda:N"),
-        (2, "cuda:x", "device is 'cuda:x'; allowed are auto, cpu, cuda and cuda:N"),
+        (0, "cuda", "device is 'cuda', but torch sees no GPU here"),
+        (1, "cuda:1", "device is 'cuda:1', but torch sees only cuda:0 here"),
+        (2, "cuda:2", "device is 'cuda:2', but torch sees only cuda:0 to cuda:1 here"),
+        (2, "cuda:255", "device is 'cuda:255', but torch sees only cuda:0 to cuda:1 here"),
+        (2, "cuda:1000", "device is 'cuda:1000', but torch sees only cuda:0 to cuda:1 here"),
     ],
 )
-def test_devices_that_are_not_there(machine: Machine, gpus: int, name: str, message: str) -> None:
+def test_gpus_that_are_not_there(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, gpus: int, name: str, message: str
+) -> None:
     machine(gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert refusal(name) == message
+    for shown in ("", "1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+        assert refusal(name) == f"{message}; CUDA_VISIBLE_DEVICES is {shown!r}"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "gpu", "mps", "cpu:x", "cuda:", "cuda:-1", "cuda:x", "cuda:01", "cuda:99999"]
+)
+def test_what_names_no_device(machine: Machine, name: str) -> None:
+    machine(2)
+    assert refusal(name) == f"device is {name!r}; allowed are auto, cpu, cuda and cuda:N"
+
+
+def refusal(name: str) -> str:
+    """Why a device cannot be had."""
     with pytest.raises(InvalidConfigError) as caught:
         pick_device(name)
-    assert (caught.value.message, caught.value.param) == (message, "device")
+    assert caught.value.param == "device"
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "uuid"),
+    [
+        ("NVIDIA H100 80GB HBM3", "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "MIG-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"),
+    ],
+)
+def test_a_gpu_is_named_as_its_driver_names_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, uuid: str
+) -> None:
+    def properties(device: torch.device) -> SimpleNamespace:
+        assert device == GPU
+        return SimpleNamespace(name=name, uuid="5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    assert gpu_uuid(GPU) == uuid
+    assert gpu_uuid(CPU) == ""
 
 
 @pytest.mark.parametrize(

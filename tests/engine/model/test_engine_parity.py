@@ -19,11 +19,14 @@ from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.batch.output import End
+from engine.batch.plan import Runner
+from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from tests.support.clock import VirtualClock
+from tests.support.delaying_stream import DelayingStream
 from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
 
 DEVICE = os.environ.get("BATCHDECK_TEST_DEVICE", "cpu")
@@ -47,6 +50,22 @@ def make_prompts() -> list[list[int]]:
     return prompts
 
 
+def runner_of(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None
+) -> Runner:
+    """The runner that a backend is loaded with. That of a GPU, where there is none, does its work
+    as late as it may."""
+    forward = make_forward(model, config, shape, backend)
+    if backend != "triton":
+        return TorchRunner(forward, config, shape)
+    from engine.model.gpu.forward import GpuForward
+    from engine.model.gpu.start import runner_with_graphs
+
+    assert isinstance(forward, GpuForward)
+    stream = DelayingStream() if DEVICE == "cpu" else None
+    return runner_with_graphs(forward, config, shape, stream)
+
+
 def run_engine(
     model: PreTrainedModel, prompts: list[list[int]], backend: str | None
 ) -> tuple[dict[str, list[int]], dict[str, End], EngineCore]:
@@ -61,7 +80,7 @@ def run_engine(
     shape = trace(type(model), model.config, torch.float32).shape
     core = EngineCore(
         config=config,
-        runner=TorchRunner(make_forward(model, config, shape, backend), config, shape),
+        runner=runner_of(model, config, shape, backend),
         shape=shape,
         card=CARD,
         key="tiny",
@@ -111,11 +130,22 @@ def assert_greedy(model: PreTrainedModel, prompt: list[int], got: list[int]) -> 
         assert gap < NEAR_TIE, f"output token {position}: {token} lies {gap} below the best"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_the_engine_of_a_gpu_gives_the_tokens_of_generate(name: str) -> None:
+    pytest.importorskip("triton")
+    check_engine(name, "triton")
+
+
 @pytest.mark.parametrize("name", sorted(SERVED))
 def test_engine_gives_the_tokens_of_generate(name: str, backend: str) -> None:
+    check_engine(name, backend if DEVICE == "cpu" else "triton")
+
+
+def check_engine(name: str, backend: str) -> None:
     model, eager = tiny_model(name).to(DEVICE), tiny_model(name).to(DEVICE)
     prompts = make_prompts()
-    tokens, ends, core = run_engine(model, prompts, backend if DEVICE == "cpu" else "torch")
+    tokens, ends, core = run_engine(model, prompts, backend)
 
     totals = core.snapshot().totals
     assert totals.preemptions > 0

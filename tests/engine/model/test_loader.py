@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from engine.api.client import ChatMessage, LoadRequest
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
+from engine.model import loader
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE, open_checkpoint
 from engine.model.loader import load_model
 from tests.support.checkpoints import END_ID, save_checkpoint
@@ -90,15 +91,23 @@ def test_weights_are_copies_that_outlive_their_file(folder: Path) -> None:
     assert torch.equal(before, after)
 
 
+def test_a_host_pool_is_made_and_its_rate_measured(folder: Path) -> None:
+    loaded = load(folder, swap_memory=1 << 20)
+    assert loaded.config.num_host_blocks == (1 << 20) // (16 * 3 * 2 * 2 * 12 * 4)
+    assert loaded.swap_rate > 0
+
+
 def test_loaded_model_describes_itself(folder: Path) -> None:
     loaded = load(folder)
     assert loaded.card.name == folder.name
     assert loaded.card.architecture == "LlamaForCausalLM"
     assert (loaded.card.dtype, loaded.card.device) == ("float32", "cpu")
+    assert loaded.card.gpu_uuid == ""
     assert loaded.card.num_params == loaded.shape.num_params == 67_920
     assert loaded.card.weight_bytes == 4 * 67_920
     assert loaded.card.kv_bytes_per_token == 3 * 2 * 2 * 12 * 4
-    assert loaded.config.num_blocks == 40
+    assert (loaded.config.num_blocks, loaded.config.num_host_blocks) == (40, 0)
+    assert loaded.swap_rate == 0
     assert loaded.config.max_model_len == MAX_LEN
     assert loaded.eos_token_ids == {END_ID}
     assert (loaded.knobs.max_num_seqs, loaded.knobs.max_num_batched_tokens) == (4, 64)
@@ -106,6 +115,11 @@ def test_loaded_model_describes_itself(folder: Path) -> None:
     prompt = loaded.codec.encode((ChatMessage("user", "Hi"),), None)
     assert prompt
     loaded.codec.check_token_ids(prompt, "prompt")
+
+
+def test_the_card_says_which_gpu_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "gpu_uuid", lambda device: f"UUID of {device}")
+    assert load(folder).card.gpu_uuid == "UUID of cpu"
 
 
 def test_key_names_weights_and_type(folder: Path) -> None:

@@ -170,3 +170,12 @@ def test_a_freed_index_asks_for_none() -> None:
         found = sampler.sample(torch.zeros(1, 9), np.array([0]), np.array([1])).logprobs
         assert len(found) == given_back
         sampler.remove(0)
+
+
+def test_rows_that_are_computed_in_groups_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(5, 40)
+    params = [SamplingParams(temperature=0, logprobs=count) for count in (3, 0, 20, 1, 2)]
+    whole = sample(logits.clone(), params)
+    monkeypatch.setattr("engine.model.logprobs._GROUP", 2 * 40)
+    assert sample(logits.clone(), params).logprobs == whole.logprobs

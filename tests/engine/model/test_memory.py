@@ -14,6 +14,7 @@ from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.batch.shape import ModelShape
+from engine.cache.host import SWAP_BYTES
 from engine.model.footprint import footprint_of
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds, plan_memory, show_bytes
 from engine.native import kernels
@@ -42,10 +43,14 @@ LLAMA = MemoryNeeds(
 )
 
 
+BLOCK_BYTES = 16 * LLAMA.shape.kv_bytes_per_token
+
+
 def plan(
     free: int,
     device: str = "cuda:0",
     share: float = 0.9,
+    host_free: int = 500 * GIB,
     footprint: Footprint | None = None,
     **options: Any,
 ) -> EngineConfig:
@@ -57,6 +62,7 @@ def plan(
         dtype="bfloat16",
         free=free,
         share=share,
+        host_free=host_free,
     )
 
 
@@ -73,10 +79,13 @@ def largest(config: EngineConfig) -> LargestStep:
 
 
 def needed(config: EngineConfig) -> int:
-    """Bytes of weights, pool and largest step, computed by torch."""
+    """Bytes of weights, pool and largest step, computed by torch, and of what swapping takes."""
     footprint = footprint_of("torch", torch.device(config.device))
     step = footprint.step_bytes(LLAMA, largest(config))
-    return LLAMA.weight_bytes + pool_bytes(config) + step
+    swapping = SWAP_BYTES if config.num_host_blocks else 0
+    if config.device == "cpu":
+        swapping += config.num_host_blocks * BLOCK_BYTES
+    return LLAMA.weight_bytes + pool_bytes(config) + step + swapping
 
 
 class Fixed:
@@ -181,6 +190,8 @@ def test_explicit_pool_may_take_all_that_is_free() -> None:
         ({"num_blocks": 4, "kv_memory": 1 << 30}, "kv_memory", "both given; one is allowed"),
         ({"kv_memory": 1000}, "kv_memory", "kv_memory is 1000 bytes; it must be at least 2097152"),
         ({"num_blocks": 0}, "num_blocks", "num_blocks is 0; it must be at least 1"),
+        ({"swap_memory": 99}, "swap_memory", "swap_memory is 99 bytes; it must be 0 or at least"),
+        ({"swap_memory": -1}, "swap_memory", "swap_memory is -1 bytes; it must be 0 or at least"),
         ({"max_model_len": -5}, "max_model_len", "max_model_len is -5; it must be at least 1"),
         (
             {"max_num_seqs": 100, "max_num_batched_tokens": 50},
@@ -196,6 +207,42 @@ def test_options_outside_their_range(options: dict[str, int], param: str, messag
     assert message in caught.value.message
 
 
+class TestSwapMemory:
+    def test_a_gpu_swaps_to_as_much_host_memory_as_nobody_misses(self) -> None:
+        assert plan(80 * GIB).num_host_blocks == 4 * GIB // BLOCK_BYTES
+        assert plan(80 * GIB, host_free=6 * GIB).num_host_blocks == 6 * GIB // 4 // BLOCK_BYTES
+
+    def test_no_more_than_the_pool_could_lose(self) -> None:
+        config = plan(80 * GIB, max_model_len=100, max_num_seqs=3)
+        assert config.num_host_blocks == config.num_blocks == 3 * 7
+
+    def test_a_host_swaps_if_it_is_asked_to(self) -> None:
+        """Its own pool may have the memory instead, and then nobody is preempted."""
+        assert plan(500 * GIB, device="cpu").num_host_blocks == 0
+        asked = plan(500 * GIB, device="cpu", swap_memory=GIB)
+        assert asked.num_host_blocks == GIB // BLOCK_BYTES
+
+    def test_what_is_stated_is_taken(self) -> None:
+        assert plan(80 * GIB, swap_memory=0).num_host_blocks == 0
+        stated = plan(80 * GIB, swap_memory=50 * GIB, max_model_len=100, max_num_seqs=3)
+        assert stated.num_host_blocks == 50 * GIB // BLOCK_BYTES
+
+    def test_more_than_the_host_has_is_refused_with_the_numbers(self) -> None:
+        with pytest.raises(ModelError) as caught:
+            plan(80 * GIB, swap_memory=9 * GIB, host_free=8 * GIB)
+        told = "swap_memory takes 9.00 GiB of host memory, of which 8.00 GiB are free"
+        assert caught.value.message == told
+
+    def test_on_a_host_it_counts_beside_the_weights(self) -> None:
+        with pytest.raises(ModelError) as caught:
+            plan(18 * GIB, device="cpu", max_model_len=1024, max_num_seqs=8, swap_memory=GIB)
+        assert caught.value.message == (
+            "llama does not fit on cpu: weights 14.96 GiB, largest step 670.0 MiB, swapping 1.06 "
+            "GiB and a cache of 1024 tokens 128.0 MiB make 16.80 GiB; of 18.00 GiB free, 16.20 GiB "
+            "may be used"
+        )
+
+
 def test_one_of_the_largest_batch_gives_way_to_the_other() -> None:
     assert plan(80 * GIB, max_num_seqs=4000).max_num_batched_tokens == 4000
     assert plan(80 * GIB, max_num_batched_tokens=64).max_num_seqs == 64
@@ -206,12 +253,14 @@ def test_one_of_the_largest_batch_gives_way_to_the_other() -> None:
     device=st.sampled_from(["cpu", "cuda:0"]),
     seqs=st.none() | st.integers(1, 2000),
     length=st.none() | st.integers(1, 131_072),
+    swap=st.none() | st.integers(1, 9).map(lambda n: n * GIB),
 )
 def test_whatever_is_accepted_fits(
-    free: int, device: str, seqs: int | None, length: int | None
+    free: int, device: str, seqs: int | None, length: int | None, swap: int | None
 ) -> None:
+    options = {"max_num_seqs": seqs, "max_model_len": length, "swap_memory": swap}
     try:
-        config = plan(free, device=device, max_num_seqs=seqs, max_model_len=length)
+        config = plan(free, device=device, **options)
     except ModelError:
         return
     assert needed(config) <= 0.9 * free

@@ -23,13 +23,14 @@ from engine.scheduling.policy import Policy
 from engine.scheduling.scheduler import Scheduler
 from tests.support.harness import CoreHarness, make_request
 
-CONFIG = EngineConfig(num_blocks=16, block_size=4, max_model_len=64)
+CONFIG = EngineConfig(num_blocks=16, block_size=4, num_host_blocks=16, max_model_len=64)
 
 
 def make_scheduler(num_blocks: int = 16, max_num_seqs: int = 4) -> tuple[Scheduler, Knobs]:
     config = EngineConfig(
         num_blocks=num_blocks,
         block_size=4,
+        num_host_blocks=16,
         max_model_len=64,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=32,
@@ -171,6 +172,20 @@ def test_a_failed_step_is_taken_back() -> None:
     assert scheduler.cache.pool.num_used == 0
     again = plan(scheduler, knobs)
     assert again.plan.rows[0].start == 0
+
+
+def test_a_copy_that_no_plan_has_yet_is_given_up_when_a_step_fails() -> None:
+    """What the failed step was to compute would be copied."""
+    scheduler, knobs = make_scheduler()
+    knobs = replace(knobs, preemption="swap")
+    request = add(scheduler, 1)
+    planned = plan(scheduler, knobs)
+    StepComposer(knobs, scheduler._books).preempt(request)
+    assert request.host_blocks
+    scheduler.take_back(planned)
+    assert scheduler.doubtful([planned]) == []
+    assert (request.host_blocks, request.num_computed_tokens) == ([], 0)
+    scheduler.check()
 
 
 def test_those_spared_by_a_failure_keep_their_order() -> None:

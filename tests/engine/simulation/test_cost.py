@@ -46,6 +46,15 @@ def prefill(start: int, count: int, samples: bool = True) -> Row:
     return Row(2, start, count, (), samples=samples, prefill=True)
 
 
+def test_swapped_blocks_take_the_link() -> None:
+    """A block is 16 tokens of 40 bytes; the link gives half of its 64 bytes a second."""
+    device = replace(UNIT, peak_link=64.0, link_efficiency=0.5)
+    step = plan(decode(9))
+    swapping = replace(step, swaps_out=((0, 0), (1, 1)), swaps_in=((2, 3),))
+    cost = Roofline(device, SHAPE)
+    assert cost.seconds(swapping) - cost.seconds(step) == pytest.approx(3 * 16 * 40 / 32)
+
+
 def plan(*rows: Row, padding: tuple[Row, ...] = ()) -> StepPlan:
     return StepPlan(step=1, rows=rows, padding=padding)
 

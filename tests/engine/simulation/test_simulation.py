@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +92,26 @@ def test_preemption_changes_no_length() -> None:
     assert simulated.core.snapshot().totals.preemptions > 0
     lengths = {o.task.request_id: o.usage.completion_tokens for o in outcomes.outcomes}
     assert lengths == {task.request_id: task.sampling.min_tokens for task in tasks}
+
+
+@pytest.mark.parametrize("peak_link", [1e6, 64e9], ids=["slow", "fast"])
+def test_auto_swaps_where_the_link_is_worth_it(peak_link: float) -> None:
+    """A thousand tokens take longer than their copies; two hundred would be nearly free."""
+    device = replace(DEVICE, peak_link=peak_link)
+    config = envelope(device, SHAPE, max_model_len=2048, kv_slots=400 * 16, swap_memory=1 << 30)
+    assert config.num_host_blocks == (1 << 30) // (16 * SHAPE.kv_bytes_per_token)
+    knobs = Knobs(max_num_seqs=16, watermark=0.0, prefix_caching=False)
+    simulated = build(config, knobs, SHAPE, Roofline(device, SHAPE))
+    outcomes = Outcomes()
+    simulate(simulated, Tasks(make_tasks(40, prompt=(900, 999), output=(300, 900))), outcomes)
+    totals = simulated.core.snapshot().totals
+    assert totals.preemptions > 0
+    assert totals.swaps == (totals.preemptions if peak_link == 64e9 else 0)
+    (state,) = (s for s in simulated.core.snapshot().knobs if s.name == "preemption")
+    assert state.effective == ("swap" if totals.swaps else "recompute")
+    assert re.fullmatch(r"\S+ ms to swap the last victim, \S+ ms to recompute it", state.note), (
+        state.note
+    )
 
 
 def test_planning_ahead_hides_nothing_when_planning_is_free() -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders
 from transformers import PreTrainedTokenizerFast
 
 from engine.text.vocabulary import Vocabulary
@@ -56,3 +59,34 @@ def test_special_and_added_tokens_go_by_their_names_and_padding_by_none(
         token_id = byte_level.convert_tokens_to_ids(name)
         assert vocabulary.utf8(token_id) == name.encode()
     assert vocabulary.utf8(vocabulary.size + 5) == b""
+
+
+def test_a_token_of_whole_characters_has_one_text_where_tokens_are_only_joined(
+    byte_level: PreTrainedTokenizerFast,
+) -> None:
+    vocabulary = Vocabulary(byte_level)
+    (cat,) = byte_level.encode(" the", add_special_tokens=False)
+    assert vocabulary.plain(cat) == " the"
+    half = byte_level.convert_tokens_to_ids("\u00e6")  # the byte 0xE6 alone
+    assert vocabulary.plain(half) is None
+    assert vocabulary.plain(byte_level.convert_tokens_to_ids("<|im_end|>")) == ""
+    assert vocabulary.plain(vocabulary.size + 5) == ""
+    # Its text goes another way through the decoder than that of the rest.
+    assert vocabulary.plain(byte_level.convert_tokens_to_ids("é 日本")) is None
+
+
+@pytest.mark.parametrize("kind", ["metaspace", "word_piece", "byte_fallback"])
+def test_no_token_has_one_text_where_a_decoder_looks_at_its_neighbours(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    vocabulary = Vocabulary(request.getfixturevalue(kind))
+    assert all(vocabulary.plain(token_id) is None for token_id in range(vocabulary.size))
+
+
+def test_nor_where_something_follows_the_decoder_of_bytes(
+    byte_level: PreTrainedTokenizerFast,
+) -> None:
+    tokenizer = deepcopy(byte_level)
+    backend = tokenizer.backend_tokenizer
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    assert Vocabulary(tokenizer).plain(tokenizer.convert_tokens_to_ids("a")) is None

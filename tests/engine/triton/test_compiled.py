@@ -11,18 +11,72 @@ import pytest
 
 pytest.importorskip("triton")
 
+from tests.support.kernel_variants import ATTENTION, BESIDE, SAMPLING
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
-def test_nothing_is_spilled_and_keys_are_copied_beside_the_products(capability: int) -> None:
+Usage = dict[str, dict[str, int]]
+
+
+# The two others take as long as a minute, so that most of their kernels are in the long tests.
+OTHERS = (80, 100)
+MAIN = ("decode", "prefill", "choose", "norm", "rotation", "gated")
+
+
+def compiled(capability: int, *names: str) -> Usage:
+    """What variants use on a GPU of this capability; all of them if none is named."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = (sys.executable, "-m", "tests.support.compiled_kernels", str(capability))
+    module = "tests.support.compiled_kernels"
+    command = (sys.executable, "-m", module, str(capability), *names)
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
-    kernels = json.loads(result.stdout)
-    assert [kernel["spilled"] for kernel in kernels.values()] == [0] * 4
+    usage: Usage = json.loads(result.stdout)
+    return usage
+
+
+@pytest.fixture(
+    scope="module",
+    params=[90, *(pytest.param(other, marks=pytest.mark.long) for other in OTHERS)],
+)
+def kernels(request: pytest.FixtureRequest) -> Usage:
+    """What each variant uses on GPUs of one capability."""
+    usage = compiled(request.param)
+    assert usage.keys() == ATTENTION.keys() | BESIDE.keys() | SAMPLING.keys()
+    return usage
+
+
+@pytest.mark.parametrize("capability", OTHERS)
+def test_the_main_kernels_fit_into_other_gpus(capability: int) -> None:
+    kernels = compiled(capability, *MAIN)
+    assert set(kernels) == set(MAIN)
+    test_nothing_is_spilled(kernels)
+    assert all(kernels[name]["copies"] for name in ("decode", "prefill"))
+
+
+def test_nothing_is_spilled(kernels: Usage) -> None:
+    # Without tensor cores, a thread has more products under way than numbers fit into registers.
+    most = {"exact decode": 512, "exact prefill": 1024}
+    assert {name for name, one in kernels.items() if one["spilled"] > most.get(name, 0)} == set()
+
+
+def test_keys_are_copied_beside_the_products(kernels: Usage) -> None:
     assert all(kernels[name]["copies"] for name in ("decode", "prefill", "wide decode"))
     # Three programs of four warps fit on a multiprocessor, and two of eight.
     assert kernels["decode"]["registers"] <= 168
     assert kernels["prefill"]["registers"] <= 255
     assert kernels["decode"]["shared"] <= 48 * 1024
-    assert kernels["prefill"]["shared"] <= 99 * 1024
+    # That is what a multiprocessor has for one program, where it has least (sm_86, sm_89, sm_120).
+    assert all(kernels[name]["shared"] <= 99 * 1024 for name in ATTENTION)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_matrices_move_in_accesses_of_16_bytes(kernels: Usage, name: str) -> None:
+    assert kernels[name]["wide_loads"]
+    assert kernels[name]["wide_stores"]
+    # With 64 registers each, a multiprocessor holds half as many threads as it can at most. A row
+    # of 16,384 numbers has one to itself.
+    assert kernels[name]["registers"] <= (128 if name == "norm of wide rows" else 64)
+
+
+def test_a_multiprocessor_has_room_for_whoever_chooses_a_token(kernels: Usage) -> None:
+    # Sixteen warps of 128 registers are all that there are.
+    assert kernels["choose"]["registers"] <= 128
+    assert kernels["score"]["registers"] <= 128

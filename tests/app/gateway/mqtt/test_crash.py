@@ -63,9 +63,9 @@ def test_whoever_was_answered_is_told_to_ask_again(broker: Mosquitto, tmp_path: 
     ("moment", "told"),
     [
         # The broker sends it again, which is a second attempt.
-        ("journalled", [("error", 1), ("accepted", 2), ("delta", 2), ("final", 2)]),
-        ("ended", [("accepted", 1), ("delta", 1), ("final", 1)]),
-        ("told", [("accepted", 1), ("delta", 1), ("final", 1)]),
+        ("journalled", [("error", 1), ("accepted", 2), ("final", 2)]),
+        ("ended", [("accepted", 1), ("final", 1)]),
+        ("told", [("accepted", 1), ("final", 1)]),
     ],
 )
 def test_no_moment_to_die_loses_an_ending_or_gives_two(
@@ -81,7 +81,9 @@ def test_no_moment_to_die_loses_an_ending_or_gives_two(
             alice.wait(lambda: len(alice.ends("1")) > before and types(alice, "1")[-1] == told[-1])
             alice.ask("2")
             alice.end("2")
-        assert sorted(types(alice, "1")) == sorted(told)
+        # A delta may die with its process. The final message has all of the text.
+        kept = [one for one in types(alice, "1") if one[0] != "delta"]
+        assert sorted(kept) == sorted(told)
         for attempt in {attempt for _, attempt in told}:
             ends = ends_of(alice, "1", attempt)
             assert all(end == ends[0] for end in ends)

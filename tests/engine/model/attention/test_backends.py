@@ -53,17 +53,18 @@ def cut_finely() -> Iterator[None]:
     after the other, and would not show that they depend on it.
     """
 
+    cut = work.cut
+
     def shuffled(*arguments: Any, **named: Any) -> work.WorkList:
-        pieces = work.cut(*arguments, **named)
+        pieces = cut(*arguments, **named)
         order = np.random.default_rng(len(pieces.items)).permutation(len(pieces.items))
         return replace(pieces, items=pieces.items[order])
 
     with (
         patch.object(work, "LEAST_KEYS", 1),
         patch.object(work, "KEYS_AT_ONCE", 16),
-        patch.object(triton_backend, "KEYS_AT_ONCE", 16),
-        patch.object(triton_backend, "_programs", lambda device, kv_heads: 12),
-        patch.object(triton_backend, "cut", shuffled),
+        patch.object(triton_backend, "programs_on", lambda device, kv_heads: 12),
+        patch.object(work, "cut", shuffled),
     ):
         yield
 
@@ -290,16 +291,18 @@ ROWS = [(511, 1), (300, 1), (17, 1), (0, 1), (509, 1), (0, 300), (130, 270)]
     "case",
     [
         Case(ROWS, block_size=16),
-        Case(ROWS, block_size=16, window=100),
+        pytest.param(Case(ROWS, block_size=16, window=100), marks=pytest.mark.long),
         Case(ROWS, block_size=16, window=100, softcap=5.0, sinks=True, value_dim=8),
-        Case(ROWS, block_size=16, window=10_000),
+        pytest.param(Case(ROWS, block_size=16, window=10_000), marks=pytest.mark.long),
     ],
 )
 def test_contexts_of_several_tiles_and_groups(case: Case, backend: AttentionBackend) -> None:
     assert_right(case, backend)
 
 
-@pytest.mark.parametrize(("softcap", "sinks"), [(None, False), (5.0, True)])
+@pytest.mark.parametrize(
+    ("softcap", "sinks"), [pytest.param(None, False, marks=pytest.mark.long), (5.0, True)]
+)
 def test_bfloat16_stays_within_its_rounding(
     softcap: float | None, sinks: bool, backend: AttentionBackend
 ) -> None:

@@ -16,9 +16,12 @@ from engine.model import loader
 from engine.model.attention import triton_backend
 from engine.model.attention.triton_backend import TritonAttention
 from engine.model.forward import pick_backend
+from engine.model.program.unreadable import UnreadableError
 from tests.support.loading import load
 
 pytest.importorskip("triton")
+
+from engine.model.gpu import program
 
 ON_GPU = CacheShape(
     num_layers=1,
@@ -36,7 +39,7 @@ ON_CPU = replace(ON_GPU, device=torch.device("cpu"))
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels would be compiled, not interpreted."""
-    monkeypatch.setattr(triton_backend, "_is_interpreted", lambda: False)
+    monkeypatch.setattr(triton_backend, "is_interpreted", lambda: False)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -73,17 +76,32 @@ def test_a_model_is_loaded_onto_them(saved: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
     loaded = load(saved)
     assert loaded.card.attention == "triton"
+    assert loaded.runner.depth == 2
+    loaded.close()
+
+
+def test_a_model_that_cannot_be_read_is_computed_module_by_module(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: Any) -> None:
+        raise UnreadableError("it is a test")
+
+    monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
+    monkeypatch.setattr("engine.model.gpu.forward.find_graph", unreadable)
+    loaded = load(saved)
+    assert loaded.card.attention == "triton"
+    assert loaded.runner.depth == 1
     loaded.close()
 
 
 def test_torch_is_used_where_they_cannot_be_run(
     saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no kernel image is available for execution on the device")
 
     monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
-    monkeypatch.setattr(triton_backend, "_attend", fail)
+    monkeypatch.setattr(program, "paged_attention", fail)
     loaded = load(saved)
     assert loaded.card.attention == "torch"
     assert "no kernel image is available for execution on the device" in caplog.text
@@ -93,13 +111,14 @@ def test_torch_is_used_where_they_cannot_be_run(
 def test_torch_is_used_where_they_compute_something_else(
     saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    attend = TritonAttention.attend
+    attend = program.paged_attention
 
-    def wrong(*arguments: Any) -> torch.Tensor:
-        return attend(*arguments) * 2
+    def wrong(output: torch.Tensor, *arguments: Any, **named: Any) -> None:
+        attend(output, *arguments, **named)
+        output.mul_(2)
 
     monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")
-    monkeypatch.setattr(TritonAttention, "attend", wrong)
+    monkeypatch.setattr(program, "paged_attention", wrong)
     loaded = load(saved)
     assert loaded.card.attention == "torch"
     assert "our kernels are not used" in caplog.text

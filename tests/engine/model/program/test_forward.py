@@ -278,3 +278,9 @@ def test_pools_may_be_changed_between_steps() -> None:
     first = step(TorchRunner(forward, CONFIG, shape), token_ids).clone()
     small = replace(CONFIG, num_blocks=1)
     assert torch.equal(step(TorchRunner(forward, small, shape), token_ids), first)
+
+
+def test_the_gate_has_room_for_its_steps_in_a_small_envelope() -> None:
+    model = tiny_model("llama")
+    config = replace(CONFIG, max_num_seqs=1, max_num_batched_tokens=4)
+    assert isinstance(checked_forward(model, config, shape_of(model), "cpu"), ProgramForward)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.program.capture import Capture, capture
-from engine.model.program.forward import find_graph
+from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Elementwise, Graph, Norm, Opaque
 from engine.model.program.read import read

@@ -24,6 +24,7 @@ from engine.simulation.devices import named_device
 from engine.simulation.shapes import named_shape
 from engine.simulation.simulation import build, envelope
 from tests.engine.simulation.support import Outcomes, Tasks, make_tasks, simulate
+from tests.support.harness import SHAPE as SCRIPTED
 from tests.support.harness import CoreHarness
 
 SHAPE = named_shape("llama-8b")
@@ -297,3 +298,22 @@ def test_no_fixed_budget_has_as_many_requests_in_time() -> None:
     budgets = (256, 512, 1024, 2048, 8192)
     best = max(good(policy="stall_free", max_num_batched_tokens=budget) for budget in budgets)
     assert good(policy="slo", max_num_batched_tokens=8192) > best > 0
+
+
+def test_what_is_swapped_is_part_of_a_steps_work() -> None:
+    """Otherwise a step that copies much would teach that its tokens take long."""
+    engine = CoreHarness(
+        policy="slo", num_blocks=8, num_host_blocks=8, preemption="swap", prefix_caching=False
+    )
+    engine.submit("a", list(range(12)), 16)
+    engine.submit("b", list(range(100, 112)), 16)
+    works: list[tuple[StepPlan, int]] = []
+    engine.step()
+    policy = engine.core._scheduler._policy
+    assert isinstance(policy, Slo)
+    engine.runner.on_step = lambda plan: works.append((plan, policy._flights[0].work.moved))
+    engine.finish()
+    block = SCRIPTED.kv_bytes_per_token * 4
+    for plan, moved in works:
+        assert moved == block * (len(plan.swaps_out) + len(plan.swaps_in))
+    assert sum(moved > 0 for _plan, moved in works) == 2

@@ -1,0 +1,118 @@
+"""Correctness on the device, before anything is timed: every architecture of the parity suite."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from benchmarks.gpu.device import Device
+from engine.api.client import Submission
+from engine.api.config import EngineConfig
+from engine.api.knobs import Knobs
+from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
+from engine.core.core import EngineCore
+from engine.model.gate import checked_forward
+from engine.model.gpu.forward import GpuForward
+from engine.model.gpu.start import runner_with_graphs
+from engine.model.rope import freeze_rope
+from engine.model.trace import trace
+from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
+
+Cells = tuple[str, ...]
+
+HEAD: Cells = ("architecture", "type", "as", "graphs", "tokens", "worst gap", "seconds", "verdict")
+_OUTPUT = 20
+# Two logits of a float32 model are told apart if they differ by more.
+_NEAR_TIE = 1e-3
+
+
+def check(device: Device, names: list[str]) -> Iterator[Cells]:
+    """Greedy tokens in float32 against the model's own logits; in bfloat16, the gate alone."""
+    for name in names or sorted(SERVED):
+        # The interpreter cannot compute in bfloat16.
+        for dtype in (torch.float32, torch.bfloat16) if device.is_gpu else (torch.float32,):
+            begun = time.perf_counter()
+            try:
+                cells = _checked(device, name, dtype)
+            except Exception as error:  # the others are to be seen, too
+                cells = ("", "", "", "", f"FAILED: {type(error).__name__}: {error}"[:300])
+            label = str(dtype).removeprefix("torch.")
+            seconds = f"{time.perf_counter() - begun:.1f}"
+            yield (name, label, *cells[:4], seconds, cells[4])
+
+
+def _checked(device: Device, name: str, dtype: torch.dtype) -> Cells:
+    models: Any = tiny_model(name, dtype=dtype)
+    model: PreTrainedModel = models.to(device.torch)
+    config = EngineConfig(
+        num_blocks=18,
+        max_model_len=MAX_LEN,
+        max_num_seqs=8,
+        max_num_batched_tokens=24,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device.torch),
+    )
+    shape = trace(type(model), model.config, dtype).shape
+    freeze_rope(model, MAX_LEN)
+    eager = copy.deepcopy(model)
+    forward = checked_forward(model, config, shape, "triton")
+    if not isinstance(forward, GpuForward):
+        return ("modules", "", "", "", "not read")
+    runner = runner_with_graphs(forward, config, shape)
+    core = EngineCore(
+        config=config,
+        runner=runner,
+        shape=shape,
+        card=ModelCard(name, name, 0, config.dtype, config.device, "triton", MAX_LEN, 0, 0),
+        key=name,
+        eos_token_ids=frozenset(),
+        knobs=Knobs(max_num_seqs=8, max_num_batched_tokens=24, watermark=0.0),
+        clock=time.perf_counter,
+    )
+    rng = random.Random(11)
+    texts = [
+        [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([1, 5, 16, 33, 60]))]
+        for _ in range(12)
+    ]
+    for number, text in enumerate(texts):
+        core.submit(
+            Submission(request_id=str(number)),
+            text,
+            SamplingParams(temperature=0, max_tokens=_OUTPUT),
+        )
+    tokens: dict[str, list[int]] = {str(number): [] for number in range(len(texts))}
+    while core.num_unfinished or not core.idle:
+        for output in core.step():
+            tokens[output.request_id] += output.token_ids
+        core.check()
+    failed = [record.error for record in core.records.since(0) if record.error]
+    if failed:
+        raise RuntimeError(failed[0])
+    worst = 0.0
+    if dtype == torch.float32:
+        worst = max(
+            _worst_gap(eager, text, tokens[str(number)]) for number, text in enumerate(texts)
+        )
+    count = sum(map(len, tokens.values()))
+    right = worst < _NEAR_TIE and count == len(texts) * _OUTPUT
+    graphs = str(runner.num_graphs)
+    return ("launches", graphs, str(count), f"{worst:.1e}", "ok" if right else "WRONG")
+
+
+@torch.inference_mode()
+def _worst_gap(model: torch.nn.Module, text: list[int], got: list[int]) -> float:
+    """How far the worst of the tokens lies below the model's own best after those before it."""
+    device = next(model.parameters()).device
+    logits = model(torch.tensor([text + got], device=device), use_cache=False).logits[0].double()
+    gaps = [
+        float(row.max() - row[token])
+        for row, token in zip(logits[len(text) - 1 :], got, strict=False)
+    ]
+    return max(gaps)

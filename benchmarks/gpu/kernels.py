@@ -1,0 +1,126 @@
+"""Single kernels beside what the device can do: attention, and the products of a decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.device import Device, Limits
+from engine.model.attention.triton_backend import programs_on
+from engine.triton.attention import Pieces, paged_attention
+from engine.triton.work import lay_out, most_slots, tiles_of
+
+Cells = tuple[str, ...]
+
+ATTENTION_HEAD: Cells = ("heads", "rows", "context", "us", "GB/s", "of copy")
+PRODUCT_HEAD: Cells = ("out x in", "rows", "us", "GB/s", "of copy", "TFLOPS", "of most")
+_BLOCK_SIZE = 16
+
+
+def attention(
+    device: Device, limits: Limits, cases: list[tuple[int, int]], *, heads: int, kv_heads: int
+) -> Iterator[Cells]:
+    """Attention of decodes with heads of 128 numbers.
+
+    Args:
+        cases: rows, and tokens of each one's context.
+    """
+    for rows, context in cases:
+        blocks = -(-context // _BLOCK_SIZE)
+        dtype = torch.bfloat16 if device.is_gpu else torch.float32
+        shape = (rows * blocks, kv_heads, _BLOCK_SIZE, 128)
+        keys, values = (torch.randn(shape, dtype=dtype, device=device.torch) for _ in range(2))
+        query = torch.randn(rows, heads, 128, dtype=dtype, device=device.torch)
+        tables = torch.randperm(rows * blocks).view(rows, blocks).to(device.torch, torch.int32)
+        programs = programs_on(device.torch, kv_heads)
+        starts = np.full(rows, context - 1)
+        work, _ = lay_out(
+            starts,
+            np.ones(rows, np.int64),
+            groups=heads // kv_heads,
+            window=None,
+            programs=programs,
+        )
+        tile = tiles_of(heads // kv_heads)[0]
+        room = (most_slots(programs), kv_heads, tile)
+        parts, states = (
+            torch.empty(*room, size, dtype=torch.float32, device=device.torch) for size in (128, 2)
+        )
+        items, merges = (
+            torch.from_numpy(one).to(device.torch) for one in (work.items, work.merges)
+        )
+        pieces = Pieces(tile, items, merges, parts, states)
+        output = torch.empty_like(query)
+
+        def attend(
+            output: torch.Tensor = output,
+            query: torch.Tensor = query,
+            keys: torch.Tensor = keys,
+            values: torch.Tensor = values,
+            pieces: Pieces = pieces,
+            tables: torch.Tensor = tables,
+        ) -> None:
+            paged_attention(
+                output,
+                query,
+                keys,
+                values,
+                pieces,
+                tables,
+                scaling=128**-0.5,
+                softcap=None,
+                window=None,
+                sinks=None,
+            )
+
+        seconds = device.seconds(device.captured(attend))
+        rate = 2 * rows * context * kv_heads * 128 * dtype.itemsize / seconds
+        yield (
+            f"{heads}/{kv_heads}",
+            str(rows),
+            f"{context:,}",
+            f"{seconds * 1e6:,.1f}",
+            f"{rate / 1e9:,.0f}",
+            f"{rate / limits.copy:.0%}",
+        )
+
+
+def products(
+    device: Device, limits: Limits, shapes: list[tuple[int, int]], rows: list[int]
+) -> Iterator[Cells]:
+    """cuBLAS's products as a decode step has them.
+
+    Args:
+        shapes: columns of the result, and of the input.
+    """
+    dtype = torch.bfloat16 if device.is_gpu else torch.float32
+    for out, width in shapes:
+        # More weights than a cache holds, taken in turns.
+        copies = max(2, (1 << 29) // (out * width * dtype.itemsize)) if device.is_gpu else 2
+        weights = [torch.randn(out, width, dtype=dtype, device=device.torch) for _ in range(copies)]
+        for number in rows:
+            x = torch.randn(number, width, dtype=dtype, device=device.torch)
+            result = torch.empty(number, out, dtype=dtype, device=device.torch)
+
+            def multiply(
+                x: torch.Tensor = x,
+                result: torch.Tensor = result,
+                weights: list[torch.Tensor] = weights,
+            ) -> None:
+                for weight in weights:
+                    torch.mm(x, weight.t(), out=result)
+
+            seconds = device.seconds(device.captured(multiply)) / copies
+            moved = weights[0].nbytes + x.nbytes + result.nbytes
+            flops = 2 * number * out * width / seconds
+            yield (
+                f"{out} x {width}",
+                str(number),
+                f"{seconds * 1e6:,.1f}",
+                f"{moved / seconds / 1e9:,.0f}",
+                f"{moved / seconds / limits.copy:.0%}",
+                f"{flops / 1e12:.1f}",
+                f"{flops / limits.flops:.0%}",
+            )

@@ -1,0 +1,61 @@
+"""HostPool: which sequence holds which block of host memory. It keeps books, and has no tensors."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+# Bytes that go through the device's memory at once on their way to host memory or back. Sequences
+# of any length are swapped in pieces of this size.
+PIECE_BYTES = 32 << 20
+# Bytes of the device's memory that a swap takes: the piece, and what is gathered for it.
+SWAP_BYTES = 2 * PIECE_BYTES
+
+
+class HostPool:
+    """Blocks in host memory for sequences that are swapped out (PagedAttention, SOSP'23, section
+    4.5).
+
+    A block is free or held by one sequence: nothing is shared here, because a sequence that is
+    swapped out takes a copy of what it shared. `free + used == num_blocks` always.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        # This is a heap: the lowest numbers are given first, so that the blocks of a sequence are
+        # neighbours where possible, and neighbours are copied as one run.
+        self._free = list(range(num_blocks))
+        self._owners: dict[int, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return len(self._owners)
+
+    def give(self, count: int, seq: int) -> list[int]:
+        """Give `count` blocks to sequence `seq`. The caller has checked `num_free`."""
+        blocks = [heapq.heappop(self._free) for _ in range(count)]
+        self._owners.update(dict.fromkeys(blocks, seq))
+        return blocks
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Take blocks back."""
+        for block in blocks:
+            del self._owners[block]
+            heapq.heappush(self._free, block)
+
+    def check(self, tables: Iterable[tuple[int, Iterable[int]]]) -> None:
+        """Compare the books with the host blocks that requests hold: (sequence, its blocks).
+
+        Raises:
+            AssertionError: a block is lost, held twice, or counted wrongly.
+        """
+        held = [(block, seq) for seq, blocks in tables for block in blocks]
+        assert len(dict(held)) == len(held), "a host block is held twice"
+        assert dict(held) == self._owners, f"{self._owners} on the books, not {dict(held)}"
+        assert self._owners.keys().isdisjoint(self._free), "a free host block is held"
+        assert len(set(self._free)) == self.num_free, "a host block is free twice"
+        assert self.num_free + self.num_used == self.num_blocks, "a host block is lost"

@@ -1,0 +1,150 @@
+"""Draft: what is copied of a core between two steps, and the snapshot that a reader makes of it."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+from engine.api.block_map import BlockMap, PinView, Sharing
+from engine.api.config import EngineConfig
+from engine.api.knobs import KnobChange, Knobs, KnobState
+from engine.api.lifecycle import RequestState
+from engine.api.snapshot import RequestView, Snapshot, Totals
+from engine.api.status import ModelCard
+from engine.api.telemetry import Distribution
+from engine.api.waiting import Wait
+from engine.batch.request import Request
+from engine.core.latencies import Latencies
+
+MAP_CELLS = 4_096
+MAX_SHARING = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """One request, of which the reader still computes something.
+
+    Attributes:
+        view: takes what is missing.
+        gaps: between the tokens of the request, in seconds.
+    """
+
+    view: partial[RequestView]
+    ordinal: int
+    tpot: float | None
+    gaps: array[float]
+
+    @staticmethod
+    def of(request: Request, wait: Wait | None, now: float) -> Sketch:
+        timings = request.timings
+        tpot = timings.tpot(len(request.output_token_ids))
+        waits = request.state in (RequestState.WAITING, RequestState.PREEMPTED)
+        view = partial(
+            RequestView,
+            request_id=request.request_id,
+            ordinal=request.ordinal,
+            origin=request.origin,
+            state=request.state,
+            prefilling=request.state is RequestState.RUNNING and request.is_prefill,
+            wait=wait,
+            priority=request.priority,
+            prompt_tokens=request.num_prompt_tokens,
+            cached_tokens=request.num_cached_tokens,
+            computed_tokens=request.num_computed_tokens,
+            output_tokens=len(request.output_token_ids),
+            max_output_tokens=request.max_output_tokens,
+            blocks=len(request.block_table) + len(request.reserved_blocks),
+            reserved_blocks=len(request.reserved_blocks),
+            host_blocks=len(request.host_blocks),
+            queue=now - timings.arrival if waits and timings.queue is None else timings.queue,
+            ttft=timings.ttft,
+            tpot=tpot,
+            preemptions=request.num_preemptions,
+            finish_reason=request.finish_reason,
+            error=request.error.message if request.error else "",
+        )
+        return Sketch(view, request.ordinal, tpot, request.token_gaps.last())
+
+    def finish(self, shared_blocks: int = 0) -> RequestView:
+        """The view, with what takes time to compute."""
+        p99 = Distribution.of(self.gaps).p99 if self.gaps else None
+        return self.view(shared_blocks=shared_blocks, itl_p99=p99)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Draft:
+    """A core between two steps.
+
+    A device waits while the engine's thread looks at the core, so that thread copies and no more:
+    0.4 ms for 64 running requests and 65,000 blocks. Percentiles, and the cells of the map, take
+    ten times as long. The first one who asks for the snapshot computes them, in a thread that may
+    be interrupted.
+
+    Attributes:
+        running, waiting, ended: requests, as `Snapshot.requests` has them.
+        blocks: the pool, a cell for each block.
+        holders: for each shared block the sequences that hold it.
+    """
+
+    time: float
+    step: int
+    config: EngineConfig
+    model: ModelCard
+    running: list[Sketch]
+    waiting: list[Sketch]
+    ended: list[RequestView]
+    num_waiting: int
+    head_wait: Wait | None
+    blocks: BlockMap
+    holders: list[tuple[int, ...]]
+    requested: Knobs
+    knobs: tuple[KnobState, ...]
+    knob_history: tuple[KnobChange, ...]
+    latencies: Latencies
+    totals: Totals
+    pins: tuple[PinView, ...]
+    stalled: bool
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _snapshot: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """The same one at every call. Any thread may call this."""
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = self._finish()
+            return self._snapshot
+
+    def _finish(self) -> Snapshot:
+        sharing = Counter(self.holders)
+        shared: Counter[int] = Counter()
+        for ordinals, blocks in sharing.items():
+            for ordinal in ordinals:
+                shared[ordinal] += blocks
+        views = [sketch.finish(shared[sketch.ordinal]) for sketch in self.running]
+        views += [sketch.finish() for sketch in self.waiting]
+        tpots = [sketch.tpot for sketch in self.running if sketch.tpot is not None]
+        return Snapshot(
+            time=self.time,
+            step=self.step,
+            config=self.config,
+            model=self.model,
+            requests=(*views, *self.ended),
+            num_running=len(self.running),
+            num_waiting=self.num_waiting,
+            head_wait=self.head_wait,
+            blocks=self.blocks.within(MAP_CELLS),
+            knobs=self.knobs,
+            knob_history=self.knob_history,
+            latency=self.latencies.view(self.time, tpots),
+            totals=self.totals,
+            sharing=tuple(
+                Sharing(tuple(sorted(ordinals)), blocks)
+                for ordinals, blocks in sharing.most_common(MAX_SHARING)
+            ),
+            pins=self.pins,
+            goodput=self.latencies.goodput(self.time, self.requested),
+            stalled=self.stalled,
+        )

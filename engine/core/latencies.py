@@ -1,0 +1,105 @@
+"""Latencies: the times of requests that a core keeps, and what is made of them for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from engine.api.knobs import Knobs
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import Goodput, LatencyView
+from engine.api.telemetry import Samples
+from engine.batch.request import Request
+
+WINDOW = 60.0
+
+
+@dataclass(slots=True)
+class Latencies:
+    """Samples of each latency, in seconds.
+
+    Attributes:
+        good: 1 for a request that met both targets, 0 for one that did not.
+    """
+
+    ttft: Samples = field(default_factory=Samples)
+    tpot: Samples = field(default_factory=Samples)
+    itl: Samples = field(default_factory=Samples)
+    queue: Samples = field(default_factory=Samples)
+    e2e: Samples = field(default_factory=Samples)
+    good: Samples = field(default_factory=Samples)
+
+    def copy(self) -> Latencies:
+        """The samples so far. It takes 0.1 ms if there are as many as are kept."""
+        return Latencies(
+            *map(copy, (self.ttft, self.tpot, self.itl, self.queue, self.e2e, self.good))
+        )
+
+    def scheduled(self, request: Request, now: float) -> None:
+        """A request got its first slot."""
+        self.queue.add(now, now - request.timings.arrival)
+
+    def emitted(self, request: Request, now: float) -> None:
+        """A request got an output token."""
+        timings = request.timings
+        if timings.first_token is None:
+            timings.first_token = now
+            self.ttft.add(now, now - timings.arrival)
+        elif timings.last_token is not None:
+            gap = now - timings.last_token
+            request.token_gaps.append(gap)
+            self.itl.add(now, gap)
+        timings.last_token = now
+
+    def ended(self, request: Request, knobs: Knobs, now: float) -> None:
+        """A request ended by itself; others have no latency to compare."""
+        if request.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            return
+        timings = request.timings
+        self.e2e.add(now, now - timings.arrival)
+        tpot = timings.tpot(len(request.output_token_ids))
+        if tpot is not None:
+            self.tpot.add(now, tpot)
+        self.good.add(now, _meets_targets(request, knobs))
+
+    def view(self, now: float, running: Sequence[float]) -> LatencyView:
+        """The distributions over the last `WINDOW` seconds. They take some milliseconds.
+
+        Args:
+            running: the TPOT so far of each running request. A long reply may run for minutes, and
+                its speed counts while it runs, not only at its end.
+        """
+        since = now - WINDOW
+        return LatencyView(
+            WINDOW,
+            self.ttft.over(since),
+            self.tpot.over(since, running),
+            self.itl.over(since),
+            self.queue.over(since),
+            self.e2e.over(since),
+        )
+
+    def goodput(self, now: float, knobs: Knobs) -> Goodput:
+        """Requests that met both targets, over the last `WINDOW` seconds."""
+        good = self.good.over(now - WINDOW)
+        return Goodput(
+            WINDOW,
+            knobs.ttft_target_ms / 1000,
+            knobs.tpot_target_ms / 1000,
+            good.mean,
+            good.mean * good.count / WINDOW if good.count else 0.0,
+        )
+
+
+def _meets_targets(request: Request, knobs: Knobs) -> bool:
+    """Whether both latencies met their targets. A request of one output token has no TPOT, and is
+    judged by its TTFT alone.
+    """
+    ttft = request.timings.ttft
+    tpot = request.timings.tpot(len(request.output_token_ids)) or 0.0
+    return (
+        ttft is not None
+        and ttft * 1000 <= knobs.ttft_target_ms
+        and tpot * 1000 <= knobs.tpot_target_ms
+    )

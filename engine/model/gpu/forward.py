@@ -1,0 +1,215 @@
+"""GpuForward: a model's forward pass by launches, verified when it is made."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from engine.api.config import EngineConfig
+from engine.batch.shape import ModelShape
+from engine.cache.storage import CacheShape, HeadStorage, KVStorage
+from engine.model.attention.triton_backend import TritonAttention, programs_on
+from engine.model.batch import PackedRows, PackedStep
+from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
+from engine.model.gpu.program import GpuProgram
+from engine.model.gpu.resident import Resident
+from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
+from engine.model.program.find import find_graph
+from engine.model.program.fuse import fuse
+from engine.model.program.graph import Attend, Opaque
+from engine.model.program.verify import verify
+from engine.triton.work import has_chunks
+
+logger = logging.getLogger(__name__)
+
+# Rows of the block tables with which the recorded pass is verified: its tokens are stored by one,
+# and attend through the other.
+_VERIFIED_ROWS = 2
+
+
+class GpuForward:
+    """Runs a program of launches, on whatever stream is current.
+
+    Attributes:
+        opaque: names of the classes whose modules torch runs between stretches of the program.
+        resident: what stays on the device from step to step.
+    """
+
+    def __init__(
+        self, program: GpuProgram, resident: Resident, opaque: tuple[str, ...], programs: int
+    ) -> None:
+        self.opaque = opaque
+        self.resident = resident
+        self._program = program
+        self._programs = programs
+
+    @property
+    def attention(self) -> str:
+        """See `engine.model.forward.Forward`."""
+        return TritonAttention().name
+
+    @property
+    def num_launches(self) -> int:
+        """Launches of a step, opaque modules counted as one each."""
+        return len(self._program)
+
+    @property
+    def logits(self) -> Tensor:
+        """Those of the last step: [most rows that sample, vocab_size] float32, contiguous."""
+        return self._program.logits
+
+    def storage(self, shape: CacheShape) -> KVStorage:
+        """See `engine.model.forward.Forward`."""
+        return TritonAttention().storage(shape)
+
+    def attach(self, storage: KVStorage) -> None:
+        """See `engine.model.forward.Forward`."""
+        assert isinstance(storage, HeadStorage)
+        self.resident.storage = storage
+
+    def size_of(self, step: PackedRows) -> StepSize:
+        """The size of a step without padding."""
+        chunks = any(has_chunks(step.counts, kind.groups) for kind in self._program.kinds)
+        return StepSize(len(step.input_ids), len(step.last_tokens), chunks)
+
+    def layout(self, size: StepSize, fields: int) -> InputLayout:
+        """Where the inputs of a step of this size lie.
+
+        Args:
+            fields: words that the sampler reads of a row.
+
+        Raises:
+            ValueError: the program has no room for such a step.
+        """
+        self._program.check(size.tokens, size.samples)
+        return InputLayout(
+            size,
+            self._program.kinds,
+            rows=len(self.resident.block_tables),
+            programs=self._programs,
+            fields=fields,
+            block_size=self.resident.pool.shape.block_size,
+        )
+
+    def run(self, inputs: StepInputs[Tensor]) -> Tensor:
+        """Launch a step.
+
+        Returns:
+            [S, vocab_size] float32, contiguous and valid until the next step.
+        """
+        self._program.run(inputs)
+        return self._program.logits[: len(inputs.last_tokens)]
+
+    def __call__(self, step: PackedStep) -> Tensor:
+        """See `engine.model.forward.Forward`. The logits stay until the next call."""
+        tables = self.resident.block_tables
+        rows, blocks = step.block_tables.shape
+        tables[:rows, :blocks] = torch.from_numpy(step.block_tables).to(tables)
+        layout = self.layout(self.size_of(step), 0)
+        words = np.empty(layout.num_words, np.int32)
+        layout.fill(words, step, np.arange(rows), _nothing(len(step.last_tokens)), _no_updates())
+        return self.run(layout.over(torch.from_numpy(words).to(tables.device)))
+
+
+def make_gpu_program(
+    model: PreTrainedModel, config: EngineConfig, cache: CacheShape, shape: ModelShape
+) -> GpuForward:
+    """Turn a model on a GPU into a program.
+
+    Raises:
+        UnreadableError: the model cannot be read; it is as it was.
+        MismatchError: a kernel computes something else than the model. The model has lost weights
+            and cannot be used any more.
+    """
+    max_positions = max(config.max_model_len, NUM_TOKENS)
+    graph, recorded = find_graph(model, shape, max_positions)
+    graph = fuse(graph)
+    used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
+    rows = max(config.max_num_seqs, _VERIFIED_ROWS)
+    blocks = config.blocks_for(max_positions)
+    resident = Resident(
+        torch.zeros(rows, blocks, dtype=torch.int32, device=cache.device),
+        torch.zeros(rows, dtype=torch.int32, device=cache.device),
+    )
+    programs = programs_on(cache.device, shape.num_kv_heads)
+    program = GpuProgram(
+        graph,
+        model,
+        resident,
+        dtype=cache.dtype,
+        programs=programs,
+        max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
+        max_samples=max(config.max_num_seqs, NUM_SAMPLES),
+    )
+    forward = GpuForward(program, resident, tuple(sorted(used)), programs)
+    worst = _verify(forward, program, recorded, cache)
+    logger.info(
+        "%s runs as %d launches%s; verified, the largest difference is %.2g",
+        type(model).__name__,
+        len(program),
+        f" beside {', '.join(forward.opaque)}" if used else "",
+        worst,
+    )
+    return forward
+
+
+def _verify(
+    forward: GpuForward, program: GpuProgram, recorded: Capture, cache: CacheShape
+) -> float:
+    """Compare each operation with the recorded pass; returns the largest difference.
+
+    The positions of the recorded tokens are far apart. So the rotation's own keys go to a block
+    that nothing reads, and the recorded ones are stored one after the other.
+    """
+    num_blocks = -(-NUM_TOKENS // cache.block_size)
+    storage = HeadStorage(replace(cache, num_blocks=num_blocks + 1, num_host_blocks=0))
+    forward.attach(storage)
+    tables = forward.resident.block_tables
+    tables[0] = num_blocks
+    tables[1, :num_blocks] = torch.arange(num_blocks)
+    layout = forward.layout(StepSize(NUM_TOKENS, NUM_SAMPLES, chunks=True), 0)
+    words = np.empty(layout.num_words, np.int32)
+    tokens = np.arange(NUM_TOKENS)
+    step = PackedStep(
+        input_ids=recorded.input_ids.cpu().numpy(),
+        position_ids=recorded.position_ids.cpu().numpy(),
+        index=np.ones(1, np.int64),
+        starts=np.zeros(1, np.int64),
+        counts=np.full(1, NUM_TOKENS),
+        last_tokens=recorded.last_tokens.cpu().numpy(),
+        sampling=np.ones(NUM_SAMPLES, np.int64),
+        lengths=np.full(NUM_SAMPLES, NUM_TOKENS),
+        generations=np.zeros(NUM_SAMPLES, np.int64),
+        slots=tokens,
+        block_tables=np.zeros((1, 1), np.int64),
+    )
+    layout.fill(words, step, step.index, _nothing(NUM_SAMPLES), _no_updates())
+    inputs = layout.over(torch.from_numpy(words).to(tables.device))
+    inputs.rows.zero_()
+    slots = torch.from_numpy(tokens).to(tables.device)
+
+    def restore(attend: Attend) -> None:
+        by_head = (NUM_TOKENS, attend.kv_heads, -1)
+        key, value = attend.rotated[1].reshape(by_head), attend.value.reference.reshape(by_head)
+        storage.write(attend.layer, slots, key, value)
+
+    with torch.inference_mode():
+        worst = verify(
+            program.stages, lambda first, last: program.run(inputs, first, last), restore
+        )
+    forward.resident.storage = None
+    tables.zero_()
+    return worst
+
+
+def _nothing(rows: int) -> Int32Array:
+    return np.empty((rows, 0), np.int32)
+
+
+def _no_updates() -> Int32Array:
+    return np.empty((0, len(UPDATE)), np.int32)

@@ -1,0 +1,260 @@
+"""GpuRunner: computes step plans on a GPU, one while the next is being prepared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.api.config import EngineConfig
+from engine.api.errors import cause_of
+from engine.api.sampling import MAX_LOGPROBS
+from engine.api.telemetry import PhaseTimes
+from engine.batch.plan import StepPlan, StepResult
+from engine.batch.shape import ModelShape
+from engine.cache.storage import cache_shape
+from engine.model.attention.base import IntArray
+from engine.model.batch import Batch, PackedRows
+from engine.model.device import is_out_of_memory
+from engine.model.gpu.forward import GpuForward
+from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
+from engine.model.gpu.ladder import Rungs
+from engine.model.gpu.sampler import ROW_FIELDS, DeviceSampler
+from engine.model.gpu.stream import Mark, Stream
+from engine.model.logprobs import Logprobs, RawLogprobs
+from engine.model.sending import send
+from engine.serving.loading import Progress
+from engine.triton.tables import update
+
+logger = logging.getLogger(__name__)
+
+DEPTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """A step that has been started.
+
+    Attributes:
+        step: None if the plan had no rows.
+        tokens: [S] int32 on the host, once `mark` has been waited for.
+        logprobs: empty if no row asks for them.
+        prepare: seconds that the host took to start it.
+    """
+
+    step: PackedRows | None
+    mark: Mark
+    tokens: Tensor
+    logprobs: list[Logprobs]
+    prepare: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """A size of steps that starts at once."""
+
+    layout: InputLayout
+    start: Callable[[], None]
+
+
+class GpuRunner:
+    """A `Runner` (`engine.batch.plan`) of depth 2.
+
+    The host packs a step while the device computes the one before. A step is one copy to the
+    device, one graph, and one copy back. Sampled tokens stay on the device, where the next step
+    reads them, and their host copies are read a step later. Steps that are larger than the largest
+    graph are launched kernel by kernel, which takes the host less time than the device.
+
+    Args:
+        forward: the model's forward pass. From now on it computes for this runner only.
+        stream: of the forward pass's device.
+
+    Attributes:
+        swap_rate: bytes a second at which blocks are swapped, measured once; 0 without host blocks.
+    """
+
+    def __init__(
+        self,
+        forward: GpuForward,
+        config: EngineConfig,
+        shape: ModelShape,
+        stream: Stream,
+    ) -> None:
+        self._forward = forward
+        self._stream = stream
+        self._batch = Batch(config)
+        device = torch.device(config.device)
+        self._sampler = DeviceSampler(
+            max_num_seqs=config.max_num_seqs, vocab_size=shape.vocab_size, device=device
+        )
+        self._storage = forward.storage(cache_shape(config, shape))
+        self.swap_rate = self._storage.swap_rate()
+        forward.attach(self._storage)
+        self._largest = StepSize(config.max_num_batched_tokens, config.max_num_seqs, chunks=True)
+        num_words = forward.layout(self._largest, ROW_FIELDS).num_words
+        self._words = torch.full((num_words,), -1, dtype=torch.int32, device=device)
+        self._tokens = torch.zeros(config.max_num_seqs, dtype=torch.int32, device=device)
+        # A step's host memory is used again two steps later. The step before it has ended by then.
+        self._staged = [stream.pinned(num_words) for _ in range(DEPTH)]
+        self._taken = [stream.pinned(config.max_num_seqs) for _ in range(DEPTH)]
+        self._num_submitted = 0
+        self._rungs: dict[StepSize, _Rung] = {}
+        self._fit = Rungs(()).fit
+
+    @property
+    def depth(self) -> int:
+        return DEPTH
+
+    @property
+    def num_graphs(self) -> int:
+        """Graphs that were captured."""
+        return len(self._rungs)
+
+    def capture(self, sizes: Sequence[StepSize], progress: Progress | None = None) -> None:
+        """Capture graphs for steps of these sizes. If a module of the model does not let itself be
+        captured, there are none.
+
+        Args:
+            progress: is told of each.
+        """
+        for number, size in enumerate(sizes, 1):
+            if progress is not None:
+                progress(f"capturing CUDA graph {number} of {len(sizes)}")
+            rung = self._padding(size)
+            try:
+                start = self._stream.capture(rung.start)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                self._rungs.clear()
+                logger.warning("steps run without CUDA graphs: %s", cause_of(error))
+                break
+            self._rungs[size] = _Rung(rung.layout, start)
+        self._fit = Rungs(self._rungs).fit
+
+    def try_largest(self) -> None:
+        """Launch the largest step, all of it padding, and wait for its end. All rows ask for
+        log-probabilities, as requests may.
+        """
+        step = self._padding(self._largest)
+        asking = [(row, MAX_LOGPROBS) for row in range(len(self._tokens))]
+
+        def work() -> None:
+            step.start()
+            RawLogprobs(self._forward.logits[: len(asking)], asking).start(self._tokens)
+
+        self._stream.enqueue(work).wait()
+
+    def submit(self, plan: StepPlan) -> _Handle:
+        """Start a step; see `Runner.submit`."""
+        started = perf_counter()
+        appended = self._learn(plan)
+        appended += [one[:3] for one in self._batch.extend(plan.rows)]
+        updates = np.array(appended, np.int32).reshape(-1, len(UPDATE))
+        if not plan.rows:
+            mark = self._stream.enqueue(lambda: self._update_tables(updates))
+            return _Handle(None, mark, self._tokens[:0], [], perf_counter() - started)
+        step = self._batch.rows(plan.rows)
+        rung = self._rung(self._forward.size_of(step))
+        turn = self._num_submitted % DEPTH
+        words = self._staged[turn][: rung.layout.num_words]
+        room = rung.layout.num_updates
+        sampling = self._sampler.pack(step.sampling, step.lengths)
+        rung.layout.fill(words.numpy(), step, step.index, sampling, updates[:room])
+        tokens = self._taken[turn][: len(sampling)]
+        asking = self._sampler.asking(step.sampling)
+        logprobs: list[Logprobs] = []
+
+        def work() -> None:
+            self._update_tables(updates[room:])
+            self._words[: len(words)].copy_(words, non_blocking=True)
+            rung.start()
+            chosen = self._tokens[: len(tokens)]
+            tokens.copy_(chosen, non_blocking=True)
+            if asking:
+                logits = self._forward.logits[: len(tokens)]
+                logprobs.append(RawLogprobs(logits, asking).start(chosen))
+
+        mark = self._stream.enqueue(work)
+        self._batch.expect(step)
+        self._num_submitted += 1
+        return _Handle(step, mark, tokens, logprobs, perf_counter() - started)
+
+    def result(self, handle: object) -> StepResult:
+        """Wait for a step's tokens; see `Runner.result`."""
+        assert isinstance(handle, _Handle)
+        seconds = handle.mark.wait()
+        waited = perf_counter()
+        if handle.step is None:
+            return StepResult((), PhaseTimes(handle.prepare, seconds))
+        tokens: IntArray = handle.tokens.numpy().astype(np.int64)
+        self._batch.append(handle.step, tokens)
+        logprobs = handle.logprobs[0].of(tokens) if handle.logprobs else ()
+        times = PhaseTimes(handle.prepare, seconds, perf_counter() - waited)
+        return StepResult(tuple(tokens.tolist()), times, logprobs)
+
+    def close(self) -> None:
+        """Let go of the model, the pool, the graphs and all that is as large as the vocabulary; the
+        runner cannot be used again.
+        """
+        self._rungs.clear()
+        del self._forward, self._storage, self._sampler, self._words, self._tokens
+
+    def _learn(self, plan: StepPlan) -> list[tuple[int, int, int]]:
+        """Do what a plan says of sequences, and of blocks that are copied or swapped.
+
+        Returns:
+            the blocks that new sequences bring, as updates of the block tables.
+        """
+        for seq in plan.released:
+            index = self._batch.release(seq)
+            if index is not None:
+                self._sampler.remove(index)
+        if plan.swaps_out or plan.copies or plan.swaps_in:
+            self._stream.enqueue(lambda: self._move_blocks(plan))
+        held: list[tuple[int, int, int]] = []
+        for new in plan.new:
+            index = self._batch.add(new)
+            upload = self._sampler.add(index, new)
+            if upload is not None:
+                self._stream.enqueue(upload)
+            held += [(index, place, block) for place, block in enumerate(new.block_ids)]
+        return held
+
+    def _move_blocks(self, plan: StepPlan) -> None:
+        self._storage.swap_out(plan.swaps_out)
+        self._storage.copy_blocks(plan.copies)
+        self._storage.swap_in(plan.swaps_in)
+
+    def _update_tables(self, updates: Int32Array) -> None:
+        if len(updates):
+            tables = self._forward.resident.block_tables
+            update(tables, send(updates, tables.device))
+
+    def _rung(self, size: StepSize) -> _Rung:
+        """How a step of this size is started: by a graph with room for it, or as it is."""
+        fitting = self._fit(size)
+        return self._eager(size) if fitting is None else self._rungs[fitting]
+
+    def _eager(self, size: StepSize) -> _Rung:
+        layout = self._forward.layout(size, ROW_FIELDS)
+        inputs = layout.over(self._words)
+        return _Rung(layout, lambda: self._launch(inputs))
+
+    def _padding(self, size: StepSize) -> _Rung:
+        """A step of this size that is all padding."""
+        self._stream.enqueue(lambda: self._words.fill_(-1))
+        return self._eager(size)
+
+    def _launch(self, inputs: StepInputs[Tensor]) -> None:
+        """Launch a step: blocks into the tables, the forward pass, and sampling."""
+        resident = self._forward.resident
+        update(resident.block_tables, inputs.updates)
+        logits = self._forward.run(inputs)
+        tokens = self._tokens[: len(logits)]
+        self._sampler.launch(logits, inputs.sampling, tokens, resident.latest)

@@ -1,0 +1,199 @@
+"""DeviceSampler: chooses the next tokens of a step on its GPU, within the step's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.api.sampling import MAX_BIASES
+from engine.batch.plan import NewSequence
+from engine.model.attention.base import IntArray
+from engine.model.gpu.inputs import Int32Array
+from engine.model.sampler import uniforms
+from engine.model.sending import send
+from engine.triton.sampling import choose, score
+from engine.triton.sampling_fields import (
+    CANDIDATES,
+    FIELDS,
+    MAY_BE_SUPPRESSED,
+    MOST_COUNTED,
+    PENALISED,
+    SUPPRESSING,
+    TILE,
+    chunk_of,
+)
+
+ROW_FIELDS = len(FIELDS)
+_AT = {name: at for at, name in enumerate(FIELDS)}
+# With 16 warps, a thread of `choose` has 4 of 2,048 candidates in its registers. With 8 it would
+# have twice as many: a multiprocessor had room for one program all the same, and sm_80 spilled.
+SCORING_WARPS, CHOOSING_WARPS = 4, 16
+
+
+class DeviceSampler:
+    """Chooses tokens as `engine.model.sampler.Sampler` does, by kernels that wait for nothing.
+
+    What a row is drawn by comes with the step's inputs, as words. Only what has an entry for each
+    token of the vocabulary stays on the device: how often a sequence has each token, for its
+    penalties and for the tokens that min_tokens suppresses, and its biases.
+    """
+
+    def __init__(self, *, max_num_seqs: int, vocab_size: int, device: torch.device | str) -> None:
+        self._vocab_size = vocab_size
+        self._device = torch.device(device)
+        self._chunk, chunks = chunk_of(vocab_size)
+
+        def room(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(max_num_seqs, *shape, dtype=dtype, device=self._device)
+
+        self._scores = room(vocab_size, dtype=torch.float32)
+        # Chunks past the vocabulary are never written.
+        self._maxima = room(chunks, dtype=torch.float32).fill_(float("-inf"))
+        self._sums = room(chunks, dtype=torch.int64)
+        self._listed = room(chunks, dtype=torch.int32)
+        self._found = room(2, CANDIDATES, dtype=torch.int32)
+        self._counts = room(vocab_size, dtype=torch.int16)
+        self._biases = room(MAX_BIASES, 2, dtype=torch.int32)
+        # By batch index: the words that stay the same, and what the others are made of.
+        self._words = np.zeros((max_num_seqs, ROW_FIELDS), np.int32)
+        self._seed = np.zeros(max_num_seqs, np.uint64)
+        self._num_prompt_tokens = np.zeros(max_num_seqs, np.int64)
+        self._min_tokens = np.zeros(max_num_seqs, np.int64)
+        self._num_logprobs: dict[int, int] = {}
+
+    def add(self, index: int, new: NewSequence) -> Callable[[], None] | None:
+        """Learn a sequence.
+
+        Returns:
+            what brings the rest of it to the device, to be done before its first step; None if
+            there is nothing to bring.
+        """
+        sampling = new.sampling
+        suppressed = [token for token in new.suppressed if token < self._vocab_size]
+        penalties = (
+            sampling.repetition_penalty,
+            sampling.frequency_penalty,
+            sampling.presence_penalty,
+        )
+        has_penalties = penalties != (1.0, 0.0, 0.0)
+        self._seed[index] = new.seed
+        self._num_prompt_tokens[index] = new.num_prompt_tokens
+        self._min_tokens[index] = sampling.min_tokens if suppressed else 0
+        if sampling.logprobs is not None:
+            self._num_logprobs[index] = sampling.logprobs
+        words = self._words[index]
+        words[_AT["index"]] = index
+        words[_AT["flags"]] = PENALISED if has_penalties else 0
+        words[_AT["biases"]] = len(sampling.logit_bias)
+        words[_AT["top_k"]] = min(sampling.top_k, self._vocab_size) or self._vocab_size
+        # A temperature that is too small for float32 becomes 0, which is greedy, as it should be.
+        reals = words[_AT["temperature"] : _AT["presence"] + 1].view(np.float32)
+        with np.errstate(divide="ignore"):
+            reals[:] = (sampling.temperature, np.log(np.float32(sampling.min_p)), *penalties)
+        words[_AT["top_p_low"] :].view(np.float64)[:] = sampling.top_p
+        if not (has_penalties or self._min_tokens[index] or sampling.logit_bias):
+            return None
+        counts = _counts(new, suppressed if self._min_tokens[index] else [])
+        return lambda: self._upload(index, counts, sampling.logit_bias)
+
+    def remove(self, index: int) -> None:
+        """Forget the sequence at this index."""
+        self._num_logprobs.pop(index, None)
+
+    def pack(self, index: IntArray, lengths: IntArray) -> Int32Array:
+        """What the kernels read of the rows of a step: [S, ROW_FIELDS].
+
+        Args:
+            index: [S], batch index of each row.
+            lengths: [S], tokens of each row's sequence so far.
+        """
+        words = self._words[index]
+        positions = lengths - self._num_prompt_tokens[index]
+        words[:, _AT["flags"]] |= np.where(positions < self._min_tokens[index], SUPPRESSING, 0)
+        place = slice(_AT["uniform_low"], _AT["uniform_high"] + 1)
+        uniform = uniforms(self._seed[index], positions)
+        words[:, place] = uniform.view(np.int32).reshape(-1, 2)
+        return words
+
+    def asking(self, index: IntArray) -> list[tuple[int, int]]:
+        """(row, how many of the likeliest tokens it asks for), of rows with these batch indices
+        that ask for log-probabilities.
+        """
+        some = self._num_logprobs
+        return (
+            [(row, some[at]) for row, at in enumerate(index.tolist()) if at in some] if some else []
+        )
+
+    def launch(self, logits: Tensor, rows: Tensor, tokens: Tensor, latest: Tensor) -> None:
+        """Choose the token of each row; it counts for the row's penalties from now on.
+
+        Args:
+            logits: [S, vocab_size] float32, contiguous; they are left as they are.
+            rows: [S, ROW_FIELDS] int32, as from `pack`; rows of -1 are padding.
+            tokens: [S] int32, gets the tokens; -1 where a row has a NaN, +inf, or nothing finite.
+            latest: [max_num_seqs] int32, gets each token at its row's batch index.
+        """
+        if not len(rows):
+            return
+        sizes = {"VOCAB": self._vocab_size, "CHUNK": self._chunk, "CHUNKS": self._maxima.shape[1]}
+        score[-(-self._vocab_size // TILE), len(rows)](
+            logits,
+            self._scores,
+            self._maxima,
+            self._sums,
+            rows,
+            self._counts,
+            self._biases,
+            MAX_BIASES=MAX_BIASES,
+            num_warps=SCORING_WARPS,
+            # A multiplication and an addition in one would round a penalised score in another way
+            # than the sampler by torch does, and break ties.
+            enable_fp_fusion=False,
+            **sizes,
+        )
+        choose[(len(rows),)](
+            logits,
+            self._scores,
+            self._maxima,
+            self._sums,
+            self._listed,
+            self._found,
+            rows,
+            self._counts,
+            tokens,
+            latest,
+            num_warps=CHOOSING_WARPS,
+            **sizes,
+        )
+
+    def _upload(
+        self,
+        index: int,
+        counts: dict[int, int],
+        biases: tuple[tuple[int, float], ...],
+    ) -> None:
+        self._counts[index].zero_()
+        if counts:
+            size = len(counts)
+            tokens = send(np.fromiter(counts.keys(), np.int64, size), self._device)
+            values = send(np.fromiter(counts.values(), np.int16, size), self._device)
+            self._counts[index].index_copy_(0, tokens, values)
+        if biases:
+            ids, values_of = zip(*biases, strict=True)
+            pairs = np.empty((len(biases), 2), np.int32)
+            pairs[:, 0] = ids
+            pairs[:, 1] = np.array(values_of, np.float32).view(np.int32)
+            self._biases[index, : len(biases)] = send(pairs, self._device)
+
+
+def _counts(new: NewSequence, suppressed: list[int]) -> dict[int, int]:
+    """The counts of a sequence's tokens, as the kernels keep them."""
+    counts = dict.fromkeys(new.token_ids[: new.num_prompt_tokens], 1)
+    for token in new.token_ids[new.num_prompt_tokens :]:
+        counts[token] = min(max(counts.get(token, 0), 1) + 1, MOST_COUNTED)
+    for token in dict.fromkeys(suppressed):
+        counts[token] = counts.get(token, 0) + MAY_BE_SUPPRESSED
+    return counts

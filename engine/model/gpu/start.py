@@ -1,0 +1,70 @@
+"""Start: from a forward pass on a GPU to a runner with its pool and its graphs."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.api.config import EngineConfig
+from engine.batch.shape import ModelShape
+from engine.model.gpu.forward import GpuForward
+from engine.model.gpu.ladder import ladder
+from engine.model.gpu.runner import GpuRunner
+from engine.model.gpu.sizing import CudaMemory, sized
+from engine.model.gpu.stream import Stream, stream_on
+from engine.model.memory import PoolBounds
+from engine.serving.loading import Progress
+
+
+def runner_with_graphs(
+    forward: GpuForward, config: EngineConfig, shape: ModelShape, stream: Stream | None = None
+) -> GpuRunner:
+    """A runner of just this envelope.
+
+    Args:
+        stream: of the forward pass's device; None is a new one.
+    """
+    runner = GpuRunner(forward, config, shape, stream or stream_on(torch.device(config.device)))
+    runner.capture(ladder(config))
+    return runner
+
+
+def start_runner(
+    forward: GpuForward,
+    envelope: EngineConfig,
+    shape: ModelShape,
+    bounds: PoolBounds,
+    progress: Progress,
+    *,
+    name: str,
+    left: int,
+) -> tuple[GpuRunner, EngineConfig]:
+    """Size the pool, allocate it, and capture the graphs.
+
+    Args:
+        envelope: as it was planned before the model was loaded.
+        bounds: of the pool.
+        progress: is told of each graph.
+        name: of the model, for messages.
+        left: bytes of the GPU that are to stay free.
+
+    Returns:
+        the runner, and the envelope that it serves.
+
+    Raises:
+        ModelError: there is no room for the least pool.
+    """
+    device = torch.device(envelope.device)
+    stream = stream_on(device)
+
+    def runner_for(config: EngineConfig) -> GpuRunner:
+        return GpuRunner(forward, config, shape, stream)
+
+    if device.type == "cuda":
+        progress("measuring what steps and CUDA graphs take")
+        memory = CudaMemory(device)
+        envelope = sized(
+            envelope, runner_for, memory, bounds, name=name, budget=memory.free() - left
+        )
+    runner = runner_for(envelope)
+    runner.capture(ladder(envelope), progress)
+    return runner, envelope

@@ -1,0 +1,163 @@
+"""Stream: work that a device does in order, beside the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Protocol
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+
+class Mark(Protocol):
+    """A piece of work on a stream."""
+
+    def wait(self) -> float:
+        """Wait for its end; the interpreter's lock is free meanwhile.
+
+        Returns:
+            the seconds that the device took for it.
+        """
+        ...
+
+
+class Stream(Protocol):
+    """Does what it is given one after the other."""
+
+    def pinned(self, num_words: int) -> Tensor:
+        """Memory of the host that copies on this stream reach while the host does other things:
+        [num_words] int32.
+        """
+        ...
+
+    def enqueue(self, work: Callable[[], object]) -> Mark:
+        """Have launches and copies done after all that came before. `work` only starts them. If it
+        raises, what it had started is over by then.
+        """
+        ...
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What starts all launches of `work` at once, as `work` would one by one.
+
+        Raises:
+            RuntimeError: some launch cannot be captured.
+        """
+        ...
+
+
+class HostStream:
+    """Does everything at once, where there is no GPU and Triton's interpreter runs the kernels."""
+
+    def pinned(self, num_words: int) -> Tensor:
+        """See `Stream.pinned`."""
+        return torch.empty(num_words, dtype=torch.int32)
+
+    def enqueue(self, work: Callable[[], object]) -> Mark:
+        """See `Stream.enqueue`."""
+        started = perf_counter()
+        with torch.inference_mode():
+            work()
+        return _Done(perf_counter() - started)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See `Stream.capture`. There is nothing to capture in."""
+        return work
+
+
+class _Done:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait(self) -> float:
+        return self._seconds
+
+
+class CudaStream:
+    """A stream of a GPU, and the graphs that are captured on it, which share their memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._memory = torch.cuda.graph_pool_handle()
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+
+    def pinned(self, num_words: int) -> Tensor:
+        """See `Stream.pinned`."""
+        return torch.empty(num_words, dtype=torch.int32, pin_memory=True)
+
+    def enqueue(self, work: Callable[[], object]) -> Mark:
+        """See `Stream.enqueue`."""
+        begin, end = _event(), _event()
+        with self._current():
+            begin.record(self._stream)
+            try:
+                work()
+            except Exception:
+                # What was started reads memory of the host that the next step will fill anew.
+                self._stream.synchronize()
+                raise
+            end.record(self._stream)
+        return _Recorded(begin, end)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See `Stream.capture`."""
+        if not self._graphs:
+            # torch does not allow memory of graphs that are gone to be shared again, while any of
+            # it is in use.
+            self._memory = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # What the launches refer to was made on other streams.
+        torch.cuda.synchronize(self._device)
+        with self._current():
+            # Kernels are compiled at their first launch, and cuBLAS takes its workspace. Neither
+            # is possible in a capture.
+            work()
+            self._stream.synchronize()
+            # A capture that fails leaves the allocator of torch 2.11 waiting for its end, so that
+            # memory can no longer be given back (pytorch pull request 180395).
+            with _raising_where_it_waits():
+                work()
+            # The interface's threads may use the GPU meanwhile, to read meters.
+            with torch.cuda.graph(
+                graph, self._memory, self._stream, capture_error_mode="thread_local"
+            ):
+                work()
+        self._graphs.add(graph)
+        return graph.replay
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        with torch.cuda.stream(self._stream), torch.inference_mode():
+            yield
+
+
+class _Recorded:
+    def __init__(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> None:
+        self._begin, self._end = begin, end
+
+    def wait(self) -> float:
+        self._end.synchronize()
+        milliseconds: float = self._begin.elapsed_time(self._end)
+        return milliseconds / 1000
+
+
+@contextmanager
+def _raising_where_it_waits() -> Iterator[None]:
+    """Raise RuntimeError where the host would wait for the device."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def stream_on(device: torch.device) -> Stream:
+    """A stream of work on a device."""
+    return CudaStream(device) if device.type == "cuda" else HostStream()

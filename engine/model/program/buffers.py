@@ -1,0 +1,117 @@
+"""Buffers: memory for the values of a graph, each taken again when its value is no longer read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from engine.model.program.graph import Elementwise, Graph, Linear, Operation, Value, View, reads
+
+_Kind = tuple[bool, int, torch.dtype]
+
+
+class Buffers:
+    """Matrices that the values of a graph lie in while the graph is walked through in order.
+
+    Args:
+        max_tokens, max_samples: rows of the matrices of values, per token and per row that samples.
+        dtype: of all values but the logits.
+        multiple: matrices are filled up with columns of zeros to a multiple of this.
+        adds_in_place: whether a product may lie where the residual lies that is added to it.
+        made: is told of each new matrix, and whether it has a row for each row that samples.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        max_tokens: int,
+        max_samples: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        multiple: int,
+        adds_in_place: bool = False,
+        made: Callable[[Tensor, bool], None] = lambda matrix, per_sample: None,
+    ) -> None:
+        self._rows = {False: max_tokens, True: max_samples}
+        self._dtype = dtype
+        self._device = device
+        self._multiple = multiple
+        self._adds_in_place = adds_in_place
+        self._made = made
+        # Logits are in float32 from the head on, whatever is then done to each of them, because
+        # sampling wants no rounded ones.
+        self._logits = {id(graph.logits)}
+        for operation in reversed(graph.operations):
+            if isinstance(operation, Elementwise) and id(operation.out) in self._logits:
+                self._logits |= {id(view.value) for view in reads(operation)}
+        self._last = {id(graph.logits): len(graph.operations)}
+        for at, operation in enumerate(graph.operations):
+            for value in (operation.out, *(one.value for one in reads(operation))):
+                self._last[id(value)] = max(at, self._last.get(id(value), 0))
+        self._matrices: list[Tensor] = []
+        self._at: dict[int, int] = {}
+        self._held: list[Value] = []
+        self._free: dict[_Kind, list[int]] = {}
+
+    def enter(self, at: int, operation: Operation) -> None:
+        """Give an operation's result its place, beside all that it reads.
+
+        Args:
+            at: the operation's index in the graph.
+        """
+        for value in [one for one in self._held if self._last[id(one)] < at]:
+            self._held.remove(value)
+            self._free[self._kind(value)].append(self._at[id(value)])
+        value = operation.out
+        free = self._free.setdefault(self._kind(value), [])
+        replaced = self._replaced(at, operation)
+        if replaced is not None:
+            self._held.remove(replaced)
+            self._at[id(value)] = self._at[id(replaced)]
+        else:
+            self._at[id(value)] = free.pop() if free else self._make(value)
+        self._held.append(value)
+
+    def place(self, view: View) -> tuple[int, int, int]:
+        """The number of the matrix that a view lies in, its first column, and its columns."""
+        return self._at[id(view.value)], view.column, view.columns
+
+    def tensor(self, view: View) -> Tensor:
+        """The columns of a view: [most rows, columns]."""
+        matrix = self._matrices[self._at[id(view.value)]]
+        return matrix[:, view.column : view.column + view.columns]
+
+    def whole(self, value: Value) -> Tensor:
+        """All columns of a value: [most rows, width]."""
+        return self.tensor(View(value, 0, value.width))
+
+    def _replaced(self, at: int, operation: Operation) -> Value | None:
+        """The residual whose place a product may take, because nothing reads it afterwards."""
+        if not (self._adds_in_place and isinstance(operation, Linear) and operation.residual):
+            return None
+        residual = operation.residual
+        free = (
+            residual.is_whole
+            and residual.value in self._held
+            and self._last[id(residual.value)] == at
+            and residual.value is not operation.x.value
+            and self._kind(residual.value) == self._kind(operation.out)
+        )
+        return residual.value if free else None
+
+    def _kind(self, value: Value) -> _Kind:
+        if id(value) in self._logits:
+            return value.per_sample, value.width, torch.float32
+        return value.per_sample, -(-value.width // self._multiple) * self._multiple, self._dtype
+
+    def _make(self, value: Value) -> int:
+        per_sample, width, dtype = self._kind(value)
+        # It holds zeros, because kernels read the columns past a value's width and never write
+        # them.
+        matrix = torch.zeros(self._rows[per_sample], width, dtype=dtype, device=self._device)
+        self._made(matrix, per_sample)
+        self._matrices.append(matrix)
+        return len(self._matrices) - 1

@@ -1,0 +1,47 @@
+"""find_graph: from a model to the graph of what it computes."""
+
+from __future__ import annotations
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from engine.batch.shape import ModelShape
+from engine.model.program.capture import AttentionCall, Capture, capture
+from engine.model.program.graph import Graph
+from engine.model.program.read import read
+from engine.model.program.unreadable import UnreadableError
+
+
+def find_graph(
+    model: PreTrainedModel, shape: ModelShape, max_positions: int
+) -> tuple[Graph, Capture]:
+    """What a model computes, and the pass that was recorded to find out.
+
+    Modules that our kernels do not compute stay as they are. They are the smallest ones that hold
+    what cannot be read, and all others of their classes. None of them may hold attention.
+
+    Raises:
+        UnreadableError: something cannot be read and lies in no such module.
+    """
+    opaque: tuple[type[nn.Module], ...] = ()
+    while True:
+        recorded = capture(model, shape, frozenset(opaque), max_positions)
+        try:
+            return read(recorded, frozenset(opaque), max_positions), recorded
+        except UnreadableError as error:
+            opaque += (_next_opaque(recorded, error, opaque),)
+
+
+def _next_opaque(
+    recorded: Capture, error: UnreadableError, opaque: tuple[type[nn.Module], ...]
+) -> type[nn.Module]:
+    attending = {
+        type(module)
+        for call in recorded.calls
+        if isinstance(call.target, AttentionCall)
+        for module in call.scope
+    }
+    for module in reversed(error.scope):
+        if type(module) not in opaque and type(module) not in attending:
+            return type(module)
+    raise error

@@ -1,0 +1,51 @@
+"""Originals: a model's parameters, let go one after the other as a program takes them over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation
+
+
+class Originals:
+    """Knows how many uses of each parameter are still to come.
+
+    The uses by opaque modules never end.
+    """
+
+    def __init__(self, model: nn.Module, operations: Iterable[Operation]) -> None:
+        self._parameters: dict[int, list[nn.Parameter]] = {}
+        for parameter in model.parameters():
+            self._parameters.setdefault(_address(parameter), []).append(parameter)
+        self._uses: Counter[int] = Counter()
+        for operation in operations:
+            match operation:
+                case Linear(weights=weights) | Gated(weights=weights):
+                    self._uses.update(_address(weight) for weight in weights)
+                case Embed(table=table):
+                    self._uses[_address(table)] += 1
+                case Opaque(module=module):
+                    self._uses.update(_address(weight) for weight in module.parameters())
+
+    def give_up(self, operation: Linear | Gated | Embed) -> None:
+        """End an operation's use of its weights. It has a copy of them, and itself none any more.
+
+        What nothing uses any more is freed, once the caller holds it no longer.
+        """
+        if isinstance(operation, Embed):
+            addresses = [_address(operation.table)]
+        else:
+            addresses = [_address(weight) for weight in operation.weights]
+            operation.weights = operation.biases = ()
+        for address in addresses:
+            self._uses[address] -= 1
+            if not self._uses[address]:
+                for parameter in self._parameters.pop(address, ()):
+                    parameter.data = parameter.data.new_empty(0)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

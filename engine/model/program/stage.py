@@ -1,0 +1,43 @@
+"""Stage: what one operation of a graph became, whatever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.model.program.graph import Opaque, Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The part of a program that computes one operation.
+
+    Attributes:
+        first, last: the program's instructions [first, last).
+        rotated: the instructions [first, rotated) of attention rotate queries and keys; `first` for
+            all else.
+        out: [rows, width], where its result goes.
+        given: the input of an opaque module, or query and key of attention, which are rotated in
+            place; empty for other operations.
+    """
+
+    operation: Operation
+    first: int
+    rotated: int
+    last: int
+    out: Tensor
+    given: tuple[Tensor, ...]
+
+
+def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
+    """Runs of instructions, each with the opaque module to run after it, if any."""
+    first = last = 0
+    for stage in stages:
+        if isinstance(stage.operation, Opaque):
+            yield first, last, stage
+            first = last = stage.last
+        else:
+            last = stage.last
+    yield first, last, None

@@ -1,0 +1,45 @@
+"""effective: the knobs as they act, where that is not how they were asked for."""
+
+from __future__ import annotations
+
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import KNOB_SPECS, Knobs
+from engine.scheduling.groups import Groups
+from engine.scheduling.orders import ORDERS
+from engine.scheduling.policy import Policy
+from engine.scheduling.swaps import Swaps
+
+
+def effective(
+    knobs: Knobs, policy: Policy, num_running: int, groups: Groups, swaps: Swaps
+) -> dict[str, tuple[KnobValue, str]]:
+    """Knobs whose value in force is not the requested one, or that are ignored, and why.
+
+    Args:
+        policy: the one that composed the last step.
+    """
+    notes: dict[str, tuple[KnobValue, str]] = {}
+    users = {"policy": (policy.name, policy.uses)}
+    users["order"] = (knobs.order, ORDERS[knobs.order].uses)
+    for spec in KNOB_SPECS:
+        who, uses = users.get(spec.acts, ("", {spec.name}))
+        if spec.name not in uses:
+            notes[spec.name] = (getattr(knobs, spec.name), f"ignored by {who}")
+    limit = min(("max_num_seqs", "queue_limit"), key=lambda name: int(getattr(knobs, name)))
+    most = int(getattr(knobs, limit))
+    if "static_batch_size" in policy.uses and knobs.static_batch_size > most:
+        notes["static_batch_size"] = (most, f"{limit} allows no more")
+    if (preemption := swaps.effective(knobs)) is not None:
+        notes["preemption"] = preemption
+    if policy.name != knobs.policy:
+        notes["policy"] = (policy.name, "takes effect with the next step")
+    excess = num_running + groups.num_parked - knobs.max_num_seqs
+    if excess > 0:
+        note = f"{excess} more than asked for still run"
+        notes["max_num_seqs"] = (knobs.max_num_seqs + excess, note)
+    if num_running > knobs.max_num_batched_tokens:
+        note = f"{num_running} still run: the last admitted get no token for now"
+        notes["max_num_batched_tokens"] = (knobs.max_num_batched_tokens, note)
+    if knobs.draining and num_running:
+        notes["draining"] = (True, f"{num_running} still run")
+    return notes

@@ -1,0 +1,149 @@
+"""Swaps: victims that keep their computed tokens in host memory, and what plans copy for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from engine.api.knobs import Knobs
+from engine.batch.request import Request
+from engine.cache.manager import KVCache
+from engine.scheduling.swap_cost import SwapCost
+
+Pairs = list[tuple[int, int]]
+
+
+class Copies(NamedTuple):
+    """What a plan copies to host memory or back: for whom, and the blocks."""
+
+    requests: tuple[Request, ...]
+    pairs: tuple[tuple[int, int], ...]
+
+
+class Swaps:
+    """Preemption by swapping (PagedAttention, SOSP'23, section 4.5): a victim's blocks are copied
+    to host memory, and back when it is admitted again.
+
+    Plans are carried out in the order in which they were made. So a host block may be read by the
+    plan after the one that writes it, and be given away as soon as a plan that reads it is made.
+
+    Attributes:
+        cost: what either way of preemption takes.
+        out: (block, host block) that the next plan copies, by victim.
+        back: (host block, block) that the next plan copies, by request that was admitted again.
+    """
+
+    def __init__(self, cache: KVCache, cost: SwapCost) -> None:
+        self.cost = cost
+        self.out: dict[Request, Pairs] = {}
+        self.back: dict[Request, Pairs] = {}
+        self._cache = cache
+        self._host = cache.host
+        # What was asked for when the last victim was taken, how it was taken, and why so.
+        self._last = ("", "", "")
+
+    def __bool__(self) -> bool:
+        """Whether there is a host pool."""
+        return bool(self._host.num_blocks)
+
+    @property
+    def moved(self) -> int:
+        """Bytes that the next plan copies."""
+        pairs = (*self.out.values(), *self.back.values())
+        return self.cost.block_bytes * sum(map(len, pairs))
+
+    def swap_out(self, victim: Request, running: Collection[Request], knobs: Knobs) -> bool:
+        """Keep what a victim has computed, if it is to be kept; False if it is recomputed.
+
+        Call this while it still has its block table.
+        """
+        count = self._cache.blocks_for(victim.num_computed_tokens)
+        if not self or not count or knobs.preemption == "recompute":
+            return False
+        if count > self._host.num_free:
+            free = f"{self._host.num_free} blocks of host memory were free"
+            self._note(knobs, "recompute", f"{free}, the last victim needed {count}")
+            return False
+        if not self._is_worth_it(victim, count, running, knobs):
+            return False
+        victim.host_blocks = self._host.give(count, victim.ordinal)
+        self.out[victim] = list(zip(victim.block_table[:count], victim.host_blocks, strict=True))
+        return True
+
+    def _is_worth_it(
+        self, victim: Request, num_blocks: int, running: Collection[Request], knobs: Knobs
+    ) -> bool:
+        """Whether copying is asked for, or is the cheaper way where that is asked for."""
+        if knobs.preemption == "swap":
+            self._note(knobs, "swap", "")
+            return True
+        budget = knobs.max_num_batched_tokens
+        seconds = self.cost.compare(victim, num_blocks, running, budget)
+        if seconds is None:
+            self._note(knobs, "recompute", "too few steps were measured yet")
+            return False
+        copying, computing = seconds
+        told = f"{_ms(copying)} ms to swap the last victim, {_ms(computing)} ms to recompute it"
+        self._note(knobs, "swap" if copying < computing else "recompute", told)
+        return copying < computing
+
+    def _note(self, knobs: Knobs, way: str, why: str) -> None:
+        self._last = (knobs.preemption, way, why)
+
+    def recall(self, victim: Request) -> bool:
+        """Take back that a request is copied back, if no plan has it yet; it stays swapped out."""
+        return self.back.pop(victim, None) is not None
+
+    def restore(self, request: Request, hit: list[int]) -> None:
+        """Have the next plan copy back what is not cached of a request that is admitted."""
+        self.back[request] = self._cache.restore(request, hit)
+
+    def drop(self, request: Request) -> None:
+        """Give up what is kept of a request, if anything is: it ends, or starts anew."""
+        if request.host_blocks:
+            self.out.pop(request, None)
+            self.back.pop(request, None)
+            self._host.release(request.host_blocks)
+            request.host_blocks = []
+            request.num_computed_tokens = 0
+
+    def take(self) -> tuple[Copies, Copies]:
+        """What the next plan copies out and back. Host blocks that it copies back are free then."""
+        out, back = _copies(self.out), _copies(self.back)
+        for request in back.requests:
+            self._host.release(request.host_blocks)
+            request.host_blocks = []
+        self.out, self.back = {}, {}
+        return out, back
+
+    def effective(self, knobs: Knobs) -> tuple[str, str] | None:
+        """The knob `preemption` as it acts, and why; None if it acts as it was asked for."""
+        if knobs.preemption == "recompute":
+            return None
+        if not self:
+            return "recompute", "no host memory is set aside for it (swap_memory)"
+        asked, way, why = self._last
+        return (way, why) if why and asked == knobs.preemption else None
+
+    def check(self, running: Collection[Request], waiting: Collection[Request]) -> None:
+        """Compare the books of the host pool with what requests hold.
+
+        Raises:
+            AssertionError: they do not balance.
+        """
+        holders = [request for request in (*running, *waiting) if request.host_blocks]
+        self._host.check((request.ordinal, request.host_blocks) for request in holders)
+        assert set(self.out) <= set(holders), "a copy for nobody who is swapped out"
+        assert {request for request in running if request.host_blocks} == set(self.back)
+        for request in holders:
+            kept = self._cache.blocks_for(request.num_computed_tokens)
+            assert len(request.host_blocks) == kept, "what is kept holds what is computed"
+
+
+def _copies(by_request: dict[Request, Pairs]) -> Copies:
+    pairs = tuple(pair for pairs in by_request.values() for pair in pairs)
+    return Copies(tuple(by_request), pairs)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g}"

@@ -1,0 +1,46 @@
+"""What lives as long as a model is not walked by the collector again and again."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from app.process import heap
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.freeze()  # as it was found: the heap of all tests
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_what_is_there_is_walked_no_more_until_it_may_be_garbage() -> None:
+    model = Cycle()
+    alive = weakref.ref(model)
+    heap.settle()
+    del model
+    gc.collect()
+    assert alive() is not None
+    heap.unsettle()
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_full_collections_become_rare_and_small_ones_stay() -> None:
+    gc.set_threshold(700, 10, 10)
+    heap.settle()
+    assert gc.get_threshold() == (700, 10, heap.MIDDLE_BEFORE_FULL)
+    heap.unsettle()
+    assert gc.get_threshold() == (700, 10, 10)

@@ -1,0 +1,91 @@
+"""What a step does may be captured in a CUDA graph: it waits for nothing, and what we do ourselves
+allocates nothing.
+
+The kernels are left out here; they get nothing but pointers and numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytest.importorskip("triton")
+
+from triton.runtime.interpreter import GridExecutor
+
+from engine.api.config import EngineConfig
+from engine.cache.storage import cache_shape
+from engine.model.gpu import forward as gpu_forward
+from engine.model.gpu.forward import GpuForward, make_gpu_program
+from engine.model.gpu.inputs import StepSize
+from engine.model.trace import trace
+from tests.support.zoo import MAX_LEN, SERVED, tiny_model
+
+CONFIG = EngineConfig(num_blocks=8, max_model_len=MAX_LEN, max_num_seqs=8)
+SIZES = (StepSize(4, 4, chunks=False), StepSize(40, 3, chunks=True))
+
+# What waits for the device: a number that is brought to the host, and shapes that depend on data.
+WAITING = ("_local_scalar_dense", "item", "nonzero", "masked_select", "unique", "bincount")
+# What a program may call. Views are free.
+OURS = {"mm.out", "mm.dtype_out", "addmm.out", "addmm_.default"}
+VIEWS = {"slice.Tensor", "view.default", "select.int", "as_strided.default", "detach.default"}
+
+
+class Watch(TorchDispatchMode):
+    """Counts the calls of torch's operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func).removeprefix("aten.")
+        if name.startswith("index.") and any(
+            isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in args[1]
+        ):
+            name = "nonzero (a mask)"
+        self.calls[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def _without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(GridExecutor, "__call__", lambda *_, **__: None)
+    monkeypatch.setattr(gpu_forward, "_verify", lambda *_: 0.0)
+    return
+
+
+def watched(name: str, size: StepSize, **changes: Any) -> tuple[GpuForward, Counter[str]]:
+    """A step of padding, as it is captured, and what it called."""
+    model = tiny_model(name, **changes)
+    shape = trace(type(model), model.config, model.dtype).shape
+    cache = cache_shape(CONFIG, shape)
+    forward = make_gpu_program(model, CONFIG, cache, shape)
+    forward.attach(forward.storage(replace(cache, num_blocks=1)))
+    layout = forward.layout(size, 0)
+    inputs = layout.over(torch.full((layout.num_words,), -1, dtype=torch.int32))
+    watch = Watch()
+    with torch.inference_mode(), watch:
+        forward.run(inputs)
+    return forward, watch.calls
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["decodes", "mixed"])
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_nothing_waits_and_nothing_of_ours_allocates(name: str, size: StepSize) -> None:
+    forward, calls = watched(name, size)
+    assert not [call for call in calls if call.startswith(WAITING)]
+    # What modules of the model allocate comes from the memory of the graphs.
+    assert forward.opaque or calls.keys() <= OURS | VIEWS
+
+
+def test_experts_that_loop_over_the_chosen_ones_are_found_to_wait() -> None:
+    """transformers has such a loop, too; with it there would be no graphs."""
+    _, calls = watched("qwen3_moe", SIZES[0], experts_implementation="eager")
+    assert [call for call in calls if call.startswith(WAITING)]

@@ -1,0 +1,186 @@
+"""A program of launches in place of a model's modules, under Triton's interpreter."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+pytest.importorskip("triton")
+
+from engine.api.config import EngineConfig
+from engine.batch.shape import ModelShape
+from engine.cache.host_store import HostStore
+from engine.cache.storage import cache_shape
+from engine.model.forward import ModuleForward, make_forward
+from engine.model.gate import checked_forward
+from engine.model.gpu.forward import GpuForward, make_gpu_program
+from engine.model.gpu.inputs import StepSize
+from engine.model.gpu.program import GpuProgram
+from engine.model.program.graph import Linear
+from engine.model.program.verify import MismatchError
+from engine.model.trace import trace
+from tests.support.zoo import MAX_LEN, SERVED, tiny_model
+
+CONFIG = EngineConfig(num_blocks=8, max_model_len=MAX_LEN, max_num_seqs=8)
+# One with biases, LayerNorm and learned positions, and one with experts that stay modules.
+FEW = ("gpt2", "qwen3_moe")
+
+
+def shape_of(model: PreTrainedModel) -> ModelShape:
+    return trace(type(model), model.config, model.dtype).shape
+
+
+def config_for(model: PreTrainedModel) -> EngineConfig:
+    return replace(CONFIG, dtype=str(model.dtype).removeprefix("torch."))
+
+
+def program_of(model: PreTrainedModel) -> GpuForward:
+    config, shape = config_for(model), shape_of(model)
+    return make_gpu_program(model, config, cache_shape(config, shape), shape)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FEW else pytest.param(name, marks=pytest.mark.long)
+        for name in sorted(SERVED)
+    ],
+)
+def test_every_architecture_passes_the_gate_as_launches(name: str) -> None:
+    model = tiny_model(name)
+    forward = checked_forward(model, config_for(model), shape_of(model), "triton")
+    assert isinstance(forward, GpuForward)
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVED) - set(FEW)))
+def test_every_operation_of_every_architecture_agrees_with_eager_attention(name: str) -> None:
+    assert isinstance(program_of(tiny_model(name)), GpuForward)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_types_of_two_bytes_are_verified_by_their_own_rounding(dtype: torch.dtype) -> None:
+    assert isinstance(program_of(tiny_model("llama", dtype=dtype)), GpuForward)
+
+
+def test_a_layer_of_llama_is_nine_launches() -> None:
+    forward = program_of(tiny_model("llama"))
+    # Two norms, four products, the rotation with the store, attention, and gate with up. Around the
+    # layers are the embedding, the rows that sample of the last attention and of its residual, the
+    # last norm and the head.
+    assert len(forward._program) == 3 * 9 + 5
+
+
+def test_residuals_are_added_in_place() -> None:
+    forward = program_of(tiny_model("llama"))
+    adding = [
+        stage
+        for stage in forward._program.stages
+        if isinstance(stage.operation, Linear) and stage.operation.residual is not None
+    ]
+    assert len(adding) == 6
+    places = {stage.out.data_ptr() for stage in adding if not stage.operation.out.per_sample}
+    assert len(places) == 1
+
+
+def test_a_kernel_that_computes_something_else_is_found_at_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from engine.model.gpu import program
+
+    norm = program.norm
+
+    def wrong(*arguments: Any) -> None:
+        norm(*arguments)
+        arguments[0][:, 1] = 3.0
+
+    monkeypatch.setattr(program, "norm", wrong)
+    with pytest.raises(MismatchError, match="the kernel for norm differs from the model"):
+        program_of(tiny_model("llama"))
+
+
+def test_what_cannot_be_read_runs_module_by_module(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny_model("llama")
+
+    class Layer(type(model.model.layers[0])):  # type: ignore[misc]
+        def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(hidden_states.sin(), *args, **kwargs)
+
+    for layer in model.model.layers:
+        layer.__class__ = Layer
+    with caplog.at_level(logging.WARNING):
+        forward = make_forward(model, config_for(model), shape_of(model), "triton")
+    assert isinstance(forward, ModuleForward)
+    assert "runs module by module, without CUDA graphs" in caplog.text
+
+
+def test_matrices_that_were_joined_are_let_go() -> None:
+    model = tiny_model("llama")
+    attention = model.model.layers[0].self_attn
+    queries = weakref.ref(attention.q_proj.weight.untyped_storage())
+    down = model.model.layers[0].mlp.down_proj.weight
+    forward = program_of(model)
+    gc.collect()
+    assert queries() is None
+    assert attention.q_proj.weight.numel() == 0
+    assert down.numel() > 0, "it is used as it is"
+    assert isinstance(forward._program, GpuProgram)
+
+
+def test_matrices_right_behind_one_another_may_be_separate_all_the_same() -> None:
+    """The allocator of a GPU puts them so. None may be read past its end."""
+    model = tiny_model("llama")
+    mlp = model.model.layers[0].mlp
+    gate, up = mlp.gate_proj.weight, mlp.up_proj.weight
+    memory = bytearray(gate.nbytes + up.nbytes)
+    for weight, offset in ((gate, 0), (up, gate.nbytes)):
+        lying = torch.frombuffer(memory, dtype=weight.dtype, count=weight.numel(), offset=offset)
+        weight.data = lying.view_as(weight).copy_(weight.data)
+    assert up.data_ptr() == gate.data_ptr() + gate.nbytes
+    assert gate.untyped_storage().nbytes() == gate.nbytes
+    assert isinstance(program_of(model), GpuForward)
+
+
+def test_gate_and_up_in_one_matrix_are_not_copied() -> None:
+    model = tiny_model("phi3")
+    both = model.model.layers[0].mlp.gate_up_proj.weight.untyped_storage().data_ptr()
+    forward = program_of(model)
+    found: set[int] = set()
+    for launch in forward._program._launches:
+        for cell in launch.__closure__ or ():
+            inner = cell.cell_contents
+            for one in getattr(inner, "__closure__", None) or ():
+                if isinstance(one.cell_contents, torch.Tensor):
+                    found.add(one.cell_contents.untyped_storage().data_ptr())
+    assert both in found
+
+
+def test_a_step_that_would_leave_the_programs_memory_is_refused() -> None:
+    forward = program_of(tiny_model("llama"))
+    with pytest.raises(ValueError, match="a step of 2049 tokens, 1 of which sample"):
+        forward.layout(StepSize(2049, 1, chunks=True), 0)
+    with pytest.raises(ValueError, match="9 of which sample"):
+        forward.layout(StepSize(9, 9, chunks=False), 0)
+
+
+def test_no_host_memory_is_taken_to_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    make = HostStore.__init__
+
+    def watched(self: HostStore, num_rows: int, *arguments: Any, **named: Any) -> None:
+        rows.append(num_rows)
+        make(self, num_rows, *arguments, **named)
+
+    monkeypatch.setattr(HostStore, "__init__", watched)
+    model = tiny_model("llama")
+    config = replace(config_for(model), num_host_blocks=50)
+    shape = shape_of(model)
+    make_gpu_program(model, config, cache_shape(config, shape), shape)
+    assert rows
+    assert set(rows) == {0}

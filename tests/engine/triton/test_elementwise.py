@@ -1,0 +1,129 @@
+"""Activations, sums, products and gated units against their definitions, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from engine.model.program.guess import ACTIVATIONS
+from engine.triton import activation as kernels
+from engine.triton.elementwise import elementwise
+from engine.triton.gated import gated
+from tests.support.framed import DEVICE, DTYPES, Framed, in_any_order, numbers, within
+
+DEFINITIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **ACTIVATIONS,
+    # torch's own loses the digits of its negative side, also in float64.
+    "gelu": lambda x: x * torch.special.erfc(-x / math.sqrt(2)) / 2,
+}
+# Beyond rounding: the activation's own error, and that of alpha x in its exponent.
+RELATIVE = 4e-6
+# GELU's 1 + erf(x) and 1 - tanh(x) cancel on the negative side.
+ABSOLUTE = 1e-6
+
+
+def test_no_activation_is_missing() -> None:
+    assert set(kernels.ACTIVATIONS) == ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("name", kernels.ACTIVATIONS)
+def test_an_activation_is_right_wherever_it_is_asked(name: str) -> None:
+    x = torch.cat([torch.linspace(-90, 90, 4001), torch.linspace(-0.3, 0.3, 1001)])[None].to(DEVICE)
+    out = torch.empty_like(x)
+    with np.errstate(over="ignore"):  # of the interpreter's exponential, far out
+        elementwise(out, x, activation=name)
+    expected = DEFINITIONS[name](x.double())
+    within(out, expected, RELATIVE * expected.abs() + ABSOLUTE)
+
+
+@settings(max_examples=80)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    combine=st.sampled_from(("none", "add", "multiply")),
+    activation=st.sampled_from(kernels.ACTIVATIONS),
+    rows=st.integers(0, 9),
+    width=st.integers(1, 300),
+    gap=st.integers(0, 9),
+    alpha=st.sampled_from((1.0, 0.5, -2.0)),
+    one_row=st.booleans(),
+    in_place=st.booleans(),
+)
+def test_is_its_definition(
+    dtype: torch.dtype,
+    combine: str,
+    activation: str,
+    rows: int,
+    width: int,
+    gap: int,
+    alpha: float,
+    one_row: bool,
+    in_place: bool,
+) -> None:
+    x = Framed(rows, width, dtype, gap=gap, seed=1)
+    y = Framed(1 if one_row else rows, width, dtype, gap=gap + 2, seed=2)
+    out = x if in_place else Framed(rows, width, dtype, gap=gap + 5, frame=7)
+    if combine == "none":
+        expected = DEFINITIONS[activation](alpha * x.exact)
+        size = expected.abs()
+    elif combine == "add":
+        activation = "none"
+        expected = x.exact + alpha * y.exact
+        size = x.exact.abs() + (alpha * y.exact).abs()
+    else:
+        expected = alpha * DEFINITIONS[activation](x.exact) * y.exact
+        size = expected.abs() + y.exact.abs()
+    given_y = None if combine == "none" else y.data[0] if one_row else y.data
+    with in_any_order(width):
+        elementwise(out.data, x.data, combine, given_y, activation, alpha)
+    within(out.data, expected, RELATIVE * size + ABSOLUTE)
+    assert x.keeps_frame()
+    assert out.keeps_frame()
+
+
+def test_long_rows_are_cut() -> None:
+    x = Framed(2, 5003, torch.float32, gap=4, seed=1)
+    with in_any_order(1):
+        elementwise(x.data, x.data, activation="tanh", alpha=1 / 30)
+        elementwise(x.data, x.data, "add", x.data, alpha=29.0)
+    within(x.data, 30 * torch.tanh(x.exact / 30), 1e-5)
+    assert x.keeps_frame()
+
+
+def test_what_is_added_may_be_in_another_type() -> None:
+    x = Framed(5, 70, torch.float16, seed=1)
+    out = Framed(5, 70, torch.float32, frame=7)
+    row = numbers(70, seed=2)
+    elementwise(out.data, x.data, "add", row)
+    within(out.data, x.exact + row.double(), 1e-6)
+
+
+@settings(max_examples=60)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    activation=st.sampled_from(kernels.ACTIVATIONS),
+    rows=st.integers(0, 9),
+    width=st.one_of(st.integers(1, 200), st.just(1100)),
+    gap=st.integers(0, 9),
+    has_bias=st.booleans(),
+)
+def test_a_gated_unit_is_its_definition(
+    dtype: torch.dtype, activation: str, rows: int, width: int, gap: int, has_bias: bool
+) -> None:
+    both = Framed(rows, 2 * width, dtype, gap=gap, seed=1)
+    out = Framed(rows, width, dtype, gap=gap + 1, frame=7)
+    bias = numbers(2 * width, seed=2) if has_bias else None
+    with in_any_order(width):
+        gated(out.data, both.data, activation, bias)
+    gate, up = (both.exact + (0.0 if bias is None else bias.double())).split(width, dim=1)
+    expected = DEFINITIONS[activation](gate) * up
+    within(out.data, expected, RELATIVE * expected.abs() + ABSOLUTE * (up.abs() + 1))
+    assert out.keeps_frame()

@@ -1,0 +1,157 @@
+"""Launches of the Triton kernels as models have them, on tensors without memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.model.gpu.sampler import CHOOSING_WARPS, SCORING_WARPS
+from engine.model.program.graph import Rotation
+from engine.triton import attention, sampling
+from engine.triton.elementwise import elementwise
+from engine.triton.embed import embed
+from engine.triton.gated import gated
+from engine.triton.gather import gather
+from engine.triton.norm import norm
+from engine.triton.rotary import rotate_and_store
+from engine.triton.sampling_fields import CANDIDATES, FIELDS, chunk_of
+from engine.triton.work import keys_at_once, warps_of
+
+Launcher = Callable[[], None]
+
+
+def matrix(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+numbers = partial(matrix, dtype=torch.float32)
+integers = partial(matrix, dtype=torch.int32)
+
+
+def attend(kernel: Any, dtype: torch.dtype = torch.bfloat16, **constants: Any) -> Launcher:
+    """Attention with the constants of Llama-3.1-8B, but for those given."""
+    llama = {"KV_HEADS": 8, "GROUPS": 4, "VALUE_DIM": 128, "PADDED_VALUE": 128, "HAS_SINKS": False}
+    if kernel is attention.attend:
+        keys = keys_at_once(constants.get("PADDED_HEAD", 128) * dtype.itemsize)
+        llama |= {"HEAD_DIM": 128, "PADDED_HEAD": 128, "BLOCK_SIZE": 16, "KEYS": keys}
+        llama |= {"HAS_SOFTCAP": False, "HAS_WINDOW": False, "UPCAST": False}
+    arguments: dict[str, Any] = {
+        "output": matrix(1, dtype=dtype),
+        "parts": numbers(1),
+        "states": numbers(1),
+        "query": matrix(1, dtype=dtype),
+        "keys": matrix(1, dtype=dtype),
+        "values": matrix(1, dtype=dtype),
+        "sinks": matrix(1, dtype=dtype),
+        "items": integers(1),
+        "merges": integers(1),
+        "block_tables": integers(1),
+        "scaling": 0.1,
+        "softcap": 50.0,
+        "window": 4095,
+        "output_token_stride": 4096,
+        "query_token_stride": 4096,
+        "query_head_stride": 128,
+        "table_stride": 512,
+    }
+    given = {name: value for name, value in arguments.items() if name in kernel.arg_names}
+    constants = {**llama, **constants, "num_warps": warps_of(constants["TILE"])}
+    return lambda: kernel[1, 1](**given, **constants)
+
+
+def rotate(head_dim: int, value_dim: int, half: int, interleaved: bool) -> Launcher:
+    """Rotation of 32 heads over 8, beside each other in a matrix."""
+    sizes = (32 * head_dim, 8 * head_dim, 8 * value_dim)
+    query, key, value = matrix(4, sum(sizes)).split(sizes, dim=1)
+    tables = Rotation(numbers(8192, half), numbers(8192, half), interleaved)
+    keys, values = (matrix(100, 8, 16, dim) for dim in (head_dim, value_dim))
+    return lambda: rotate_and_store(
+        query,
+        key,
+        value,
+        tables if half else None,
+        tables if half else None,
+        keys,
+        values,
+        integers(4),
+        integers(4),
+        integers(256, 512),
+        heads=32,
+        kv_heads=8,
+    )
+
+
+def normalize(width: int, groups: int = 1, center: bool = False) -> Launcher:
+    x = matrix(4, groups * width)
+    bias = numbers(width) if center else None
+    return lambda: norm(x, x, groups, numbers(width), bias, 1e-6, center)
+
+
+def wide_attend(tile: int) -> Launcher:
+    """Gemma 2's attention, with all features."""
+    wide: dict[str, Any] = {"VALUE_DIM": 256, "PADDED_VALUE": 256, "GROUPS": 2, "HAS_SINKS": True}
+    features: dict[str, Any] = {
+        "HEAD_DIM": 256,
+        "PADDED_HEAD": 256,
+        "HAS_SOFTCAP": True,
+        "HAS_WINDOW": True,
+    }
+    return attend(attention.attend, TILE=tile, **wide, **features)
+
+
+def sample(vocab_size: int, kernel: str) -> Launcher:
+    """Sampling of 8 rows; both kernels are launched, and the one of this name is compiled."""
+    chunk, chunks = chunk_of(vocab_size)
+    sizes = {"VOCAB": vocab_size, "CHUNK": chunk, "CHUNKS": chunks}
+    maxima, sums = numbers(8, chunks), matrix(8, chunks, dtype=torch.int64)
+    logits, rows = numbers(8, vocab_size), integers(8, len(FIELDS))
+    counts = matrix(8, vocab_size, dtype=torch.int16)
+    if kernel == "score":
+        return lambda: sampling.score[1, 1](
+            logits, logits, maxima, sums, rows, counts, integers(8, 1024, 2), **sizes,
+            MAX_BIASES=1024, num_warps=SCORING_WARPS, enable_fp_fusion=False,
+        )  # fmt: skip
+    return lambda: sampling.choose[(1,)](
+        logits, logits, maxima, sums, integers(8, chunks), integers(8, 2, CANDIDATES), rows, counts,
+        integers(8), integers(8), **sizes, num_warps=CHOOSING_WARPS,
+    )  # fmt: skip
+
+
+ATTENTION: dict[str, Launcher] = {
+    "decode": attend(attention.attend, TILE=16),
+    "prefill": attend(attention.attend, TILE=64),
+    "wide decode": wide_attend(16),
+    "wide prefill": wide_attend(64),
+    "exact decode": attend(attention.attend, torch.float32, TILE=16),
+    "exact prefill": attend(attention.attend, torch.float32, TILE=64),
+    "merge": attend(attention.merge, TILE=16),
+}
+# Each of these moves its matrices in accesses of 16 bytes.
+BESIDE: dict[str, Launcher] = {
+    "norm": normalize(4096),
+    "norm of heads": normalize(128, groups=40),
+    "norm of 896": normalize(896),
+    "norm of wide rows": normalize(16384, center=True),
+    "rotation": rotate(128, 128, 64, False),
+    "rotation of pairs": rotate(192, 128, 32, True),
+    "rotation of 80": rotate(80, 80, 40, False),
+    "store": rotate(128, 128, 0, False),
+    "gated": lambda: gated(matrix(4, 14336), matrix(4, 28672), "silu"),
+    "gated with biases": lambda: gated(matrix(4, 4864), matrix(4, 9728), "gelu", numbers(9728)),
+    "sum": lambda: elementwise(matrix(4, 4096), matrix(4, 4096), "add", matrix(4, 4096)),
+    "sum of a row": lambda: elementwise(matrix(4, 768), matrix(4, 768), "add", matrix(768)),
+    "softcap": lambda: elementwise(numbers(4, 256000), numbers(4, 256000), activation="tanh"),
+    "embed": lambda: embed(matrix(4, 4096), matrix(9, 4096), integers(4), integers(4)),
+    "gather": lambda: gather(matrix(4, 4096), matrix(9, 4096), integers(4)),
+}
+# Llama 3's vocabulary, and Gemma's.
+SAMPLING: dict[str, Launcher] = {
+    "score": sample(128_256, "score"),
+    "choose": sample(128_256, "choose"),
+    "choose of 262,144": sample(262_144, "choose"),
+}
+VARIANTS = ATTENTION | BESIDE | SAMPLING
