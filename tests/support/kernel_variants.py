@@ -17,6 +17,7 @@ from engine.triton.embed import embed
 from engine.triton.gated import gated
 from engine.triton.gather import gather
 from engine.triton.norm import norm
+from engine.triton.product import Normed, Strip, is_for_one_row, product, strips
 from engine.triton.rotary import rotate_and_store
 from engine.triton.sampling_fields import CANDIDATES, FIELDS, chunk_of
 from engine.triton.work import keys_at_once, warps_of
@@ -91,6 +92,22 @@ def normalize(width: int, groups: int = 1, center: bool = False) -> Launcher:
     return lambda: norm(x, x, groups, numbers(width), bias, 1e-6, center)
 
 
+def multiply(rows: int, strip: Strip, *, is_gated: bool = False) -> Launcher:
+    """Products of Llama-3.1-8B: gate and up behind their norm, or down beside the residual."""
+    width, columns = (4096, 14_336) if is_gated else (14_336, 4096)
+    out = matrix(rows, columns)
+    return lambda: product(
+        out,
+        matrix(rows, width),
+        matrix(columns * (2 if is_gated else 1), width),
+        strip,
+        norm=Normed(numbers(width), 1e-5) if is_gated else None,
+        activation="silu" if is_gated else "none",
+        is_gated=is_gated,
+        residual=None if is_gated else out,
+    )
+
+
 def wide_attend(tile: int) -> Launcher:
     """Gemma 2's attention, with all features."""
     wide: dict[str, Any] = {"VALUE_DIM": 256, "PADDED_VALUE": 256, "GROUPS": 2, "HAS_SINKS": True}
@@ -154,4 +171,13 @@ SAMPLING: dict[str, Launcher] = {
     "choose": sample(128_256, "choose"),
     "choose of 262,144": sample(262_144, "choose"),
 }
-VARIANTS = ATTENTION | BESIDE | SAMPLING
+ONE_ROW = [strip for strip in strips(1) if is_for_one_row(strip)]
+PRODUCTS: dict[str, Launcher] = {
+    f"product of {rows}{', gated' if is_gated else ''}, {strip.lines} x {strip.depth}": multiply(
+        rows, strip, is_gated=is_gated
+    )
+    for rows, some in ((1, ONE_ROW), (8, strips(8)))
+    for strip in some
+    for is_gated in (False, True)
+}
+VARIANTS = ATTENTION | BESIDE | SAMPLING | PRODUCTS

@@ -15,6 +15,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, HeadStorage, KVStorage
 from engine.model.attention.triton_backend import TritonAttention, programs_on
 from engine.model.batch import PackedRows, PackedStep
+from engine.model.gpu.choosing import Candidates, Chosen, Clock, choose
 from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs, StepSize
 from engine.model.gpu.program import GpuProgram
 from engine.model.gpu.resident import Resident
@@ -23,6 +24,7 @@ from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Opaque
 from engine.model.program.verify import verify
+from engine.triton.product import strips
 from engine.triton.work import has_chunks
 
 logger = logging.getLogger(__name__)
@@ -55,8 +57,8 @@ class GpuForward:
 
     @property
     def num_launches(self) -> int:
-        """Launches of a step, opaque modules counted as one each."""
-        return len(self._program)
+        """Launches of a step of many rows, opaque modules counted as one each."""
+        return self._program.num_launches
 
     @property
     def logits(self) -> Tensor:
@@ -95,6 +97,15 @@ class GpuForward:
             fields=fields,
             block_size=self.resident.pool.shape.block_size,
         )
+
+    def choose(self, clock: Clock, candidates: Candidates = strips) -> list[Chosen]:
+        """Choose how products of few rows are computed from now on.
+
+        Args:
+            clock: measures launches on the forward pass's device.
+            candidates: as in `engine.model.gpu.choosing.choose`.
+        """
+        return choose(self._program.products, clock, candidates)
 
     def run(self, inputs: StepInputs[Tensor]) -> Tensor:
         """Launch a step.
@@ -151,7 +162,7 @@ def make_gpu_program(
     logger.info(
         "%s runs as %d launches%s; verified, the largest difference is %.2g",
         type(model).__name__,
-        len(program),
+        program.num_launches,
         f" beside {', '.join(forward.opaque)}" if used else "",
         worst,
     )

@@ -8,7 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.model.gpu.cublas import OfRows, gated_launches, linear_launches, sliced
 from engine.model.gpu.inputs import AttentionKind, StepInputs
+from engine.model.gpu.products import (
+    Choice,
+    Operands,
+    Product,
+    ProductShape,
+    foldable_norms,
+    is_readable,
+    shape_of,
+)
 from engine.model.gpu.resident import Resident
 from engine.model.program.buffers import Buffers
 from engine.model.program.graph import (
@@ -28,24 +38,24 @@ from engine.model.program.stage import Stage
 from engine.triton.attention import Pieces, paged_attention
 from engine.triton.elementwise import elementwise
 from engine.triton.embed import embed
-from engine.triton.gated import gated
 from engine.triton.gather import gather
 from engine.triton.norm import norm
+from engine.triton.product import Normed
 from engine.triton.rotary import rotate_and_store
 from engine.triton.work import most_slots, tiles_of
 
 # Rows of matrices begin where 16 bytes do, for types of two bytes.
 _MULTIPLE = 8
 
-Launch = Callable[[StepInputs[Tensor]], None]
+Launch = Callable[[StepInputs[Tensor]], object]
 
 
 class GpuProgram:
     """Launches that compute a graph, in order.
 
-    Products are torch's, which are cuBLAS's; all else are our Triton kernels. A launch may be
-    captured in a CUDA graph: it takes its sizes from its inputs, allocates nothing and waits for
-    nothing. What an opaque module does is up to that.
+    Products are torch's, which are cuBLAS's, unless another way was chosen for few rows; all else
+    are our Triton kernels. A launch may be captured in a CUDA graph: it takes its sizes from its
+    inputs, allocates nothing and waits for nothing. What an opaque module does is up to that.
 
     The model's matrices go over into the program. After that the model can run its opaque modules
     only.
@@ -59,6 +69,7 @@ class GpuProgram:
         stages: what each operation became.
         kinds: the kinds of attention that its layers have.
         logits: [max_samples, vocab_size] float32, contiguous.
+        products: those that the kernel for few rows can compute too.
     """
 
     def __init__(
@@ -77,6 +88,12 @@ class GpuProgram:
         self._programs = programs
         self._dtype = dtype
         self._rows = {False: max_tokens, True: max_samples}
+        self._norms = foldable_norms(graph, dtype)
+        self._choices: dict[ProductShape, Choice] = {}
+        self._choice_of_norm: dict[int, Choice] = {}
+        for operation in graph.operations:
+            if isinstance(operation, Linear | Gated):
+                self._prepare(operation)
         self._buffers = Buffers(
             graph,
             max_tokens=max_tokens,
@@ -85,17 +102,21 @@ class GpuProgram:
             device=resident.latest.device,
             multiple=_MULTIPLE,
             adds_in_place=True,
+            also={reader: normed.x for reader, normed in self._norms.items()},
         )
         self._both: dict[bool, Tensor] = {}
         self._launches: list[Launch] = []
+        self.products: list[Product] = []
         self.stages: list[Stage] = []
         self.kinds: list[AttentionKind] = []
         for at, operation in enumerate(graph.operations):
             self._add(at, operation)
         self.logits = self._buffers.whole(graph.logits)
 
-    def __len__(self) -> int:
-        return len(self._launches)
+    @property
+    def num_launches(self) -> int:
+        """Launches of a step of many rows, opaque modules counted as one each."""
+        return len(self._launches) + sum(len(one.launches) - 1 for one in self.products)
 
     def check(self, tokens: int, samples: int) -> None:
         """See that a step has room.
@@ -144,17 +165,15 @@ class GpuProgram:
                         latest,
                     )
                 )
-            case Norm(x=x, groups=groups, weight=weight, bias=bias, eps=eps, center=center):
-                self._matrix(
+            case Norm():
+                launch = self._norm_launch(operation)
+                choice = self._choice_of_norm.get(id(operation))
+                self._of_rows(
                     per_sample,
-                    lambda a, b: norm(a, b, groups, weight, bias, eps, center),
-                    out,
-                    tensor(x),
+                    launch if choice is None else lambda n: choice.of(n) is None and launch(n),
                 )
-            case Linear():
-                self._linear(operation, out)
-            case Gated():
-                self._gated(operation, out)
+            case Linear() | Gated():
+                self._product(operation, out)
             case Elementwise(x=x, combine=combine, y=y, activation=name, alpha=alpha):
                 if isinstance(y, Tensor) or y is None:
                     self._matrix(
@@ -185,56 +204,73 @@ class GpuProgram:
 
     def _matrix(self, per_sample: bool, launch: Callable[..., object], *matrices: Tensor) -> None:
         """Add a launch over the rows of matrices that a step has."""
+        self._of_rows(per_sample, sliced(launch, *matrices))
 
-        def of_step(given: StepInputs[Tensor]) -> None:
-            rows = len(given.last_tokens if per_sample else given.ids)
-            launch(*(matrix[:rows] for matrix in matrices))
+    def _of_rows(self, per_sample: bool, launch: OfRows) -> None:
+        """Add a launch that takes the number of rows that a step has."""
+        self._launches.append(
+            lambda given: launch(len(given.last_tokens if per_sample else given.ids))
+        )
 
-        self._launches.append(of_step)
+    def _norm_launch(self, operation: Norm) -> OfRows:
+        given = operation
+        return sliced(
+            lambda a, b: norm(
+                a, b, given.groups, given.weight, given.bias, given.eps, given.center
+            ),
+            self._buffers.whole(operation.out),
+            self._buffers.tensor(operation.x),
+        )
 
-    def _linear(self, operation: Linear, out: Tensor) -> None:
-        per_sample, alpha = operation.out.per_sample, operation.alpha
+    def _prepare(self, operation: Linear | Gated) -> None:
+        """See to it that the norm before a product knows whether the product takes it in."""
+        if not is_readable(operation):
+            self._norms.pop(id(operation), None)
+            return
+        shape = shape_of(operation, self._norms.get(id(operation)))
+        choice = self._choices.setdefault(shape, Choice())
+        if shape.has_norm:
+            self._choice_of_norm[id(self._norms[id(operation)])] = choice
+
+    def _product(self, operation: Linear | Gated, out: Tensor) -> None:
+        tensor, per_sample = self._buffers.tensor, operation.out.per_sample
+        before = self._norms.get(id(operation))
+        shape = shape_of(operation, before) if is_readable(operation) else None
         weight = self._joined(operation.weights)
         bias = torch.cat(operation.biases) if operation.biases else None
-        x = self._buffers.tensor(operation.x)
         if len(operation.weights) > 1:
             self._originals.give_up(operation)
-        columns = weight.t()
-        if operation.residual is not None:
-            residual = self._buffers.tensor(operation.residual)
-            if residual.data_ptr() == out.data_ptr():
-                self._matrix(per_sample, lambda a, b: a.addmm_(b, columns, alpha=alpha), out, x)
-            else:
-                self._matrix(
-                    per_sample,
-                    lambda a, b, c: torch.addmm(c, b, columns, alpha=alpha, out=a),
-                    out,
-                    x,
-                    residual,
-                )
-            if bias is not None:
-                row = bias.float() * alpha
-                self._matrix(per_sample, lambda a: elementwise(a, a, "add", row), out)
-            return
-        if bias is not None and out.dtype == self._dtype:
-            self._matrix(per_sample, lambda a, b: torch.addmm(bias, b, columns, out=a), out, x)
+        x = tensor(operation.x)
+        residual: Tensor | None = None
+        if isinstance(operation, Gated):
+            both = self._room_for_both(per_sample, len(weight))
+            launches = gated_launches(out, x, weight, bias, operation.activation, both)
         else:
-            self._matrix(per_sample, lambda a, b: _product(a, b, columns), out, x)
-            if bias is not None:
-                self._matrix(per_sample, lambda a: elementwise(a, a, "add", bias), out)
-        if operation.activation != "none":
-            name = operation.activation
-            self._matrix(per_sample, lambda a: elementwise(a, a, "none", None, name), out)
-
-    def _gated(self, operation: Gated, out: Tensor) -> None:
-        per_sample, name = operation.out.per_sample, operation.activation
-        columns = self._joined(operation.weights).t()
-        bias = torch.cat([one.float() for one in operation.biases]) if operation.biases else None
-        x = self._buffers.tensor(operation.x)
-        self._originals.give_up(operation)
-        both = self._room_for_both(per_sample, columns.shape[1])
-        self._matrix(per_sample, lambda a, b: torch.mm(b, columns, out=a), both, x)
-        self._matrix(per_sample, lambda a, b: gated(a, b, name, bias), out, both)
+            residual = None if operation.residual is None else tensor(operation.residual)
+            launches = linear_launches(
+                out, x, weight, bias, operation.activation, residual, operation.alpha
+            )
+        if shape is None:
+            for launch in launches:
+                self._of_rows(per_sample, launch)
+            return
+        made = Product(
+            shape,
+            self._choices[shape],
+            None if before is None else self._norm_launch(before),
+            launches,
+            Operands(
+                out,
+                x if before is None else tensor(before.x),
+                weight,
+                None if before is None else Normed(before.weight, before.eps),
+                None if bias is None else bias.float(),
+                residual,
+                operation.alpha if isinstance(operation, Linear) else 1.0,
+            ),
+        )
+        self.products.append(made)
+        self._of_rows(per_sample, made)
 
     def _room_for_both(self, per_sample: bool, width: int) -> Tensor:
         """Room for gate and up side by side, which all layers share: [rows, width]."""
@@ -315,16 +351,6 @@ class GpuProgram:
 
 def _by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(len(rows), heads, rows.shape[1] // heads)
-
-
-def _product(out: Tensor, x: Tensor, columns: Tensor) -> None:
-    """x columns, in float32 if `out` is."""
-    if out.dtype == x.dtype:
-        torch.mm(x, columns, out=out)
-    elif x.device.type == "cuda":
-        torch.ops.aten.mm.dtype_out(x, columns, out.dtype, out=out)
-    else:
-        out.copy_(torch.mm(x, columns))
 
 
 def _run_module(module: nn.Module, out: Tensor, x: Tensor) -> None:

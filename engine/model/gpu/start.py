@@ -6,6 +6,7 @@ import torch
 
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
+from engine.model.gpu.choosing import clock_on
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.ladder import ladder
 from engine.model.gpu.runner import GpuRunner
@@ -38,7 +39,7 @@ def start_runner(
     name: str,
     left: int,
 ) -> tuple[GpuRunner, EngineConfig]:
-    """Size the pool, allocate it, and capture the graphs.
+    """Choose how products are computed, size the pool, allocate it, and capture the graphs.
 
     Args:
         envelope: as it was planned before the model was loaded.
@@ -60,6 +61,8 @@ def start_runner(
         return GpuRunner(forward, config, shape, stream)
 
     if device.type == "cuda":
+        progress("choosing how products of few rows are computed")
+        forward.choose(clock_on(stream))
         progress("measuring what steps and CUDA graphs take")
         memory = CudaMemory(device)
         envelope = sized(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ class Buffers:
         dtype: of all values but the logits.
         multiple: matrices are filled up with columns of zeros to a multiple of this.
         adds_in_place: whether a product may lie where the residual lies that is added to it.
+        also: what operations may read beside what the graph says, by their `id`.
         made: is told of each new matrix, and whether it has a row for each row that samples.
     """
 
@@ -33,6 +34,7 @@ class Buffers:
         device: torch.device,
         multiple: int,
         adds_in_place: bool = False,
+        also: Mapping[int, View] | None = None,
         made: Callable[[Tensor, bool], None] = lambda matrix, per_sample: None,
     ) -> None:
         self._rows = {False: max_tokens, True: max_samples}
@@ -40,6 +42,7 @@ class Buffers:
         self._device = device
         self._multiple = multiple
         self._adds_in_place = adds_in_place
+        self._also = also or {}
         self._made = made
         # Logits are in float32 from the head on, whatever is then done to each of them, because
         # sampling wants no rounded ones.
@@ -49,7 +52,7 @@ class Buffers:
                 self._logits |= {id(view.value) for view in reads(operation)}
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
-            for value in (operation.out, *(one.value for one in reads(operation))):
+            for value in (operation.out, *(one.value for one in self._reads(operation))):
                 self._last[id(value)] = max(at, self._last.get(id(value), 0))
         self._matrices: list[Tensor] = []
         self._at: dict[int, int] = {}
@@ -97,10 +100,19 @@ class Buffers:
             residual.is_whole
             and residual.value in self._held
             and self._last[id(residual.value)] == at
-            and residual.value is not operation.x.value
+            and all(residual.value is not view.value for view in self._beside(operation))
             and self._kind(residual.value) == self._kind(operation.out)
         )
         return residual.value if free else None
+
+    def _reads(self, operation: Operation) -> list[View]:
+        also = self._also.get(id(operation))
+        return reads(operation) if also is None else [*reads(operation), also]
+
+    def _beside(self, product: Linear) -> list[View]:
+        """What a product reads beside its residual."""
+        also = self._also.get(id(product))
+        return [product.x] if also is None else [product.x, also]
 
     def _kind(self, value: Value) -> _Kind:
         if id(value) in self._logits:

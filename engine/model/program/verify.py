@@ -11,10 +11,11 @@ from engine.model.program.agree import differences
 from engine.model.program.graph import Attend, Opaque
 from engine.model.program.stage import Stage
 
-# The largest root mean square of the rows' differences. A wrong kernel is off by tenths. A right
-# one is off by some thousandths in bfloat16, because it keeps in float32 what the model rounds
-# between two operations. A single row may be off by more, where large numbers cancel out in a sum.
-_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
+# The largest `difference`, by the type that is computed in. A wrong kernel is off by tenths. A
+# right one is off by some thousandths in bfloat16, because it keeps in float32 what the model
+# rounds between two operations. A single row may be off by more, where large numbers cancel out in
+# a sum.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 0.005}
 
 
 class MismatchError(Exception):
@@ -48,12 +49,12 @@ def verify(
             if not isinstance(operation, Opaque):
                 run(first, last)
                 for buffer, reference in expected:
-                    difference = _difference(buffer[: len(reference)], reference)
-                    worst = max(worst, difference)
-                    if not difference <= _TOLERANCE[reference.dtype]:  # NaN is a mismatch too
+                    found = difference(buffer[: len(reference)], reference)
+                    worst = max(worst, found)
+                    if not found <= TOLERANCE[reference.dtype]:  # NaN is a mismatch too
                         raise MismatchError(
                             f"the kernel for {type(operation).__name__.lower()} differs from the "
-                            f"model by {difference:.2g} ({operation.out.width} columns)"
+                            f"model by {found:.2g} ({operation.out.width} columns)"
                         )
             for buffer, reference in expected:
                 buffer[: len(reference)] = reference
@@ -75,5 +76,6 @@ def _parts(stage: Stage) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
     yield stage.last, [(stage.out, operation.out.reference)]
 
 
-def _difference(got: Tensor, expected: Tensor) -> float:
+def difference(got: Tensor, expected: Tensor) -> float:
+    """The root mean square of the rows' differences (`differences`)."""
     return float(differences(got, expected).square().mean().sqrt())

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from tests.support.kernel_variants import ATTENTION, BESIDE, SAMPLING
+from tests.support.kernel_variants import ATTENTION, BESIDE, PRODUCTS, VARIANTS
 
 Usage = dict[str, dict[str, int]]
 
@@ -39,7 +39,7 @@ def compiled(capability: int, *names: str) -> Usage:
 def kernels(request: pytest.FixtureRequest) -> Usage:
     """What each variant uses on GPUs of one capability."""
     usage = compiled(request.param)
-    assert usage.keys() == ATTENTION.keys() | BESIDE.keys() | SAMPLING.keys()
+    assert usage.keys() == VARIANTS.keys()
     return usage
 
 
@@ -80,3 +80,18 @@ def test_a_multiprocessor_has_room_for_whoever_chooses_a_token(kernels: Usage) -
     # Sixteen warps of 128 registers are all that there are.
     assert kernels["choose"]["registers"] <= 128
     assert kernels["score"]["registers"] <= 128
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_products_matrix_is_read_in_many_accesses_at_once(kernels: Usage, name: str) -> None:
+    found = kernels[name]
+    if name.startswith("product of 1"):
+        assert found["wide_loads"] >= 3
+        # Three programs of four warps fit on a multiprocessor.
+        assert found["registers"] <= 168
+    else:
+        # Each of four threads' warps has two accesses under way in every stage, at least.
+        assert found["copies"] >= 8
+        # Two programs fit on a multiprocessor, or one with gate and up.
+        assert found["shared"] <= (113 if "gated" in name else 64) * 1024
+        assert found["registers"] <= 128
