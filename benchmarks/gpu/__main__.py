@@ -46,6 +46,7 @@ DECODE_HEAD = (
     *("model", "rows", "context", "step ms", "device ms", "host ms", "visible", "floor ms"),
     *("of roofline", "tok/s"),
 )
+FEW_ROWS_HEAD = ("product", "rows", "cuBLAS us", "ours us", "strip", "taken", "gain", "of copy")
 PREFILL_HEAD = ("model", "prompts", "tokens", "seconds", "tok/s", "TFLOPS", "of most")
 
 
@@ -53,14 +54,42 @@ def say(cells: Iterable[str], widths: tuple[int, ...]) -> None:
     print(row(list(cells), widths), flush=True)
 
 
-def table(title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Print a table, row by row as they are measured."""
+def table(
+    title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]], first: int = 18
+) -> None:
+    """Print a table, row by row as they are measured; `first` is its first column's width."""
     print(f"\n{title}", flush=True)
     widths = tuple(max(len(name), 11) for name in head)
-    widths = (-max(widths[0], 18), *widths[1:])
+    widths = (-max(widths[0], first), *widths[1:])
     say(head, widths)
     for cells in rows:
         say(cells, widths)
+
+
+def few_rows(limits: Limits, started: Started) -> None:
+    """How products of few rows are computed: by what was measured at start."""
+    itemsize = started.shaped.shape.dtype_bytes
+
+    def rows() -> Iterable[tuple[str, ...]]:
+        for one in started.chosen:
+            strip, shape = one.strip, one.shape
+            moved = shape.columns * (2 if shape.is_gated else 1) * shape.width * itemsize
+            least = min(one.cublas, one.by_strip)
+            yield (
+                str(shape),
+                str(one.rows),
+                f"{one.cublas * 1e6:.1f}",
+                f"{one.by_strip * 1e6:.1f}" if strip else "-",
+                f"{strip.lines} x {strip.depth}" if strip else "-",
+                "ours" if one.is_taken else "cuBLAS",
+                f"{one.cublas / one.by_strip:.2f}x",
+                f"{moved / least / limits.copy:.0%}",
+            )
+
+    if started.chosen:
+        name, seconds = started.shaped.name, started.choose_seconds
+        title = f"products of few rows, chosen in {seconds:.1f} s: {name}"
+        table(title, FEW_ROWS_HEAD, rows(), first=36)
 
 
 def decodes(device: Device, limits: Limits, started: Started, small: bool) -> None:
@@ -198,10 +227,11 @@ def engine(device: Device, limits: Limits, name: str, parts: list[str]) -> None:
         longest=256 if small else LONGEST,
     )
     del model
+    few_rows(limits, started)
     print(
         f"\n{name}: {shaped.shape.num_params / 1e9:.2f} billion parameters; {started.num_launches} "
-        f"launches a step; verified {started.load_seconds:.1f} s after the weights were there; "
-        f"{started.runner.num_graphs} graphs captured in {started.capture_seconds:.1f} s, "
+        f"launches a step of many rows; verified {started.load_seconds:.1f} s after the weights were "
+        f"there; {started.runner.num_graphs} graphs captured in {started.capture_seconds:.1f} s, "
         f"{started.graph_bytes / (1 << 20):,.0f} MiB; pool of {started.config.num_blocks:,} blocks",
         flush=True,
     )

@@ -21,6 +21,7 @@ from engine.api.status import ModelCard
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.core.core import EngineCore
 from engine.model.forward import make_forward
+from engine.model.gpu.choosing import Chosen, clock_on
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.ladder import ladder
 from engine.model.gpu.runner import GpuRunner
@@ -39,6 +40,7 @@ class Started:
     Attributes:
         load_seconds: from a model to a verified program.
         capture_seconds, graph_bytes: of all graphs.
+        chosen, choose_seconds: how products of few rows are computed, and what it took to find out.
     """
 
     runner: GpuRunner
@@ -48,6 +50,8 @@ class Started:
     load_seconds: float
     capture_seconds: float
     graph_bytes: int
+    chosen: list[Chosen]
+    choose_seconds: float
 
     def core(self, **knobs: object) -> EngineCore:
         """An engine core over the runner, by the wall clock."""
@@ -96,7 +100,11 @@ def start(
         dtype=config.dtype,
         device=config.device,
     )
-    runner = GpuRunner(forward, config, shaped.shape, stream_on(device.torch))
+    stream = stream_on(device.torch)
+    begun = time.perf_counter()
+    chosen = forward.choose(clock_on(stream)) if device.is_gpu else []
+    choose_seconds = time.perf_counter() - begun
+    runner = GpuRunner(forward, config, shaped.shape, stream)
     free = device.free_bytes()
     begun = time.perf_counter()
     runner.capture(ladder(config))
@@ -108,6 +116,8 @@ def start(
         load_seconds,
         time.perf_counter() - begun,
         free - device.free_bytes(),
+        chosen,
+        choose_seconds,
     )
 
 
