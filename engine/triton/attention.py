@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.triton.interpreter import is_interpreted
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 from engine.triton.work import keys_at_once, padded, warps_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -64,6 +65,7 @@ def attend(
     HAS_WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Attend by one item and one key head; the grid is [items, KV_HEADS].
 
@@ -80,8 +82,10 @@ def attend(
         TILE: rows of a tile, GROUPS for each token; a power of two, at least 16.
         UPCAST: whether to multiply in float32, for the interpreter, which cannot in bfloat16.
     """
+    let_next_start(OVERLAP)
     item = items + tl.program_id(0) * ITEM_FIELDS
     head = tl.program_id(1)
+    wait_for_previous(OVERLAP)
     row = tl.load(item)
     if row < 0:
         return
@@ -185,6 +189,7 @@ def merge(
     PADDED_VALUE: tl.constexpr,
     TILE: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Merge the parts of a tile, in their order; the grid is [merges, KV_HEADS].
 
@@ -192,8 +197,10 @@ def merge(
         merges: [merges, MERGE_FIELDS] int32, see `engine.triton.work`; slot -1 is padding.
             The rest is as in `attend`.
     """
+    let_next_start(OVERLAP)
     entry = merges + tl.program_id(0) * MERGE_FIELDS
     head = tl.program_id(1)
+    wait_for_previous(OVERLAP)
     slot = tl.load(entry)
     if slot < 0:
         return
@@ -287,6 +294,7 @@ def paged_attention(
         "PADDED_VALUE": padded(value_dim),
         "TILE": pieces.tile,
         "HAS_SINKS": sinks is not None,
+        **launch_options(),
     }
     some_sinks = query if sinks is None else sinks
     attend[len(pieces.items), kv_heads](

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.triton.activation import activate
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 from engine.triton.tile import part_of_row
 
 
@@ -27,13 +28,16 @@ def _elementwise(
     COMBINE: tl.constexpr,
     ACTIVATION: tl.constexpr,
     Y_IS_ROW: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Compute a tile; the grid is [tiles of rows, tiles of columns]."""
+    let_next_start(OVERLAP)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     # A matrix of one row, since a vector would not be loaded by those threads that need it.
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     is_column = at < WIDTH
     inside = (row < rows)[:, None] & is_column
+    wait_for_previous(OVERLAP)
     result = tl.load(x + row[:, None] * x_stride + at, mask=inside, other=0.0)
     result = result.to(tl.float32)
     if COMBINE == "none":
@@ -87,4 +91,5 @@ def elementwise(
         ACTIVATION=activation,
         Y_IS_ROW=other.ndim == 1,
         num_warps=tile.warps,
+        **launch_options(),
     )

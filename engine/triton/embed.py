@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 from engine.triton.tile import part_of_row
 
 
@@ -22,9 +23,12 @@ def _embed(
     WIDTH: tl.constexpr,
     COLUMNS: tl.constexpr,
     HAS_LATEST: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Copy a part of a row; the grid is [T, parts of a row]."""
+    let_next_start(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
+    wait_for_previous(OVERLAP)
     index = tl.load(ids + token)
     if HAS_LATEST:
         place = tl.minimum(tl.maximum(-1 - index, 0), num_latest - 1)
@@ -64,4 +68,5 @@ def embed(out: Tensor, table: Tensor, ids: Tensor, latest: Tensor | None = None)
         COLUMNS=tile.columns,
         HAS_LATEST=latest is not None,
         num_warps=tile.warps,
+        **launch_options(),
     )

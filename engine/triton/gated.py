@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.triton.activation import activate
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 from engine.triton.tile import part_of_row
 
 
@@ -24,19 +25,25 @@ def _gated(
     COLUMNS: tl.constexpr,
     ACTIVATION: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Multiply a tile; the grid is [tiles of rows, tiles of columns]."""
+    let_next_start(OVERLAP)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     # A matrix of one row, since a vector would not be loaded by those threads that need it.
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     is_column = at < WIDTH
     inside = (row < rows)[:, None] & is_column
+    if HAS_BIAS:
+        gate_bias = tl.load(bias + at, mask=is_column, other=0.0)
+        up_bias = tl.load(bias + WIDTH + at, mask=is_column, other=0.0)
+    wait_for_previous(OVERLAP)
     place = both + row[:, None] * both_stride + at
     gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(place + WIDTH, mask=inside, other=0.0).to(tl.float32)
     if HAS_BIAS:
-        gate = gate + tl.load(bias + at, mask=is_column, other=0.0)
-        up = up + tl.load(bias + WIDTH + at, mask=is_column, other=0.0)
+        gate = gate + gate_bias
+        up = up + up_bias
     product = activate(gate, ACTIVATION) * up
     tl.store(out + row[:, None] * out_stride + at, product, mask=inside)
 
@@ -65,4 +72,5 @@ def gated(out: Tensor, both: Tensor, activation: str, bias: Tensor | None = None
         ACTIVATION=activation,
         HAS_BIAS=bias is not None,
         num_warps=tile.warps,
+        **launch_options(),
     )

@@ -6,13 +6,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 from engine.triton.tile import part_of_row
 
 
 @triton.jit
-def _gather(out, x, indices, out_stride, x_stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
+def _gather(
+    out,
+    x,
+    indices,
+    out_stride,
+    x_stride,
+    WIDTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
     """Copy a part of a row; the grid is [S, parts of a row]."""
+    let_next_start(OVERLAP)
     sample = tl.program_id(0).to(tl.int64)
+    wait_for_previous(OVERLAP)
     index = tl.load(indices + sample).to(tl.int64)
     at = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (index >= 0) & (at < WIDTH)
@@ -39,4 +51,5 @@ def gather(out: Tensor, x: Tensor, indices: Tensor) -> None:
         WIDTH=width,
         COLUMNS=tile.columns,
         num_warps=tile.warps,
+        **launch_options(),
     )

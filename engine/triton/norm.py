@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 from engine.triton.tile import whole_row
 
 
@@ -27,18 +28,21 @@ def _norm(
     CENTER: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Normalize LINES groups, of one row or of several; the grid is [programs]."""
+    let_next_start(OVERLAP)
     line = tl.program_id(0) * LINES + tl.arange(0, LINES)
     # A matrix of one row, since a vector would not be loaded by those threads that need it.
     at = tl.arange(0, COLUMNS)[None, :]
     is_column = at < WIDTH
     inside = (line < lines)[:, None] & is_column
-    # The weights come with the numbers, not after the sums.
+    # No launch writes the weights, so that they come while the numbers are still computed.
     if HAS_WEIGHT:
         weights = tl.load(weight + at, mask=is_column, other=0.0)
     if HAS_BIAS:
         biases = tl.load(bias + at, mask=is_column, other=0.0)
+    wait_for_previous(OVERLAP)
     row = (line // GROUPS).to(tl.int64)
     column = (line % GROUPS * WIDTH)[:, None] + at
     numbers = tl.load(x + row[:, None] * x_stride + column, mask=inside, other=0.0).to(tl.float32)
@@ -92,4 +96,5 @@ def norm(
         HAS_WEIGHT=weight is not None,
         HAS_BIAS=bias is not None,
         num_warps=tile.warps,
+        **launch_options(),
     )

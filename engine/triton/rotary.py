@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 from engine.triton.tile import NUMBERS, padded
 
 # A program has 8 heads of 128 numbers: each thread has 8 of the first halves and 8 of the second.
@@ -124,10 +125,13 @@ def _rotate_and_store(
     KEY_INTERLEAVED: tl.constexpr,
     PADDED_REST: tl.constexpr,
     PADDED_VALUE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Rotate or store LINES heads of a token; the grid is [T, QUERY_PARTS + parts of the keys]."""
+    let_next_start(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
+    wait_for_previous(OVERLAP)
     row = tl.load(rows + token).to(tl.int64)
     if row < 0:
         return
@@ -238,4 +242,5 @@ def rotate_and_store(
         PADDED_VALUE=padded(value_dim),
         num_warps=WARPS,
         **constants,
+        **launch_options(),
     )

@@ -22,6 +22,7 @@ from engine.triton.filters import (
     size_of,
     weight_of,
 )
+from engine.triton.overlap import let_next_start, wait_for_previous
 
 FIELDS = tl.constexpr(len(sampling_fields.FIELDS))
 PENALISED = tl.constexpr(sampling_fields.PENALISED)
@@ -56,6 +57,7 @@ def score(
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     MAX_BIASES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Adjust TILE logits of a row: bias, penalties, suppressed tokens; the grid is [tiles, S].
 
@@ -69,8 +71,10 @@ def score(
         counts: [max_num_seqs, VOCAB] int16, likewise.
         biases: [max_num_seqs, MAX_BIASES, 2] int32, tokens and the bits of their biases.
     """
+    let_next_start(OVERLAP)
     row = tl.program_id(1).to(tl.int64)
     words = rows + row * FIELDS
+    wait_for_previous(OVERLAP)
     index = tl.load(words).to(tl.int64)
     if index >= 0:
         flags = tl.load(words + 1)
@@ -140,6 +144,7 @@ def choose(
     VOCAB: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Choose the token of a row after `score`; the grid is [S].
 
@@ -152,8 +157,10 @@ def choose(
         latest: [max_num_seqs] int32, gets the token at the row's batch index, and 0 instead of -1,
             because the next step looks up its embedding.
     """
+    let_next_start(OVERLAP)
     row = tl.program_id(0).to(tl.int64)
     words = rows + row * FIELDS
+    wait_for_previous(OVERLAP)
     index = tl.load(words).to(tl.int64)
     if index >= 0:
         flags = tl.load(words + 1)

@@ -17,6 +17,7 @@ from engine.triton.embed import embed
 from engine.triton.gated import gated
 from engine.triton.gather import gather
 from engine.triton.norm import norm
+from engine.triton.overlap import launch_options
 from engine.triton.product import Normed, Strip, is_for_one_row, product, strips
 from engine.triton.rotary import rotate_and_store
 from engine.triton.sampling_fields import CANDIDATES, FIELDS, chunk_of
@@ -61,7 +62,7 @@ def attend(kernel: Any, dtype: torch.dtype = torch.bfloat16, **constants: Any) -
     }
     given = {name: value for name, value in arguments.items() if name in kernel.arg_names}
     constants = {**llama, **constants, "num_warps": warps_of(constants["TILE"])}
-    return lambda: kernel[1, 1](**given, **constants)
+    return lambda: kernel[1, 1](**given, **constants, **launch_options())
 
 
 def rotate(head_dim: int, value_dim: int, half: int, interleaved: bool) -> Launcher:
@@ -130,11 +131,11 @@ def sample(vocab_size: int, kernel: str) -> Launcher:
     if kernel == "score":
         return lambda: sampling.score[1, 1](
             logits, logits, maxima, sums, rows, counts, integers(8, 1024, 2), **sizes,
-            MAX_BIASES=1024, num_warps=SCORING_WARPS, enable_fp_fusion=False,
+            MAX_BIASES=1024, num_warps=SCORING_WARPS, enable_fp_fusion=False, **launch_options(),
         )  # fmt: skip
     return lambda: sampling.choose[(1,)](
         logits, logits, maxima, sums, integers(8, chunks), integers(8, 2, CANDIDATES), rows, counts,
-        integers(8), integers(8), **sizes, num_warps=CHOOSING_WARPS,
+        integers(8), integers(8), **sizes, num_warps=CHOOSING_WARPS, **launch_options(),
     )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ class GpuForward:
     Attributes:
         opaque: names of the classes whose modules torch runs between stretches of the program.
         resident: what stays on the device from step to step.
+        overlaps: whether the launches of a runner's steps overlap, see `engine.triton.overlap`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class GpuForward:
     ) -> None:
         self.opaque = opaque
         self.resident = resident
+        self.overlaps = False
         self._program = program
         self._programs = programs
 

@@ -29,6 +29,7 @@ from engine.model.gpu.stream import Mark, Stream
 from engine.model.logprobs import Logprobs, RawLogprobs
 from engine.model.sending import send
 from engine.serving.loading import Progress
+from engine.triton.overlap import overlapping
 from engine.triton.tables import update
 
 logger = logging.getLogger(__name__)
@@ -255,6 +256,8 @@ class GpuRunner:
         """Launch a step: blocks into the tables, the forward pass, and sampling."""
         resident = self._forward.resident
         update(resident.block_tables, inputs.updates)
-        logits = self._forward.run(inputs)
-        tokens = self._tokens[: len(logits)]
-        self._sampler.launch(logits, inputs.sampling, tokens, resident.latest)
+        # The tables' launch follows a copy, so that it cannot start before that is over.
+        with overlapping(self._forward.overlaps):
+            logits = self._forward.run(inputs)
+            tokens = self._tokens[: len(logits)]
+            self._sampler.launch(logits, inputs.sampling, tokens, resident.latest)

@@ -14,6 +14,7 @@ from engine.model.attention.base import IntArray
 from engine.model.gpu.inputs import Int32Array
 from engine.model.sampler import uniforms
 from engine.model.sending import send
+from engine.triton.overlap import launch_options
 from engine.triton.sampling import choose, score
 from engine.triton.sampling_fields import (
     CANDIDATES,
@@ -138,7 +139,12 @@ class DeviceSampler:
         """
         if not len(rows):
             return
-        sizes = {"VOCAB": self._vocab_size, "CHUNK": self._chunk, "CHUNKS": self._maxima.shape[1]}
+        common = {
+            "VOCAB": self._vocab_size,
+            "CHUNK": self._chunk,
+            "CHUNKS": self._maxima.shape[1],
+            **launch_options(),
+        }
         score[-(-self._vocab_size // TILE), len(rows)](
             logits,
             self._scores,
@@ -152,7 +158,7 @@ class DeviceSampler:
             # A multiplication and an addition in one would round a penalised score in another way
             # than the sampler by torch does, and break ties.
             enable_fp_fusion=False,
-            **sizes,
+            **common,
         )
         choose[(len(rows),)](
             logits,
@@ -166,7 +172,7 @@ class DeviceSampler:
             tokens,
             latest,
             num_warps=CHOOSING_WARPS,
-            **sizes,
+            **common,
         )
 
     def _upload(

@@ -1,0 +1,63 @@
+"""Overlap: a kernel starts while the one before it still runs, and waits for it where it must.
+
+By programmatic dependent launch (CUDA Programming Guide, "Programmatic Dependent Launch and
+Synchronization"; PTX ISA, griddepcontrol), from sm_90 on. What a kernel costs beside its work, its
+start and its addresses, is then paid during the kernel before. Every kernel keeps one rule:
+
+- First of all it lets the next one start. That one waits for this one's end, not for this signal.
+- Before its own wait it reads only what no launch of a step ever writes: weights and biases. It
+  writes nothing.
+- All of its programs wait, also those with nothing to do. A wait is for the kernel before alone.
+  That the ones before that are over too, and that what they wrote is seen, follows because that
+  kernel waited for them.
+
+Kernels that are not ours, as cuBLAS's, are launched as ever: they start when all before them is
+over. What is behind them waits for their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import triton
+import triton.language as tl
+
+from engine.triton.interpreter import is_interpreted
+
+_overlaps: ContextVar[bool] = ContextVar("overlaps", default=False)
+
+
+@triton.jit
+def let_next_start(OVERLAP: tl.constexpr):
+    """Allow the next kernel's programs to start once all of this one's have come here."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_previous(OVERLAP: tl.constexpr):
+    """Wait until the kernel before is over and what it wrote is seen."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+
+
+@contextmanager
+def overlapping(on: bool) -> Iterator[None]:
+    """Launch kernels so that they overlap, or so that they do not, in this thread. What is launched
+    first is to follow a kernel, since a copy lets nothing start early. The interpreter, which runs
+    one program after the other, overlaps nothing.
+    """
+    before = _overlaps.set(on and not is_interpreted())
+    try:
+        yield
+    finally:
+        _overlaps.reset(before)
+
+
+def launch_options() -> dict[str, bool]:
+    """What each launch is given besides: the constant `OVERLAP` of its kernel, and Triton's option
+    to launch it before the end of the kernel before.
+    """
+    return {"OVERLAP": True, "launch_pdl": True} if _overlaps.get() else {"OVERLAP": False}
