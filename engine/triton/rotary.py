@@ -54,10 +54,11 @@ def _rotate(
         heads, slots: [LINES] pointers to the first number of a head, and to its place in the cache.
         cos, sin: pointers to the first number for the position.
     """
-    pair = tl.arange(0, PADDED_HALF)
+    # A matrix of one row, since a vector would not be loaded by those threads that need it.
+    pair = tl.arange(0, PADDED_HALF)[None, :]
     is_pair = pair < HALF
-    c = tl.load(cos + pair, mask=is_pair, other=0.0)[None, :]
-    s = tl.load(sin + pair, mask=is_pair, other=0.0)[None, :]
+    c = tl.load(cos + pair, mask=is_pair, other=0.0)
+    s = tl.load(sin + pair, mask=is_pair, other=0.0)
     if INTERLEAVED:
         at = tl.arange(0, 2 * PADDED_HALF)[None, :]
         inside = is_head[:, None] & (at < 2 * HALF)
@@ -68,8 +69,8 @@ def _rotate(
         if STORES:
             tl.store(slots[:, None] + at, x, mask=inside)
     else:
-        inside = is_head[:, None] & is_pair[None, :]
-        at = heads[:, None] + pair[None, :]
+        inside = is_head[:, None] & is_pair
+        at = heads[:, None] + pair
         first = tl.load(at, mask=inside, other=0.0).to(tl.float32)
         second = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
         a = first * c - second * s
@@ -77,7 +78,7 @@ def _rotate(
         tl.store(at, a, mask=inside)
         tl.store(at + HALF, b, mask=inside)
         if STORES:
-            at = slots[:, None] + pair[None, :]
+            at = slots[:, None] + pair
             tl.store(at, a, mask=inside)
             tl.store(at + HALF, b, mask=inside)
 
@@ -133,15 +134,17 @@ def _rotate_and_store(
     part = tl.program_id(1)
     wait_for_previous(OVERLAP)
     row = tl.load(rows + token).to(tl.int64)
-    if row < 0:
-        return
     position = tl.load(positions + token).to(tl.int64)
+    # Padding is masked. If it returned here, a position would be read after a row, not beside it.
+    is_token = row >= 0
+    row = tl.maximum(row, 0)
+    position = tl.where(is_token, position, 0)
     if part < QUERY_PARTS:
         head = part * LINES + tl.arange(0, LINES)
         _rotate(
             query + token * query_stride + head * HEAD_DIM,
             query + token * query_stride + head * HEAD_DIM,
-            head < HEADS,
+            is_token & (head < HEADS),
             query_cos + position * QUERY_HALF,
             query_sin + position * QUERY_HALF,
             LINES,
@@ -152,7 +155,7 @@ def _rotate_and_store(
         )
     else:
         head = (part - QUERY_PARTS) * LINES + tl.arange(0, LINES)
-        is_head = head < KV_HEADS
+        is_head = is_token & (head < KV_HEADS)
         block = tl.load(block_tables + row * table_stride + position // BLOCK_SIZE).to(tl.int64)
         slot = (block * KV_HEADS + head) * BLOCK_SIZE + position % BLOCK_SIZE
         key_heads = key + token * key_stride + head * HEAD_DIM
@@ -199,8 +202,8 @@ def rotate_and_store(
         query_rotation, key_rotation: of the first 2 * half numbers of each head; None is none.
         keys: [blocks, kv_heads, block_size, head_dim] in one piece, as in `HeadStorage`.
         values: [blocks, kv_heads, block_size, value_dim] in one piece.
-        rows: [T] int32, the row of the block tables; -1 is padding, of which nothing is read and
-            for which nothing is written.
+        rows: [T] int32, the row of the block tables; -1 is padding, of which no number is read
+            and for which nothing is written.
         positions: [T] int32.
         block_tables: [R, B] int32. No two tokens have the same place.
     """
