@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from engine.api.config import EngineConfig
@@ -9,6 +11,7 @@ from engine.batch.shape import ModelShape
 from engine.model.gpu.choosing import clock_on
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.ladder import ladder
+from engine.model.gpu.overlapped import decode_alone, overlap_pays
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.sizing import CudaMemory, sized
 from engine.model.gpu.stream import Stream, stream_on
@@ -39,7 +42,8 @@ def start_runner(
     name: str,
     left: int,
 ) -> tuple[GpuRunner, EngineConfig]:
-    """Choose how products are computed, size the pool, allocate it, and capture the graphs.
+    """Choose how products are computed and whether launches overlap, size the pool, and capture the
+    graphs.
 
     Args:
         envelope: as it was planned before the model was loaded.
@@ -63,6 +67,12 @@ def start_runner(
     if device.type == "cuda":
         progress("choosing how products of few rows are computed")
         forward.choose(clock_on(stream))
+        progress("measuring whether launches may overlap")
+        forward.overlaps = overlap_pays(
+            partial(decode_alone, forward, runner_for, envelope),
+            torch.cuda.get_device_capability(device),
+            name=name,
+        )
         progress("measuring what steps and CUDA graphs take")
         memory = CudaMemory(device)
         envelope = sized(
