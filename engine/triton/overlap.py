@@ -11,8 +11,9 @@ start and its addresses, is then paid during the kernel before. Every kernel kee
   That the ones before that are over too, and that what they wrote is seen, follows because that
   kernel waited for them.
 
-Kernels that are not ours, as cuBLAS's, are launched as ever: they start when all before them is
-over. What is behind them waits for their end.
+What is not ours, as cuBLAS's kernels and copies, is launched as ever: it starts when all before it
+is over, and our kernel behind it waits for its end. A copy lets nothing start early: "only kernel
+nodes define non-zero ports" (CUDA Driver API, CUgraphEdgeData).
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ def wait_for_previous(OVERLAP: tl.constexpr):
 
 @contextmanager
 def overlapping(on: bool) -> Iterator[None]:
-    """Launch kernels so that they overlap, or so that they do not, in this thread. What is launched
-    first is to follow a kernel, since a copy lets nothing start early. The interpreter, which runs
-    one program after the other, overlaps nothing.
+    """Have kernels launched so that they overlap, or so that they do not, in this thread. The
+    interpreter, which runs one program after the other, overlaps nothing.
     """
     before = _overlaps.set(on and not is_interpreted())
     try:

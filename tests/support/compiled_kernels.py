@@ -1,17 +1,19 @@
 """Compiles the Triton kernels for GPUs that are not here, and says what they use.
 
-`python -m tests.support.compiled_kernels CAPABILITY [VARIANT ...]` prints a line of JSON: for each
-variant its registers, spilled bytes, bytes of shared memory, asynchronous copies, and accesses of
-16 bytes. It has to run without Triton's interpreter, in a process of its own.
+`python -m tests.support.compiled_kernels [--overlap] CAPABILITY [VARIANT ...]` prints a line of
+JSON: for each variant its registers, spilled bytes, bytes of shared memory, asynchronous copies,
+accesses of 16 bytes, and what its PTX and its machine code do up to where it waits for the kernel
+before, which is nothing without --overlap. It has to run without Triton's interpreter, in a process
+of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from engine.triton.overlap import overlapping
 from tests.support.kernel_variants import VARIANTS
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -34,6 +37,21 @@ TYPES = {
     torch.int16: "*i16",
     torch.int32: "*i32",
     torch.int64: "*i64",
+}
+# Instructions by their names. Loads and stores are those of memory that kernels share. Whether all
+# programs wait is seen in PTX: machine code branches before where it takes tensor memory.
+PTX = {
+    "lets next start": r"griddepcontrol\.launch_dependents",
+    "waits": r"griddepcontrol\.wait",
+    "loads": r"ld\.global|cp\.async\.(?:ca|cg|bulk)",
+    "stores": r"st\.global|red\.|atom\.",
+    "branches": r"bra|brx|ret|exit|call",
+}
+SASS = {
+    "lets next start": r"PREEXIT",
+    "waits": r"ACQBULK",
+    "loads": r"LDG|LD\.|UBLKCP|UTMALDG",
+    "stores": r"STG|ST\.|REDG|RED\.|ATOMG|ATOM\.",
 }
 
 
@@ -84,7 +102,21 @@ def launch_of(launcher: Callable[[], None]) -> Launch:
     return launch
 
 
-def compiled(launch: Launch, capability: int) -> dict[str, int]:
+def until_wait(lines: str, kinds: dict[str, str]) -> list[str]:
+    """What some code does, in order, up to its first wait or else to its end; nothing if it neither
+    waits nor lets the next kernel start.
+    """
+    named = "|".join(f"(?P<k{at}>{names})" for at, names in enumerate(kinds.values()))
+    # Before a name there may be its address, and a predicate.
+    pattern = re.compile(rf"^\s*(?:/\*\w+\*/\s+)?(?:@!?%?\w+\s+)?(?:{named})", re.MULTILINE)
+    order = list(kinds)
+    done = [order[int(str(found.lastgroup)[1:])] for found in pattern.finditer(lines)]
+    if "waits" in done:
+        return done[: done.index("waits") + 1]
+    return done if "lets next start" in done else []
+
+
+def compiled(launch: Launch, capability: int) -> dict[str, Any]:
     target = GPUTarget("cuda", capability, 32)
     built = triton.compile(launch.source(), target=target, options=launch.options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -100,6 +132,10 @@ def compiled(launch: Launch, capability: int) -> dict[str, int]:
         "copies": len(re.findall(r"LDGSTS|UBLKCP|UTMALDG", code)),
         "wide_loads": len(re.findall(r"LDG\.E\.\S*128", code)),
         "wide_stores": len(re.findall(r"STG\.E\.\S*128", code)),
+        "until_wait": {
+            "ptx": until_wait(built.asm["ptx"], PTX),
+            "sass": until_wait(code, SASS),
+        },
     }
 
 
@@ -109,8 +145,14 @@ def said(*command: object) -> str:
 
 
 def main() -> None:
-    capability, names = int(sys.argv[1]), sys.argv[2:] or list(VARIANTS)
-    kernels = {name: compiled(launch_of(VARIANTS[name]), capability) for name in names}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("capability", type=int)
+    parser.add_argument("variants", nargs="*", default=list(VARIANTS))
+    asked = parser.parse_args()
+    with overlapping(asked.overlap):
+        launches = {name: launch_of(VARIANTS[name]) for name in asked.variants}
+    kernels = {name: compiled(launch, asked.capability) for name, launch in launches.items()}
     print(json.dumps(kernels))
 
 

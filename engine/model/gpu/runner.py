@@ -256,7 +256,7 @@ class GpuRunner:
         """Launch a step: blocks into the tables, the forward pass, and sampling."""
         resident = self._forward.resident
         update(resident.block_tables, inputs.updates)
-        # The tables' launch follows a copy, so that it cannot start before that is over.
+        # Before the tables' launch there is a copy, which lets nothing start early.
         with overlapping(self._forward.overlaps):
             logits = self._forward.run(inputs)
             tokens = self._tokens[: len(logits)]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,19 +14,31 @@ pytest.importorskip("triton")
 
 from tests.support.kernel_variants import ATTENTION, BESIDE, PRODUCTS, VARIANTS
 
-Usage = dict[str, dict[str, int]]
+Usage = dict[str, dict[str, Any]]
 
 
 # The two others take as long as a minute, so that most of their kernels are in the long tests.
 OTHERS = (80, 100)
 MAIN = ("decode", "prefill", "choose", "norm", "rotation", "gated")
+# Where kernels can overlap, and some that do it each in its way.
+OVERLAPPING = (90, 100)
+OVERLAPPED = ("decode", "norm", "rotation", "gated with biases", "gather")
+# These read weights or biases while the kernel before still runs. The rest read nothing so early.
+EARLY = {
+    "norm",
+    "norm of heads",
+    "norm of 896",
+    "norm of wide rows",
+    "gated with biases",
+}
 
 
-def compiled(capability: int, *names: str) -> Usage:
+def compiled(capability: int, *names: str, overlap: bool = False) -> Usage:
     """What variants use on a GPU of this capability; all of them if none is named."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     module = "tests.support.compiled_kernels"
-    command = (sys.executable, "-m", module, str(capability), *names)
+    options = ("--overlap",) if overlap else ()
+    command = (sys.executable, "-m", module, *options, str(capability), *names)
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     usage: Usage = json.loads(result.stdout)
@@ -90,8 +103,41 @@ def test_a_products_matrix_is_read_in_many_accesses_at_once(kernels: Usage, name
         # Three programs of four warps fit on a multiprocessor.
         assert found["registers"] <= 168
     else:
-        # Each of four threads' warps has two accesses under way in every stage, at least.
+        # Two accesses of each thread in every stage but the last.
         assert found["copies"] >= 8
         # Two programs fit on a multiprocessor, or one with gate and up.
         assert found["shared"] <= (113 if "gated" in name else 64) * 1024
         assert found["registers"] <= 128
+
+
+def test_kernels_that_do_not_overlap_know_nothing_of_it(kernels: Usage) -> None:
+    assert all(one["until_wait"] == {"ptx": [], "sass": []} for one in kernels.values())
+
+
+def check_overlap(kernels: Usage) -> None:
+    """Each lets the next one start first. Then it waits, in all of its programs and before it
+    writes, and reads nothing before but what no launch writes.
+    """
+    for name, one in kernels.items():
+        for code, (first, *early, last) in one["until_wait"].items():
+            assert (first, last) == ("lets next start", "waits"), (name, code)
+            assert set(early) == ({"loads"} if name in EARLY else set()), (name, code)
+
+
+def test_main_kernels_that_overlap_wait_for_the_one_before() -> None:
+    kernels = compiled(90, *OVERLAPPED, overlap=True)
+    assert set(kernels) == set(OVERLAPPED)
+    check_overlap(kernels)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("capability", OVERLAPPING)
+def test_kernels_that_overlap_wait_for_the_one_before(capability: int) -> None:
+    kernels = compiled(capability, overlap=True)
+    assert kernels.keys() == VARIANTS.keys()
+    check_overlap(kernels)
+    test_nothing_is_spilled(kernels)
+    for name in BESIDE:
+        test_matrices_move_in_accesses_of_16_bytes(kernels, name)
+    test_keys_are_copied_beside_the_products(kernels)
+    test_a_multiprocessor_has_room_for_whoever_chooses_a_token(kernels)
