@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
+import logging
 import platform
 import time
 from collections.abc import Iterable
@@ -230,8 +231,10 @@ def engine(device: Device, limits: Limits, name: str, parts: list[str]) -> None:
     few_rows(limits, started)
     print(
         f"\n{name}: {shaped.shape.num_params / 1e9:.2f} billion parameters; {started.num_launches} "
-        f"launches a step of many rows; verified {started.load_seconds:.1f} s after the weights were "
-        f"there; {started.runner.num_graphs} graphs captured in {started.capture_seconds:.1f} s, "
+        f"launches a step of many rows, which "
+        f"{'overlap' if started.overlaps else 'do not overlap'}; verified "
+        f"{started.load_seconds:.1f} s after the weights were there; "
+        f"{started.runner.num_graphs} graphs captured in {started.capture_seconds:.1f} s, "
         f"{started.graph_bytes / (1 << 20):,.0f} MiB; pool of {started.config.num_blocks:,} blocks",
         flush=True,
     )
@@ -259,6 +262,9 @@ def main(arguments: list[str] | None = None) -> None:
         unknown = [one for one in given if one not in known]
         if unknown:
             parser.error(f"--{name} is {', '.join(unknown)}; allowed are {', '.join(known)}")
+    # What the engine says of choices, of graphs and of kernels that it does without.
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("engine").setLevel(logging.INFO)
     begun = time.perf_counter()
     device = Device(options.device)
     print(

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -24,6 +25,7 @@ from engine.model.forward import make_forward
 from engine.model.gpu.choosing import Chosen, clock_on
 from engine.model.gpu.forward import GpuForward
 from engine.model.gpu.ladder import ladder
+from engine.model.gpu.overlapped import decode_alone, overlap_pays
 from engine.model.gpu.runner import GpuRunner
 from engine.model.gpu.stream import stream_on
 
@@ -41,6 +43,7 @@ class Started:
         load_seconds: from a model to a verified program.
         capture_seconds, graph_bytes: of all graphs.
         chosen, choose_seconds: how products of few rows are computed, and what it took to find out.
+        overlaps: whether launches start before the one before has ended.
     """
 
     runner: GpuRunner
@@ -52,6 +55,7 @@ class Started:
     graph_bytes: int
     chosen: list[Chosen]
     choose_seconds: float
+    overlaps: bool
 
     def core(self, **knobs: object) -> EngineCore:
         """An engine core over the runner, by the wall clock."""
@@ -104,7 +108,17 @@ def start(
     begun = time.perf_counter()
     chosen = forward.choose(clock_on(stream)) if device.is_gpu else []
     choose_seconds = time.perf_counter() - begun
-    runner = GpuRunner(forward, config, shaped.shape, stream)
+
+    def runner_for(config: EngineConfig) -> GpuRunner:
+        return GpuRunner(forward, config, shaped.shape, stream)
+
+    if device.is_gpu:
+        forward.overlaps = overlap_pays(
+            partial(decode_alone, forward, runner_for, config),
+            torch.cuda.get_device_capability(device.torch),
+            name=shaped.name,
+        )
+    runner = runner_for(config)
     free = device.free_bytes()
     begun = time.perf_counter()
     runner.capture(ladder(config))
@@ -118,6 +132,7 @@ def start(
         free - device.free_bytes(),
         chosen,
         choose_seconds,
+        forward.overlaps,
     )
 
 

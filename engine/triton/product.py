@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.triton.activation import activate
 from engine.triton.interpreter import is_interpreted
+from engine.triton.overlap import launch_options, let_next_start, wait_for_previous
 
 # Rows of the least tile that tensor cores take.
 MOST_ROWS = 16
@@ -54,6 +55,27 @@ def is_for_one_row(strip: Strip) -> bool:
     return strip.stages == 1
 
 
+@triton.jit
+def _line_starts(weight, width, SIZE: tl.constexpr):
+    """Offsets into SIZE numbers and more, a cache's line of 128 bytes apart: [1, lines]."""
+    each: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
+    lines: tl.constexpr = triton.next_power_of_2(SIZE // each)
+    return tl.minimum(tl.arange(0, lines) * each, width - 1)[None, :]
+
+
+@triton.jit
+def _fetch(pointers):
+    """Have the cache of the GPU read what lies there, without waiting for it."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
 # The number of rows changes from step to step. Specialized, it would be compiled each time.
 @triton.jit(do_not_specialize=["rows"])
 def _product(
@@ -83,18 +105,28 @@ def _product(
     IS_GATED: tl.constexpr,
     ACTIVATION: tl.constexpr,
     UPCAST: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Compute LINES columns of all rows; the grid is [programs].
 
     Args:
         UPCAST: whether to multiply in float32, for the interpreter, which cannot in bfloat16.
     """
+    let_next_start(OVERLAP)
     column = tl.program_id(0) * LINES + tl.arange(0, LINES)
     row = tl.arange(0, ROWS)
     at = tl.arange(0, DEPTH)
     # A line past the end is read as the last one, and not stored.
     line = tl.minimum(column, columns - 1).to(tl.int64) * width
     above = columns.to(tl.int64) * width
+    if OVERLAP:
+        # No launch writes the matrix. What is read of it first comes near while the rows are still
+        # computed.
+        early = weight + line[:, None] + _line_starts(weight, width, DEPTH * STAGES)
+        _fetch(early)
+        if IS_GATED:
+            _fetch(early + above)
+    wait_for_previous(OVERLAP)
     is_row = row < rows
     squares = tl.zeros([ROWS], tl.float32)
     if ROWS == 1:
@@ -246,4 +278,5 @@ def product(
         ACTIVATION=activation,
         UPCAST=is_interpreted(),
         num_warps=strip.warps,
+        **launch_options(),
     )

@@ -43,6 +43,7 @@ TYPES = {
 PTX = {
     "lets next start": r"griddepcontrol\.launch_dependents",
     "waits": r"griddepcontrol\.wait",
+    "fetches": r"prefetch\.global",
     "loads": r"ld\.global|cp\.async\.(?:ca|cg|bulk)",
     "stores": r"st\.global|red\.|atom\.",
     "branches": r"bra|brx|ret|exit|call",
@@ -50,6 +51,7 @@ PTX = {
 SASS = {
     "lets next start": r"PREEXIT",
     "waits": r"ACQBULK",
+    "fetches": r"CCTL",
     "loads": r"LDG|LD\.|UBLKCP|UTMALDG",
     "stores": r"STG|ST\.|REDG|RED\.|ATOMG|ATOM\.",
 }
