@@ -122,6 +122,8 @@ class KvMap(Panel, can_focus=True):
         parts.append(f"free {percent(blocks.free / blocks.num_blocks)}")
         if blocks.host_blocks:
             parts.append(f"host {percent(blocks.host_used / blocks.host_blocks)}")
+        if blocks.snapshots:
+            parts.append(f"states {count(blocks.snapshots_kept)}/{count(blocks.snapshots)}")
         if self._cells is not None and self._cells.blocks_per_cell > 1:
             parts.append(f"1 cell = {self._cells.blocks_per_cell} blk")
         return " · ".join(parts)

@@ -83,6 +83,14 @@ class Engine:
         str | None,
         Option("--swap-memory", metavar="SIZE", help="Host memory to swap to; 0 is none."),
     ] = None
+    snapshot_memory: Annotated[
+        str | None,
+        Option(
+            "--snapshot-memory",
+            metavar="SIZE",
+            help="Memory for states of prefixes, if the model keeps states; 0 is none.",
+        ),
+    ] = None
     max_model_len: Annotated[
         int | None, Option("--max-model-len", metavar="N", help="Most tokens of a conversation.")
     ] = None

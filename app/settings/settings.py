@@ -73,6 +73,7 @@ class Settings(BaseModel):
         kv_memory: bytes of the KV pool; excludes `num_blocks`.
         num_blocks: blocks of the KV pool.
         swap_memory: bytes of host memory for conversations that are swapped out; 0 is none.
+        snapshot_memory: bytes for the states of prefixes, of models that keep states; 0 is none.
         max_model_len: most tokens of a sequence.
         max_num_seqs, max_num_batched_tokens: most sequences and most tokens in a step.
         system: the system prompt of new conversations.
@@ -98,6 +99,7 @@ class Settings(BaseModel):
     kv_memory: Size | None = None
     num_blocks: PositiveInt | None = None
     swap_memory: SizeOrNone | None = None
+    snapshot_memory: SizeOrNone | None = None
     max_model_len: PositiveInt | None = None
     max_num_seqs: PositiveInt | None = None
     max_num_batched_tokens: PositiveInt | None = None
@@ -140,6 +142,7 @@ class Settings(BaseModel):
             kv_memory=self.kv_memory,
             num_blocks=self.num_blocks,
             swap_memory=self.swap_memory,
+            snapshot_memory=self.snapshot_memory,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,

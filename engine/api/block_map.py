@@ -36,6 +36,8 @@ class BlockMap:
         pinned: how many of the cached blocks are.
         host_blocks, host_used: blocks in host memory for sequences that are swapped out, and how
             many of them are used.
+        snapshots, snapshots_kept: states of prefixes that there is room for, and how many are
+            there; 0 and 0 where the model keeps no states.
     """
 
     num_blocks: int
@@ -50,6 +52,8 @@ class BlockMap:
     pinned: int = 0
     host_blocks: int = 0
     host_used: int = 0
+    snapshots: int = 0
+    snapshots_kept: int = 0
 
     def within(self, max_cells: int) -> BlockMap:
         """The same pool in at most `max_cells` cells; their owners are a tuple."""

@@ -63,6 +63,7 @@ class LoadRequest:
         models_file: the registry; None is the one that ships.
         kv_memory: bytes for the KV pool; it may not be given together with `num_blocks`.
         swap_memory: bytes of host memory for sequences that are swapped out; 0 is none.
+        snapshot_memory: bytes for the states of prefixes, of a model that keeps states; 0 is none.
         knobs: where the live policy starts, by the names of `engine.api.knobs.Knobs`.
     """
 
@@ -73,6 +74,7 @@ class LoadRequest:
     kv_memory: int | None = None
     num_blocks: int | None = None
     swap_memory: int | None = None
+    snapshot_memory: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None

@@ -19,6 +19,7 @@ class EngineConfig:
     Attributes:
         num_blocks: blocks in the KV pool.
         num_host_blocks: blocks in host memory for sequences that are swapped out; 0 is none.
+        num_snapshots: states of prefixes that are kept for a model with states; 0 is none.
         block_size: token slots in a block.
         max_model_len: most tokens of one sequence, prompt and output together.
         max_num_seqs: largest batch, in sequences, that buffers are sized for.
@@ -34,6 +35,7 @@ class EngineConfig:
     max_model_len: int
     block_size: int = BLOCK_SIZE
     num_host_blocks: int = 0
+    num_snapshots: int = 0
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     dtype: str = "float32"
@@ -50,11 +52,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value < 1:
                 raise InvalidConfigError(f"{name} is {value}; it must be at least 1", name)
-        if self.num_host_blocks < 0:
-            raise InvalidConfigError(
-                f"num_host_blocks is {self.num_host_blocks}; it must be at least 0",
-                "num_host_blocks",
-            )
+        for name in ("num_host_blocks", "num_snapshots"):
+            value = getattr(self, name)
+            if value < 0:
+                raise InvalidConfigError(f"{name} is {value}; it must be at least 0", name)
         if self.max_num_batched_tokens < self.max_num_seqs:
             # A decode token of every running sequence must fit in one step: otherwise some
             # sequences never move.

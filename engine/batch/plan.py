@@ -57,7 +57,7 @@ class Row(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What one step computes. The runner does `released`, then `swaps_out`, then `copies`, then
-    `swaps_in`, then `new`, then `rows`.
+    `swaps_in`, then `new`, then `restores`, then `rows`, then `saves`.
 
     A block of a victim may be given away in the plan that takes it, so it is copied out before
     anything is written. A source of `copies` may have been given away too, so it is read before
@@ -80,6 +80,8 @@ class StepPlan:
         swaps_out: (block, host block) to copy to host memory in every layer.
         swaps_in: (host block, block) to copy back in every layer. The next plan may write to these
             host blocks: a runner copies in the order of the plans.
+        restores: (snapshot, sequence) whose state is to be that of the snapshot.
+        saves: (sequence, snapshot) that is to be the sequence's state after its row.
     """
 
     step: int
@@ -90,6 +92,8 @@ class StepPlan:
     padding: tuple[Row, ...] = ()
     swaps_out: tuple[tuple[int, int], ...] = ()
     swaps_in: tuple[tuple[int, int], ...] = ()
+    restores: tuple[tuple[int, int], ...] = ()
+    saves: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_tokens(self) -> int:

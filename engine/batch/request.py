@@ -34,6 +34,7 @@ class Request:
         block_hashes: chained hashes of the full blocks known so far (`engine.cache.prefix`).
         num_published: how many leading blocks of the table are in the prefix index, or equal to a
             block that is.
+        last_state: the hash of the last snapshot of its state that was taken while it decoded.
         num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
         num_preemptions: how often it lost its blocks, to be recomputed or copied back.
         token_gaps: seconds between one token and the next, for its last 513 tokens.
@@ -64,6 +65,7 @@ class Request:
     host_blocks: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_published: int = 0
+    last_state: bytes | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     token_gaps: Recent = field(default_factory=lambda: Recent(512))

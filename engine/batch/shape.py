@@ -24,8 +24,9 @@ class ModelShape:
         vocab_size: rows of the output head.
         num_heads, num_kv_heads: query heads, and key/value heads, of one layer.
         head_dim, value_dim: length of a key and of a value of one head.
-        windows: sliding window of each layer in tokens; None is full attention.
+        windows: sliding window of each layer that attends, in tokens; None is full attention.
         dtype_bytes: bytes of one weight and of one cache entry.
+        state_bytes: bytes of what a sequence has beside keys and values, however long it is.
     """
 
     num_params: int
@@ -38,9 +39,11 @@ class ModelShape:
     value_dim: int
     windows: tuple[int | None, ...]
     dtype_bytes: int
+    state_bytes: int = 0
 
     @property
     def num_layers(self) -> int:
+        """Layers that attend."""
         return len(self.windows)
 
     @property

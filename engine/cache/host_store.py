@@ -30,7 +30,7 @@ class HostStore:
     """
 
     def __init__(self, num_rows: int, width: int, dtype: torch.dtype, *, pinned: bool) -> None:
-        self.row_bytes = width * dtype.itemsize
+        self.row_bytes = max(width * dtype.itemsize, 1)  # no layer may attend
         self._rows = max(1, _SEGMENT_BYTES // self.row_bytes)
         # Memory that is not pinned comes as it is touched first.
         try:

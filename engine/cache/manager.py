@@ -12,6 +12,7 @@ from engine.batch.request import Request
 from engine.cache.host import HostPool
 from engine.cache.pool import BlockPool
 from engine.cache.prefix import PrefixIndex, block_hash, root_hash
+from engine.cache.snapshots import SnapshotPool
 
 
 class KVCache:
@@ -19,9 +20,13 @@ class KVCache:
 
     Args:
         key: a name of model and dtype, from which the prefix hashes start.
+        keeps_states: whether the model has a state of each sequence beside its keys and values.
+
+    Attributes:
+        snapshots: those of such states; None if the model has none.
     """
 
-    def __init__(self, config: EngineConfig, key: str) -> None:
+    def __init__(self, config: EngineConfig, key: str, *, keeps_states: bool = False) -> None:
         self.block_size = config.block_size
         spare = config.num_blocks - config.blocks_for(config.max_model_len)
         self._spare_for_pins = max(spare, 0)
@@ -29,7 +34,9 @@ class KVCache:
         self._pinned: Counter[bytes] = Counter()
         self.index = PrefixIndex()
         self.pool = BlockPool(config.num_blocks, evicted=self.index.drop)
-        self.host = HostPool(config.num_host_blocks)
+        # States are not swapped.
+        self.host = HostPool(0 if keeps_states else config.num_host_blocks)
+        self.snapshots = SnapshotPool(config.num_snapshots) if keeps_states else None
         self._root = root_hash(key)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -39,7 +46,7 @@ class KVCache:
         """The blocks that hold the longest cached prefix of a request's known tokens.
 
         They never hold all of its tokens. One token has to run to give logits, so the hit ends
-        before the last one.
+        before the last one. Where the model keeps states, the hit ends at a snapshot.
         """
         self._hash_upto(request, request.num_known_tokens)
         blocks = []
@@ -48,7 +55,42 @@ class KVCache:
             if block is None:
                 break
             blocks.append(block)
+        if self.snapshots is not None:
+            while blocks and not self.snapshots.has(request.block_hashes[len(blocks) - 1]):
+                blocks.pop()
         return blocks
+
+    def row_end(self, request: Request, start: int, end: int) -> int:
+        """Where a row that could compute tokens [start, end) is to end.
+
+        Where the model keeps states, a prompt is cut at its last full block, and a chunk of it at
+        the end of a block, since snapshots are of full blocks.
+        """
+        if not self.takes_snapshots or not request.is_prefill:
+            return end
+        size = self.block_size
+        last = (request.num_tokens - 1) // size * size
+        if start < last < end:
+            return last
+        aligned = end // size * size
+        return aligned if start < aligned and end < request.num_tokens else end
+
+    @property
+    def takes_snapshots(self) -> bool:
+        return self.snapshots is not None and self.snapshots.num_snapshots > 0
+
+    def keep_state(self, request: Request, num_tokens: int, snapshot: int) -> None:
+        """Let the snapshot of a request's state after `num_tokens` tokens, which end a block, be
+        found. Of those taken while it decodes, only the last one is kept.
+        """
+        assert self.snapshots is not None
+        self._hash_upto(request, num_tokens)
+        hash = request.block_hashes[num_tokens // self.block_size - 1]
+        self.snapshots.keep(snapshot, hash)
+        if num_tokens > request.num_prompt_tokens:
+            if request.last_state is not None:
+                self.snapshots.forget(request.last_state)
+            request.last_state = hash
 
     def num_obtainable(self, hit: list[int]) -> int:
         """Blocks that could be given once those of `hit` are held."""
@@ -90,6 +132,8 @@ class KVCache:
         source = request.fork_of
         if source is None or source.state is not RequestState.RUNNING:
             return 0
+        if self.snapshots is not None:
+            return 0  # The source's state is that after all of its tokens, or a snapshot.
         limit = min(source.num_committed_tokens, request.num_known_tokens - 1)
         ours, theirs = request.token_ids(0, limit), source.token_ids(0, limit)
         if ours == theirs:
@@ -185,8 +229,13 @@ class KVCache:
 
         Raises:
             InvalidRequestError: a request of the model's length would no longer fit beside what is
-                pinned, so that the head of the queue could wait for ever. Nothing was changed.
+                pinned, so that the head of the queue could wait for ever; or the model keeps
+                states. Nothing was changed.
         """
+        if self.snapshots is not None:
+            raise InvalidRequestError(
+                "the model keeps states beside its cache, which are not pinned", "pin"
+            )
         hashes: list[bytes] = []
         self._chain(hashes, token_ids)
         others = {hash for pin, kept in self._pins.items() if pin != name for hash in kept}

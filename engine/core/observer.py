@@ -102,7 +102,11 @@ class Observer:
             num_waiting=len(scheduler.waiting),
             head_wait=scheduler.head_wait,
             blocks=replace(
-                cache.pool.map(), host_blocks=cache.host.num_blocks, host_used=cache.host.num_used
+                cache.pool.map(),
+                host_blocks=cache.host.num_blocks,
+                host_used=cache.host.num_used,
+                snapshots=cache.snapshots.num_snapshots if cache.snapshots else 0,
+                snapshots_kept=cache.snapshots.num_kept if cache.snapshots else 0,
             ),
             holders=list(map(tuple, cache.pool.sharing())),
             requested=ledger.knobs,

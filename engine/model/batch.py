@@ -99,6 +99,10 @@ class Batch:
         self._generations[index] += 1
         return index
 
+    def index_of(self, seq: int) -> int:
+        """The index of a sequence that was learned."""
+        return self._index[seq]
+
     def release(self, seq: int) -> int | None:
         """Forget a sequence; returns the index it had, None if it was never learned."""
         index = self._index.pop(seq, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -15,15 +16,22 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage, cache_shape
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
-from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
 from engine.model.batch import PackedStep
 from engine.model.program.forward import make_program
 from engine.model.program.unreadable import UnreadableError
+from engine.model.state.modules import StateModules
 from engine.model.unofficial import attention_in_force
 
 logger = logging.getLogger(__name__)
+
+_ATTENTION: dict[str, Callable[[], AttentionBackend]] = {
+    "torch": TorchAttention,
+    "triton": TritonAttention,
+    "cpu": CpuAttention,
+}
 
 
 class Forward(Protocol):
@@ -53,14 +61,24 @@ class Forward(Protocol):
 
 
 class ModuleForward:
-    """The model's own modules, with our attention between them."""
+    """The model's own modules, with our attention between them.
 
-    def __init__(self, model: PreTrainedModel, backend: AttentionBackend) -> None:
+    Args:
+        states: those of the modules that keep states beside attention; None if none does.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        backend: AttentionBackend,
+        states: StateModules | None = None,
+    ) -> None:
         model.set_attn_implementation(ATTENTION_NAME)
         if attention_in_force(model) != ATTENTION_NAME:
             raise ModelError(f"{type(model).__name__} does not let its attention be chosen")
         self._model = model
         self._backend = backend
+        self._states = states
         self._storage: KVStorage | None = None
 
     @property
@@ -72,6 +90,13 @@ class ModuleForward:
 
     def attach(self, storage: KVStorage) -> None:
         self._storage = storage
+
+    def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy states from slot to slot, of a model that keeps some: (source, target). The slots of
+        sequences are their batch indices; those of snapshots are behind them.
+        """
+        assert self._states is not None
+        self._states.copy(pairs)
 
     def __call__(self, step: PackedStep) -> Tensor:
         assert self._storage is not None
@@ -86,14 +111,18 @@ class ModuleForward:
             starts=step.starts,
             counts=step.counts,
             block_tables=step.block_tables,
+            places=None if self._states is None else self._states.places,
         )
-        output = self._model(
-            input_ids=input_ids[None],
-            position_ids=position_ids[None],
-            use_cache=False,
-            logits_to_keep=last_tokens,
-            step_context=context,
-        )
+        if self._states is not None:
+            self._states.begin(step, slots.device)
+        with computing_step(context):
+            output = self._model(
+                input_ids=input_ids[None],
+                position_ids=position_ids[None],
+                use_cache=False,
+                logits_to_keep=last_tokens,
+                **({} if self._states is None else self._states.arguments),
+            )
         logits: Tensor = output.logits[0]
         return logits.float()
 
@@ -125,6 +154,9 @@ def make_forward(
     """
     model.eval()  # type: ignore[no-untyped-call]
     backend = backend or pick_backend(cache_shape(config, shape))
+    if shape.state_bytes:
+        states = StateModules(model, config.max_num_seqs, config.num_snapshots)
+        return ModuleForward(model, _ATTENTION[backend](), states)
     if backend == "torch":
         return ModuleForward(model, TorchAttention())
     if backend == "triton":

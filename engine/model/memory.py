@@ -24,6 +24,11 @@ _HOST_POOL_BYTES = 4 << 30
 # Bounds on the host memory that a GPU swaps to. It is pinned, so that no other program gets it.
 _MOST_SWAP_BYTES = 4 << 30
 _SWAP_SHARE = 0.25
+# Shares of the memory that the weights leave, for states of sequences and of prefixes, and the most
+# prefixes for each sequence: one is what its prompt began with, one is its last turn, and chunks of
+# long prompts have some.
+_SEQUENCES_SHARE, _SNAPSHOTS_SHARE = 0.25, 0.125
+_SNAPSHOTS_EACH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,11 @@ class MemoryNeeds:
     layer_width: int
     max_positions: int
     context_length: int | None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in all layers; 1 if no layer attends, so that a block is something."""
+        return max(self.shape.kv_bytes_per_token * BLOCK_SIZE, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +98,7 @@ def pool_bounds(request: LoadRequest, needs: MemoryNeeds, envelope: EngineConfig
     A pool that the request sizes is neither smaller nor larger. Any other one holds a sequence of
     the length that was asked for, or of one that is of use.
     """
-    block_bytes = needs.shape.kv_bytes_per_token * BLOCK_SIZE
+    block_bytes = needs.block_bytes
     given = _given_blocks(request, block_bytes)
     if given is not None:
         return PoolBounds(given, given, block_bytes)
@@ -129,16 +139,21 @@ def plan_memory(
     _check_positive(request)
     _check_length(request, needs)
     seqs, tokens = _largest_batch(request)
-    block_bytes = needs.shape.kv_bytes_per_token * BLOCK_SIZE
-    host_blocks = _host_blocks(request, block_bytes, device, host_free)
-    uses = _Uses(needs, footprint, seqs, tokens, _swap_bytes(host_blocks * block_bytes, device))
+    block_bytes = needs.block_bytes
     num_blocks = _given_blocks(request, block_bytes)
+    budget = int(free * share) if num_blocks is None else free
+    num_snapshots = 0
+    if needs.shape.state_bytes:
+        seqs, num_snapshots = _states(request, needs, seqs, budget)
+        host_blocks = 0
+    else:
+        host_blocks = _host_blocks(request, block_bytes, device, host_free)
+    swap_bytes = _swap_bytes(host_blocks * block_bytes, device)
+    uses = _Uses(needs, footprint, seqs, tokens, swap_bytes, num_snapshots)
     longest = _longest(request, needs)
     if num_blocks is not None:
-        budget = free
         length = min(longest, num_blocks * BLOCK_SIZE)
     else:
-        budget = int(free * share)
         most = _most_blocks(longest, seqs, uses.block_bytes, device)
         length = request.max_model_len or _longest_that_fits(uses, longest, most, budget)
         spare = (budget - uses.serving(length, 0)) // uses.block_bytes
@@ -152,6 +167,7 @@ def plan_memory(
     return EngineConfig(
         num_blocks=num_blocks,
         num_host_blocks=host_blocks,
+        num_snapshots=num_snapshots,
         max_model_len=length,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -167,6 +183,7 @@ class _Uses:
     Attributes:
         seqs, tokens: sequences and tokens of the largest step.
         swap_bytes: bytes of this device that swapping takes.
+        num_snapshots: states of prefixes.
     """
 
     needs: MemoryNeeds
@@ -174,10 +191,15 @@ class _Uses:
     seqs: int
     tokens: int
     swap_bytes: int
+    num_snapshots: int
+
+    @property
+    def state_bytes(self) -> int:
+        return self.needs.shape.state_bytes * (self.seqs + self.num_snapshots)
 
     @property
     def block_bytes(self) -> int:
-        return self.needs.shape.kv_bytes_per_token * BLOCK_SIZE
+        return self.needs.block_bytes
 
     def loading(self, length: int) -> int:
         load = self.footprint.load_bytes(self.needs, self._largest(length))
@@ -185,7 +207,8 @@ class _Uses:
 
     def serving(self, length: int, num_blocks: int) -> int:
         step = self.footprint.step_bytes(self.needs, self._largest(length))
-        return self.needs.weight_bytes + step + self.swap_bytes + num_blocks * self.block_bytes
+        fixed = self.needs.weight_bytes + self.state_bytes + self.swap_bytes
+        return fixed + step + num_blocks * self.block_bytes
 
     def total(self, length: int, num_blocks: int) -> int:
         """The most at any time. While the weights are loaded, there is no pool yet."""
@@ -194,19 +217,50 @@ class _Uses:
     def told(self, length: int, num_blocks: int) -> str:
         """A clause that says what the total is made of."""
         needed, weights = self.total(length, num_blocks), self.needs.weight_bytes
-        swapping = f", swapping {show_bytes(self.swap_bytes)}" if self.swap_bytes else ""
+        others = f", swapping {show_bytes(self.swap_bytes)}" if self.swap_bytes else ""
+        if self.state_bytes:
+            whose = f"{self.seqs} sequences and {self.num_snapshots} prefixes"
+            others += f", states of {whose} {show_bytes(self.state_bytes)}"
         if needed == self.loading(length):
             parts = f" and {show_bytes(needed - weights)} to load them"
         else:
+            step = self.serving(length, 0) - weights - self.state_bytes - self.swap_bytes
             parts = (
-                f", largest step {show_bytes(self.serving(length, 0) - weights - self.swap_bytes)}"
-                f"{swapping} and a cache of {num_blocks * BLOCK_SIZE} tokens "
-                f"{show_bytes(num_blocks * self.block_bytes)}"
+                f", largest step {show_bytes(step)}{others} and a cache of "
+                f"{num_blocks * BLOCK_SIZE} tokens {show_bytes(num_blocks * self.block_bytes)}"
             )
         return f"weights {show_bytes(weights)}{parts} make {show_bytes(needed)}"
 
     def _largest(self, length: int) -> LargestStep:
         return LargestStep(seqs=self.seqs, tokens=self.tokens, longest=length)
+
+
+def _states(request: LoadRequest, needs: MemoryNeeds, seqs: int, budget: int) -> tuple[int, int]:
+    """How many sequences of a model that keeps states run at once, and of how many prefixes the
+    states are kept.
+
+    Unasked, sequences get a quarter of what the weights leave, and prefixes an eighth.
+    """
+    each = needs.shape.state_bytes
+    spare = max(budget - needs.weight_bytes, 0)
+    if request.swap_memory:
+        raise InvalidConfigError(
+            f"swap_memory is {request.swap_memory} bytes; {needs.name} keeps states beside its "
+            "cache, which are not swapped, so it must be 0",
+            "swap_memory",
+        )
+    if request.max_num_seqs is None:
+        seqs = max(min(seqs, int(spare * _SEQUENCES_SHARE) // each), 1)
+    stated = request.snapshot_memory
+    if stated is None:
+        return seqs, min(int(spare * _SNAPSHOTS_SHARE) // each, _SNAPSHOTS_EACH * seqs)
+    if stated < 0 or 0 < stated < each:
+        raise InvalidConfigError(
+            f"snapshot_memory is {stated} bytes; it must be 0 or at least {each}, what "
+            f"{needs.name} keeps of one sequence",
+            "snapshot_memory",
+        )
+    return seqs, stated // each
 
 
 def _host_blocks(request: LoadRequest, block_bytes: int, device: str, host_free: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -15,7 +16,7 @@ from engine.batch.plan import StepPlan, StepResult
 from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shape
 from engine.model.batch import Batch, PackedStep
-from engine.model.forward import Forward
+from engine.model.forward import Forward, ModuleForward
 from engine.model.sampler import Sampled, Sampler
 from engine.model.sending import synchronize
 
@@ -48,6 +49,7 @@ class TorchRunner:
         self._forward = forward
         self._device = torch.device(config.device)
         self._batch = Batch(config)
+        self._max_num_seqs = config.max_num_seqs
         self._sampler = Sampler(
             max_num_seqs=config.max_num_seqs, vocab_size=shape.vocab_size, device=self._device
         )
@@ -106,7 +108,20 @@ class TorchRunner:
             return _Handle(None, torch.empty(0), started, perf_counter())
         step = self._batch.pack(plan.rows)
         prepared = perf_counter()
-        return _Handle(step, self._forward(step), started, prepared)
+        logits = self._forward(step)
+        if plan.saves:
+            self._copy_states(
+                [(self._batch.index_of(seq), self._snapshot(one)) for seq, one in plan.saves]
+            )
+        return _Handle(step, logits, started, prepared)
+
+    def _copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
+        assert isinstance(self._forward, ModuleForward), "programs keep no states"
+        self._forward.copy_states(pairs)
+
+    def _snapshot(self, snapshot: int) -> int:
+        """The slot of a snapshot: those of sequences come first."""
+        return self._max_num_seqs + snapshot
 
     def _apply(self, plan: StepPlan) -> None:
         for seq in plan.released:
@@ -118,6 +133,10 @@ class TorchRunner:
         self._storage.swap_in(plan.swaps_in)
         for new in plan.new:
             self._sampler.add(self._batch.add(new), new)
+        if plan.restores:
+            self._copy_states(
+                [(self._snapshot(one), self._batch.index_of(seq)) for one, seq in plan.restores]
+            )
         # A block keeps what its last owner left, and a NaN there would get past the mask, because
         # masked scores weigh 0, and 0 * NaN is NaN.
         copied = {target for _, target in plan.copies}

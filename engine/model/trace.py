@@ -16,9 +16,15 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from engine.api.errors import ModelError, cause_of
 from engine.batch.shape import ModelShape
 from engine.model.attention.base import StepContext
-from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
 from engine.model.rope import freeze_rope
+from engine.model.state.cache import StateCache
+from engine.model.state.probe import cache_argument
+from engine.model.state.slots import StateSlots
+
+# Of a model that does not attend at all: its blocks hold nothing.
+_NO_HEADS = (1, 1, 16, 16)
 
 _EXPERTS = re.compile(r"\.experts\.")
 
@@ -88,6 +94,7 @@ def trace(
             model = auto.from_config(
                 config,
                 trust_remote_code=False,
+                dtype=dtype,
                 attn_implementation=ATTENTION_NAME,
                 # The other implementations look at which experts were chosen.
                 experts_implementation="batched_mm",
@@ -96,15 +103,17 @@ def trace(
         raise ModelError(f"{name} cannot be built from its config: {cause_of(error)}") from error
     freeze_rope(model, max_model_len=1)
     recorder = _Recorder()
+    slots = StateSlots(0)
+    cache = {cache_argument(model): StateCache(slots)}
     try:
-        with torch.device("meta"), torch.no_grad():
+        with torch.device("meta"), torch.no_grad(), computing_step(_context(recorder)):
             one_token = torch.zeros(1, 1, dtype=torch.int64)
             model(
                 input_ids=one_token,
                 position_ids=one_token,
                 use_cache=False,
                 logits_to_keep=one_token[0],
-                step_context=_context(recorder),
+                **cache,
             )
     except ModelError as error:
         raise ModelError(f"{name} is not supported: {error.message}") from None
@@ -114,7 +123,7 @@ def trace(
         ) from error
     held = (*model.parameters(), *model.buffers())
     return TracedModel(
-        _shape(model, dtype, recorder.calls),
+        _shape(model, dtype, recorder.calls, slots.bytes_per_sequence),
         _layer_width(model),
         sum(tensor.numel() for tensor in held),
     )
@@ -133,16 +142,20 @@ def _context(recorder: Any) -> StepContext:
 
 
 def _shape(
-    model: PreTrainedModel, dtype: torch.dtype, calls: dict[int, _AttentionCall]
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    calls: dict[int, _AttentionCall],
+    state_bytes: int,
 ) -> ModelShape:
     config, name = model.config, type(model).__name__
     layers = config.num_hidden_layers
-    if sorted(calls) != list(range(layers)):
+    if not state_bytes and sorted(calls) != list(range(layers)):
         raise ModelError(
             f"{name} is not supported: it attends in {len(calls)} layers and its config has "
             f"{layers}, so it keeps state that is not in the KV cache, or shares it between layers"
         )
     heads = {(c.num_heads, c.num_kv_heads, c.head_dim, c.value_dim) for c in calls.values()}
+    heads = heads or {_NO_HEADS}
     if len(heads) > 1:
         raise ModelError(
             f"{name} is not supported: its layers differ in attention heads, and one pool of "
@@ -163,8 +176,9 @@ def _shape(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         value_dim=value_dim,
-        windows=tuple(calls[layer].window for layer in range(layers)),
+        windows=tuple(calls[layer].window for layer in sorted(calls)),
         dtype_bytes=dtype.itemsize,
+        state_bytes=state_bytes,
     )
 
 

@@ -34,6 +34,8 @@ class Books:
         groups: running requests that were started together.
         swaps: victims that keep what they have computed in host memory.
         copies: (source, target) blocks that the next plan copies first, by the target's request.
+        restores: the prefix whose state a request goes on from with its first row, and the snapshot
+            of it.
     """
 
     cache: KVCache
@@ -43,6 +45,14 @@ class Books:
     reclaim: Reclaim
     swaps: Swaps
     copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
+    restores: dict[Request, tuple[bytes, int]] = field(default_factory=dict)
+
+    def give_restore_up(self, request: Request) -> None:
+        """Let go of the snapshot that a request was to go on from, if it was to."""
+        if request in self.restores:
+            hash, _ = self.restores.pop(request)
+            assert self.cache.snapshots is not None
+            self.cache.snapshots.release(hash)
 
 
 class StepComposer:
@@ -52,6 +62,7 @@ class StepComposer:
         now: engine clock, seconds.
         budget: tokens left for this step.
         rows: what is planned so far, by request; a preemption takes a row back.
+        saves: snapshots that are to be taken of requests' states.
         admitted: requests that got a slot in this step.
         preempted: requests that lost their blocks in this step.
         stranded: requests that cannot get a block though nobody else holds one.
@@ -65,6 +76,7 @@ class StepComposer:
         self.now = now
         self.budget = self.max_budget = knobs.max_num_batched_tokens
         self.rows: dict[Request, Row] = {}
+        self.saves: dict[Request, int] = {}
         self.admitted: list[Request] = []
         self.preempted: list[Request] = []
         self.stranded: list[Request] = []
@@ -136,8 +148,9 @@ class StepComposer:
             count = min(count, limit)
         if count <= 0:
             return 0
-        end = start + count
         cache = self._cache
+        end = cache.row_end(request, start, start + count)
+        count = end - start
         new_blocks: tuple[int, ...] = ()
         if end > len(request.block_table) * cache.block_size:
             missing = cache.missing(request, end)
@@ -151,6 +164,11 @@ class StepComposer:
             request.ordinal, start, count, new_blocks, samples, request.is_prefill
         )
         self.budget -= count
+        if cache.takes_snapshots and end % cache.block_size == 0 and self.knobs.prefix_caching:
+            assert cache.snapshots is not None
+            snapshot = cache.snapshots.take()
+            if snapshot is not None:
+                self.saves[request] = snapshot
         return count
 
     def _make_room(self, request: Request, missing: int) -> bool:
@@ -211,6 +229,9 @@ class StepComposer:
         else:
             self._books.swaps.drop(request)  # The cache has as much of it.
             cache.adopt(request, start.hit)
+            if cache.snapshots is not None and start.hit:
+                hash = request.block_hashes[len(start.hit) - 1]
+                self._books.restores[request] = hash, cache.snapshots.hold(hash)
         if reserve:
             cache.reserve(request, request.max_tokens)
         if self._promised is not None:
@@ -313,6 +334,10 @@ class StepComposer:
         row = self.rows.pop(victim, None)
         if row is not None:
             self.budget += row.count
+        if victim in self.saves:
+            assert self._cache.snapshots is not None
+            self._cache.snapshots.drop(self.saves.pop(victim))
+        books.give_restore_up(victim)
         # What a plan is yet to copy for it is not there. What it found when it was admitted just
         # now can be found again.
         owns = books.copies.pop(victim, None) is None and victim not in self.admitted

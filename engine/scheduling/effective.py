@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KNOB_SPECS, Knobs
+from engine.cache.manager import KVCache
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS
 from engine.scheduling.policy import Policy
@@ -11,7 +12,12 @@ from engine.scheduling.swaps import Swaps
 
 
 def effective(
-    knobs: Knobs, policy: Policy, num_running: int, groups: Groups, swaps: Swaps
+    knobs: Knobs,
+    policy: Policy,
+    num_running: int,
+    groups: Groups,
+    swaps: Swaps,
+    cache: KVCache,
 ) -> dict[str, tuple[KnobValue, str]]:
     """Knobs whose value in force is not the requested one, or that are ignored, and why.
 
@@ -31,6 +37,9 @@ def effective(
         notes["static_batch_size"] = (most, f"{limit} allows no more")
     if (preemption := swaps.effective(knobs)) is not None:
         notes["preemption"] = preemption
+    if knobs.prefix_caching and cache.snapshots is not None and not cache.takes_snapshots:
+        note = "no memory is set aside for states of prefixes (snapshot_memory)"
+        notes["prefix_caching"] = (False, note)
     if policy.name != knobs.policy:
         notes["policy"] = (policy.name, "takes effect with the next step")
     excess = num_running + groups.num_parked - knobs.max_num_seqs

@@ -21,6 +21,7 @@ class Planned:
         swapped: those of `preempted` that are swapped out.
         swapped_out: requests whose blocks the plan copies to host memory.
         swapped_in: requests whose blocks the plan copies back.
+        snapshots: (request, snapshot) that the plan takes of its state.
         prefix_queried_tokens, prefix_hit_tokens: tokens of requests admitted for the first time.
         budget: tokens that the policy let the step have.
         given_slots, unused_slots: as `engine.api.telemetry.StepRecord` has them.
@@ -34,6 +35,7 @@ class Planned:
     swapped: tuple[Request, ...]
     swapped_out: tuple[Request, ...]
     swapped_in: tuple[Request, ...]
+    snapshots: tuple[tuple[Request, int], ...]
     prefix_queried_tokens: int
     prefix_hit_tokens: int
     budget: int

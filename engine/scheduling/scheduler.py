@@ -160,6 +160,9 @@ class Scheduler:
     def take_back(self, planned: Planned) -> None:
         """Take in that a step failed: the tokens that its rows were to sample will not come."""
         self._reclaim.step_ended(planned.plan.step)
+        for _request, snapshot in planned.snapshots:
+            assert self.cache.snapshots is not None
+            self.cache.snapshots.drop(snapshot)
         for request, row in zip(planned.requests, planned.plan.rows, strict=True):
             request.num_in_flight -= row.samples
             request.num_tokens -= row.samples
@@ -175,7 +178,27 @@ class Scheduler:
                 request.num_committed_tokens = end
                 if publish and end // size > request.num_published:
                     self.cache.publish(request, end)
+        if planned.snapshots:
+            self._keep_states(planned, publish=publish)
         self._reclaim.step_ended(planned.plan.step)
+
+    def _keep_states(self, planned: Planned, *, publish: bool) -> None:
+        """Let the snapshots of a step that ended be found."""
+        snapshots = self.cache.snapshots
+        assert snapshots is not None
+        of = {
+            request: (epoch, row)
+            for request, epoch, row in zip(
+                planned.requests, planned.epochs, planned.plan.rows, strict=True
+            )
+        }
+        for request, snapshot in planned.snapshots:
+            epoch, row = of[request]
+            is_same = request.state is RequestState.RUNNING and request.num_preemptions == epoch
+            if publish and is_same:
+                self.cache.keep_state(request, row.start + row.count, snapshot)
+            else:
+                snapshots.drop(snapshot)
 
     def doubtful(self, failed: Sequence[Planned]) -> list[Request]:
         """Running requests whose blocks may hold something else now that these plans have failed.
@@ -209,6 +232,7 @@ class Scheduler:
             for seq, blocks in self._groups.leave(request, self.cache.detach(request)):
                 self._reclaim.free(seq, blocks)
             self._forget([request])
+            self._books.give_restore_up(request)
         else:
             self.waiting.remove(request)
         self._swaps.drop(request)
@@ -217,7 +241,9 @@ class Scheduler:
 
     def effective(self, knobs: Knobs) -> dict[str, tuple[KnobValue, str]]:
         """Knobs whose value in force is not the requested one, or that are ignored, and why."""
-        return effective(knobs, self._policy, len(self.running), self._groups, self._swaps)
+        return effective(
+            knobs, self._policy, len(self.running), self._groups, self._swaps, self.cache
+        )
 
     def wait_at(self, position: int) -> Wait:
         """Why a request at `position` of the queue, from 0, waits."""
@@ -234,6 +260,8 @@ class Scheduler:
         self.cache.pool.check(tables)
         assert not any(r.block_table or r.reserved_blocks for r in self.waiting)
         self._swaps.check(self.running, tuple(self.waiting))
+        if self.cache.snapshots is not None:
+            self.cache.snapshots.check()
 
     def _forget(self, requests: Sequence[Request]) -> None:
         """Have the runner release sequences that it knows."""
@@ -262,6 +290,11 @@ class Scheduler:
         preempted, self._preempted = tuple(self._preempted), []
         swapped = tuple([request for request in preempted if request.host_blocks])
         out, back = self._swaps.take()
+        restores = [
+            (request, self._books.restores[request][1])
+            for request in requests
+            if request in self._books.restores
+        ]
         plan = StepPlan(
             step=self.step,
             rows=rows,
@@ -271,7 +304,11 @@ class Scheduler:
             copies=tuple(self._books.copies.values()),
             swaps_in=back.pairs,
             padding=self._groups.padding(composer.rows),
+            restores=tuple([(snapshot, request.ordinal) for request, snapshot in restores]),
+            saves=tuple([(r.ordinal, snapshot) for r, snapshot in composer.saves.items()]),
         )
+        for request, _ in restores:
+            self._books.give_restore_up(request)
         if self._swaps:
             self._swaps.cost.planned(self.step, rows, len(out.pairs) + len(back.pairs))
         self._released = []
@@ -292,6 +329,7 @@ class Scheduler:
             swapped=swapped,
             swapped_out=out.requests,
             swapped_in=back.requests,
+            snapshots=tuple(composer.saves.items()),
             prefix_queried_tokens=queried,
             prefix_hit_tokens=hits,
             budget=composer.max_budget,

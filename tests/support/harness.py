@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
@@ -128,6 +129,9 @@ class PoolReplay:
 class CoreHarness:
     """Collects what a core gives, and checks its books and its word after every step.
 
+    Args:
+        num_snapshots: states of prefixes that a model with states keeps; None is one without.
+
     Attributes:
         tokens: output token ids so far, by request.
         ends: how each request ended; a second end fails the test.
@@ -141,6 +145,7 @@ class CoreHarness:
         num_blocks: int = 64,
         block_size: int = 4,
         num_host_blocks: int = 0,
+        num_snapshots: int | None = None,
         max_model_len: int = 128,
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 64,
@@ -154,12 +159,14 @@ class CoreHarness:
             num_blocks=num_blocks,
             block_size=block_size,
             num_host_blocks=num_host_blocks,
+            num_snapshots=num_snapshots or 0,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
         )
         self.clock = clock or VirtualClock()
-        self.runner = ScriptedRunner(self.config, depth, self.clock)
+        keeps_states = num_snapshots is not None
+        self.runner = ScriptedRunner(self.config, depth, keeps_states, clock=self.clock)
         self.eos = frozenset(eos)
         start = {
             "max_num_seqs": max_num_seqs,
@@ -169,7 +176,7 @@ class CoreHarness:
         self.core = EngineCore(
             config=self.config,
             runner=self.runner,
-            shape=SHAPE,
+            shape=replace(SHAPE, state_bytes=100) if keeps_states else SHAPE,
             card=CARD,
             key="scripted",
             eos_token_ids=self.eos,

@@ -242,7 +242,9 @@ class ScriptedEngine:
     # How it does it.
 
     def _new_runner(self) -> ScriptedRunner:
-        return ScriptedRunner(self._config, 1, self.clock, self._step_seconds)
+        return ScriptedRunner(
+            self._config, 1, clock=self.clock, seconds_per_step=self._step_seconds
+        )
 
     def _serving(self) -> EngineCore:
         if self._loading is not None or self._core is None:

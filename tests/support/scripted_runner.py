@@ -72,6 +72,7 @@ class ScriptedRunner:
 
     Attributes:
         depth: plans that may be in flight.
+        keeps_states: whether each sequence has a state, which is the tokens that went into it.
         fail_steps: step numbers whose result raises.
         fail_submits: step numbers whose submission raises.
         nan_seqs: sequences whose logits are not finite.
@@ -83,6 +84,7 @@ class ScriptedRunner:
 
     config: EngineConfig
     depth: int = 1
+    keeps_states: bool = False
     clock: VirtualClock | None = None
     seconds_per_step: float = 0.01
     fail_steps: set[int] = field(default_factory=set)
@@ -102,6 +104,8 @@ class ScriptedRunner:
         # Blocks that were copied back for sequences that have had no row since.
         self._restored: set[int] = set()
         self._sequences: dict[int, _Sequence] = {}
+        self._states: dict[int, list[int]] = {}
+        self._snapshots: list[list[int]] = [[-1] for _ in range(self.config.num_snapshots)]
         self._queue: list[_InFlight] = []
         self._refused: list[StepPlan] = []
         self._tables: dict[int, list[int]] = {}
@@ -143,7 +147,12 @@ class ScriptedRunner:
             self.fail_steps.update(flight.plan.step for flight in self._queue)
             raise MemoryError("scripted failure")
         self._copy(plan)
+        for snapshot, seq in plan.restores:
+            self._require(not self._states[seq], "a state that is restored is new")
+            self._states[seq] = list(self._snapshots[snapshot])
         tokens = tuple(self._row(row) for row in plan.rows)
+        for seq, snapshot in plan.saves:
+            self._snapshots[snapshot] = list(self._states[seq])
         sampled = [(t, row.seq) for t, row in zip(tokens, plan.rows, strict=True) if row.samples]
         return StepResult(
             tuple(token for token, _ in sampled),
@@ -237,9 +246,11 @@ class ScriptedRunner:
     def _learn(self, plan: StepPlan) -> None:
         for seq in plan.released:
             self._sequences.pop(seq, None)
+            self._states.pop(seq, None)
         starts = {row.seq: row.start for row in plan.rows}
         for new in plan.new:
             self._require(new.seq not in self._sequences, "a sequence is new twice")
+            self._states[new.seq] = []
             self._sequences[new.seq] = _Sequence(
                 new, list(new.token_ids), list(new.block_ids), starts[new.seq]
             )
@@ -261,6 +272,10 @@ class ScriptedRunner:
             slots = self._slots[sequence.blocks[position // size]]
             slots[position % size] = sequence.tokens[position]
         sequence.computed = end
+        if self.keeps_states:
+            state = self._states[row.seq]
+            self._require(state == sequence.tokens[: row.start], "a state of something else")
+            state += sequence.tokens[row.start : end]
         context = [self._slots[sequence.blocks[p // size]][p % size] for p in range(end)]
         self._require(context == sequence.tokens[:end], "the cache holds something else")
         if not row.samples:

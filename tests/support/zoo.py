@@ -29,6 +29,7 @@ _COMMON: dict[str, Any] = {
     "pad_token_id": None,
 }
 
+_SPARSE_LINEAR = ["linear_attention", "full_attention", "linear_attention"]
 _SPARSE_SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 SERVED: dict[str, dict[str, Any]] = {
@@ -92,21 +93,58 @@ SERVED: dict[str, dict[str, Any]] = {
 }
 """Architectures that must be served; the values override the common dimensions."""
 
-OTHERS: dict[str, dict[str, Any]] = {
+STATEFUL: dict[str, dict[str, Any]] = {
+    # Short convolutions.
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    # Gated delta nets.
+    "qwen3_next": {
+        "head_dim": 16,
+        "layer_types": _SPARSE_LINEAR,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
+    # Lightning attention.
     "minimax": {
         "head_dim": 16,
         "num_local_experts": 4,
         "num_experts_per_tok": 2,
         "block_size": 16,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "layer_types": _SPARSE_LINEAR,
     },
+    # Mamba 2, beside attention and alone.
+    "bamba": {
+        "attn_layer_indices": [1],
+        "mamba_n_heads": 6,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 16,
+        "mamba_chunk_size": 16,
+    },
+    "mamba2": {
+        "num_heads": 6,
+        "head_dim": 16,
+        "state_size": 16,
+        "n_groups": 2,
+        "chunk_size": 16,
+    },
+    # Mamba, whose chunks start anew in transformers.
     "jamba": {
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
     },
+}
+"""Architectures with states beside attention that must be served."""
+
+BY_MODULES: dict[str, dict[str, Any]] = {
     "stablelm": {
         "rope_parameters": {
             "rope_type": "default",
@@ -115,6 +153,10 @@ OTHERS: dict[str, dict[str, Any]] = {
         },
     },
     "nemotron": {"head_dim": 16},
+}
+"""Architectures that are served module by module, whose attention hands no arguments down."""
+
+OTHERS: dict[str, dict[str, Any]] = {
     "ministral3": {
         "rope_parameters": {
             "rope_type": "yarn",
@@ -129,13 +171,12 @@ OTHERS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 32,
     },
 }
-"""Architectures that pass context on in another way, keep state outside of attention, or do more to
-queries than to rotate them."""
+"""Architectures that do more to queries than to rotate them."""
 
 
 def tiny_config(name: str, **changes: Any) -> PreTrainedConfig:
     """The configuration of a model of the zoo; `changes` override single values."""
-    overrides = SERVED[name] if name in SERVED else OTHERS[name]
+    overrides = (SERVED | STATEFUL | BY_MODULES | OTHERS)[name]
     model_type = "llama" if name == "llama_dynamic_rope" else name
     return AutoConfig.for_model(model_type, **(_COMMON | overrides | changes))
 

@@ -44,6 +44,13 @@ async def test_how_much_of_the_host_pool_is_used() -> None:
         assert "· free 55% · host 8% ─" in rows(kv)[0]
 
 
+async def test_how_many_states_of_prefixes_are_kept() -> None:
+    kv = KvMap()
+    async with hosted(kv, 80, 5):
+        kv.show(replace(POOL, snapshots=16, snapshots_kept=3), NUMBERS, 16)
+        assert "· free 55% · states 3/16 ─" in rows(kv)[0]
+
+
 RESERVING = BlockMap(
     num_blocks=20,
     blocks_per_cell=1,

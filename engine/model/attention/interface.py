@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,8 +16,30 @@ from engine.model.attention.params import AttentionParams
 
 ATTENTION_NAME = "batchdeck"
 
+# The step that is computed. Many models do not hand arguments of their own down to attention.
+_step: ContextVar[StepContext] = ContextVar("step")
+
+# The layer whose keys and values were handed to the cache last. A module that several layers share
+# has no number of its own.
+_layer: ContextVar[int | None] = ContextVar("layer", default=None)
+
 # Arguments that change the scores in ways that no backend here knows.
 _UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
+
+
+@contextmanager
+def computing_step(context: StepContext) -> Iterator[None]:
+    """Let the attention of models that are called meanwhile, in this thread, be of this step."""
+    before = _step.set(context)
+    try:
+        yield
+    finally:
+        _step.reset(before)
+
+
+def attends_next(layer: int) -> None:
+    """Say which layer's attention comes next, whatever number its module has."""
+    _layer.set(layer)
 
 
 def paged_attention(
@@ -29,16 +53,14 @@ def paged_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     is_causal: bool | None = None,
-    step_context: StepContext | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Store one layer's keys and values, then attend through the block tables.
 
-    The model's attention modules call it. The keyword `step_context` of the model's forward reaches
-    it through the keyword arguments that the models hand down.
+    The model's attention modules call it while a step is computed (`computing_step`).
 
     Args:
-        module: the attention module; its `layer_idx` is the layer.
+        module: the attention module; its `layer_idx` is the layer, if `attends_next` does not say.
         query: [1, H, T, head_dim], rotated already.
         key: [1, num_kv_heads, T, head_dim], rotated already.
         value: [1, num_kv_heads, T, value_dim].
@@ -50,21 +72,21 @@ def paged_attention(
         [1, T, H, value_dim], and no attention weights.
 
     Raises:
-        ModelError: the model does not hand down the context, or asks for something that the
-            backends do not do.
+        ModelError: the model asks for something that the backends do not do.
     """
-    if step_context is None:
-        raise ModelError(f"{type(module).__name__} does not hand the step's context to attention")
+    context = _step.get()
     _check_supported(module, attention_mask, is_causal, kwargs)
-    layer = module.layer_idx
-    assert isinstance(layer, int)
-    step_context.storage.write(
-        layer, step_context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1)
-    )
-    output = step_context.backend.attend(
+    number = _layer.get()
+    if number is None:
+        number = getattr(module, "layer_idx", None)
+    _layer.set(None)
+    assert isinstance(number, int)
+    layer = number if context.places is None else context.places[number]
+    context.storage.write(layer, context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    output = context.backend.attend(
         query[0].transpose(0, 1),
         layer,
-        step_context,
+        context,
         AttentionParams(
             query.shape[-1] ** -0.5 if scaling is None else scaling,
             sliding_window,

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage
 from engine.model.attention.base import AttentionBackend, StepContext
-from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
 
@@ -133,13 +133,12 @@ def capture(
         block_tables=np.zeros((1, 1), np.int64),
     )
     model.set_attn_implementation(ATTENTION_NAME)
-    with recorder.watching(model), recorder:
+    with computing_step(context), recorder.watching(model), recorder:
         output = model(
             input_ids=input_ids[None],
             position_ids=position_ids[None],
             use_cache=False,
             logits_to_keep=last_tokens,
-            step_context=context,
         )
     return Capture(input_ids, position_ids, last_tokens, recorder.calls, output.logits)
 

@@ -204,6 +204,7 @@ class CoreMachine(RuleBasedStateMachine):
         depth=st.sampled_from((1, 2)),
         num_blocks=st.integers(4, 20),
         num_host_blocks=st.sampled_from((0, 3, 40)),
+        num_snapshots=st.sampled_from((None, None, 0, 2, 9)),
         preemption=st.sampled_from(PREEMPTION_NAMES),
         block_size=st.sampled_from((1, 2, 4)),
         max_model_len=st.sampled_from((12, 40, 64)),
@@ -357,7 +358,13 @@ def some_policy(rng: random.Random) -> dict[str, object]:
     }
 
 
-def drive(seed: int, depth: int, steps: int, policy: str | None = None) -> CoreHarness:
+def drive(
+    seed: int,
+    depth: int,
+    steps: int,
+    policy: str | None = None,
+    num_snapshots: int | None = None,
+) -> CoreHarness:
     """One long life of an engine: far more traffic than the machine above, but no shrinking.
 
     Args:
@@ -375,6 +382,7 @@ def drive(seed: int, depth: int, steps: int, policy: str | None = None) -> CoreH
         order=rng.choice(tuple(ORDERS)),
         victim=rng.choice(VICTIM_NAMES),
         num_host_blocks=rng.choice((6, 30)),
+        num_snapshots=num_snapshots,
         preemption=rng.choice(PREEMPTION_NAMES),
     )
     traffic = Traffic(engine)
@@ -437,8 +445,20 @@ def test_a_crowd_through_changing_policies(depth: int) -> None:
     assert sum(record.padding_tokens for record in engine.records) > 5
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_crowd_over_a_model_with_states(depth: int) -> None:
+    engine = drive(11, depth, 1_500, num_snapshots=5)
+    totals = engine.snapshot().totals
+    assert totals.finished > 50
+    assert totals.preemptions > 5
+    assert totals.failed > 2
+    assert totals.prefix_hit_tokens > 50
+    assert sum(len(plan.restores) for plan in engine.runner.plans) > 10
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("depth", [1, 2])
-def test_many_crowds(seed: int, depth: int) -> None:
-    drive(seed, depth, 3_000)
+@pytest.mark.parametrize("num_snapshots", [None, 3])
+def test_many_crowds(seed: int, depth: int, num_snapshots: int | None) -> None:
+    drive(seed, depth, 3_000, num_snapshots=num_snapshots)

@@ -27,7 +27,7 @@ from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from tests.support.clock import VirtualClock
 from tests.support.delaying_stream import DelayingStream
-from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, tiny_model
+from tests.support.zoo import BY_MODULES, MAX_LEN, SERVED, STATEFUL, VOCAB_SIZE, tiny_model
 
 DEVICE = os.environ.get("BATCHDECK_TEST_DEVICE", "cpu")
 NUM_REQUESTS = 16
@@ -75,6 +75,7 @@ def run_engine(
         max_model_len=MAX_LEN,
         max_num_seqs=8,
         max_num_batched_tokens=24,
+        num_snapshots=5,
         device=DEVICE,
     )
     shape = trace(type(model), model.config, torch.float32).shape
@@ -137,12 +138,17 @@ def test_the_engine_of_a_gpu_gives_the_tokens_of_generate(name: str) -> None:
     check_engine(name, "triton")
 
 
+@pytest.mark.parametrize("name", [*sorted(STATEFUL), *sorted(BY_MODULES)])
+def test_models_that_no_program_computes_give_the_tokens_of_generate(name: str) -> None:
+    check_engine(name, None if DEVICE == "cpu" else "triton")
+
+
 @pytest.mark.parametrize("name", sorted(SERVED))
 def test_engine_gives_the_tokens_of_generate(name: str, backend: str) -> None:
     check_engine(name, backend if DEVICE == "cpu" else "triton")
 
 
-def check_engine(name: str, backend: str) -> None:
+def check_engine(name: str, backend: str | None) -> None:
     model, eager = tiny_model(name).to(DEVICE), tiny_model(name).to(DEVICE)
     prompts = make_prompts()
     tokens, ends, core = run_engine(model, prompts, backend)

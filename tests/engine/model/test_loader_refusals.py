@@ -116,10 +116,11 @@ class TestRefusals:
         assert refusal(folder).message.startswith(f"{file}: temperature is -2; it must be")
 
     def test_unsupported_architecture(self, tmp_path: Path) -> None:
-        save_checkpoint(tmp_path, "lfm2")
-        assert (
-            "Lfm2ForCausalLM is not supported: it has layers of conv" in refusal(tmp_path).message
-        )
+        save_checkpoint(tmp_path, "gemma2")
+        file = tmp_path / "config.json"
+        file.write_text(file.read_text().replace("sliding_attention", "chunked_attention"))
+        expected = "Gemma2ForCausalLM is not supported: it has layers of chunked_attention"
+        assert expected in refusal(tmp_path).message
 
     @pytest.mark.parametrize(
         ("options", "param", "expected"),

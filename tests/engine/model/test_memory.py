@@ -52,11 +52,12 @@ def plan(
     share: float = 0.9,
     host_free: int = 500 * GIB,
     footprint: Footprint | None = None,
+    needs: MemoryNeeds = LLAMA,
     **options: Any,
 ) -> EngineConfig:
     return plan_memory(
         LoadRequest("llama", **options),
-        LLAMA,
+        needs,
         footprint_of("torch", torch.device(device)) if footprint is None else footprint,
         device=device,
         dtype="bfloat16",
@@ -241,6 +242,49 @@ class TestSwapMemory:
             "GiB and a cache of 1024 tokens 128.0 MiB make 16.80 GiB; of 18.00 GiB free, 16.20 GiB "
             "may be used"
         )
+
+
+class TestStates:
+    """A model that keeps 64 MiB of each sequence beside its cache."""
+
+    def planned(self, free: int, **options: Any) -> EngineConfig:
+        needs = replace(LLAMA, shape=replace(LLAMA.shape, state_bytes=64 << 20))
+        return plan(free, needs=needs, **options)
+
+    def test_sequences_and_prefixes_get_their_shares_of_what_the_weights_leave(self) -> None:
+        config = self.planned(40 * GIB)
+        spare = int(0.9 * 40 * GIB) - LLAMA.weight_bytes
+        assert config.max_num_seqs == spare // 4 // (64 << 20)
+        assert config.num_snapshots == spare // 8 // (64 << 20)
+        assert config.num_host_blocks == 0
+
+    def test_prefixes_are_at_most_four_for_each_sequence(self) -> None:
+        config = self.planned(40 * GIB, max_num_seqs=4)
+        assert (config.max_num_seqs, config.num_snapshots) == (4, 16)
+
+    def test_a_stated_size_is_kept(self) -> None:
+        assert self.planned(40 * GIB, snapshot_memory=5 * (64 << 20) + 1).num_snapshots == 5
+        assert self.planned(40 * GIB, snapshot_memory=0).num_snapshots == 0
+
+    def test_states_are_counted(self) -> None:
+        few = self.planned(40 * GIB, max_num_seqs=4, snapshot_memory=0, max_model_len=4096)
+        many = self.planned(40 * GIB, max_num_seqs=4, snapshot_memory=GIB, max_model_len=4096)
+        assert many.num_blocks <= few.num_blocks
+        with pytest.raises(ModelError, match=r"states of 500 sequences and 0 prefixes 31\.25 GiB"):
+            self.planned(40 * GIB, max_num_seqs=500, snapshot_memory=0)
+
+    @pytest.mark.parametrize(
+        ("options", "param", "expected"),
+        [
+            ({"snapshot_memory": 1000}, "snapshot_memory", "must be 0 or at least 67108864, what"),
+            ({"snapshot_memory": -1}, "snapshot_memory", "must be 0 or at least"),
+            ({"swap_memory": GIB}, "swap_memory", "which are not swapped, so it must be 0"),
+        ],
+    )
+    def test_what_is_out_of_range(self, options: dict[str, int], param: str, expected: str) -> None:
+        with pytest.raises(InvalidConfigError, match=expected) as caught:
+            self.planned(40 * GIB, **options)
+        assert caught.value.param == param
 
 
 def test_one_of_the_largest_batch_gives_way_to_the_other() -> None:

@@ -288,14 +288,6 @@ def test_a_model_whose_attention_cannot_be_chosen_is_refused(
     assert model.config._attn_implementation != ATTENTION_NAME
 
 
-@pytest.mark.parametrize("name", ["stablelm", "nemotron"])
-def test_a_model_that_drops_the_context_is_refused(name: str) -> None:
-    shape = trace(type(tiny_model("llama")), tiny_model("llama").config, torch.float32).shape
-    runner = TorchRunner(make_forward(tiny_model(name), CONFIG, shape), CONFIG, shape)
-    with pytest.raises(ModelError, match="does not hand the step's context to attention"):
-        run(runner, Row(1, 0, 1, (0,), True, True), new=(new(1, PROMPT),))
-
-
 def test_dropout_is_switched_off() -> None:
     model = tiny_model("llama").train()
     make_runner(model)

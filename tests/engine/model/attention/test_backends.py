@@ -25,7 +25,7 @@ from engine.cache.storage import CacheShape, KVStorage
 from engine.model.attention import torch_backend, triton_backend
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
-from engine.model.attention.interface import paged_attention
+from engine.model.attention.interface import computing_step, paged_attention
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
 from engine.native import kernels
@@ -212,18 +212,18 @@ def attend_and_expect(
         torch.cat(tensors).to(DEVICE).transpose(0, 1)[None]
         for tensors in (packed.queries, packed.keys, packed.values)
     )
-    output, weights = paged_attention(
-        module,
-        query,
-        key,
-        value,
-        None,
-        scaling=case.scaling,
-        sliding_window=case.window,
-        softcap=case.softcap,
-        s_aux=None if sinks is None else sinks.to(DEVICE),
-        step_context=packed.context,
-    )
+    with computing_step(packed.context):
+        output, weights = paged_attention(
+            module,
+            query,
+            key,
+            value,
+            None,
+            scaling=case.scaling,
+            sliding_window=case.window,
+            softcap=case.softcap,
+            s_aux=None if sinks is None else sinks.to(DEVICE),
+        )
     assert weights is None
     expected = [
         dense(query, key, value, start, case, sinks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,27 +11,60 @@ from torch import nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from engine.api.errors import ModelError
+from engine.cache.storage import KVStorage
 from engine.model.attention.base import StepContext
-from engine.model.attention.interface import ATTENTION_NAME, paged_attention
+from engine.model.attention.interface import (
+    ATTENTION_NAME,
+    attends_next,
+    computing_step,
+    paged_attention,
+)
 from engine.model.attention.torch_backend import TorchAttention
 from tests.engine.model.attention.support import SMALL
 
 
 class TestInterface:
-    def call(self, **keywords: object) -> None:
+    def call(
+        self, layer: int | None = 0, places: dict[int, int] | None = None, **keywords: object
+    ) -> KVStorage:
+        """Attend to a token of ones; returns where it was stored."""
         module = nn.Module()
-        module.layer_idx = 0
-        x = torch.zeros(1, 1, 1, 8)
+        if layer is not None:
+            module.layer_idx = layer
+        x = torch.ones(1, 1, 1, 8)
+        storage = TorchAttention().storage(replace(SMALL, num_layers=2))
+        storage.clear_blocks([0])
         context = StepContext(
             backend=TorchAttention(),
-            storage=TorchAttention().storage(SMALL),
+            storage=storage,
             slots=torch.tensor([0]),
             starts=np.array([0]),
             counts=np.array([1]),
             block_tables=np.array([[0]]),
+            places=places,
         )
-        arguments: dict[str, object] = {"attention_mask": None, "step_context": context}
-        paged_attention(module, x, x, x, **(arguments | keywords))  # type: ignore[arg-type]
+        arguments: dict[str, object] = {"attention_mask": None}
+        with computing_step(context):
+            paged_attention(module, x, x, x, **(arguments | keywords))  # type: ignore[arg-type]
+        return storage
+
+    def test_keys_and_values_go_to_the_place_of_their_layer(self) -> None:
+        """Where only some layers attend, their places are not their numbers."""
+        storage = self.call(layer=7, places={3: 0, 7: 1})
+        assert [bool(layer[0].any()) for layer in storage.keys] == [False, True]
+
+    def test_the_layer_that_was_handed_to_the_cache_is_the_one(self) -> None:
+        """A module that several layers share has no number, or that of another."""
+        for layer in (None, 0):
+            attends_next(1)
+            storage = self.call(layer=layer)
+            assert [bool(layer[0].any()) for layer in storage.keys] == [False, True]
+        assert self.call(layer=0).keys[0][0].any(), "that held for one call"
+
+    def test_outside_of_a_step_there_is_no_attention(self) -> None:
+        x = torch.zeros(1, 1, 1, 8)
+        with pytest.raises(LookupError):
+            paged_attention(nn.Module(), x, x, x, None)
 
     def test_no_mask_function_goes_with_our_name(self) -> None:
         assert ATTENTION_NAME not in ALL_MASK_ATTENTION_FUNCTIONS
@@ -40,7 +75,6 @@ class TestInterface:
     @pytest.mark.parametrize(
         ("keywords", "reason"),
         [
-            ({"step_context": None}, "does not hand the step's context to attention"),
             ({"attention_mask": torch.zeros(1, 1, 1, 1)}, "attention mask of its own"),
             ({"is_causal": False}, "not causal"),
             ({"position_bias": torch.zeros(1)}, "position_bias"),

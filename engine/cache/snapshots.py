@@ -1,0 +1,84 @@
+"""SnapshotPool: which prefix each snapshot of a state is of. It keeps books, and has no tensors."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+
+class SnapshotPool:
+    """Snapshots of states that sequences had at the end of a full block, for prefix hits.
+
+    A model with states beside its keys and values can go on from a prefix only where a snapshot of
+    them was taken. A snapshot is free, pending (the step that takes it has not ended) or kept by
+    the hash of its prefix (`engine.cache.prefix`); `free + pending + kept == num_snapshots` always.
+    When none is free, the kept one that was used longest ago is given up, unless a request is about
+    to go on from it.
+    """
+
+    def __init__(self, num_snapshots: int) -> None:
+        self.num_snapshots = num_snapshots
+        self._free = list(range(num_snapshots - 1, -1, -1))
+        self._pending: set[int] = set()
+        self._kept: OrderedDict[bytes, int] = OrderedDict()
+        self._held: Counter[bytes] = Counter()
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._kept)
+
+    def has(self, hash: bytes) -> bool:
+        """Whether there is a snapshot of this prefix."""
+        return hash in self._kept
+
+    def hold(self, hash: bytes) -> int:
+        """Keep the snapshot of a prefix until `release`; returns it."""
+        self._held[hash] += 1
+        self._kept.move_to_end(hash)
+        return self._kept[hash]
+
+    def release(self, hash: bytes) -> None:
+        """Let a snapshot be given up again."""
+        self._held[hash] -= 1
+        if not self._held[hash]:
+            del self._held[hash]
+
+    def take(self) -> int | None:
+        """A snapshot for a step to write; None if all are pending or held."""
+        if self._free:
+            snapshot = self._free.pop()
+        else:
+            oldest = next((hash for hash in self._kept if hash not in self._held), None)
+            if oldest is None:
+                return None
+            snapshot = self._kept.pop(oldest)
+        self._pending.add(snapshot)
+        return snapshot
+
+    def keep(self, snapshot: int, hash: bytes) -> None:
+        """Let a pending snapshot be found. Of two of one prefix, the first is kept."""
+        if hash in self._kept:
+            self._kept.move_to_end(hash)
+            self.drop(snapshot)
+        else:
+            self._pending.remove(snapshot)
+            self._kept[hash] = snapshot
+
+    def drop(self, snapshot: int) -> None:
+        """Give a pending snapshot up."""
+        self._pending.remove(snapshot)
+        self._free.append(snapshot)
+
+    def forget(self, hash: bytes) -> None:
+        """Give the snapshot of a prefix up, if there is one that nobody holds."""
+        if hash in self._kept and hash not in self._held:
+            self._free.append(self._kept.pop(hash))
+
+    def check(self) -> None:
+        """Verify the books.
+
+        Raises:
+            AssertionError: a snapshot is lost or there twice, or one is held that is not kept.
+        """
+        everywhere = [*self._free, *self._pending, *self._kept.values()]
+        assert sorted(everywhere) == list(range(self.num_snapshots)), "a snapshot is lost or twice"
+        assert self._held.keys() <= self._kept.keys(), "a snapshot is held that is not there"

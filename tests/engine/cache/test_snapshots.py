@@ -1,0 +1,126 @@
+"""The books of snapshots: who is kept, who is given up, and who is not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.cache.snapshots import SnapshotPool
+
+
+def test_the_one_that_was_used_longest_ago_is_given_up() -> None:
+    pool = SnapshotPool(2)
+    for name in (b"a", b"b"):
+        pool.keep(taken(pool), name)
+    first = pool.hold(b"a")
+    pool.release(b"a")
+    assert pool.take() is not None
+    assert pool.has(b"a")
+    assert not pool.has(b"b")
+    assert pool.hold(b"a") == first
+
+
+def test_what_is_held_is_never_given_up() -> None:
+    pool = SnapshotPool(1)
+    pool.keep(taken(pool), b"a")
+    pool.hold(b"a")
+    pool.forget(b"a")
+    assert pool.take() is None
+    assert pool.has(b"a")
+    pool.release(b"a")
+    assert pool.take() is not None
+    assert not pool.has(b"a")
+
+
+def test_of_two_of_one_prefix_the_first_is_kept() -> None:
+    pool = SnapshotPool(2)
+    first, second = taken(pool), taken(pool)
+    pool.keep(first, b"a")
+    pool.keep(second, b"a")
+    assert pool.hold(b"a") == first
+    assert pool.take() == second
+
+
+def test_without_room_nothing_is_taken() -> None:
+    assert SnapshotPool(0).take() is None
+
+
+def taken(pool: SnapshotPool) -> int:
+    snapshot = pool.take()
+    assert snapshot is not None
+    return snapshot
+
+
+class SnapshotMachine(RuleBasedStateMachine):
+    """A pool against a plain record of what each snapshot holds."""
+
+    @initialize(size=st.integers(0, 5))
+    def start(self, size: int) -> None:
+        self.pool = SnapshotPool(size)
+        self.pending: list[int] = []
+        self.contents: dict[int, bytes] = {}
+        self.held: list[bytes] = []
+
+    @rule()
+    def take(self) -> None:
+        snapshot = self.pool.take()
+        if snapshot is None:
+            held = {self.pool.hold(name) for name in set(self.held)}
+            for name in set(self.held):
+                self.pool.release(name)
+            assert len(held) + len(self.pending) == self.pool.num_snapshots
+            return
+        assert snapshot not in self.pending
+        gone = self.contents.pop(snapshot, None)
+        assert gone not in self.held
+        self.pending.append(snapshot)
+
+    @precondition(lambda self: self.pending)
+    @rule(name=st.sampled_from((b"a", b"b", b"c")), keeps=st.booleans())
+    def settle(self, name: bytes, keeps: bool) -> None:
+        snapshot = self.pending.pop(0)
+        if not keeps:
+            self.pool.drop(snapshot)
+        else:
+            self.pool.keep(snapshot, name)
+            if name not in self.contents.values():
+                self.contents[snapshot] = name
+
+    @rule(name=st.sampled_from((b"a", b"b", b"c")))
+    def hold(self, name: bytes) -> None:
+        assert self.pool.has(name) == (name in self.contents.values())
+        if self.pool.has(name):
+            assert self.contents[self.pool.hold(name)] == name
+            self.held.append(name)
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def release(self) -> None:
+        self.pool.release(self.held.pop())
+
+    @rule(name=st.sampled_from((b"a", b"b", b"c")))
+    def forget(self, name: bytes) -> None:
+        self.pool.forget(name)
+        if name not in self.held:
+            self.contents = {k: v for k, v in self.contents.items() if v != name}
+
+    @invariant()
+    def balances(self) -> None:
+        if hasattr(self, "pool"):
+            self.pool.check()
+            assert self.pool.num_kept == len(self.contents)
+
+
+TestSnapshots = SnapshotMachine.TestCase
+TestSnapshots.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("lose", ["_free", "_pending"])
+def test_a_lost_snapshot_is_found_out(lose: str) -> None:
+    pool = SnapshotPool(2)
+    pool.take()
+    getattr(pool, lose).pop()
+    with pytest.raises(AssertionError, match="lost or twice"):
+        pool.check()
