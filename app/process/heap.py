@@ -10,7 +10,7 @@ import gc
 # it is one in 45 s. Until then its garbage stays: the interface leaves 2,600 objects a second in
 # cycles, 120,000 by then.
 MIDDLE_BEFORE_FULL = 200
-_USUAL = gc.get_threshold()[2]
+USUAL_BEFORE_FULL = gc.get_threshold()[2]
 
 
 def settle() -> None:
@@ -25,7 +25,7 @@ def settle() -> None:
 def unsettle() -> None:
     """Have full collections walk everything, as often as usual, since much of it is garbage now."""
     gc.unfreeze()
-    _collect_fully_after(_USUAL)
+    _collect_fully_after(USUAL_BEFORE_FULL)
 
 
 def _collect_fully_after(number: int) -> None:
