@@ -166,11 +166,13 @@ BESIDE: dict[str, Launcher] = {
     "embed": lambda: embed(matrix(4, 4096), matrix(9, 4096), integers(4), integers(4)),
     "gather": lambda: gather(matrix(4, 4096), matrix(9, 4096), integers(4)),
 }
-# Llama 3's vocabulary, and Gemma's.
+# The vocabularies of Llama 3, Gemma 3 1B and Gemma 3, which have chunks of 128, 256 and 512 logits.
 SAMPLING: dict[str, Launcher] = {
     "score": sample(128_256, "score"),
+    "score of 262,208": sample(262_208, "score"),
     "choose": sample(128_256, "choose"),
     "choose of 262,144": sample(262_144, "choose"),
+    "choose of 262,208": sample(262_208, "choose"),
 }
 ONE_ROW = [strip for strip in strips(1) if is_for_one_row(strip)]
 PRODUCTS: dict[str, Launcher] = {

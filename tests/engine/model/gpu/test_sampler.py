@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,11 +22,14 @@ from engine.model.draw import TorchDraw
 from engine.model.gpu.sampler import DeviceSampler
 from engine.model.logprobs import RawLogprobs
 from engine.model.sampler import Sampler
-from engine.triton.sampling_fields import CANDIDATES
+from engine.triton.sampling_fields import CANDIDATES, chunk_of
 
 MAX_SEQS = 6
 # No multiple of a chunk or of a tile; and more than all candidates.
 VOCABS = (300, 5003)
+# The largest with chunks of 128 logits. Then those of Qwen 2.5, Gemma 2, Gemma 3 1B and Gemma 3:
+# chunks of 256, of which the third has as many as there is room for, and chunks of 512.
+SMALL, LARGE = 131_072, (152_064, 256_000, 262_144, 262_208)
 
 
 @dataclass
@@ -179,6 +183,63 @@ def test_filters_that_leave_more_than_all_candidates_are_exact(params: SamplingP
         found.update(both.sample(logits[None], [0], [1]))
         both.remove(0)
     assert len(found) > 1
+
+
+WAYS: dict[str, tuple[SamplingParams, int]] = {
+    "greedy": (SamplingParams(temperature=0, logit_bias=((SMALL + 7, 9.0), (SMALL + 9, 9.0))), 40),
+    "drawn": (SamplingParams(temperature=1.0, min_tokens=2), 700),
+    "top_k": (SamplingParams(temperature=0.8, top_k=50, top_p=0.9), 700),
+    "top_p": (SamplingParams(temperature=1.3, top_p=0.9, min_p=0.1, frequency_penalty=0.4), 700),
+    # More are left than all candidates, so that the limits are found in sweeps.
+    "many of top_k": (
+        SamplingParams(temperature=1.0, top_k=CANDIDATES * 3 // 2, top_p=0.95),
+        CANDIDATES * 2,
+    ),
+    "many of top_p": (SamplingParams(temperature=0.9, top_p=0.99), CANDIDATES * 2),
+}
+"""What a row asks for, and how many tokens of it are likely."""
+
+
+SWEPT = (LARGE[0], "many of top_p")
+
+
+def test_the_chunks_of_large_vocabularies() -> None:
+    assert [chunk_of(vocab_size) for vocab_size in LARGE] == [(256, 1024)] * 3 + [(512, 1024)]
+    assert chunk_of(SMALL) == (128, 1024)
+
+
+# The interpreter takes up to 10 s for one of them.
+@pytest.mark.parametrize(
+    ("vocab_size", "way"),
+    [
+        pytest.param(
+            vocab_size,
+            way,
+            marks=()
+            if (vocab_size, way) in (*product(LARGE[-1:], ("greedy", "drawn", "top_k")), SWEPT)
+            else pytest.mark.long,
+        )
+        for vocab_size, way in product(LARGE, WAYS)
+    ],
+)
+def test_large_vocabularies_have_the_tokens_of_the_other_sampler(vocab_size: int, way: str) -> None:
+    params, num_likely = WAYS[way]
+    rng = np.random.default_rng(num_likely)
+    row = rng.normal(-20, 3, vocab_size)
+    likely = SMALL + rng.permutation(vocab_size - SMALL)[:num_likely]
+    row[likely] = rng.normal(0, 0.3, num_likely)
+    row[[SMALL + 7, SMALL + 9]] = -1.0
+    both = Both(vocab_size)
+    text = tuple(int(token) for token in likely[:20])
+    both.add(0, NewSequence(0, text, 12, params, 5, (vocab_size - 1, 3), ()))
+    (token,) = both.sample(torch.tensor(row, dtype=torch.float32)[None], [0], [20])
+    assert token == SMALL + 7 if way == "greedy" else token in likely
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_large_vocabularies_have_the_tokens_of_the_other_sampler_for_long(seed: int) -> None:
+    run(seed, LARGE[seed % len(LARGE)], 2)
 
 
 def test_a_rows_token_depends_on_that_row_alone() -> None:
