@@ -22,9 +22,11 @@ import argparse
 import gc
 import importlib.util
 import logging
+import math
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 import transformers
@@ -58,13 +60,23 @@ def say(cells: Iterable[str], widths: tuple[int, ...]) -> None:
 def table(
     title: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]], first: int = 18
 ) -> None:
-    """Print a table, row by row as they are measured; `first` is its first column's width."""
+    """Print a table, row by row as they are measured; `first` is its first column's width. What
+    fails ends this table alone.
+    """
     print(f"\n{title}", flush=True)
     widths = tuple(max(len(name), 11) for name in head)
     widths = (-max(widths[0], first), *widths[1:])
     say(head, widths)
-    for cells in rows:
-        say(cells, widths)
+    try:
+        for cells in rows:
+            say(cells, widths)
+    except Exception as error:  # the other tables are to be seen, too
+        print(failure(error), flush=True)
+
+
+def failure(error: Exception) -> str:
+    """What a row says of what failed."""
+    return f"failed: {type(error).__name__}: {error}"[:300]
 
 
 def few_rows(limits: Limits, started: Started) -> None:
@@ -152,37 +164,43 @@ def prefills(limits: Limits, started: Started, small: bool) -> None:
 
 def served(device: Device, started: Started, small: bool) -> None:
     """Ours first; its weights and pool are gone when the peer's are made."""
-    shaped = started.shaped
+    name = started.shaped.name
     count, length, output = (4, 20, 5) if small else (256, 512, 128)
-    requests = serving.prompts(count, length, shaped.shape.vocab_size)
-    serving.serve(started, requests, output)
-    ours = serving.serve(started, requests[::-1], output)
-    name = shaped.name
-    close(started)
-    gc.collect()
+    requests = serving.prompts(count, length, started.shaped.shape.vocab_size)
+
+    def ours() -> float:
+        try:
+            serving.serve(started, requests, output)
+            return serving.serve(started, requests[::-1], output)
+        finally:
+            close(started)
+
+    def theirs(attention: str) -> float:
+        model, _ = make(name, device.torch)
+        return serving.serve_by_transformers(model, attention, requests, output)
 
     def rows() -> Iterable[tuple[str, ...]]:
-        rate = count * output / ours
-        yield ("batchdeck", "triton", f"{ours:.2f}", f"{rate:,.0f}", "1.00x")
         attentions = ["flash_attention_2"] if importlib.util.find_spec("flash_attn") else []
-        for attention in (*attentions, "sdpa"):
-            model, _ = make(name, device.torch)
+        contenders: list[tuple[str, str, Callable[[], float]]] = [
+            ("batchdeck", "triton", ours),
+            *(
+                ("transformers CB", attention, partial(theirs, attention))
+                for attention in (*attentions, "sdpa")
+            ),
+        ]
+        first = math.nan
+        for contender, attention, run in contenders:
             try:
-                theirs = serving.serve_by_transformers(model, attention, requests, output)
-            except Exception as error:  # what it cannot do is part of the comparison
-                yield ("transformers CB", attention, f"failed: {error}"[:200])
+                seconds = run()
+            except Exception as error:  # what one cannot do is part of the comparison
+                yield (contender, attention, failure(error))
                 continue
             finally:
-                del model
                 gc.collect()
-            rate = count * output / theirs
-            yield (
-                "transformers CB",
-                attention,
-                f"{theirs:.2f}",
-                f"{rate:,.0f}",
-                f"{theirs / ours:.2f}x",
-            )
+            first = seconds if run is ours else first
+            rate = count * output / seconds
+            ratio = f"{seconds / first:.2f}x"
+            yield (contender, attention, f"{seconds:.2f}", f"{rate:,.0f}", ratio)
 
     title = f"serve: {name}, {count} requests of {length} tokens in, {output} out"
     table(title, serving.SERVE_HEAD, rows())
@@ -286,7 +304,10 @@ def main(arguments: list[str] | None = None) -> None:
         alone(device, limits, "tiny" in models)
     if any(part in parts for part in ("decode", "prefill", "serve", "gap")):
         for name in models:
-            engine(device, limits, name, parts)
+            try:
+                engine(device, limits, name, parts)
+            except Exception as error:  # the other models are to be seen, too
+                print(f"\n{name}: {failure(error)}", flush=True)
             gc.collect()
     print(f"\nall of this took {time.perf_counter() - begun:.0f} s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter, sleep
@@ -18,13 +19,17 @@ from benchmarks.peers.workload import Workload
 _PAGE_SIZE = 256  # its default
 
 
-def ends(manager: Any, count: int) -> Iterator[Any]:
+def ends(manager: Any, count: int, patience: float = math.inf) -> Iterator[Any]:
     """The last results of so many requests, as they come.
 
     Raises:
         RuntimeError: a request failed, or the manager's thread.
+        TimeoutError: they have not all come within `patience`, seconds.
     """
+    until = perf_counter() + patience
     while count:
+        if perf_counter() > until:
+            raise TimeoutError(f"{count} requests have not ended within {patience:.0f} s")
         result = manager.get_result(timeout=1.0)
         if result is None:
             if not manager.is_running():
