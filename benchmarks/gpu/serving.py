@@ -142,9 +142,9 @@ def _until_all_decode(core: EngineCore, decodes: int) -> None:
             return
 
 
-def _gaps(core: EngineCore, steps: int) -> list[float]:
+def _gaps(core: EngineCore, number: int) -> list[float]:
     first = core.records.total
-    for _ in itertools.islice(steps(core), steps):
+    for _ in itertools.islice(steps(core), number):
         pass
     return _between([record.end for record in core.records.since(first)])
 
