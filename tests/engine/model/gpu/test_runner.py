@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 pytest.importorskip("triton")
 
@@ -40,17 +41,24 @@ CONFIG = EngineConfig(
     num_blocks=24, max_model_len=MAX_LEN, max_num_seqs=4, max_num_batched_tokens=48
 )
 CARD = ModelCard("tiny", "Tiny", 0, "float32", "cpu", "triton", MAX_LEN, 0, 0)
-SHAPE = trace(type(tiny_model("llama")), tiny_model("llama").config, torch.float32).shape
+
+
+def model() -> PreTrainedModel:
+    """Two layers: the last one differs from those before it."""
+    return tiny_model("llama", num_hidden_layers=2)
+
+
+SHAPE = trace(type(model()), model().config, torch.float32).shape
 
 
 def gpu_runner(stream: Stream) -> GpuRunner:
-    forward = make_forward(tiny_model("llama"), CONFIG, SHAPE, "triton")
+    forward = make_forward(model(), CONFIG, SHAPE, "triton")
     assert isinstance(forward, GpuForward)
     return runner_with_graphs(forward, CONFIG, SHAPE, stream)
 
 
 def torch_runner() -> TorchRunner:
-    return TorchRunner(make_forward(tiny_model("llama"), CONFIG, SHAPE, "torch"), CONFIG, SHAPE)
+    return TorchRunner(make_forward(model(), CONFIG, SHAPE, "torch"), CONFIG, SHAPE)
 
 
 SAMPLINGS = (
