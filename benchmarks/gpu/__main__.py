@@ -199,7 +199,7 @@ def served(device: Device, started: Started, small: bool) -> None:
                 gc.collect()
             first = seconds if run is ours else first
             rate = count * output / seconds
-            ratio = f"{seconds / first:.2f}x"
+            ratio = "" if math.isnan(first) else f"{seconds / first:.2f}x"
             yield (contender, attention, f"{seconds:.2f}", f"{rate:,.0f}", ratio)
 
     title = f"serve: {name}, {count} requests of {length} tokens in, {output} out"

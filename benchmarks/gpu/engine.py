@@ -7,6 +7,7 @@ import itertools
 import statistics
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -185,8 +186,7 @@ def decode(started: Started, sequences: int, context: int, steps: int) -> Decode
             ends.append(time.perf_counter())
     while handles:
         started.runner.result(handles.popleft())
-    gone = StepPlan(_WARM_UP + steps + 1, (), released=tuple(range(sequences)))
-    started.runner.result(started.runner.submit(gone))
+    release(started, range(sequences))
     gaps = [b - a for a, b in itertools.pairwise(ends)][_WARM_UP - 1 :]
     times = times[_WARM_UP:]
     return Decodes(
@@ -194,6 +194,12 @@ def decode(started: Started, sequences: int, context: int, steps: int) -> Decode
         statistics.median(one.forward for one in times),
         statistics.median(one.prepare for one in times),
     )
+
+
+def release(started: Started, sequences: Iterable[int]) -> None:
+    """Have the runner forget sequences. A core would tell it with its next step, if it had one."""
+    gone = StepPlan(1, (), released=tuple(sequences))
+    started.runner.result(started.runner.submit(gone))
 
 
 def close(started: Started) -> None:

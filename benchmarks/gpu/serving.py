@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-from benchmarks.gpu.engine import Started
+from benchmarks.gpu.engine import Started, release
 from benchmarks.peers.engines.continuous import ends
 from engine.api.client import Submission
 from engine.api.sampling import SamplingParams
@@ -46,7 +46,9 @@ def serve(started: Started, requests: list[list[int]], output: int) -> float:
     for _ in steps(core):
         if core.idle and not core.num_unfinished:
             break
-    return time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
+    release(started, range(1, len(requests) + 1))
+    return seconds
 
 
 def serve_by_transformers(
@@ -109,6 +111,7 @@ def gap(started: Started, policy: str, decodes: int, context: int, prefill: int)
     for _ in steps(core):
         if core.idle:
             break
+    release(started, range(1, decodes + 2))
     quiet, found = Distribution.of(idle), Distribution.of(busy)
     return (
         policy,

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton")
 
 from benchmarks.gpu import serving
-from benchmarks.gpu.__main__ import table
+from benchmarks.gpu.__main__ import main, table
 from benchmarks.peers.engines.continuous import ends
 from tests.support.harness import CoreHarness
 
@@ -40,3 +40,12 @@ def test_an_engine_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     manager = SimpleNamespace(get_result=lambda timeout: None, is_running=lambda: True)
     with pytest.raises(TimeoutError, match="3 requests have not ended"):
         list(ends(manager, 3, patience=0.0))
+
+
+@pytest.mark.long
+def test_no_part_fails_on_a_tiny_model(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--device", "cpu", "--models", "tiny", "--parts", "kernels,decode,prefill,gap,serve"])
+    said = capsys.readouterr().out
+    assert "failed" not in said
+    assert said.count("transformers CB") == 1
+    assert all(policy in said for policy in ("prefill_first", "stall_free"))
