@@ -30,11 +30,12 @@ _UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
 @contextmanager
 def computing_step(context: StepContext) -> Iterator[None]:
     """Let the attention of models that are called meanwhile, in this thread, be of this step."""
-    before = _step.set(context)
+    before, layer = _step.set(context), _layer.set(None)
     try:
         yield
     finally:
         _step.reset(before)
+        _layer.reset(layer)
 
 
 def attends_next(layer: int) -> None:

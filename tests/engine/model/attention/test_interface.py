@@ -25,9 +25,18 @@ from tests.engine.model.attention.support import SMALL
 
 class TestInterface:
     def call(
-        self, layer: int | None = 0, places: dict[int, int] | None = None, **keywords: object
+        self,
+        layer: int | None = 0,
+        places: dict[int, int] | None = None,
+        cached: int | None = None,
+        **keywords: object,
     ) -> KVStorage:
-        """Attend to a token of ones; returns where it was stored."""
+        """Attend to a token of ones; returns where it was stored.
+
+        Args:
+            layer: number of the module.
+            cached: layer that was handed to the cache before.
+        """
         module = nn.Module()
         if layer is not None:
             module.layer_idx = layer
@@ -45,6 +54,8 @@ class TestInterface:
         )
         arguments: dict[str, object] = {"attention_mask": None}
         with computing_step(context):
+            if cached is not None:
+                attends_next(cached)
             paged_attention(module, x, x, x, **(arguments | keywords))  # type: ignore[arg-type]
         return storage
 
@@ -56,10 +67,12 @@ class TestInterface:
     def test_the_layer_that_was_handed_to_the_cache_is_the_one(self) -> None:
         """A module that several layers share has no number, or that of another."""
         for layer in (None, 0):
-            attends_next(1)
-            storage = self.call(layer=layer)
-            assert [bool(layer[0].any()) for layer in storage.keys] == [False, True]
-        assert self.call(layer=0).keys[0][0].any(), "that held for one call"
+            storage = self.call(layer=layer, cached=1)
+            assert [bool(keys[0].any()) for keys in storage.keys] == [False, True]
+
+    def test_a_layer_that_never_attended_is_forgotten_with_its_step(self) -> None:
+        attends_next(1)
+        assert self.call(layer=0).keys[0][0].any()
 
     def test_outside_of_a_step_there_is_no_attention(self) -> None:
         x = torch.zeros(1, 1, 1, 8)
