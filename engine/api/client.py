@@ -17,10 +17,16 @@ from engine.api.telemetry import StepRecord
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a chat; `role` is system, user or assistant."""
+    """One message of a chat; `role` is system, user or assistant.
+
+    Attributes:
+        thinking: what the assistant thought before it said the content. The chat template is told
+            of it, and most drop it from all replies but the last.
+    """
 
     role: str
     content: str
+    thinking: str = ""
 
 
 def new_request_id() -> str:

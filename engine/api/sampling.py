@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from engine.api.errors import InvalidRequestError
 
 MAX_STOPS = 16
 MAX_BIASES = 1024
 MAX_LOGPROBS = 20
+# What transformers takes for itself in `apply_chat_template`; all other names reach the template.
+RESERVED_ARGUMENTS = frozenset(
+    (
+        *("conversation", "messages", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "sanitize_control_tokens", "padding", "truncation"),
+        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+        "tokenizer_kwargs",
+    )
+)
 _DECIMAL = re.compile("[0-9]{1,18}")
 
 
@@ -39,6 +49,8 @@ class SamplingParams:
         stop: strings that end the output; they are not part of it.
         stop_token_ids: token ids that end the output.
         ignore_eos: go on past the model's end-of-sequence tokens.
+        chat_template_kwargs: arguments of the chat template by name, such as `enable_thinking`,
+            with values as JSON has them. Whoever states some replaces all.
 
     Raises:
         InvalidRequestError: a value is outside its range; `param` names the field.
@@ -59,6 +71,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         self._check_number("temperature", 0.0, 100.0)
@@ -83,6 +96,7 @@ class SamplingParams:
                 )
         self._check_stops()
         self._check_bias()
+        self._check_arguments()
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError(
                 f"ignore_eos is {self.ignore_eos!r}; it must be true or false", "ignore_eos"
@@ -166,6 +180,23 @@ class SamplingParams:
                     "to 100",
                     "logit_bias",
                 )
+
+    def _check_arguments(self) -> None:
+        name, arguments = "chat_template_kwargs", self.chat_template_kwargs
+        if not isinstance(arguments, Mapping) or not all(
+            isinstance(key, str) and key.isidentifier() for key in arguments
+        ):
+            raise InvalidRequestError(
+                f"{name} is {reprlib.repr(arguments)}; it must be a map of names to values", name
+            )
+        if taken := RESERVED_ARGUMENTS.intersection(arguments):
+            raise InvalidRequestError(
+                f"{name} has {min(taken)!r}, which is no argument of a chat template", name
+            )
+        try:
+            json.dumps(arguments)
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidRequestError(f"{name} must have values as JSON has them", name) from None
 
 
 def _token_id(key: object) -> object:

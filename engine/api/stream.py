@@ -16,8 +16,9 @@ class Context:
     """A conversation so far: the exact token ids of its first `num_messages` messages.
 
     The next prompt extends them, so that it hits the prefix cache whatever the template does to old
-    text. If they are ids of another model (`model_key`), they are set aside and the text is
-    rendered anew.
+    text. If they are ids of another model, or of other arguments to its chat template (`model_key`
+    names both), they are set aside and the text is rendered anew. So they are if the last reply has
+    thinking that the template does not repeat.
     """
 
     model_key: str
@@ -27,11 +28,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request."""
+    """Token counts of one request.
+
+    Attributes:
+        thinking_tokens: those of the completion that are thinking, its tags among them.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    thinking_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +62,19 @@ class Delta:
     """News of a request: text that follows what came before, and the end if it came.
 
     Attributes:
+        text: what the reply says. Thinking and the tags around it are no part of it.
         num_tokens: output tokens that came. The token that completes a stop string is the last. The
             text of some tokens may still be held back.
         logprobs: one for each of the tokens; empty unless the request asks for them
             (`SamplingParams.logprobs`).
+        thinking: what the model thinks before it says something; it follows the thinking before.
     """
 
     text: str
     num_tokens: int
     finish: Finish | None = None
     logprobs: tuple[OutputToken, ...] = ()
+    thinking: str = ""
 
 
 class RequestStream:
@@ -82,6 +91,7 @@ class RequestStream:
         self.num_prompt_tokens = 0
         self.num_output_tokens = 0
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
         self._num_new_tokens = 0
         self._logprobs: list[OutputToken] = []
         self._finish: Finish | None = None
@@ -94,15 +104,17 @@ class RequestStream:
         with self._lock:
             self._logprobs += delta.logprobs
             self._finish = delta.finish
-            self._add(delta.text, delta.num_tokens)
+            self._add(delta.text, delta.num_tokens, delta.thinking)
 
-    def add(self, text: str, num_tokens: int) -> None:
+    def add(self, text: str, num_tokens: int, thinking: str = "") -> None:
         """Add text, as `put` does. It takes a third of the time, and comes with every token."""
         with self._lock:
-            self._add(text, num_tokens)
+            self._add(text, num_tokens, thinking)
 
-    def _add(self, text: str, num_tokens: int) -> None:
+    def _add(self, text: str, num_tokens: int, thinking: str) -> None:
         self._texts.append(text)
+        if thinking:
+            self._thoughts.append(thinking)
         self._num_new_tokens += num_tokens
         if self._num_waiting:
             self._ready.notify()
@@ -119,11 +131,12 @@ class RequestStream:
             if not self._texts:
                 return None
             texts, self._texts = self._texts, []
+            thoughts, self._thoughts = self._thoughts, []
             num_tokens, self._num_new_tokens = self._num_new_tokens, 0
             logprobs, self._logprobs = self._logprobs, []
             finish, self._finish = self._finish, None
         self.num_output_tokens += num_tokens
-        return Delta("".join(texts), num_tokens, finish, tuple(logprobs))
+        return Delta("".join(texts), num_tokens, finish, tuple(logprobs), "".join(thoughts))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is news; False when `timeout` seconds passed without any."""

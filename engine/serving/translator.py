@@ -202,7 +202,8 @@ class Translator:
             if submission.prompt_token_ids is None:
                 codec.check_size(submission.messages, model.config.max_model_len)
                 size = num_bytes(submission.messages)
-                encode = partial(codec.encode, submission.messages, submission.context)
+                arguments = sampling.chat_template_kwargs
+                encode = partial(codec.encode, submission.messages, submission.context, arguments)
             else:
                 # Such a prompt takes its turn too: it may be a fork of one that came before it.
                 codec.check_token_ids(submission.prompt_token_ids, "prompt_token_ids")
@@ -238,7 +239,7 @@ class Translator:
         assert self._processor is not None
         submission = pending.submission
         pending.stream.num_prompt_tokens = len(token_ids)
-        self._processor.open(pending.stream, sampling, len(submission.messages))
+        self._processor.open(pending.stream, sampling, len(submission.messages), token_ids)
         arrival = pending.arrival
         self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival))
 
@@ -266,7 +267,8 @@ class Translator:
         def done(result: list[int] | BaseException) -> None:
             self._post(partial(self._pin_encoded, name, messages, model, result))
 
-        encoding = Encoding(partial(model.codec.common_prefix, messages), done)
+        arguments = model.sampling.chat_template_kwargs
+        encoding = Encoding(partial(model.codec.common_prefix, messages, arguments), done)
         self._encodings.put(_PINS, encoding, num_bytes(messages))
 
     def _pin_encoded(

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
+from engine.text.arguments import NO_ARGUMENTS
+from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
 from engine.text.job import num_bytes
+from engine.text.parts import Parts
+from engine.text.thinking import TaggedParts, Tags
 from engine.text.vocabulary import Vocabulary
+
+# Tokens at the end of a prompt within which a tag or a header lies that begins the reply.
+_PROMPT_END = 32
 
 
 class Encoder(Protocol):
     """Makes prompts of chats, as `EncoderPool` does. Any thread may call it; its methods block."""
 
-    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]: ...
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context | None,
+        arguments: Mapping[str, object] = ...,
+    ) -> list[int]: ...
 
-    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]: ...
+    def common_prefix(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = ...
+    ) -> list[int]: ...
 
 
 class ChatCodec:
@@ -35,14 +49,23 @@ class ChatCodec:
         self.model_key = model_key
         self._vocabulary = vocabulary
         self._encoder = encoder
+        self._channels = Channels.find(vocabulary)
+        self._tags = Tags.find(vocabulary)
 
-    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context | None,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int]:
         """As `ChatEncoder.encode`."""
-        return self._encoder.encode(messages, context)
+        return self._encoder.encode(messages, context, arguments)
 
-    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def common_prefix(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
+    ) -> list[int]:
         """As `ChatEncoder.common_prefix`."""
-        return self._encoder.common_prefix(messages)
+        return self._encoder.common_prefix(messages, arguments)
 
     def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
         """Check that messages can fit into the context, before anything is spent on encoding them.
@@ -85,6 +108,22 @@ class ChatCodec:
     def detokenizer(self) -> Detokenizer:
         """A new detokenizer, for one reply."""
         return Detokenizer(self._vocabulary)
+
+    def parts(self, prompt: Sequence[int]) -> Parts | None:
+        """What tells thinking and content of one reply apart; None where the model is not known to
+        think.
+
+        Args:
+            prompt: the token ids before the reply. Where they end with the tag that opens the
+                thinking, the reply begins within it.
+        """
+        if self._channels is None and self._tags is None:
+            return None
+        end = b"".join(map(self.utf8, prompt[-_PROMPT_END:])).decode(errors="replace")
+        if self._channels is not None:
+            return ChannelParts(self._channels, has_begun=begins_message(end))
+        assert self._tags is not None
+        return TaggedParts(self._tags, is_open=end.rstrip().endswith(self._tags.open))
 
     def utf8(self, token_id: int) -> bytes:
         """Bytes of one token by itself (`Vocabulary.utf8`)."""

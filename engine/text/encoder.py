@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
+from engine.text.arguments import NO_ARGUMENTS, context_key, map_texts
 from engine.text.guard import ContentGuard
+from engine.text.thinking import FIELDS, Tags
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
 ROLES = ("system", "user", "assistant")
 
 # It has letters only, because templates trim white space and cut at tags.
 SENTINEL = "thereplystandshere"
+THOUGHT = "thethinkingstandshere"
+
+_READS_FIELD = re.compile(rf"[.'\"]({'|'.join(FIELDS)})\b")
 
 
 class ChatEncoder:
@@ -23,8 +29,9 @@ class ChatEncoder:
 
     The token ids of a conversation are only ever appended to. The prompt of a later turn is exactly
     the ids so far, and then what the template puts behind the last reply. So it hits the prefix
-    cache even if the template changes old replies (trims them, drops their reasoning), or if
-    decoding them and encoding them again would give other ids.
+    cache even if the template changes old replies (trims them, say), or if decoding them and
+    encoding them again would give other ids. Thinking is the exception: where the template repeats
+    none of the last reply's, the chat is rendered anew, and only its beginning is cached.
 
     It is not thread-safe (see `Tokenizer`). It runs what comes with a model, a chat template and a
     tokenizer. These may fail in any way or never return, so `engine.text.pool` keeps it in
@@ -39,10 +46,17 @@ class ChatEncoder:
         self.model_key = model_key
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary(tokenizer)
+        self._tags = Tags.find(self._vocabulary)
+        self._reads_field = _READS_FIELD.search(self._vocabulary.template) is not None
         self._guard = ContentGuard(tokenizer, self._vocabulary, self._find_turns())
         self._anchor = self._find_anchor()
 
-    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context | None,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int]:
         """Token ids of the prompt that asks for the next reply of a chat.
 
         The model's chat template renders the chat. Without a template, the text is a line `role:
@@ -54,19 +68,29 @@ class ChatEncoder:
         Args:
             messages: the whole chat; the last message is the user's.
             context: ids of the leading messages, the last of which is a reply. It is set aside if
-                it is of another model, or if what the template puts behind the reply cannot be
+                it is of another model or of other arguments, if the reply has thinking that the
+                template does not repeat, or if what the template puts behind the reply cannot be
                 told.
+            arguments: of the chat template, by name. Text in them is guarded as messages are.
 
         Raises:
             InvalidRequestError: an empty chat or prompt, an unknown role, content that is no valid
                 text, or a chat that the template refuses or would forge a special token from.
         """
-        if context is not None and (tail := self.encode_after(messages, context)) is not None:
-            return [*context.token_ids, *tail]
+        if context is not None:
+            tail = self.encode_after(messages, context, arguments)
+            if tail is not None:
+                return [*context.token_ids, *tail]
         _check(messages)
-        return self._guard.encode(messages, self._encode_whole)
+        safe = self._guarded(arguments)
+        return self._guard.encode(messages, partial(self._encode_whole, arguments=safe))
 
-    def encode_after(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
+    def encode_after(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int] | None:
         """The ids that `encode` puts behind those of the context; None if it sets them aside.
 
         Only the last one of the context's ids is looked at.
@@ -75,11 +99,15 @@ class ChatEncoder:
             InvalidRequestError: as `encode`.
         """
         _check(messages)
-        if context.model_key != self.model_key or not context.token_ids:
+        if context.model_key != context_key(self.model_key, arguments) or not context.token_ids:
             return None
-        return self._guard.encode(messages, partial(self._encode_tail, context=context))
+        safe = self._guarded(arguments)
+        encode = partial(self._encode_tail, context=context, arguments=safe)
+        return self._guard.encode(messages, encode)
 
-    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def common_prefix(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
+    ) -> list[int]:
         """The token ids with which every chat begins that begins with `messages`.
 
         They are found by encoding two chats that go on differently. Encoding `messages` alone would
@@ -90,20 +118,28 @@ class ChatEncoder:
             InvalidRequestError: as `encode`.
         """
         one, other = (
-            self.encode([*messages, ChatMessage("user", text)], None) for text in ("a", "1")
+            self.encode([*messages, ChatMessage("user", text)], None, arguments)
+            for text in ("a", "1")
         )
         same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
         return [token for token, _ in same]
 
-    def _render(self, messages: Sequence[ChatMessage]) -> str:
+    def _guarded(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        """Arguments none of whose texts spells a token that only the template may write."""
+        return {k: map_texts(value, self._guard.harmless) for k, value in arguments.items()}
+
+    def _render(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
+    ) -> str:
         if self._tokenizer.chat_template is None:
             return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant:"
         for chat in (messages, _fold_system(messages)):
             try:
                 text: str = self._tokenizer.apply_chat_template(
-                    [{"role": m.role, "content": m.content} for m in chat],
+                    list(map(_as_template_reads, chat)),
                     add_generation_prompt=True,
                     tokenize=False,
+                    **arguments,
                 )
                 return text
             except MemoryError:
@@ -114,22 +150,40 @@ class ChatEncoder:
             f"messages are refused by the model's chat template: {refusal}", "messages"
         ) from refusal
 
-    def _render_tail(self, messages: Sequence[ChatMessage], num_covered: int) -> str | None:
+    def _render_tail(
+        self,
+        messages: Sequence[ChatMessage],
+        num_covered: int,
+        arguments: Mapping[str, object],
+    ) -> str | None:
         """What the template puts behind the reply that ends the covered messages; None if that
-        cannot be told.
+        cannot be told, or if the reply has thinking that the template does not repeat.
         """
         if not 0 < num_covered < len(messages) or messages[num_covered - 1].role != "assistant":
             return None
+        thinks = bool(messages[num_covered - 1].thinking)
         marked = list(messages)
-        marked[num_covered - 1] = ChatMessage("assistant", SENTINEL)
+        marked[num_covered - 1] = self._marked_reply() if thinks else _reply(SENTINEL)
         try:
-            text = self._render(marked)
+            text = self._render(marked, arguments)
         except InvalidRequestError:
             return None
-        return text.partition(SENTINEL)[2] if text.count(SENTINEL) == 1 else None
+        if text.count(SENTINEL) != 1 or (thinks and THOUGHT not in text):
+            return None
+        return text.partition(SENTINEL)[2]
 
-    def _encode_whole(self, messages: Sequence[ChatMessage]) -> list[int]:
-        text = self._render(messages)
+    def _marked_reply(self) -> ChatMessage:
+        """A reply with thinking, in the form in which the template may repeat it: in a field, or
+        within the content where it reads no such field.
+        """
+        if self._reads_field or self._tags is None:
+            return ChatMessage("assistant", SENTINEL, THOUGHT)
+        return _reply(f"{self._tags.open}\n{THOUGHT}\n{self._tags.close}\n\n{SENTINEL}")
+
+    def _encode_whole(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object]
+    ) -> list[int]:
+        text = self._render(messages, arguments)
         if self._tokenizer.chat_template is not None:
             return self._tokenizer.encode(text, add_special_tokens=False)
         # There is no template to write the token that begins a sequence, so the tokenizer adds it,
@@ -139,9 +193,14 @@ class ChatEncoder:
             token_ids.pop()  # It ends a sequence, and the reply is still to come.
         return token_ids
 
-    def _encode_tail(self, messages: Sequence[ChatMessage], context: Context) -> list[int] | None:
-        """What follows the ids of the context, or None if that cannot be told."""
-        tail = self._render_tail(messages, context.num_messages)
+    def _encode_tail(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context,
+        arguments: Mapping[str, object],
+    ) -> list[int] | None:
+        """What follows the ids of the context, or None as `_render_tail`."""
+        tail = self._render_tail(messages, context.num_messages, arguments)
         if tail is None:
             return None
         last_id = context.token_ids[-1]
@@ -177,6 +236,16 @@ class ChatEncoder:
             if len(token_ids) > 1 and token_ids[0] == token_id:
                 return token
         return ""
+
+
+def _reply(content: str) -> ChatMessage:
+    return ChatMessage("assistant", content)
+
+
+def _as_template_reads(message: ChatMessage) -> dict[str, str]:
+    """A message as chat templates are given it: thinking under each of the names that it has."""
+    told = {"role": message.role, "content": message.content}
+    return told | dict.fromkeys(FIELDS, message.thinking) if message.thinking else told
 
 
 def _fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -72,7 +72,8 @@ class ContentGuard:
         it, the whole chat is encoded with every character set apart.
 
         Args:
-            encode: renders a chat and returns its token ids, or None if it cannot.
+            encode: renders a chat and returns its token ids, or None if it cannot. What is changed
+                of the messages is their content and their thinking.
 
         Returns:
             what `encode` returns.
@@ -80,13 +81,13 @@ class ContentGuard:
         Raises:
             InvalidRequestError: as `encode`; or a guarded token is put together even then.
         """
-        token_ids = encode([replace(m, content=self._break(m.content)) for m in messages])
+        token_ids = encode(_changed(messages, self.harmless))
         if token_ids is None:
             return token_ids
-        most = self._count(encode([replace(m, content=_blank(m.content)) for m in messages]))
+        most = self._count(encode(_changed(messages, _blank)))
         if self._count(token_ids) <= most:
             return token_ids
-        token_ids = encode([replace(m, content=self._spread(m.content)) for m in messages])
+        token_ids = encode(_changed(messages, self._spread))
         if token_ids is None or self._count(token_ids) <= most:
             return token_ids
         raise InvalidRequestError(
@@ -95,11 +96,14 @@ class ContentGuard:
             "messages",
         )
 
+    def harmless(self, text: str) -> str:
+        """A text that spells no guarded token."""
+        return self._break(text, self._breaker)
+
     def _count(self, token_ids: list[int] | None) -> Counter[int]:
         return Counter(token_id for token_id in token_ids or () if token_id in self._ids)
 
-    def _break(self, content: str, breaker: str = "") -> str:
-        breaker = breaker or self._breaker
+    def _break(self, content: str, breaker: str) -> str:
         for text in self._texts:
             if text in content:
                 # The lookahead finds each occurrence, even where two overlap.
@@ -113,6 +117,13 @@ class ContentGuard:
             return content
         head, _text, tail = content.partition(text)
         return f"{head}{self._breaker}{self._breaker.join(text)}{self._breaker}{tail}"
+
+
+def _changed(messages: Sequence[ChatMessage], change: Callable[[str], str]) -> list[ChatMessage]:
+    return [
+        replace(m, content=change(m.content), thinking=change(m.thinking) if m.thinking else "")
+        for m in messages
+    ]
 
 
 def _blank(content: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
@@ -32,15 +32,17 @@ class Job:
         context: as `ChatEncoder.encode` takes it, but with only the last of its ids. It would take
             milliseconds to send 32,000 of them there and back.
         common: whether what is wanted is `ChatEncoder.common_prefix`, not a prompt.
+        arguments: of the chat template, by name.
     """
 
     messages: tuple[ChatMessage, ...]
     context: Context | None = None
     common: bool = False
+    arguments: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
-        return num_bytes(self.messages)
+        return num_bytes(self.messages) + len(json.dumps(self.arguments))
 
     @property
     def seconds(self) -> float:
@@ -68,9 +70,10 @@ class Refusal:
 def num_bytes(messages: Sequence[ChatMessage]) -> int:
     """Bytes of the text of messages as UTF-8. Content that is no text counts as 0."""
     return sum(
-        len(message.content.encode(errors="surrogatepass"))
+        len(text.encode(errors="surrogatepass"))
         for message in messages
-        if isinstance(message.content, str)
+        for text in (message.content, message.thinking)
+        if isinstance(text, str)
     )
 
 

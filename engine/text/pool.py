@@ -6,13 +6,14 @@ import logging
 import pickle
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, UnavailableError
 from engine.api.stream import Context
+from engine.text.arguments import NO_ARGUMENTS
 from engine.text.job import JOB_SECONDS, Job, read_answer
 from engine.text.process import EncoderProcess
 from engine.text.vocabulary import Tokenizer
@@ -53,7 +54,12 @@ class EncoderPool:
         self._was_ready = False
         self._add()
 
-    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context | None,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int]:
         """As `ChatEncoder.encode`; blocks.
 
         Raises:
@@ -62,11 +68,15 @@ class EncoderPool:
             ClosedError: the pool was closed.
         """
         last = context and replace(context, token_ids=context.token_ids[-1:])
-        return read_answer(self._run(Job(tuple(messages), last)), context)
+        job = Job(tuple(messages), last, arguments=dict(arguments))
+        return read_answer(self._run(job), context)
 
-    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def common_prefix(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
+    ) -> list[int]:
         """As `ChatEncoder.common_prefix`; blocks, and raises as `encode`."""
-        return read_answer(self._run(Job(tuple(messages), common=True)), None)
+        job = Job(tuple(messages), common=True, arguments=dict(arguments))
+        return read_answer(self._run(job), None)
 
     def ready(self) -> None:
         """Wait for the process that was started first.

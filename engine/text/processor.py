@@ -12,8 +12,10 @@ from engine.api.logprobs import Candidate, OutputToken
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
 from engine.batch.output import End, StopFound, TokenOutput
+from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
+from engine.text.parts import Parts
 from engine.text.stops import StopMatcher
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ class _Reply:
 
     Attributes:
         num_messages: messages of the prompt.
+        key: marks the contexts that it continues (`Context.model_key`).
+        parts: tells thinking from content; None where the model does not think.
         num_tokens: output tokens so far; none beyond a stop string is counted.
         num_reported: how many of them the deltas so far have counted.
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
@@ -34,41 +38,59 @@ class _Reply:
     num_messages: int
     detokenizer: Detokenizer
     matcher: StopMatcher
+    key: str
+    parts: Parts | None = None
     num_tokens: int = 0
     num_reported: int = 0
     logprobs: list[OutputToken] = field(default_factory=list)
 
-    def extend(self, token_ids: Sequence[int]) -> str:
-        """Take in the next tokens; returns the text to show for them."""
+    def extend(self, token_ids: Sequence[int]) -> tuple[str, str]:
+        """Take in the next tokens; returns the thinking and the text to show for them."""
         if len(token_ids) == 1 and self.matcher.stopped_at is None:  # the usual case
-            self.num_tokens += 1
-            return self.matcher.push(self.detokenizer.push(token_ids[0]), self.num_tokens)
+            return self._split(self._push(token_ids[0]))
         pieces = []
         for token_id in token_ids:
             if self.matcher.stopped_at is not None:
                 break
-            self.num_tokens += 1
-            piece = self.detokenizer.push(token_id)
-            pieces.append(self.matcher.push(piece, self.num_tokens))
-        return "".join(pieces)
+            pieces.append(self._push(token_id))
+        return self._split("".join(pieces))
 
-    def flush(self) -> str:
+    def flush(self) -> tuple[str, str]:
         """Give out the rest of the text, which counts as part of the last token's."""
-        rest = self.matcher.push(self.detokenizer.flush(), self.num_tokens)
-        return rest + self.matcher.flush()
+        piece = self.detokenizer.flush()
+        if self.parts is not None:
+            self.parts.end(piece)
+        rest = self.matcher.push(piece, self.num_tokens)
+        return self._split(rest + self.matcher.flush())
 
-    def put(self, text: str, finish: Finish | None = None) -> bool:
+    def put(self, thinking: str, text: str, finish: Finish | None = None) -> bool:
         """Give the owner what is new; returns False if nothing is."""
-        if not text and finish is None:
+        if not text and not thinking and finish is None:
             return False
         count = self.num_tokens - self.num_reported
         self.num_reported = self.num_tokens
         if finish is None and not self.logprobs:
-            self.stream.add(text, count)
+            self.stream.add(text, count, thinking)
         else:
-            self.stream.put(Delta(text, count, finish, tuple(self.logprobs)))
+            self.stream.put(Delta(text, count, finish, tuple(self.logprobs), thinking))
             self.logprobs.clear()
         return True
+
+    def counted(self, usage: Usage) -> Usage:
+        """A usage with the tokens that are thinking."""
+        count = 0 if self.parts is None else self.parts.num_thinking
+        return replace(usage, thinking_tokens=min(count, usage.completion_tokens))
+
+    def _push(self, token_id: int) -> str:
+        """The text that is certain to be shown with the next token."""
+        self.num_tokens += 1
+        piece = self.detokenizer.push(token_id)
+        if self.parts is not None:
+            self.parts.take(token_id, piece)
+        return self.matcher.push(piece, self.num_tokens)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        return ("", text) if self.parts is None else self.parts.split(text)
 
 
 class OutputProcessor:
@@ -89,16 +111,28 @@ class OutputProcessor:
         """Whether a stream with this request id has not ended."""
         return request_id in self._replies
 
-    def open(self, stream: RequestStream, sampling: SamplingParams, num_messages: int) -> None:
-        """Expect outputs for a stream whose prompt has `num_messages` messages.
+    def open(
+        self,
+        stream: RequestStream,
+        sampling: SamplingParams,
+        num_messages: int,
+        prompt: Sequence[int],
+    ) -> None:
+        """Expect outputs for a stream.
 
         The caller has checked that no stream with this request id is open.
+
+        Args:
+            num_messages: messages of the prompt.
+            prompt: its token ids.
         """
         self._replies[stream.request_id] = _Reply(
             stream,
             num_messages,
             self._codec.detokenizer(),
             StopMatcher(sampling.stop, sampling.min_tokens),
+            context_key(self._codec.model_key, sampling.chat_template_kwargs),
+            self._codec.parts(prompt),
         )
 
     def process(self, outputs: Sequence[TokenOutput]) -> list[StopFound]:
@@ -124,8 +158,8 @@ class OutputProcessor:
                 self._abort(output.request_id)
                 message = f"the reply could not be made text: {cause_of(error)}"
                 info = ErrorInfo("engine_error", message)
-                usage = Usage(0, reply.num_tokens, 0)
-                has_news = reply.put("", Finish(FinishReason.ERROR, usage, Timings(), info))
+                usage = reply.counted(Usage(0, reply.num_tokens, 0))
+                has_news = reply.put("", "", Finish(FinishReason.ERROR, usage, Timings(), info))
             if has_news:
                 news.append(reply.stream)
         _wake(news)
@@ -142,12 +176,12 @@ class OutputProcessor:
             del self._replies[output.request_id]
             return has_news
         already, num_before = reply.matcher.stopped_at, reply.num_tokens
-        text = reply.extend(output.token_ids)
+        thinking, text = reply.extend(output.token_ids)
         if output.logprobs:
             self._take_logprobs(reply, output, num_before)
         if already is None and reply.matcher.stopped_at is not None:
             found.append(StopFound(output.request_id, reply.matcher.stopped_at))
-        return reply.put(text)
+        return reply.put(thinking, text)
 
     def close_all(self, error: ErrorInfo) -> None:
         """End every open stream, because the engine has stopped and the core will tell no ends.
@@ -157,8 +191,9 @@ class OutputProcessor:
         replies = list(self._replies.values())
         self._replies.clear()
         for reply in replies:
-            usage = Usage(0, reply.num_tokens, 0)
-            reply.put(reply.flush(), Finish(FinishReason.ERROR, usage, Timings(), error))
+            rest = reply.flush()
+            usage = reply.counted(Usage(0, reply.num_tokens, 0))
+            reply.put(*rest, Finish(FinishReason.ERROR, usage, Timings(), error))
         _wake(reply.stream for reply in replies)
 
     def _take_logprobs(self, reply: _Reply, output: TokenOutput, num_before: int) -> None:
@@ -172,13 +207,14 @@ class OutputProcessor:
     def _finish(self, reply: _Reply, output: TokenOutput, end: End) -> bool:
         # A token at which the core stops ends the output as a stop string does: it is not shown.
         token_ids, num_before = output.token_ids, reply.num_tokens
-        text = reply.extend(token_ids[:-1] if end.reason is FinishReason.STOP else token_ids)
+        first = reply.extend(token_ids[:-1] if end.reason is FinishReason.STOP else token_ids)
         if reply.matcher.stopped_at is None:
             reply.num_tokens = end.usage.completion_tokens
         self._take_logprobs(reply, output, num_before)
-        text += reply.flush()
+        thinking, text = (a + b for a, b in zip(first, reply.flush(), strict=True))
         if end.reason is FinishReason.ERROR:
-            return reply.put(text, Finish(end.reason, end.usage, end.timings, end.error))
+            usage = reply.counted(end.usage)
+            return reply.put(thinking, text, Finish(end.reason, usage, end.timings, end.error))
         reason, usage, context_ids = end.reason, end.usage, end.token_ids
         if reply.matcher.stopped_at is not None:
             # The core may have gone on, and ended for another reason, before it heard of the stop.
@@ -186,8 +222,9 @@ class OutputProcessor:
             reason = FinishReason.STOP
             usage = replace(usage, completion_tokens=usage.completion_tokens - surplus)
             context_ids = context_ids[: len(context_ids) - surplus]
-        context = Context(self._codec.model_key, context_ids, reply.num_messages + 1)
-        return reply.put(text, Finish(reason, usage, end.timings, context=context))
+        context = Context(reply.key, context_ids, reply.num_messages + 1)
+        finish = Finish(reason, reply.counted(usage), end.timings, context=context)
+        return reply.put(thinking, text, finish)
 
 
 def _wake(streams: Iterable[RequestStream]) -> None:

@@ -48,12 +48,24 @@ class Tokenizer(Protocol):
     ) -> Any: ...
 
     def apply_chat_template(
-        self, conversation: list[dict[str, str]], /, *, add_generation_prompt: bool, tokenize: bool
+        self,
+        conversation: list[dict[str, str]],
+        /,
+        *,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        **arguments: Any,
     ) -> Any: ...
 
 
 def _num_bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
+
+
+def _source(chat_template: object) -> str:
+    if isinstance(chat_template, Mapping):
+        return "\n".join(map(str, chat_template.values()))
+    return chat_template if isinstance(chat_template, str) else ""
 
 
 class Vocabulary:
@@ -65,6 +77,8 @@ class Vocabulary:
             splits the rest.
         special: those of them that the tokenizer calls special; a reply never shows them.
         longest: most bytes of UTF-8 that a token may stand for.
+        template: the source of the chat template, or of all if there are several; "" without one.
+        response_template: what transformers is told of how replies are parsed; None if nothing.
         bytes: value of each byte token (`<0x00>` to `<0xFF>`), by id; empty unless the tokenizer
             falls back to bytes for characters that it does not know.
     """
@@ -82,6 +96,8 @@ class Vocabulary:
         self.bytes = self._byte_tokens(ids)
         self._plain: dict[int, str | None] | None = {} if self._only_joins_bytes() else None
         self._is_byte_level = _SPACE in ids and self.decode([ids[_SPACE]]) == " "
+        self.template = _source(tokenizer.chat_template)
+        self.response_template: object = getattr(tokenizer, "response_template", None)
         width = len if self._is_byte_level else _num_bytes
         self.longest = max(
             max(map(width, ids), default=0), max(map(_num_bytes, self.added.values()), default=0)

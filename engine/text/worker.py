@@ -85,12 +85,12 @@ def _run(encoder: ChatEncoder, job: Job) -> bytes:
 
     try:
         if job.common:
-            return pack_ids(encoder.common_prefix(job.messages))
+            return pack_ids(encoder.common_prefix(job.messages, job.arguments))
         if job.context is not None:
-            tail = encoder.encode_after(job.messages, job.context)
+            tail = encoder.encode_after(job.messages, job.context, job.arguments)
             if tail is not None:
                 return pack_ids(tail, is_tail=True)
-        return pack_ids(encoder.encode(job.messages, None))
+        return pack_ids(encoder.encode(job.messages, None, job.arguments))
     except InvalidRequestError as error:
         refusal = Refusal(error.message, error.param)
     except MemoryError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.api.client import ChatMessage, LoadRequest
@@ -15,6 +15,7 @@ from engine.api.status import ModelCard
 from engine.api.stream import Context
 from engine.batch.plan import StepPlan
 from engine.serving.loading import LoadedModel, Progress
+from engine.text.arguments import NO_ARGUMENTS
 from tests.support.harness import EOS, SHAPE
 from tests.support.scripted_runner import VOCAB, ScriptedRunner
 
@@ -43,14 +44,21 @@ class WordCodec:
     model_key: str
     before_encode: Callable[[Sequence[ChatMessage]], None] = lambda messages: None
 
-    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context | None,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int]:
         self.before_encode(messages)
         if not messages[-1].content:
             raise InvalidRequestError("the prompt is empty", "prompt")
         return [int(word) for message in messages for word in message.content.split()]
 
-    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
-        return self.encode(messages, None)
+    def common_prefix(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
+    ) -> list[int]:
+        return self.encode(messages, None, arguments)
 
     def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
         pass
@@ -61,6 +69,9 @@ class WordCodec:
 
     def detokenizer(self) -> WordDetokenizer:
         return WordDetokenizer(self.model_key)
+
+    def parts(self, prompt: Sequence[int]) -> None:
+        """There is no thinking in numbers."""
 
 
 @dataclass

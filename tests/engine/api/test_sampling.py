@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import MAX_BIASES, MAX_STOPS, SamplingParams
+from engine.api.sampling import MAX_BIASES, MAX_STOPS, RESERVED_ARGUMENTS, SamplingParams
 
 
 class TestSamplingParams:
@@ -136,3 +138,33 @@ class TestSamplingParams:
     )
     def test_edges_are_allowed(self, changes: dict[str, object]) -> None:
         SamplingParams().override(changes)
+
+
+class TestTemplateArguments:
+    def test_they_are_kept_as_stated(self) -> None:
+        stated = {"enable_thinking": False, "tools": [{"name": "f"}], "reasoning_effort": "low"}
+        params = SamplingParams().override({"chat_template_kwargs": stated})
+        assert params.chat_template_kwargs == stated
+        assert params.override({"chat_template_kwargs": {}}).chat_template_kwargs == {}
+
+    @pytest.mark.parametrize(
+        ("stated", "reason"),
+        [
+            ([], "must be a map of names to values"),
+            ({"": 1}, "must be a map of names to values"),
+            ({"a b": 1}, "must be a map of names to values"),
+            ({1: 1}, "must be a map of names to values"),
+            ({"chat_template": "{{ 1 }}"}, "has 'chat_template', which is no argument"),
+            ({"a": 1, "tokenize": True}, "has 'tokenize', which is no argument"),
+            ({"a": object()}, "must have values as JSON has them"),
+        ],
+    )
+    def test_others_are_refused(self, stated: object, reason: str) -> None:
+        with pytest.raises(InvalidRequestError, match=reason) as caught:
+            SamplingParams().override({"chat_template_kwargs": stated})
+        assert caught.value.param == "chat_template_kwargs"
+
+    def test_all_that_transformers_takes_for_itself_is_refused(self) -> None:
+        taken = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+        mine = {"self", "tools", "documents", "kwargs"}
+        assert taken.keys() - mine <= RESERVED_ARGUMENTS

@@ -52,7 +52,7 @@ class Desk:
         params = SamplingParams().override(sampling)
         if params.logprobs is not None:
             self.asking.add(request_id)
-        self.processor.open(stream, params, num_messages)
+        self.processor.open(stream, params, num_messages, PROMPT)
         return stream
 
     def ids(self, text: str) -> tuple[int, ...]:

@@ -1,0 +1,29 @@
+"""Arguments: what a request tells the chat template beside messages, such as `enable_thinking`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+NO_ARGUMENTS: Mapping[str, object] = MappingProxyType({})
+
+
+def context_key(model_key: str, arguments: Mapping[str, object]) -> str:
+    """`Context.model_key` of the replies to such requests.
+
+    A template may write the whole chat otherwise for other arguments, so the ids of a context are
+    gone on from only with the same ones.
+    """
+    return f"{model_key} {json.dumps(arguments, sort_keys=True)}" if arguments else model_key
+
+
+def map_texts(value: object, change: Callable[[str], str]) -> object:
+    """A value of JSON with all texts in it changed, the keys of its maps too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(str(k)): map_texts(v, change) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [map_texts(entry, change) for entry in value]
+    return value

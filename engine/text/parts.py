@@ -1,0 +1,83 @@
+"""Parts: tells the thinking of one reply from what it says, as its text comes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from enum import Enum, auto
+
+
+class Part(Enum):
+    """What a stretch of a reply's text is. Markup tells the parts apart and is never shown."""
+
+    THINKING = auto()
+    CONTENT = auto()
+    MARKUP = auto()
+
+
+class Parts(ABC):
+    """Reads a reply token by token, and splits its text into thinking and content.
+
+    Two things wait for each other here. Which part a character belongs to is decided from the text
+    as it is detokenized (`take`), where a tag that is cut between tokens is held back. Which
+    characters are shown at all is decided by stop strings, which know nothing of parts; they come
+    later, or never (`split`). So stop strings match the same text as without parts.
+
+    Attributes:
+        num_thinking: how many tokens are thinking, its tags among them.
+    """
+
+    def __init__(self) -> None:
+        self.num_thinking = 0
+        # Stretches of the text that are decided and not given out, as (part, characters).
+        self._decided: deque[tuple[Part, int]] = deque()
+        self._certain = ""  # text that is certain to be shown and not given out
+
+    def take(self, token_id: int, text: str) -> None:
+        """Read the next token, and the text that is certain with it."""
+        was_thinking = self._is_thinking
+        self._read(token_id, text)
+        self.num_thinking += was_thinking
+
+    def end(self, text: str) -> None:
+        """Read the rest of the text; whatever is undecided is decided."""
+        self._read(None, text)
+        self._close()
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Take in the next text that is certain to be shown.
+
+        Returns:
+            the thinking and the content that are now certain and decided.
+        """
+        if not self._certain and len(self._decided) == 1 and self._decided[0][1] == len(text):
+            part, _ = self._decided.popleft()  # the usual case
+            return (text if part is Part.THINKING else ""), (text if part is Part.CONTENT else "")
+        found: dict[Part, list[str]] = {part: [] for part in Part}
+        certain, start = self._certain + text, 0
+        while self._decided and start < len(certain):
+            part, length = self._decided.popleft()
+            end = min(start + length, len(certain))
+            if end - start < length:
+                self._decided.appendleft((part, start + length - end))
+            found[part].append(certain[start:end])
+            start = end
+        self._certain = certain[start:]
+        return "".join(found[Part.THINKING]), "".join(found[Part.CONTENT])
+
+    def _decide(self, part: Part, length: int) -> None:
+        if length:
+            self._decided.append((part, length))
+
+    @property
+    @abstractmethod
+    def _is_thinking(self) -> bool:
+        """Whether the next token is thinking."""
+
+    @abstractmethod
+    def _read(self, token_id: int | None, text: str) -> None:
+        """Decide what can be decided; the token is None for text that is of none."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Decide the rest."""

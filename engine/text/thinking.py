@@ -1,0 +1,178 @@
+"""Tags: what encloses the thinking of a reply, and the parts of a reply that has such tags."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from itertools import chain
+from typing import NamedTuple
+
+from engine.text.parts import Part, Parts
+from engine.text.vocabulary import Vocabulary
+
+# As chat templates have them. Which of them a model writes is seen in its own template or tokens.
+_KNOWN = (
+    ("<think>", "</think>"),  # DeepSeek R1, Qwen3, GLM, MiniMax, Nemotron, Phi-4, Olmo, SmolLM3
+    ("[THINK]", "[/THINK]"),  # Mistral
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+    ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ("<seed:think>", "</seed:think>"),  # Seed-OSS
+    ("<thought>", "</thought>"),  # EXAONE Deep
+    ("<thinking>", "</thinking>"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),  # Kimi
+)
+# Names that templates have for the field of a message that holds its thinking.
+FIELDS = ("thinking", "reasoning_content", "reasoning")
+
+
+class Tags(NamedTuple):
+    """The texts before and behind the thinking of a reply.
+
+    Attributes:
+        open_id, close_id: their token ids, if they are special tokens, whose text is never seen.
+    """
+
+    open: str
+    close: str
+    open_id: int | None = None
+    close_id: int | None = None
+
+    @staticmethod
+    def find(vocabulary: Vocabulary) -> Tags | None:
+        """The tags by which a model encloses its thinking; None if it is not known to think.
+
+        They are those that transformers has been told of for this tokenizer, or else known ones
+        that the chat template writes or looks for, or that are tokens of the vocabulary.
+        """
+        template, added = vocabulary.template, frozenset(vocabulary.added.values())
+        known = (pair for pair in _KNOWN if pair[1] in template or added.issuperset(pair))
+        pair = next(chain(_stated(vocabulary.response_template), known), None)
+        if pair is None:
+            return None
+        ids = {text: token_id for token_id, text in vocabulary.special.items()}
+        return Tags(*pair, ids.get(pair[0]), ids.get(pair[1]))
+
+
+def _stated(response_template: object) -> list[tuple[str, str]]:
+    """The tags in a response template of transformers, if it has any."""
+    found = []
+    for name in FIELDS:
+        field = _at(_at(response_template, "fields"), name)
+        match _at(field, "open"), _at(field, "close"):
+            case str(start), str(end) if start.strip() and end.strip():
+                found.append((start.strip(), end.strip()))
+    return found
+
+
+def _at(value: object, key: str) -> object:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+class _State(Enum):
+    START = auto()  # nothing but white space and a part of the opening tag has come
+    OPENED = auto()  # as START, but the prompt ends with the opening tag
+    LEAD = auto()  # no line of the thinking has begun
+    THINKING = auto()
+    CLOSED = auto()  # no line of the content has begun
+    CONTENT = auto()
+
+
+class TaggedParts(Parts):
+    """The parts of a reply that may begin with thinking between tags.
+
+    Thinking stands at the beginning of a reply, or nowhere: a tag that a reply quotes later is
+    content. Line breaks around the tags are markup, as templates have it.
+
+    Args:
+        is_open: whether the prompt ends with the opening tag, so that the reply begins as thinking.
+    """
+
+    def __init__(self, tags: Tags, *, is_open: bool) -> None:
+        super().__init__()
+        self._tags = tags
+        self._state = _State.OPENED if is_open else _State.START
+        self._held = ""  # text that is not decided
+        self._num_tokens = 0  # until thinking begins
+
+    @property
+    def _is_thinking(self) -> bool:
+        return self._state in (_State.OPENED, _State.LEAD, _State.THINKING)
+
+    def _read(self, token_id: int | None, text: str) -> None:
+        if self._state is _State.CONTENT:
+            self._decide(Part.CONTENT, len(text))
+            return
+        self._num_tokens += token_id is not None
+        self._held += text
+        self._advance()
+        if token_id is None:
+            return
+        starts = self._state in (_State.START, _State.OPENED)
+        if token_id == self._tags.open_id and starts and not self._held.strip():
+            self._give(Part.MARKUP, len(self._held))
+            self._open()
+        elif token_id == self._tags.close_id and self._is_thinking:
+            self._end_thinking(len(self._held), 0)
+            self._advance()
+
+    def _close(self) -> None:
+        self._give(Part.THINKING if self._is_thinking else Part.CONTENT, len(self._held))
+
+    def _advance(self) -> None:
+        """Decide what can be decided of the text that is held."""
+        if self._state in (_State.START, _State.OPENED):
+            self._find_beginning()
+        if self._state is _State.LEAD:
+            self._skip_breaks(_State.THINKING)
+        if self._state is _State.THINKING:
+            self._find_end()
+        if self._state is _State.CLOSED:
+            self._skip_breaks(_State.CONTENT)
+        if self._state is _State.CONTENT:
+            self._give(Part.CONTENT, len(self._held))
+
+    def _find_beginning(self) -> None:
+        begun, tag = self._held.lstrip(), self._tags.open
+        if begun.startswith(tag):
+            self._give(Part.MARKUP, len(self._held) - len(begun) + len(tag))
+            self._open()
+        elif not tag.startswith(begun):
+            # A model may write the tag again that the prompt ends with, so it was looked for.
+            opened = self._state is _State.OPENED
+            self._state = _State.LEAD if opened else _State.CONTENT
+
+    def _open(self) -> None:
+        if self._state is _State.START:
+            self.num_thinking = self._num_tokens
+        self._state = _State.LEAD
+
+    def _find_end(self) -> None:
+        tag = self._tags.close
+        at = self._held.find(tag)
+        if at >= 0:
+            self._end_thinking(at, len(tag))
+            return
+        sure = len(self._held) - _overlap(self._held, tag)
+        self._give(Part.THINKING, len(self._held[:sure].rstrip("\n")))
+
+    def _end_thinking(self, length: int, tag: int) -> None:
+        """Close the thinking: `length` characters of what is held, and then the tag."""
+        said = len(self._held[:length].rstrip("\n"))
+        self._give(Part.THINKING, said)
+        self._give(Part.MARKUP, length - said + tag)
+        self._state = _State.CLOSED
+
+    def _skip_breaks(self, state: _State) -> None:
+        """Take line breaks for markup; go on to `state` at another character."""
+        self._give(Part.MARKUP, len(self._held) - len(self._held.lstrip("\n")))
+        if self._held:
+            self._state = state
+
+    def _give(self, part: Part, length: int) -> None:
+        self._decide(part, length)
+        self._held = self._held[length:]
+
+
+def _overlap(text: str, tag: str) -> int:
+    """Length of the longest end of a text with which a tag begins, which is shorter than it."""
+    most = min(len(text), len(tag) - 1)
+    return next((n for n in range(most, 0, -1) if text.endswith(tag[:n])), 0)
