@@ -24,6 +24,7 @@ class Entry:
         role: user, assistant or system. An assistant's text is Markdown.
         author: who wrote it, as it is shown.
         clock: when it was written, as it is shown.
+        thinking: what an assistant thought before it said the text, as Markdown.
         note: what is said of it: state, tokens, times.
         growing: whether more text comes.
         failed: whether the note is a sentence that says what went wrong.
@@ -34,20 +35,23 @@ class Entry:
     author: str
     clock: str
     text: str
+    thinking: str = ""
     note: str = ""
     growing: bool = False
     failed: bool = False
 
 
 class Passage:
-    """An entry in rows (its header, its text and a blank one), and those rows as they were
-    drawn."""
+    """An entry in rows (its header, its thinking, its text and a blank one), and those rows as they
+    were drawn."""
 
     def __init__(self, entry: Entry, typesetter: Typesetter, width: int) -> None:
         self.entry = entry
         self._width = width
         self._glyphs = typesetter.glyphs
         self._document = Document(typesetter, width) if entry.role == "assistant" else None
+        self._thoughts = Document(typesetter, width)
+        self._thought = ("", True)  # what is set of the thinking, and whether all of it is
         self._body: list[Row] = []
         self._last_text = 0  # the row in which the cursor of a growing text stands
         self.strips: list[Strip | None] = [None]
@@ -57,7 +61,7 @@ class Passage:
         """Show `entry` instead; returns how many rows below the header stayed as they were."""
         before, self.entry = self.entry, entry
         self.strips[0] = None
-        same = (before.text, before.growing) == (entry.text, entry.growing)
+        same = all(getattr(before, n) == getattr(entry, n) for n in ("text", "thinking", "growing"))
         if same and not (self._note_below(before) or self._note_below(entry)):
             return len(self._body)
         return self._set_body()
@@ -65,8 +69,13 @@ class Passage:
     def _set_body(self) -> int:
         stayed, text = 0, HARMFUL.sub("", self.entry.text)
         if self._document is not None:
-            stayed = self._document.grow(text, complete=not self.entry.growing)
-            self._body = self._document.rows
+            stayed = self._set_thinking()
+            above = self._thoughts.rows
+            kept = self._document.grow(text, complete=not self.entry.growing)
+            gap = [BLANK] if above and self._document.rows else []
+            if stayed == len(above) and kept:  # There was text before too, with the gap above it.
+                stayed += len(gap) + kept
+            self._body = [*above, *gap, *self._document.rows]
         else:
             self._body = list(wrap(Content(text), self._width))
         before, self._last_text = self._last_text, self._find_last_text()
@@ -78,6 +87,17 @@ class Passage:
         del self.strips[1 + stayed :]
         self.strips += [None] * (self.height - len(self.strips))
         return stayed
+
+    def _set_thinking(self) -> int:
+        """Set the thinking, which has ended where there is text; returns how many of its rows
+        stayed.
+        """
+        complete = not self.entry.growing or bool(self.entry.text)
+        thought = (HARMFUL.sub("", self.entry.thinking), complete)
+        if thought == self._thought:
+            return len(self._thoughts.rows)
+        self._thought = thought
+        return self._thoughts.grow(thought[0], complete=complete)
 
     def _find_last_text(self) -> int:
         """The last row that has text. A row of code has a frame behind it even if it is empty."""
@@ -103,6 +123,8 @@ class Passage:
             return row.lead, 0
         start = INDENT + len(row.lead)
         content = row.content.pad_left(INDENT) if row.content else row.content
+        if index <= len(self._thoughts.rows):
+            content = content.stylize(".muted")
         if self.entry.growing and index == self._last_text:
             end = start + len(row.text)
             content = content[:end] + Content.styled(cursor, ".mark") + content[end + 1 :]

@@ -289,6 +289,8 @@ def _reply(message: Message, logprobs: list[OutputToken]) -> dict[str, object]:
         "usage": asdict(message.usage) if message.usage else None,
         "timings": _milliseconds(message.timings) if message.timings else None,
     }
+    if message.thinking:
+        reply["reasoning_content"] = message.thinking
     if logprobs:
         reply["logprobs"] = [
             {

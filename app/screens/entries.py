@@ -152,6 +152,7 @@ def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
         author={"user": author, "system": "system"}.get(message.role, message.model or "model"),
         clock=time.strftime("%H:%M", time.localtime(message.created)),
         text=message.content,
+        thinking=message.thinking,
         note=note,
         growing=growing,
         failed=message.error is not None,

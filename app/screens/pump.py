@@ -125,7 +125,7 @@ class Pump:
 
     def _pause(self) -> float:
         chat, cadence = self._sessions.current.chat, self.cadence
-        if chat.is_busy and not chat.messages[-1].content:
+        if chat.is_busy and not (chat.messages[-1].content or chat.messages[-1].thinking):
             return cadence.awaited
         return cadence.stream if self._sessions.num_busy else cadence.idle
 

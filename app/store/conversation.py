@@ -47,6 +47,7 @@ class Message:
     Attributes:
         parent_id: the message before it; those with one parent are alternatives.
         role: user or assistant.
+        thinking: what the model thought before it said the content.
         created: seconds since the epoch.
         model: name of the model that wrote it, or that it was sent to.
         request_id: of the request that wrote it.
@@ -59,6 +60,7 @@ class Message:
     parent_id: str | None
     role: str
     content: str
+    thinking: str = ""
     created: float = field(default_factory=time.time)
     model: str = ""
     request_id: str | None = None

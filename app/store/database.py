@@ -84,6 +84,9 @@ CREATE INDEX request_told ON request (source, ended_at) WHERE told_at IS NOT NUL
 CREATE INDEX conversation_by_age ON conversation (source, updated);
 CREATE INDEX conversation_by_leaf ON conversation (leaf);
 """,
+    """
+ALTER TABLE message ADD COLUMN thinking TEXT NOT NULL DEFAULT '';
+""",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
 

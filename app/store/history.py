@@ -99,7 +99,10 @@ class History:
                 told += (asked, reply)
         system = self.conversation.system
         first = (ChatMessage("system", system),) if system else ()
-        messages = (*first, *(ChatMessage(m.role, m.content) for m in (*told, question)))
+        messages = (
+            *first,
+            *(ChatMessage(m.role, m.content, m.thinking) for m in (*told, question)),
+        )
         lengths = {message.id: len(first) + n for n, message in enumerate(told, 1)}
         newest = self._newest_context(question.parent_id)
         if newest is None or newest[1].num_messages != lengths.get(newest[0]):

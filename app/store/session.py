@@ -123,6 +123,7 @@ class ChatSession:
         delta = self._stream.drain()
         if delta is None:
             return None
+        self._reply.thinking += delta.thinking
         self._reply.content += delta.text
         if delta.finish is not None:
             self._end(self._reply, delta.finish)

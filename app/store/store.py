@@ -47,13 +47,13 @@ DELETE FROM conversation WHERE id IN (
 
 _SAVE_MESSAGE = """
 INSERT INTO message
-    (id, conversation_id, parent_id, role, content, created, model, request_id, finish_reason,
-    error, usage, timings)
-VALUES (:id, :conversation_id, :parent_id, :role, :content, :created, :model, :request_id,
-    :finish_reason, :error, :usage, :timings)
+    (id, conversation_id, parent_id, role, content, thinking, created, model, request_id,
+    finish_reason, error, usage, timings)
+VALUES (:id, :conversation_id, :parent_id, :role, :content, :thinking, :created, :model,
+    :request_id, :finish_reason, :error, :usage, :timings)
 ON CONFLICT (id) DO UPDATE SET
-    content = :content, finish_reason = :finish_reason, error = :error, usage = :usage,
-    timings = :timings
+    content = :content, thinking = :thinking, finish_reason = :finish_reason, error = :error,
+    usage = :usage, timings = :timings
 """
 
 # A message and those before it, the newest first.
@@ -68,8 +68,8 @@ WITH RECURSIVE up (id, parent_id, distance) AS (
 
 # By their names, as `*` would read the contexts, too, which are the larger part.
 _COLUMNS = (
-    "message.id, conversation_id, message.parent_id, role, content, created, model, request_id,"
-    " finish_reason, error, usage, timings"
+    "message.id, conversation_id, message.parent_id, role, content, thinking, created, model,"
+    " request_id, finish_reason, error, usage, timings"
 )
 
 _BRANCH = f"""
@@ -226,6 +226,7 @@ class Store:
             "parent_id": message.parent_id,
             "role": message.role,
             "content": message.content,
+            "thinking": message.thinking,
             "created": message.created,
             "model": message.model,
             "request_id": message.request_id,

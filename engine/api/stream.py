@@ -31,13 +31,13 @@ class Usage:
     """Token counts of one request.
 
     Attributes:
-        thinking_tokens: those of the completion that are thinking, its tags among them.
+        reasoning_tokens: those of the completion that are thinking, its tags among them.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    thinking_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class _Reply:
     def counted(self, usage: Usage) -> Usage:
         """A usage with the tokens that are thinking."""
         count = 0 if self.parts is None else self.parts.num_thinking
-        return replace(usage, thinking_tokens=min(count, usage.completion_tokens))
+        return replace(usage, reasoning_tokens=min(count, usage.completion_tokens))
 
     def _push(self, token_id: int) -> str:
         """The text that is certain to be shown with the next token."""

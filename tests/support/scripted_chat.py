@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from engine.api.client import Submission
 from engine.api.errors import EngineError
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
-from engine.api.stream import Context, Finish, RequestStream
+from engine.api.stream import Context, Delta, Finish, RequestStream
 from engine.batch.output import End
+from engine.text.parts import Parts
+from engine.text.thinking import TaggedParts, Tags
 from tests.support.scripted_core import MODEL_KEY
+
+THINK = Tags("<think>", "</think>")
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +23,7 @@ class ScriptedChat:
     Attributes:
         script: token ids of the reply.
         error: what its owner is to be told instead of how it ended in the core.
+        parts: tells the thinking of the reply from the rest.
     """
 
     submission: Submission
@@ -28,6 +33,18 @@ class ScriptedChat:
     sampling: SamplingParams
     arrival: float
     error: EngineError | None = None
+    parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
+
+    def take(self, texts: list[tuple[int, str]], finish: Finish | None) -> Delta:
+        """What its owner is told of the next tokens, which are given with their texts."""
+        for token_id, text in texts:
+            self.parts.take(token_id, text)
+        if finish is not None:
+            self.parts.end("")
+            usage = replace(finish.usage, reasoning_tokens=self.parts.num_thinking)
+            finish = replace(finish, usage=usage)
+        thinking, text = self.parts.split("".join(text for _, text in texts))
+        return Delta(text, len(texts), finish, thinking=thinking)
 
     def finish(self, end: End, last: int) -> Finish:
         """What its owner is told of its end; `last` is the token that closes a message."""

@@ -16,7 +16,7 @@ from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
-from engine.api.stream import Delta, RequestStream
+from engine.api.stream import RequestStream
 from engine.api.telemetry import StepRecord
 from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
@@ -40,7 +40,8 @@ class ScriptedEngine:
     than a step are told at once.
 
     Args:
-        replies: by the text of the last message; what is missing is echoed. Or a function.
+        replies: by the text of the last message; what is missing is echoed. Or a function. They
+            may begin with thinking, within `<think>`.
         drives_itself: waiting for a stream advances the engine, for readers that block.
         loaded: whether a model is there from the start; else call `load` and `ready`.
 
@@ -323,12 +324,12 @@ class ScriptedEngine:
     def _tell(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
             chat = self._chats[output.request_id]
-            text = self._vocabulary.text(output.token_ids)
+            texts = [(i, self._vocabulary.text((i,))) for i in output.token_ids]
             last = self._vocabulary.id("<end>")
             finish = None if output.end is None else chat.finish(output.end, last)
             if finish is not None:
                 del self._chats[output.request_id]
-            chat.stream.put(Delta(text, len(output.token_ids), finish))
+            chat.stream.put(chat.take(texts, finish))
             if chat.stream.wake is not None:
                 self._wakes[chat.stream.wake] = None
 

@@ -9,9 +9,10 @@ from textual.geometry import Offset
 from textual.selection import Selection
 
 from tests.widgets.hosting import Host, hosted, press, resize, rows, settle, toasts
-from widgets.glyphs import ASCII
-from widgets.passage import Entry
+from widgets.glyphs import ASCII, UNICODE
+from widgets.passage import Entry, Passage
 from widgets.transcript import PAGE, Transcript
+from widgets.typeset import Typesetter
 
 LINES = "  \n".join(f"line {n}" for n in range(40))
 CODE = "See:\n\n```python\nx = 1\ny = 2\n```"
@@ -232,3 +233,41 @@ async def test_text_steers_neither_the_terminal_nor_the_direction_of_writing() -
             assert lines[0].startswith("al ice  14:02")
             assert lines[1].strip() == clean
             assert lines[3].strip(" `") == clean
+
+
+async def test_thinking_stands_dimmed_above_what_is_said() -> None:
+    shows = entry(1, "It is *4*.", thinking="Two and\n\n- two")
+    async with shown(entry(0, "2+2?"), shows) as (view, _):
+        assert rows(view)[3:10] == [
+            "qwen  14:02",
+            "  Two and",
+            "",
+            "  • two",
+            "",
+            "  It is 4.",
+            "",
+        ]
+        thought, said = (
+            {s.style.color for s in view.render_line(index) if s.text.strip() and s.style}
+            for index in (4, 8)
+        )
+        assert not thought & said
+
+
+def test_thinking_and_then_text_grow_as_if_they_were_set_at_once() -> None:
+    thinking, text = "Two and two\n\nis four, as all know.\n\nSo", "It is **4**.\n\nReally, `4`."
+    stages = [entry(1, "", thinking=thinking[:n], growing=True) for n in range(len(thinking))]
+    stages += [entry(1, text[:n], thinking=thinking, growing=True) for n in range(len(text))]
+    stages.append(entry(1, text, thinking=thinking))
+    typesetter = Typesetter(UNICODE)
+    passage = Passage(stages[0], typesetter, 12)
+    num_stayed = 0
+    for stage in stages:
+        before = [passage.line(i, "_")[0] for i in range(passage.height)]
+        stayed = passage.update(stage)
+        now = [passage.line(i, "_")[0] for i in range(passage.height)]
+        fresh = Passage(stage, typesetter, 12)
+        assert now == [fresh.line(i, "_")[0] for i in range(fresh.height)]
+        assert now[1 : 1 + stayed] == before[1 : 1 + stayed]
+        num_stayed += stayed
+    assert num_stayed > len(stages)  # else everything was set anew each time

@@ -82,7 +82,7 @@ class Exchange:
             seconds.
         stream: what the engine gives; None until the engine has the request.
         seq: the number of the next delta.
-        unsent: text that its owner has not been told.
+        unsent, unsent_thinking: text and thinking that its owner has not been told.
         told_at: when the last delta went out, in monotonic seconds; None before the first.
         started: whether it has its first token.
         refusal: what its owner is told in place of the engine's reason for an abort.
@@ -104,6 +104,7 @@ class Exchange:
     stream: RequestStream | None = None
     seq: int = 0
     unsent: list[str] = field(default_factory=list)
+    unsent_thinking: list[str] = field(default_factory=list)
     told_at: float | None = None
     started: bool = False
     refusal: Fault | None = None
@@ -157,6 +158,9 @@ class Exchange:
         if delta is None:
             return False
         self.started |= delta.num_tokens > 0
+        if delta.thinking:
+            self.reply.thinking += delta.thinking
+            self.unsent_thinking.append(delta.thinking)
         if delta.text:
             self.reply.content += delta.text
             self.unsent.append(delta.text)
@@ -175,18 +179,28 @@ class Exchange:
         return self.reply_to.message(reply.encode())
 
     def delta(self, now: float) -> Outgoing:
-        """All text that has not been told, as one delta."""
-        text = "".join(self.unsent)
-        self.unsent.clear()
+        """All text and thinking that has not been told, as one delta."""
+        text, thinking = "".join(self.unsent), "".join(self.unsent_thinking)
+        self.forget()
         reply = DeltaReply(
             request_id=self.caller.request_id,
             attempt=self.attempt,
             seq=self.seq,
-            choices=[Choice(delta=DeltaText(content=text))],
+            choices=[Choice(delta=DeltaText(content=text, reasoning_content=thinking or None))],
         )
         self.seq += 1
         self.told_at = now
         return self.reply_to.message(reply.encode(), self.request.delta_qos)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is anything that its owner has not been told."""
+        return bool(self.unsent or self.unsent_thinking)
+
+    def forget(self) -> None:
+        """Drop what its owner has not been told."""
+        self.unsent.clear()
+        self.unsent_thinking.clear()
 
     def ending(self) -> bytes:
         """The one message that ends this attempt."""
@@ -200,6 +214,7 @@ class Exchange:
             attempt=self.attempt,
             last_seq=self.seq - 1,
             text=self.reply.content,
+            reasoning_content=self.reply.thinking or None,
             finish_reason="length" if finish.reason is FinishReason.LENGTH else "stop",
             model=self.reply.model,
             usage=ReplyUsage(
@@ -207,6 +222,7 @@ class Exchange:
                 completion_tokens=usage.completion_tokens,
                 total_tokens=usage.prompt_tokens + usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
+                reasoning_tokens=usage.reasoning_tokens,
             ),
             timings=ReplyTimings(
                 queue_ms=milliseconds(timings.queue),

@@ -148,7 +148,7 @@ class Exchanges:
                 self._tally.first_token(now - exchange.published_at)
             if exchange.finish is not None:
                 ended.append(exchange)
-            elif exchange.unsent:
+            elif exchange.has_unsent:
                 self._tell(exchange, now)
         if ended:
             self._end(ended)
@@ -164,7 +164,7 @@ class Exchanges:
     def _tell(self, exchange: Exchange, now: float) -> None:
         """Send a delta, now if one is due, otherwise at the next flush."""
         if not exchange.request.stream:
-            exchange.unsent.clear()
+            exchange.forget()
             return
         due = exchange.told_at is None or now - exchange.told_at >= self._interval
         if due and not self._is_held(exchange):
@@ -182,7 +182,7 @@ class Exchanges:
         self._flush_due = False
         now = self._clock()
         for exchange in self:
-            if exchange.unsent and exchange.finish is None:
+            if exchange.has_unsent and exchange.finish is None:
                 self._tell(exchange, now)
 
     def _end(self, ended: list[Exchange]) -> None:
@@ -190,7 +190,7 @@ class Exchanges:
         self._unsaved += ended
         for exchange in ended:
             exchange.history.finish(exchange.reply, exchange.finish)
-            if exchange.unsent and exchange.request.stream and not self._is_held(exchange):
+            if exchange.has_unsent and exchange.request.stream and not self._is_held(exchange):
                 self._link.send(exchange.delta(self._clock()))
         self._save()
 

@@ -116,12 +116,34 @@ def test_an_object_for_each_reply() -> None:
     assert first == {
         "text": "Hello you",
         "finish_reason": "stop",
-        "usage": {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 0},
+        "usage": {
+            "prompt_tokens": 4,
+            "completion_tokens": 2,
+            "cached_tokens": 0,
+            "reasoning_tokens": 0,
+        },
         "timings": {"queue_ms": 0.0, "ttft_ms": 20.0, "tpot_ms": 20.0, "e2e_ms": 40.0},
     }
     assert list(first) == ["text", "finish_reason", "usage", "timings"]
     assert second["timings"]["tpot_ms"] is None
     assert len(run.writes) == 2
+
+
+THINKS = {"hi": "<think>They greet.</think> Hello you"}
+
+
+def test_thinking_is_a_field_of_the_object() -> None:
+    run = Run(b"hi\n", ScriptedEngine(THINKS, drives_itself=True))
+    assert run.gateway(as_json=True).converse()
+    (reply,) = run.objects
+    assert (reply["text"], reply["reasoning_content"]) == (" Hello you", "They greet.")
+    assert reply["usage"]["reasoning_tokens"] == 2 < reply["usage"]["completion_tokens"]
+
+
+def test_thinking_is_no_part_of_plain_replies() -> None:
+    run = Run(b"hi\n", ScriptedEngine(THINKS, drives_itself=True))
+    assert run.gateway().converse()
+    assert run.output == " Hello you\n"
 
 
 class Scored(ScriptedEngine):

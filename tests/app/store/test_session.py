@@ -310,3 +310,19 @@ def test_the_chat_goes_on_without_its_store_and_is_written_later(
     assert extends_context(engine, 1)
     entries = [store.journal.entry(submission.request_id) for submission in engine.submissions]
     assert [entry and entry.reason for entry in entries] == [FinishReason.STOP] * 3
+
+
+def test_thinking_is_kept_apart_and_told_with_the_next_turn(store: Store) -> None:
+    engine = ScriptedEngine({"hi": "<think>They greet.</think>Hello you"})
+    session = ChatSession(engine, Conversation(), store)
+    reply = ask(session, engine, "hi")
+    assert (reply.content, reply.thinking) == ("Hello you", "They greet.")
+    assert reply.usage is not None
+    assert reply.usage.reasoning_tokens == 2
+
+    (kept,) = reopened(engine, store).messages[1:]
+    assert (kept.content, kept.thinking, kept.usage) == (reply.content, reply.thinking, reply.usage)
+    session.send("and")
+    told = engine.submissions[-1].messages
+    assert told[1] == ChatMessage("assistant", "Hello you", "They greet.")
+    session.close()

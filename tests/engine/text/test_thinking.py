@@ -122,7 +122,7 @@ def test_thinking_that_the_model_opens_is_told_apart_and_counted(
     _, delta = model.reply(f"{thinking}\n\nthe mat.", QUESTION)
     assert (delta.thinking, delta.text) == ("the cat is not", "the mat.")
     assert delta.finish is not None
-    assert delta.finish.usage.thinking_tokens == len(model.ids(thinking))
+    assert delta.finish.usage.reasoning_tokens == len(model.ids(thinking))
     assert delta.num_tokens == delta.finish.usage.completion_tokens
 
 
@@ -132,7 +132,7 @@ def test_thinking_that_the_prompt_opens_is_told_apart(byte_level: PreTrainedToke
     assert prompt.endswith("<|im_start|>assistant\n<think>\n")
     assert (delta.thinking, delta.text) == ("the cat is not", "the mat.")
     assert delta.finish is not None
-    assert delta.finish.usage.thinking_tokens == len(model.ids("the cat is not\n</think>"))
+    assert delta.finish.usage.reasoning_tokens == len(model.ids("the cat is not\n</think>"))
 
 
 def test_a_user_cannot_open_the_thinking_of_a_reply(byte_level: PreTrainedTokenizerFast) -> None:
@@ -147,7 +147,7 @@ def test_a_stop_string_within_the_thinking_ends_the_reply(
     _, delta = model.reply("<think>\nthe cat is not</think>the mat", QUESTION, stop=(" is",))
     assert (delta.thinking, delta.text) == ("the cat", "")
     assert delta.finish is not None
-    assert delta.finish.usage.thinking_tokens == delta.finish.usage.completion_tokens
+    assert delta.finish.usage.reasoning_tokens == delta.finish.usage.completion_tokens
 
 
 def test_arguments_reach_the_template(byte_level: PreTrainedTokenizerFast) -> None:

@@ -28,9 +28,15 @@ class Accepted(ServerMessage):
 
 
 class DeltaText(Part):
-    """A piece of the reply's text, which follows the pieces before."""
+    """A piece of the reply's text, which follows the pieces before.
+
+    Attributes:
+        reasoning_content: a piece of what the model thinks before it says the text; None if no
+            thinking came.
+    """
 
     content: str
+    reasoning_content: str | None = None
 
 
 class Choice(Part):
@@ -64,12 +70,14 @@ class ReplyUsage(Part):
 
     Attributes:
         cached_tokens: tokens of the prompt that were in the KV cache.
+        reasoning_tokens: those of the completion that are thinking.
     """
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
 
 
 class ReplyTimings(Part):
@@ -93,6 +101,7 @@ class Final(ServerMessage):
 
     Attributes:
         last_seq: the `seq` of the last delta; -1 if there was none.
+        reasoning_content: what the model thought before it said the text; None if it did not.
     """
 
     type: Literal["final"] = "final"
@@ -104,6 +113,7 @@ class Final(ServerMessage):
     model: str
     usage: ReplyUsage
     timings: ReplyTimings
+    reasoning_content: str | None = None
 
 
 class ErrorBody(Part):

@@ -7,7 +7,7 @@ import json
 import reprlib
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -43,6 +43,7 @@ SAMPLING = (
     "seed",
     "min_tokens",
     "stop",
+    "chat_template_kwargs",
 )
 
 # What each field must be. The engine says it of the other fields, which are sampling parameters.
@@ -58,6 +59,7 @@ ALLOWED = {
     "logit_bias": "a map of token ids to numbers from -100 to 100",
     "logit_bias.*": "a number from -100 to 100",
     "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty",
+    "chat_template_kwargs": "a map of names to values",
     "stream": "true or false",
     "accepted": "true or false",
     "delta_qos": "0 or 1",
@@ -148,6 +150,7 @@ class ChatRequest(_Wire):
     seed: int | None = None
     min_tokens: int | None = None
     stop: str | _Stops | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     stream: bool = True
     accepted: bool = True
     delta_qos: Annotated[Literal[0, 1], BeforeValidator(_integer)] = 0
@@ -189,6 +192,9 @@ class ChatRequest(_Wire):
         """The SHA-256, in hexadecimal digits, of all fields but `sent_at`. A request that is sent
         again has the same one."""
         fields = self.model_dump(exclude={"sent_at"})
+        if self.chat_template_kwargs is None:
+            # Requests that were journalled before there was this field keep their digests.
+            del fields["chat_template_kwargs"]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     def encode(self) -> bytes:

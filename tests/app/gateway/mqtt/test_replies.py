@@ -111,3 +111,29 @@ def test_deltas_that_are_held_back_cost_no_time(
     served.engine.advance(3)
     served.until(lambda: len(flushes) > 5)
     assert min(after - before for before, after in itertools.pairwise(flushes)) > 0.01
+
+
+def test_thinking_has_fields_of_its_own(broker: Mosquitto, alice: Peer, tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda _: "<think>They greet me.</think>Hello you")
+    with serving(broker.port, tmp_path, engine=engine) as served:
+        arguments = {"enable_thinking": True}
+        alice.ask("1", "hi", session_id="s", chat_template_kwargs=arguments)
+        served.accepted(1)
+        final = finish(served, alice, "1")
+        assert engine.submissions[0].sampling == {"chat_template_kwargs": arguments}
+
+        deltas = [r for r in alice.replies("1") if r["type"] == "delta"]
+        told = [d["choices"][0]["delta"] for d in deltas]
+        assert "".join(d["reasoning_content"] or "" for d in told) == "They greet me."
+        assert "".join(d["content"] for d in told) == "Hello you"
+        assert (final["text"], final["reasoning_content"]) == ("Hello you", "They greet me.")
+        assert 0 < final["usage"]["reasoning_tokens"] < final["usage"]["completion_tokens"]
+
+        # The next turn of the session tells the chat template of it.
+        alice.ask("2", "and", session_id="s")
+        served.accepted(2)
+        messages = engine.submissions[1].messages
+        assert [(m.content, m.thinking) for m in messages[:2]] == [
+            ("hi", ""),
+            ("Hello you", "They greet me."),
+        ]

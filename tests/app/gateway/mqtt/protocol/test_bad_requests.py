@@ -160,6 +160,16 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "stop",
     ),
     "all stops": (body(stop=[1] * 60_000), "stop is [1, 1, 1, 1, 1, 1, ...]; it must be", "stop"),
+    "arguments": (
+        body(chat_template_kwargs=[]),
+        "chat_template_kwargs is []; it must be a map of names to values",
+        "chat_template_kwargs",
+    ),
+    "argument": (
+        body(chat_template_kwargs={"chat_template": "x"}),
+        "chat_template_kwargs has 'chat_template', which is no argument of a chat template",
+        "chat_template_kwargs",
+    ),
     "bias": (body(logit_bias=[]), "logit_bias is []; it must be a map of token ids", "logit_bias"),
     "bias key": (body(logit_bias={"x": 1}), "logit_bias has the key 'x'; it must be", "logit_bias"),
     "bias value": (

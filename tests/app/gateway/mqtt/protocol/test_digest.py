@@ -42,6 +42,7 @@ CHANGED: dict[str, Any] = {
     "seed": 0,
     "min_tokens": 1,
     "stop": ["\n\n"],
+    "chat_template_kwargs": {"enable_thinking": True},
     "stream": True,
     "accepted": True,
     "delta_qos": 0,
@@ -54,6 +55,12 @@ CHANGED: dict[str, Any] = {
 def test_another_request_has_another_digest(name: str) -> None:
     before = FULL | {"messages": HI} if name == "session_id" else FULL
     assert parse(**before).digest() != parse(**before | {name: CHANGED[name]}).digest()
+
+
+def test_a_request_without_template_arguments_keeps_the_digest_of_before_there_were_any() -> None:
+    # As it stood in the journal of an earlier version.
+    before = "bd84f8adfa44d4d81de7676847a3d382f6300c4440ca9a2bad859e4181295387"
+    assert parse().digest() == before
 
 
 def test_whatever_counts_is_in_the_digest() -> None:

@@ -56,6 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "seed": st.integers(0, 2**64 - 1),
     "min_tokens": st.integers(0, 10),
     "stop": TEXT.filter(bool) | st.lists(TEXT.filter(bool), max_size=3),
+    "chat_template_kwargs": st.dictionaries(st.sampled_from(["a", "b"]), TEXT | st.booleans()),
     "stream": st.booleans(),
     "accepted": st.booleans(),
     "delta_qos": st.sampled_from([0, 1]),

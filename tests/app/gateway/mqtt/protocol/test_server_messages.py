@@ -48,7 +48,11 @@ REPLIES: dict[str, tuple[Accepted | DeltaReply | Final | ErrorReply, dict[str, A
             seq=0,
             choices=[Choice(index=0, delta=DeltaText(content="é\n"))],
         ),
-        {"attempt": 1, "seq": 0, "choices": [{"index": 0, "delta": {"content": "é\n"}}]},
+        {
+            "attempt": 1,
+            "seq": 0,
+            "choices": [{"index": 0, "delta": {"content": "é\n", "reasoning_content": None}}],
+        },
     ),
     "final": (
         Final(
@@ -72,8 +76,10 @@ REPLIES: dict[str, tuple[Accepted | DeltaReply | Final | ErrorReply, dict[str, A
                 "completion_tokens": 7,
                 "total_tokens": 16,
                 "cached_tokens": 0,
+                "reasoning_tokens": 0,
             },
             "timings": {"queue_ms": 1.25, "ttft_ms": 20.0, "tpot_ms": None, "e2e_ms": 61.7},
+            "reasoning_content": None,
         },
     ),
     "error": (
