@@ -13,7 +13,13 @@ from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 TIMEOUT = 10.0
-USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11, "cached_tokens": 4}
+USAGE = {
+    "prompt_tokens": 9,
+    "completion_tokens": 2,
+    "total_tokens": 11,
+    "cached_tokens": 4,
+    "reasoning_tokens": 0,
+}
 TIMINGS = {"queue_ms": 1.0, "ttft_ms": 20.0, "tpot_ms": 5.0, "e2e_ms": 25.0}
 
 

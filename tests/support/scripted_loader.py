@@ -39,10 +39,12 @@ class WordCodec:
 
     Attributes:
         before_encode: called on the text thread with the messages.
+        arguments: of the chat template, of each prompt; `refused` among them refuses it.
     """
 
     model_key: str
     before_encode: Callable[[Sequence[ChatMessage]], None] = lambda messages: None
+    arguments: list[Mapping[str, object]] = field(default_factory=list)
 
     def encode(
         self,
@@ -51,6 +53,9 @@ class WordCodec:
         arguments: Mapping[str, object] = NO_ARGUMENTS,
     ) -> list[int]:
         self.before_encode(messages)
+        self.arguments.append(arguments)
+        if "refused" in arguments:
+            raise InvalidRequestError("the chat template refuses it", "messages")
         if not messages[-1].content:
             raise InvalidRequestError("the prompt is empty", "prompt")
         return [int(word) for message in messages for word in message.content.split()]

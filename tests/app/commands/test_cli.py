@@ -305,7 +305,9 @@ def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:
         assert reply["text"].strip()
         assert reply["finish_reason"] in ("stop", "length")
         usage, timings = reply["usage"], reply["timings"]
-        assert list(usage) == ["prompt_tokens", "completion_tokens", "cached_tokens"]
+        assert list(usage) == [
+            *("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+        ]
         assert usage["prompt_tokens"] > 0
         assert 1 < usage["completion_tokens"] <= 12
         assert list(timings) == ["queue_ms", "ttft_ms", "tpot_ms", "e2e_ms"]

@@ -9,6 +9,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.status import EnginePhase
 from engine.api.stream import Delta
 from engine.serving.host import EngineHost
+from engine.text.arguments import context_key
 from tests.support.asking import ask, error_of, read, say, snapshot_when
 from tests.support.scripted_loader import TIMEOUT, Loader
 from tests.support.scripted_runner import reference
@@ -39,6 +40,21 @@ class TestServing:
         host.load(LoadRequest("a"))
         assert read(ask(host))[1].usage.completion_tokens == 5
         assert read(ask(host, max_tokens=2))[1].usage.completion_tokens == 2
+
+    def test_arguments_of_the_chat_template_mark_the_context(
+        self, host: EngineHost, loader: Loader
+    ) -> None:
+        host.load(LoadRequest("a"))
+        arguments = {"enable_thinking": False}
+        refused = ask(host, chat_template_kwargs={"refused": True})
+        plain, changed = ask(host), ask(host, chat_template_kwargs=arguments)
+        contexts = [read(stream)[1].context for stream in (plain, changed)]
+        assert [context and context.model_key for context in contexts] == [
+            "a",
+            context_key("a", arguments),
+        ]
+        assert error_of(refused).message == "the chat template refuses it"
+        assert list(map(dict, loader.codecs["a"].arguments)) == [{"refused": True}, {}, arguments]
 
     def test_a_prompt_of_token_ids(self, host: EngineHost) -> None:
         host.load(LoadRequest("a"))
