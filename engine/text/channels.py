@@ -10,7 +10,8 @@ from engine.text.vocabulary import Vocabulary
 
 _THINKING = "analysis"
 _ROLE = "assistant"
-# A header has a role, a channel and perhaps a name. What is longer is none, and is shown.
+_RECIPIENT = "to="
+# A header has a role, a channel and perhaps a recipient. What is longer is none, and is shown.
 _MAX_HEADER = 256
 
 
@@ -43,7 +44,8 @@ class _State(Enum):
 class ChannelParts(Parts):
     """The parts of a reply that is a sequence of messages, each on a channel.
 
-    What is said on the channel `analysis` is thinking, and on any other it is content.
+    What is said on the channel `analysis` is thinking, and on any other it is content. Headers are
+    markup, but for those that name a recipient: a call of a tool is content as it was written.
 
     Args:
         has_begun: whether the prompt ends in the header of a message, as chat templates let it.
@@ -53,7 +55,7 @@ class ChannelParts(Parts):
         super().__init__()
         self._channels = channels
         self._state = _State.HEADER if has_begun else _State.CONTENT
-        self._header = ""
+        self._header = ""  # it is decided when its message begins
         self._channel: int | None = None  # where the channel's name begins in the header
         self._num_tokens = 0  # of the header, its role left out
 
@@ -69,9 +71,12 @@ class ChannelParts(Parts):
         else:
             self._decide(Part.CONTENT, len(text))
         if token_id in (self._channels.start, self._channels.end):
-            self._state, self._header, self._channel = _State.HEADER, "", None
+            self._end_header(Part.MARKUP)
+            self._state = _State.HEADER
         elif token_id == self._channels.channel:
             # A reply may begin with it where the prompt was no chat.
+            if _RECIPIENT not in self._header:
+                self._end_header(Part.MARKUP)
             self._state, self._channel, self._num_tokens = _State.HEADER, len(self._header), 1
         elif self._state is _State.HEADER and token_id is not None:
             self._num_tokens += 1
@@ -79,12 +84,10 @@ class ChannelParts(Parts):
                 self._begin()
 
     def _read_header(self, text: str) -> None:
-        kept = text[: _MAX_HEADER - len(self._header)]
-        self._header += kept
-        self._decide(Part.MARKUP, len(kept))
-        if len(kept) < len(text):
+        self._header += text
+        if len(self._header) > _MAX_HEADER:
+            self._end_header(Part.CONTENT)
             self._state = _State.CONTENT
-            self._decide(Part.CONTENT, len(text) - len(kept))
 
     def _begin(self) -> None:
         """The header has ended, and the text of its message begins."""
@@ -93,10 +96,14 @@ class ChannelParts(Parts):
         if name.split()[:1] == [_THINKING]:
             self._state = _State.THINKING
             self.num_thinking += self._num_tokens
+        self._end_header(Part.CONTENT if _RECIPIENT in self._header else Part.MARKUP)
+
+    def _end_header(self, part: Part) -> None:
+        self._decide(part, len(self._header))
         self._header, self._channel = "", None
 
     def _close(self) -> None:
-        """Nothing is held back."""
+        self._end_header(Part.MARKUP)
 
 
 def begins_message(prompt_end: str) -> bool:

@@ -213,11 +213,39 @@ def test_what_follows_a_prompt_that_is_no_chat_is_content() -> None:
     assert read(parts, channel_tokens("It is 4.")) == ("", "It is 4.")
 
 
-def test_a_header_without_end_is_shown_from_where_it_is_too_long_for_one() -> None:
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>commentary to=functions.sum json",
+        " to=functions.sum<|channel|>commentary json",
+    ],
+)
+def test_a_call_of_a_tool_is_content_as_it_was_written(header: str) -> None:
+    thought = "<|channel|>analysis<|message|>Sum them.<|end|><|start|>assistant"
+    tokens = channel_tokens(f'{thought}{header}<|message|>{{"a": 2}}')
+    parts = ChannelParts(CHANNELS, has_begun=True)
+    thinking, content = read(parts, tokens)
+    assert thinking == "Sum them."
+    assert "to=functions.sum" in content
+    assert "commentary" in content
+    assert content.endswith('json{"a": 2}')
+
+
+def test_a_header_that_is_too_long_for_one_is_shown() -> None:
     text = "x" * 300
     for size in (1, 7, 300):
         tokens = [(TEXT, text[i : i + size]) for i in range(0, 300, size)]
-        assert read(ChannelParts(CHANNELS, has_begun=True), tokens) == ("", "x" * 44)
+        assert read(ChannelParts(CHANNELS, has_begun=True), tokens) == ("", text)
+
+
+@given(st.lists(st.integers(0, 400)))
+def test_any_split_of_the_text_of_channels_gives_the_same_parts(cuts: list[int]) -> None:
+    text = f"{HARMONY}<|end|><|start|>assistant<|channel|>commentary to=f json<|message|>{{}}"
+    tokens: list[tuple[int, str]] = []
+    for token_id, piece in channel_tokens(text):
+        tokens += pieces(piece, cuts) if piece else [(token_id, "")]
+    whole_text = read(ChannelParts(CHANNELS, has_begun=True), channel_tokens(text))
+    assert read(ChannelParts(CHANNELS, has_begun=True), tokens) == whole_text
 
 
 def test_the_header_of_a_message_is_seen_in_the_prompt() -> None:
