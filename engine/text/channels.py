@@ -59,25 +59,22 @@ class ChannelParts(Parts):
         self._channel: int | None = None  # where the channel's name begins in the header
         self._num_tokens = 0  # of the header, its role left out
 
-    @property
-    def _is_thinking(self) -> bool:
-        return self._state is _State.THINKING
-
     def _read(self, token_id: int | None, text: str) -> None:
         if self._state is _State.HEADER:
             self._read_header(text)
-        elif self._is_thinking:
+        elif self._state is _State.THINKING:
             self._decide(Part.THINKING, len(text))
         else:
             self._decide(Part.CONTENT, len(text))
         if token_id in (self._channels.start, self._channels.end):
             self._end_header(Part.MARKUP)
-            self._state = _State.HEADER
+            self._turn(_State.HEADER)
         elif token_id == self._channels.channel:
             # A reply may begin with it where the prompt was no chat.
             if _RECIPIENT not in self._header:
                 self._end_header(Part.MARKUP)
-            self._state, self._channel, self._num_tokens = _State.HEADER, len(self._header), 1
+            self._turn(_State.HEADER)
+            self._channel, self._num_tokens = len(self._header), 1
         elif self._state is _State.HEADER and token_id is not None:
             self._num_tokens += 1
             if token_id == self._channels.message:
@@ -87,16 +84,20 @@ class ChannelParts(Parts):
         self._header += text
         if len(self._header) > _MAX_HEADER:
             self._end_header(Part.CONTENT)
-            self._state = _State.CONTENT
+            self._turn(_State.CONTENT)
 
     def _begin(self) -> None:
         """The header has ended, and the text of its message begins."""
         name = "" if self._channel is None else self._header[self._channel :]
-        self._state = _State.CONTENT
+        self._turn(_State.CONTENT)
         if name.split()[:1] == [_THINKING]:
-            self._state = _State.THINKING
+            self._turn(_State.THINKING)
             self.num_thinking += self._num_tokens
         self._end_header(Part.CONTENT if _RECIPIENT in self._header else Part.MARKUP)
+
+    def _turn(self, state: _State) -> None:
+        self._state = state
+        self._thinks = state is _State.THINKING
 
     def _end_header(self, part: Part) -> None:
         self._decide(part, len(self._header))

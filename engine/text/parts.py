@@ -32,17 +32,22 @@ class Parts(ABC):
         # Stretches of the text that are decided and not given out, as (part, characters).
         self._decided: deque[tuple[Part, int]] = deque()
         self._certain = ""  # text that is certain to be shown and not given out
+        self._thinks = False  # whether the next token is thinking
+        self._is_settled = False  # whether all text behind the decided stretches is content
 
     def take(self, token_id: int, text: str) -> None:
         """Read the next token, and the text that is certain with it."""
-        was_thinking = self._is_thinking
+        if self._is_settled:
+            return
+        if self._thinks:
+            self.num_thinking += 1
         self._read(token_id, text)
-        self.num_thinking += was_thinking
 
     def end(self, text: str) -> None:
         """Read the rest of the text; whatever is undecided is decided."""
-        self._read(None, text)
-        self._close()
+        if not self._is_settled:
+            self._read(None, text)
+            self._close()
 
     def split(self, text: str) -> tuple[str, str]:
         """Take in the next text that is certain to be shown.
@@ -50,8 +55,11 @@ class Parts(ABC):
         Returns:
             the thinking and the content that are now certain and decided.
         """
-        if not self._certain and len(self._decided) == 1 and self._decided[0][1] == len(text):
-            part, _ = self._decided.popleft()  # the usual case
+        if not self._decided:
+            if self._is_settled:
+                return "", text
+        elif not self._certain and len(self._decided) == 1 and self._decided[0][1] == len(text):
+            part, _ = self._decided.popleft()
             return (text if part is Part.THINKING else ""), (text if part is Part.CONTENT else "")
         found: dict[Part, list[str]] = {part: [] for part in Part}
         certain, start = self._certain + text, 0
@@ -63,16 +71,14 @@ class Parts(ABC):
             found[part].append(certain[start:end])
             start = end
         self._certain = certain[start:]
+        if self._is_settled and not self._decided:
+            found[Part.CONTENT].append(self._certain)
+            self._certain = ""
         return "".join(found[Part.THINKING]), "".join(found[Part.CONTENT])
 
     def _decide(self, part: Part, length: int) -> None:
         if length:
             self._decided.append((part, length))
-
-    @property
-    @abstractmethod
-    def _is_thinking(self) -> bool:
-        """Whether the next token is thinking."""
 
     @abstractmethod
     def _read(self, token_id: int | None, text: str) -> None:

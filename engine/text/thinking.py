@@ -89,33 +89,38 @@ class TaggedParts(Parts):
     def __init__(self, tags: Tags, *, is_open: bool) -> None:
         super().__init__()
         self._tags = tags
-        self._state = _State.OPENED if is_open else _State.START
+        self._turn(_State.OPENED if is_open else _State.START)
         self._held = ""  # text that is not decided
         self._num_tokens = 0  # until thinking begins
 
-    @property
-    def _is_thinking(self) -> bool:
-        return self._state in (_State.OPENED, _State.LEAD, _State.THINKING)
-
     def _read(self, token_id: int | None, text: str) -> None:
-        if self._state is _State.CONTENT:
-            self._decide(Part.CONTENT, len(text))
-            return
+        if self._state is _State.THINKING and not self._held and self._is_plain(text):
+            self._decide(Part.THINKING, len(text))  # the usual case
+            text = ""
         self._num_tokens += token_id is not None
-        self._held += text
-        self._advance()
+        if text:
+            self._held += text
+            self._advance()
         if token_id is None:
             return
         starts = self._state in (_State.START, _State.OPENED)
         if token_id == self._tags.open_id and starts and not self._held.strip():
             self._give(Part.MARKUP, len(self._held))
             self._open()
-        elif token_id == self._tags.close_id and self._is_thinking:
+        elif token_id == self._tags.close_id and self._thinks:
             self._end_thinking(len(self._held), 0)
             self._advance()
 
     def _close(self) -> None:
-        self._give(Part.THINKING if self._is_thinking else Part.CONTENT, len(self._held))
+        self._give(Part.THINKING if self._thinks else Part.CONTENT, len(self._held))
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether nothing of a text may belong to the end of the thinking."""
+        return "\n" not in text and self._tags.close[0] not in text
+
+    def _turn(self, state: _State) -> None:
+        self._state = state
+        self._thinks = state in (_State.OPENED, _State.LEAD, _State.THINKING)
 
     def _advance(self) -> None:
         """Decide what can be decided of the text that is held."""
@@ -129,6 +134,7 @@ class TaggedParts(Parts):
             self._skip_breaks(_State.CONTENT)
         if self._state is _State.CONTENT:
             self._give(Part.CONTENT, len(self._held))
+            self._is_settled = True
 
     def _find_beginning(self) -> None:
         begun, tag = self._held.lstrip(), self._tags.open
@@ -137,13 +143,12 @@ class TaggedParts(Parts):
             self._open()
         elif not tag.startswith(begun):
             # A model may write the tag again that the prompt ends with, so it was looked for.
-            opened = self._state is _State.OPENED
-            self._state = _State.LEAD if opened else _State.CONTENT
+            self._turn(_State.LEAD if self._state is _State.OPENED else _State.CONTENT)
 
     def _open(self) -> None:
         if self._state is _State.START:
             self.num_thinking = self._num_tokens
-        self._state = _State.LEAD
+        self._turn(_State.LEAD)
 
     def _find_end(self) -> None:
         tag = self._tags.close
@@ -159,13 +164,13 @@ class TaggedParts(Parts):
         said = len(self._held[:length].rstrip("\n"))
         self._give(Part.THINKING, said)
         self._give(Part.MARKUP, length - said + tag)
-        self._state = _State.CLOSED
+        self._turn(_State.CLOSED)
 
     def _skip_breaks(self, state: _State) -> None:
         """Take line breaks for markup; go on to `state` at another character."""
         self._give(Part.MARKUP, len(self._held) - len(self._held.lstrip("\n")))
         if self._held:
-            self._state = state
+            self._turn(state)
 
     def _give(self, part: Part, length: int) -> None:
         self._decide(part, length)
