@@ -146,7 +146,7 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
     Raises:
         ModelError: the configuration does not say it.
     """
-    positions = getattr(config, "max_position_embeddings", None)
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(positions, int):
         raise ModelError(f"{folder / CONFIG_FILE} does not say max_position_embeddings")
     return positions
@@ -177,15 +177,21 @@ def eos_token_ids(
 ) -> frozenset[int]:
     """All token ids that generation configuration, configuration or tokenizer take for an end.
 
-    Many checkpoints name the token that ends a turn of a chat in only one of the three.
+    Many checkpoints name the token that ends a turn of a chat in only one of the three. The text
+    part of a configuration counts if neither the whole nor the generation configuration names one:
+    what it does not state are defaults of its class, which know nothing of the whole.
 
     Raises:
         ModelError: one of them names something else than token ids.
     """
     found: set[int] = set()
+    generated = generation.get("eos_token_id")
+    configured = getattr(config, "eos_token_id", None)
+    if generated is None and configured is None:
+        configured = getattr(config.get_text_config(), "eos_token_id", None)
     for where, stated in (
-        (folder / _GENERATION_FILE, generation.get("eos_token_id")),
-        (folder / CONFIG_FILE, config.eos_token_id),
+        (folder / _GENERATION_FILE, generated),
+        (folder / CONFIG_FILE, configured),
         (f"the tokenizer in {folder}", tokenizer.eos_token_id),
     ):
         ids = stated if isinstance(stated, list) else [] if stated is None else [stated]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -29,7 +29,7 @@ from engine.model.program.verify import MismatchError
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from engine.model.unofficial import lets_attention_be_replaced
+from engine.model.unofficial import built, lets_attention_be_replaced
 
 logger = logging.getLogger(__name__)
 
@@ -53,37 +53,38 @@ _COARSE_TOLERANCE = 0.25
 
 
 def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class that a configuration is for.
+    """The class that computes text for a configuration.
+
+    What takes images or sound beside text has a class of text alone, or serves as it is
+    (`engine.model.text_part`).
 
     Raises:
         ModelError: the configuration or the class states something that is not served; the sentence
             says what.
     """
     kind = config.model_type
-    if config.sub_configs:
-        raise ModelError(
-            f"{kind} is not supported: its configuration is made of "
-            f"{', '.join(config.sub_configs)}, and only plain text models are served"
-        )
-    if config.is_encoder_decoder:
+    text = config.get_text_config()
+    if config.is_encoder_decoder or text.is_encoder_decoder:
         raise ModelError(f"{kind} is not supported: it is an encoder with a decoder")
     if getattr(config, "quantization_config", None) is not None:
         raise ModelError(f"{kind} is not supported: its checkpoint is quantized")
-    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if not isinstance(found, type):
+    mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING)
+    found: list[Any] = [mapping.get(type(config), None) for mapping in mappings]
+    classes: list[type[PreTrainedModel]] = [one for one in found if isinstance(one, type)]
+    if not classes:
         raise ModelError(
             f"{kind} is not supported: transformers has no causal language model for it"
         )
-    model_class: type[PreTrainedModel] = found
+    model_class = classes[0]
     name = model_class.__name__
-    if config.architectures and name not in config.architectures:
+    if config.architectures and not {one.__name__ for one in classes} & set(config.architectures):
         raise ModelError(
             f"{config.architectures[0]} is not supported: its causal language model would be {name}"
         )
     if not lets_attention_be_replaced(model_class):
         raise ModelError(f"{name} is not supported: its attention cannot be replaced")
     known = (*_LAYER_TYPES, *_OTHER_LAYER_TYPES)
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - set(known))
+    others = sorted(set(getattr(text, "layer_types", None) or ()) - set(known))
     if others:
         raise ModelError(
             f"{name} is not supported: it has layers of {', '.join(others)}; supported are "
@@ -220,9 +221,10 @@ def _miniature(model: PreTrainedModel) -> tuple[PreTrainedModel, ModelShape]:
         config = _miniature_config(model.config)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            auto: Any = AutoModelForCausalLM
-            small = auto.from_config(config, trust_remote_code=False, dtype=torch.float32)
-            small = small.to(model.device).eval()
+            with torch.device("meta"):
+                small: Any = built(type(model), config, dtype=torch.float32)
+            small = small.to_empty(device=model.device).eval()
+            small.init_weights()
     except Exception as error:
         raise ModelError(
             f"{name} is not supported: no small model of its class can be built to test it "
@@ -235,7 +237,8 @@ def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
     """A configuration with a layer of each kind, and two at least; with few heads of the same size,
     and with a window that the self-test crosses.
     """
-    config: Any = copy.deepcopy(original)
+    whole = copy.deepcopy(original)
+    config: Any = whole.get_text_config()
     layers = config.num_hidden_layers
     lists = {
         key: value
@@ -267,4 +270,4 @@ def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
     if hasattr(config, "initializer_range"):
         # At the usual 0.02 attention is close to uniform, and a wrong window hardly shows.
         config.initializer_range = 0.2
-    return config  # type: ignore[no-any-return]
+    return whole

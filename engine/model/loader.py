@@ -52,6 +52,7 @@ from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.sizes import check_elements
+from engine.model.text_part import text_config, without
 from engine.model.trace import trace
 from engine.model.weights import load_weights
 from engine.serving.loading import LoadedModel, Progress
@@ -122,16 +123,22 @@ class _Preparation:
         self._checkpoint = open_checkpoint(folder)
         self._config = read_config(folder, stated, self._checkpoint)
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
-            self._class = find_class(self._config)
+            whole = find_class(self._config)
+            self._part = text_config(whole, self._config)
         self.device = pick_device(request.device)
         use_device(self.device)
         self._dtype = pick_dtype(request.dtype, entry.dtype, self._checkpoint.dtype, self.device)
-        self.traced = trace(self._class, self._config, self._dtype)
+        self.traced = trace(whole, self._part, self._dtype)
+        self._class = without(whole, self.traced.unread)
         check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE)
         self._needs = MemoryNeeds(
             name=entry.name,
             shape=self.traced.shape,
-            weight_bytes=self._checkpoint.num_bytes_as(self._dtype.itemsize),
+            # Of what is stored, some may have no place in the model.
+            weight_bytes=min(
+                self._checkpoint.num_bytes_as(self._dtype.itemsize),
+                self.traced.num_elements * self._dtype.itemsize,
+            ),
             layer_width=self.traced.layer_width,
             max_positions=max_positions(self._config, folder),
             context_length=entry.context_length,
@@ -218,7 +225,7 @@ class _Preparation:
     def _load(self, backend: str, envelope: EngineConfig, progress: Progress) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
         model = load_weights(
-            self._class, self._config, checkpoint, self._dtype, self.device, progress
+            self._class, self._part, checkpoint, self._dtype, self.device, progress
         )
         progress("testing the model", total, total)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):

@@ -35,7 +35,7 @@ def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:
                 _choose_factors(rotary, layer_type, max_model_len)
             if kind in ("longrope", "dynamic"):
                 _set_kind(rotary, layer_type, "default")
-    if {"longrope", "dynamic"} & _configured_kinds(model.config):
+    if {"longrope", "dynamic"} & _configured_kinds(model.config.get_text_config()):
         _check_independent(model, rotaries, max_model_len)
 
 

@@ -61,7 +61,7 @@ class _Rule:
 
 _RULES = (
     _Rule(
-        ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+        ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth"),
         1,
         lambda weights: min(weights.layers, _MOST_LAYERS),
         f"the layers that the weights' names tell apart, and {_MOST_LAYERS:,} at most",

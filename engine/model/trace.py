@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from engine.api.errors import ModelError, cause_of
 from engine.batch.shape import ModelShape
@@ -22,6 +22,8 @@ from engine.model.rope import freeze_rope
 from engine.model.state.cache import StateCache
 from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
+from engine.model.text_part import Reads, drop
+from engine.model.unofficial import built
 
 # Of a model that does not attend at all: its blocks hold nothing.
 _NO_HEADS = (1, 1, 16, 16)
@@ -35,12 +37,15 @@ class TracedModel:
 
     Attributes:
         layer_width: most numbers that one token has between two operators of a layer.
-        num_elements: numbers in all parameters and buffers.
+        num_elements: numbers in all parameters and buffers that text needs.
+        unread: names of the modules that text does not need. Only what is made of several
+            configurations has any.
     """
 
     shape: ModelShape
     layer_width: int
     num_elements: int
+    unread: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +95,22 @@ def trace(
     config = copy.deepcopy(config)
     try:
         with torch.device("meta"):
-            auto: Any = AutoModelForCausalLM
-            model = auto.from_config(
+            model: Any = built(
+                model_class,
                 config,
-                trust_remote_code=False,
                 dtype=dtype,
                 attn_implementation=ATTENTION_NAME,
                 # The other implementations look at which experts were chosen.
                 experts_implementation="batched_mm",
-            ).eval()
+            )
+            model.eval()
     except Exception as error:
         raise ModelError(f"{name} cannot be built from its config: {cause_of(error)}") from error
     freeze_rope(model, max_model_len=1)
-    recorder = _Recorder()
-    slots = StateSlots(0)
+    recorder, read, slots = _Recorder(), Reads(), StateSlots(0)
     cache = {cache_argument(model): StateCache(slots)}
     try:
-        with torch.device("meta"), torch.no_grad(), computing_step(_context(recorder)):
+        with torch.device("meta"), torch.no_grad(), computing_step(_context(recorder)), read:
             one_token = torch.zeros(1, 1, dtype=torch.int64)
             model(
                 input_ids=one_token,
@@ -121,11 +125,14 @@ def trace(
         raise ModelError(
             f"{name} is not supported: its forward pass cannot be traced ({cause_of(error)})"
         ) from error
+    unread = read.unread(model) if config.sub_configs else ()
+    drop(model, unread)
     held = (*model.parameters(), *model.buffers())
     return TracedModel(
         _shape(model, dtype, recorder.calls, slots.bytes_per_sequence),
         _layer_width(model),
         sum(tensor.numel() for tensor in held),
+        unread,
     )
 
 
@@ -147,7 +154,7 @@ def _shape(
     calls: dict[int, _AttentionCall],
     state_bytes: int,
 ) -> ModelShape:
-    config, name = model.config, type(model).__name__
+    config, name = model.config.get_text_config(), type(model).__name__
     layers = config.num_hidden_layers
     if not state_bytes and sorted(calls) != list(range(layers)):
         raise ModelError(
@@ -199,7 +206,7 @@ def _layer_matrices(model: Any) -> list[tuple[str, nn.Parameter]]:
 
 def _num_active_params(model: PreTrainedModel) -> int:
     """Elements of the matrices in the layers that one token is multiplied with."""
-    chosen, number = _experts(model.config)
+    chosen, number = _experts(model.config.get_text_config())
     return math.ceil(
         sum(
             parameter.numel() * (chosen / number if _EXPERTS.search(name) else 1)
@@ -209,7 +216,7 @@ def _num_active_params(model: PreTrainedModel) -> int:
 
 
 def _layer_width(model: PreTrainedModel) -> int:
-    chosen, _ = _experts(model.config)
+    chosen, _ = _experts(model.config.get_text_config())
     widths = [
         max(parameter.shape[-2:]) * (chosen if _EXPERTS.search(name) else 1)
         for name, parameter in _layer_matrices(model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 
 def lets_attention_be_replaced(model_class: type[PreTrainedModel]) -> bool:
@@ -20,10 +20,25 @@ def lets_attention_be_replaced(model_class: type[PreTrainedModel]) -> bool:
     return bool(untyped._can_set_attn_implementation())
 
 
+def built(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig, **options: Any
+) -> PreTrainedModel:
+    """A model of a class, without weights or with random ones.
+
+    The public `from_config` chooses the class by itself, and among language models only.
+
+    Args:
+        options: as `from_config` takes them.
+    """
+    untyped: Any = model_class
+    model: PreTrainedModel = untyped._from_config(config, **options)
+    return model
+
+
 def attention_in_force(model: PreTrainedModel) -> str | None:
     """Name of the attention that a model computes with.
 
     `set_attn_implementation` raises nothing when it has changed nothing, and there is no getter.
     """
-    name: str | None = model.config._attn_implementation
+    name: str | None = model.config.get_text_config()._attn_implementation
     return name

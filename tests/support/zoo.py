@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 VOCAB_SIZE = 128
 MAX_LEN = 256
@@ -30,6 +36,7 @@ _COMMON: dict[str, Any] = {
 }
 
 _SPARSE_LINEAR = ["linear_attention", "full_attention", "linear_attention"]
+_FULL = ["full_attention"] * 3
 _SPARSE_SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 SERVED: dict[str, dict[str, Any]] = {
@@ -173,12 +180,78 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 """Architectures that do more to queries than to rotate them."""
 
+_AXES = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]}
+
+WRAPPERS: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "head_dim": 16,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+    },
+    "mistral3": {"head_dim": 16},
+    "qwen2_5_vl": {"hidden_size": 64, "rope_parameters": _AXES, "layer_types": _FULL},
+    "qwen3_vl": {"head_dim": 16, "rope_parameters": _AXES},
+}
+"""Models that take images, of which the text is served; the values override those of their text."""
+
+MORE_WRAPPERS: dict[str, dict[str, Any]] = {
+    "aya_vision": {"layer_types": _FULL},
+    "glm4v": {
+        "hidden_size": 64,
+        "rope_parameters": _AXES | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},
+    },
+    "internvl": {"layer_types": _FULL},
+    "llava": {},
+    "paligemma": {"head_dim": 16},
+    "qwen3_vl_moe": {
+        "head_dim": 16,
+        "rope_parameters": _AXES,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "initializer_range": 0.5,
+    },
+    "smolvlm": {},
+}
+"""More of them, for the long tests."""
+
+_TOWER: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "depth": 1,
+    "num_heads": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+    "projection_dim": 48,
+    "deepstack_visual_indexes": [0],
+    "fullatt_block_indexes": [0],
+}
+
 
 def tiny_config(name: str, **changes: Any) -> PreTrainedConfig:
-    """The configuration of a model of the zoo; `changes` override single values."""
+    """The configuration of a model of the zoo; `changes` override single values of its text."""
+    if name in WRAPPERS | MORE_WRAPPERS:
+        return _wrapped(name, _COMMON | (WRAPPERS | MORE_WRAPPERS)[name] | changes)
     overrides = (SERVED | STATEFUL | BY_MODULES | OTHERS)[name]
     model_type = "llama" if name == "llama_dynamic_rope" else name
     return AutoConfig.for_model(model_type, **(_COMMON | overrides | changes))
+
+
+def _wrapped(name: str, text: dict[str, Any]) -> PreTrainedConfig:
+    """A configuration of two parts. Of the tower, what its kind has is set."""
+    whole = AutoConfig.for_model(name)
+    tower = whole.vision_config.to_dict()
+    small = _TOWER | {"out_hidden_size": text["hidden_size"]}
+    return type(whole)(
+        text_config=text | {"model_type": whole.text_config.model_type},
+        vision_config={k: v for k, v in small.items() if k in tower}
+        | {"model_type": whole.vision_config.model_type},
+        tie_word_embeddings=False,
+        image_token_id=VOCAB_SIZE - 1,
+    )
 
 
 def tiny_model(
@@ -196,7 +269,8 @@ def tiny_model(
     config = tiny_config(name, **changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(name.encode()))
-        model = AutoModelForCausalLM.from_config(config, attn_implementation=attn_implementation)
+        auto = AutoModelForMultimodalLM if config.sub_configs else AutoModelForCausalLM
+        model = auto.from_config(config, attn_implementation=attn_implementation)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim == 1:

@@ -87,7 +87,11 @@ class Rotations:
         if column + view.columns > value.width:
             raise self._provenance.failures[address_of(tensor)]
         x = view.reference.reshape(NUM_TOKENS, heads, dim).double()
-        recorded = [t.double().reshape(NUM_TOKENS, -1) for t in tensors_in(maker.output)]
+        recorded = [
+            rows.double()
+            for table in tensors_in(maker.output)
+            if (rows := _rows(table, NUM_TOKENS)) is not None
+        ]
         if len(recorded) == 2:
             for pick, interleaved in conventions(recorded[0].shape[1], dim):
                 cos, sin = (table[:, pick] for table in recorded)
@@ -104,23 +108,38 @@ class Rotations:
         """
         key = id(call), pick.start, pick.stop, pick.step
         if key not in self._tables:
-            everywhere = torch.arange(self._max_positions)[None]
+            everywhere = torch.arange(self._max_positions)
 
             def moved(value: Any) -> Any:
                 if isinstance(value, Tensor):
                     if value.is_floating_point():
                         return value.float()  # the tables take its type
-                    return everywhere.to(value.device) if value.numel() == NUM_TOKENS else value
+                    if value.shape[-1:] == (NUM_TOKENS,):
+                        return everywhere.to(value.device).expand(*value.shape[:-1], -1)
                 return value
 
             assert isinstance(call.target, nn.Module)
             cos, sin = call.target(
                 *map(moved, call.args), **{name: moved(v) for name, v in call.kwargs.items()}
             )
-            if cos.numel() // cos.shape[-1] != self._max_positions:
+            cos, sin = (_rows(table, self._max_positions) for table in (cos, sin))
+            if cos is None or sin is None:
                 raise unreadable(call, "gives no row for each position")
             self._tables[key] = (
-                cos.flatten(0, -2)[:, pick].float().contiguous(),
-                sin.flatten(0, -2)[:, pick].float().contiguous(),
+                cos[:, pick].float().contiguous(),
+                sin[:, pick].float().contiguous(),
             )
         return self._tables[key]
+
+
+def _rows(table: Tensor, count: int) -> Tensor | None:
+    """A table's row for each position, [count, columns]; None if it has none.
+
+    Models of images have a table for each axis of a position (M-RoPE, arXiv 2409.12191). In text
+    all axes are the same.
+    """
+    columns = table.shape[-1]
+    if table.numel() % (count * columns):
+        return None
+    first, *others = table.reshape(-1, count, columns)
+    return first if all(torch.equal(first, other) for other in others) else None

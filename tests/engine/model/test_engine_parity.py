@@ -27,7 +27,16 @@ from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from tests.support.clock import VirtualClock
 from tests.support.delaying_stream import DelayingStream
-from tests.support.zoo import BY_MODULES, MAX_LEN, SERVED, STATEFUL, VOCAB_SIZE, tiny_model
+from tests.support.zoo import (
+    BY_MODULES,
+    MAX_LEN,
+    MORE_WRAPPERS,
+    SERVED,
+    STATEFUL,
+    VOCAB_SIZE,
+    WRAPPERS,
+    tiny_model,
+)
 
 DEVICE = os.environ.get("BATCHDECK_TEST_DEVICE", "cpu")
 NUM_REQUESTS = 16
@@ -132,7 +141,7 @@ def assert_greedy(model: PreTrainedModel, prompt: list[int], got: list[int]) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SERVED | WRAPPERS))
 def test_the_engine_of_a_gpu_gives_the_tokens_of_generate(name: str) -> None:
     pytest.importorskip("triton")
     check_engine(name, "triton")
@@ -143,8 +152,14 @@ def test_models_that_no_program_computes_give_the_tokens_of_generate(name: str) 
     check_engine(name, None if DEVICE == "cpu" else "triton")
 
 
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SERVED | WRAPPERS))
 def test_engine_gives_the_tokens_of_generate(name: str, backend: str) -> None:
+    check_engine(name, backend if DEVICE == "cpu" else "triton")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(MORE_WRAPPERS))
+def test_engine_gives_the_tokens_of_generate_for_more_wrappers(name: str, backend: str) -> None:
     check_engine(name, backend if DEVICE == "cpu" else "triton")
 
 

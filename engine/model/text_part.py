@@ -1,0 +1,83 @@
+"""The text part of a model: what text alone reads of it, and its class without the rest.
+
+Towers for images and sound, and what projects from them, are never computed here. They are found by
+what a pass over text reads, so that nothing goes by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from engine.model.program.capture import tensors_in
+
+
+def text_config(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedConfig:
+    """What a class is built from: a class of text alone takes the text part of a configuration."""
+    text: PreTrainedConfig = config.get_text_config()
+    return text if model_class.config_class is type(text) else config
+
+
+class Reads(TorchFunctionMode):
+    """Notes which parameters the functions of torch are given while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[int] = set()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if tensors_in(output):  # a model may ask a parameter for its type, or device, only
+            given = tensors_in((args, kwargs))
+            self._seen.update(id(one) for one in given if isinstance(one, nn.Parameter))
+        return output
+
+    def unread(self, model: nn.Module) -> tuple[str, ...]:
+        """Names of the largest modules of which no parameter was read."""
+        return tuple(self._unread(model, ""))
+
+    def _unread(self, module: nn.Module, prefix: str) -> Iterator[str]:
+        for name, child in module.named_children():
+            held = {id(parameter) for parameter in child.parameters()}
+            if held & self._seen:
+                yield from self._unread(child, f"{prefix}{name}.")
+            elif held:
+                yield prefix + name
+
+
+def without(model_class: type[PreTrainedModel], names: tuple[str, ...]) -> type[PreTrainedModel]:
+    """A class whose models lack some modules, and are else those of the class.
+
+    It has the name of the class, by which transformers knows how to convert stored weights.
+    """
+    if not names:
+        return model_class
+
+    def init(self: PreTrainedModel, config: Any, *args: Any, **kwargs: Any) -> None:
+        model_class.__init__(self, config, *args, **kwargs)
+        drop(self, names)
+
+    known = {"__init__": init, "__module__": model_class.__module__, "__doc__": model_class.__doc__}
+    return type(model_class.__name__, (model_class,), known)
+
+
+def drop(model: nn.Module, names: tuple[str, ...]) -> None:
+    """Let go of modules; what asks for one gets None. A model of fewer layers lacks some."""
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        try:
+            holder = model.get_submodule(parent)
+        except AttributeError:
+            continue
+        if hasattr(holder, last):
+            setattr(holder, last, None)

@@ -1,0 +1,114 @@
+"""Of a model that takes images, only what text needs is built, read and counted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    CONFIG_MAPPING,
+    LlamaForCausalLM,
+    LlavaForConditionalGeneration,
+    PreTrainedModel,
+    Qwen3_5ForCausalLM,
+)
+
+from engine.api.errors import ModelError
+from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
+from engine.model.gate import find_class
+from engine.model.text_part import text_config, without
+from engine.model.trace import trace
+from tests.support.checkpoints import END_ID, save_checkpoint
+from tests.support.loading import load, weights_of
+from tests.support.zoo import WRAPPERS, tiny_config, tiny_model
+
+UNREAD = {
+    "gemma3": {"model.vision_tower", "model.multi_modal_projector"},
+    "mistral3": {"model.vision_tower", "model.multi_modal_projector"},
+    "qwen2_5_vl": {"model.visual"},
+    "qwen3_vl": {"model.visual"},
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_trace_finds_what_text_does_not_read(name: str) -> None:
+    config = tiny_config(name)
+    traced = trace(find_class(config), config, torch.float32)
+    assert set(traced.unread) == UNREAD[name]
+
+
+def test_a_model_of_text_alone_needs_all_that_it_has() -> None:
+    config = tiny_config("gemma3_text")
+    assert trace(find_class(config), config, torch.float32).unread == ()
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_class_without_some_modules_is_else_the_class(name: str) -> None:
+    config = tiny_config(name)
+    whole = find_class(config)
+    text = without(whole, tuple(UNREAD[name]))
+    traced = trace(whole, config, torch.float32)
+    assert trace(text, config, torch.float32) == replace(traced, unread=())
+    assert (text.__name__, text.__module__) == (whole.__name__, whole.__module__)
+    lost = {
+        key
+        for key in tiny_model(name).state_dict()
+        if key.startswith(tuple(f"{module}." for module in UNREAD[name]))
+    }
+    assert lost
+    assert text(config).state_dict().keys() == tiny_model(name).state_dict().keys() - lost
+
+
+@pytest.mark.usefixtures("encodes_here", "modules")
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_rest_is_neither_read_nor_counted(tmp_path: Path, name: str) -> None:
+    expected = save_checkpoint(tmp_path, name).state_dict()
+    loaded = load(tmp_path)
+    found = weights_of(loaded).state_dict()
+    assert not any(key.startswith(tuple(UNREAD[name])) for key in found)
+    assert found.keys() == {key for key in expected if not key.startswith(tuple(UNREAD[name]))}
+    assert all(torch.equal(found[key], expected[key]) for key in found)
+    assert loaded.card.num_params == sum(value.numel() for value in found.values())
+
+
+@pytest.mark.usefixtures("encodes_here")
+def test_weights_may_be_missing_where_text_does_not_need_them(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, "mistral3")
+    file = tmp_path / SINGLE_FILE
+    stored = load_file(file)
+    text = {key: value for key, value in stored.items() if "vision" not in key}
+    assert len(text) < len(stored)
+    save_file(text, file)
+    load(tmp_path).close()
+    lost = next(key for key in text if key.endswith("layers.1.self_attn.k_proj.weight"))
+    save_file({key: value for key, value in text.items() if key != lost}, file)
+    with pytest.raises(ModelError, match=r"lacks the weights .*layers\.1\.self_attn\.k_proj"):
+        load(tmp_path)
+
+
+@pytest.mark.usefixtures("encodes_here")
+def test_ends_of_the_text_part_count_where_the_whole_names_none(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, "mistral3", eos_token_id=7)
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    assert load(tmp_path).eos_token_ids == {7, END_ID}
+    config = json.loads((tmp_path / CONFIG_FILE).read_text())
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(config | {"eos_token_id": 9}))
+    assert load(tmp_path).eos_token_ids == {9, END_ID}
+
+
+@pytest.mark.parametrize(
+    ("model_class", "kind", "part"),
+    [
+        (Qwen3_5ForCausalLM, "qwen3_5", "qwen3_5_text"),
+        (LlavaForConditionalGeneration, "llava", "llava"),
+        (LlamaForCausalLM, "llama", "llama"),
+    ],
+)
+def test_a_class_of_text_alone_takes_the_text_part(
+    model_class: type[PreTrainedModel], kind: str, part: str
+) -> None:
+    assert text_config(model_class, CONFIG_MAPPING[kind]()).model_type == part
