@@ -173,12 +173,21 @@ OTHERS: dict[str, dict[str, Any]] = {
             "llama_4_scaling_beta": 0.5,
         },
     },
+    "ernie4_5": {"head_dim": 16},
+    "flint": {
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "layer_types": _FULL,
+    },
     "llama_dynamic_rope": {
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
         "max_position_embeddings": 32,
     },
 }
-"""Architectures that do more to queries than to rotate them."""
+"""Architectures that do more to queries than to rotate them, or compute parts in float32 whatever
+type they have."""
 
 _AXES = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]}
 

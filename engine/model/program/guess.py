@@ -47,6 +47,8 @@ def guess(module: nn.Module, x: View, out: Value) -> Operation | None:
 
 
 def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear | None:
+    if weight.dtype != x.reference.dtype:
+        return None  # such as a router that is kept in float32; a program has one type
     for matrix in (weight, weight.T):
         # It is computed in the model's own type, because a copy of an output head in a wider one
         # takes gigabytes.

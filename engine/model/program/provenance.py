@@ -8,6 +8,8 @@ from engine.model.program.capture import Call, tensors_in
 from engine.model.program.graph import Value, View
 from engine.model.program.unreadable import UnreadableError
 
+CASTS = frozenset(("to", "type", "type_as", "float", "bfloat16"))
+
 
 class Provenance:
     """What is known so far of each piece of memory. All that the pass computed is held, so that an
@@ -49,8 +51,15 @@ class Provenance:
             raise UnreadableError("a tensor leaves out rows")
         return View(value, column, columns)
 
-    def sources(self, tensor: Tensor) -> tuple[list[Tensor], dict[int, Call]]:
-        """What a tensor was computed from: tensors of values that were read, and modules."""
+    def sources(
+        self, tensor: Tensor, through_casts: bool = False
+    ) -> tuple[list[Tensor], dict[int, Call]]:
+        """What a tensor was computed from: tensors of values that were read, and modules.
+
+        Args:
+            through_casts: whether a value that was only cast counts as the one that it was cast
+                from.
+        """
         found: list[Tensor] = []
         makers: dict[int, Call] = {}
         seen: set[int] = set()
@@ -58,7 +67,10 @@ class Provenance:
         while pending:
             one = pending.pop()
             address = address_of(one)
-            if address in self.values:
+            origin = self._before_cast(address) if through_casts else None
+            if origin is not None:
+                pending.append(origin)
+            elif address in self.values:
                 found.append(one)
             elif address not in seen and address in self.makers:
                 seen.add(address)
@@ -69,6 +81,15 @@ class Provenance:
                     # Views of the same memory by other calls do not tell where it came from.
                     pending += tensors_in((call.args, call.kwargs))
         return found, makers
+
+    def _before_cast(self, address: int) -> Tensor | None:
+        """What was cast to another type into this memory, if that is a value; else None."""
+        call = self.makers.get(address)
+        if address not in self.values or call is None or call.name not in CASTS:
+            return None
+        origin = call.args[0]
+        cast = origin.dtype != self.values[address].reference.dtype
+        return origin if cast and address_of(origin) in self.values else None
 
 
 def address_of(tensor: Tensor) -> int:

@@ -36,14 +36,14 @@ from engine.model.program.graph import (
     reads,
 )
 from engine.model.program.guess import guess
-from engine.model.program.provenance import Provenance, address_of
+from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.rotation import Rotations
 from engine.model.program.unreadable import UnreadableError, unreadable
 
-# What only moves or casts numbers.
+# What only moves, copies or casts numbers.
 _MOVE = ("view", "reshape", "flatten", "unflatten", "transpose", "permute", "unsqueeze", "squeeze")
-_CAST = ("contiguous", "clone", "to", "type", "type_as", "float", "bfloat16", "dropout")
-_SAME = frozenset((*_MOVE, *_CAST))
+_COPY = ("contiguous", "clone", "dropout")
+_SAME = frozenset((*_MOVE, *_COPY, *CASTS))
 _ADD = frozenset(("add", "__add__", "__radd__"))
 _MULTIPLY = frozenset(("mul", "multiply", "__mul__", "__rmul__"))
 _DIVIDE = frozenset(("div", "divide", "true_divide", "__truediv__"))

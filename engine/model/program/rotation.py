@@ -72,9 +72,13 @@ class Rotations:
         """What was rotated into a query or key, [T, heads, head_dim], and how."""
         if address_of(tensor) in self._provenance.values:
             return self._provenance.view(tensor), None
-        sources, makers = self._provenance.sources(tensor)
-        read = [self._provenance.values[address_of(source)] for source in sources]
-        values = {id(value): value for value in read}
+        # Some models cast what they rotate, and the same numbers twice.
+        for through_casts in (False, True):
+            sources, makers = self._provenance.sources(tensor, through_casts)
+            read = [self._provenance.values[address_of(source)] for source in sources]
+            values = {id(value): value for value in read}
+            if len(values) == 1:
+                break
         if len(values) != 1 or len(makers) != 1:
             raise self._provenance.failures[address_of(tensor)]
         (value,), (maker,) = values.values(), makers.values()

@@ -19,7 +19,7 @@ from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
-from tests.support.zoo import MAX_LEN, SERVED, tiny_model
+from tests.support.zoo import MAX_LEN, SERVED, WRAPPERS, tiny_model
 
 MIXTURES = {"gpt_oss", "mixtral", "qwen3_moe"}
 
@@ -47,6 +47,29 @@ def test_graph_computes_the_recorded_logits(name: str) -> None:
 def test_only_mixtures_of_experts_keep_modules(name: str) -> None:
     graph, _ = found(tiny_model(name))
     assert bool(only(Opaque, graph)) == (name in MIXTURES)
+
+
+def test_a_query_that_is_cast_twice_and_rotated_is_read() -> None:
+    graph, _ = found(tiny_model("ernie4_5", dtype=torch.bfloat16))
+    assert not only(Opaque, graph)
+    assert all(one.query_rotation and one.key_rotation for one in only(Attend, graph))
+
+
+def test_a_product_in_another_type_stays_in_its_module() -> None:
+    model = tiny_model("flint", dtype=torch.bfloat16)
+    routers = [one for one in model.modules() if type(one).__name__ == "FlintTopKRouter"]
+    for router in routers:
+        router.float()
+    graph, _ = found(model)
+    assert routers
+    assert len(only(Opaque, graph)) == len(routers)
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS))
+def test_the_text_of_a_wrapper_is_read_whole(name: str) -> None:
+    graph, recorded = found(tiny_model(name))
+    assert not only(Opaque, graph)
+    agree(fuse(graph), recorded)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "mistral", "phi3", "smollm3", "granite"])
