@@ -296,7 +296,21 @@ def _fault(detail: ErrorDetails) -> Fault:
         return Fault(400, f"{path} is missing; it must be {allowed}", path)
     if detail["type"] in ("too_long", "too_short"):
         return Fault(400, f"{path} has {len(value)} entries; it must be {allowed}", path)
+    if place[-1] == "content" and (kind := _kind_of_part(value)) is not None:
+        text = f"{path} has a part of type {kind!r}; models are served for text only"
+        return Fault(400, f"{text}, so it must be {allowed}", path)
     return Fault(400, f"{path} is {_show(value)}; it must be {allowed}", path)
+
+
+def _kind_of_part(content: object) -> str | None:
+    """Type of the first part of a content that is no text, such as `image_url`; None if there is
+    none.
+    """
+    for part in content if isinstance(content, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            return _name(kind)
+    return None
 
 
 def _sampling_fault(name: str, value: object) -> Fault:

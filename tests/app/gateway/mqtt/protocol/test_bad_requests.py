@@ -16,6 +16,10 @@ from engine.api.sampling import MAX_BIASES
 from tests.support.chat_requests import CALLER, HI, body, refused
 
 
+TEXT_PART = {"type": "text", "text": "Hi"}
+IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
 def turns(*roles: str) -> list[dict[str, str]]:
     return [{"role": role, "content": "x"} for role in roles]
 
@@ -72,6 +76,17 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
     "content": (
         body(messages=[{"role": "user", "content": [1]}]),
         "messages.0.content is [1]; it must be text",
+        "messages.0.content",
+    ),
+    "image": (
+        body(messages=[*HI, {"role": "user", "content": [TEXT_PART, IMAGE_PART]}]),
+        "messages.1.content has a part of type 'image_url'; models are served for text only, so it "
+        "must be text",
+        "messages.1.content",
+    ),
+    "text part": (
+        body(messages=[{"role": "user", "content": [TEXT_PART]}]),
+        "messages.0.content is [{'text': 'Hi', 'type': 'text'}]; it must be text",
         "messages.0.content",
     ),
     "no content": (
