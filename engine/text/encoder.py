@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import takewhile
+from typing import Any
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
@@ -48,6 +49,10 @@ class ChatEncoder:
         self._vocabulary = Vocabulary(tokenizer)
         self._tags = Tags.find(self._vocabulary)
         self._reads_field = _READS_FIELD.search(self._vocabulary.template) is not None
+        # Templates of models that take images may leave out a content that is no list of parts.
+        self._in_parts = not self._shows_content(in_parts=False) and self._shows_content(
+            in_parts=True
+        )
         self._guard = ContentGuard(tokenizer, self._vocabulary, self._find_turns())
         self._anchor = self._find_anchor()
 
@@ -136,7 +141,7 @@ class ChatEncoder:
         for chat in (messages, _fold_system(messages)):
             try:
                 text: str = self._tokenizer.apply_chat_template(
-                    list(map(_as_template_reads, chat)),
+                    [self._as_template_reads(message) for message in chat],
                     add_generation_prompt=True,
                     tokenize=False,
                     **arguments,
@@ -149,6 +154,26 @@ class ChatEncoder:
         raise InvalidRequestError(
             f"messages are refused by the model's chat template: {refusal}", "messages"
         ) from refusal
+
+    def _as_template_reads(self, message: ChatMessage) -> dict[str, Any]:
+        """A message as the template is given it: its text, as one part where only parts are shown,
+        and its thinking under each of the names that it has in templates.
+        """
+        text = message.content
+        content = [{"type": "text", "text": text}] if self._in_parts else text
+        told: dict[str, Any] = {"role": message.role, "content": content}
+        return told | dict.fromkeys(FIELDS, message.thinking) if message.thinking else told
+
+    def _shows_content(self, in_parts: bool) -> bool:
+        """Whether the template writes what a message says, as text or as a list of parts.
+
+        A template that refuses the message tells nothing, and is given text.
+        """
+        self._in_parts = in_parts
+        try:
+            return SENTINEL in self._render([ChatMessage("user", SENTINEL)])
+        except InvalidRequestError:
+            return not in_parts
 
     def _render_tail(
         self,
@@ -240,12 +265,6 @@ class ChatEncoder:
 
 def _reply(content: str) -> ChatMessage:
     return ChatMessage("assistant", content)
-
-
-def _as_template_reads(message: ChatMessage) -> dict[str, str]:
-    """A message as chat templates are given it: thinking under each of the names that it has."""
-    told = {"role": message.role, "content": message.content}
-    return told | dict.fromkeys(FIELDS, message.thinking) if message.thinking else told
 
 
 def _fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -49,7 +49,7 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(
         self,
-        conversation: list[dict[str, str]],
+        conversation: list[dict[str, Any]],
         /,
         *,
         add_generation_prompt: bool,

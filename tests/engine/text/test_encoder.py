@@ -67,6 +67,15 @@ INST = """\
 {%- endif -%}
 {%- endfor -%}"""
 
+# As models that take images: a content is a list of parts, and of other things nothing is written.
+PARTS = """\
+{%- for m in messages -%}
+{{- '<|im_start|>' + m.role + '\\n' -}}
+{%- for part in m.content if part.type == 'text' -%}{{- part.text -}}{%- endfor -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"""
+
 END_MARKERS = {
     CHATML: "<|im_end|>",
     THINKING: "<|im_end|>",
@@ -129,6 +138,17 @@ def test_each_turn_continues_the_ids_of_the_turn_before(
         output = ids_of(tokenizer, reply + (END_MARKERS[template] if ended else ""))
         context = Context(KEY, (*prompt, *output), len(messages) + 1)
         contents += [reply, f"And then, after {reply}?"]
+
+
+def test_a_template_of_parts_is_given_the_text_as_one(byte_level: PreTrainedTokenizerFast) -> None:
+    encoder, tokenizer = encoder_of(byte_level, PARTS)
+    messages = chat("Hello", "Hi there", "How are you?", system="Be brief.")
+    same, _ = encoder_of(byte_level, CHATML)
+    assert "Be brief." in text_of(tokenizer, encoder.encode(messages, None))
+    assert encoder.encode(messages, None) == same.encode(messages, None)
+    prompt = encoder.encode(messages[:2], None)
+    context = Context(KEY, (*prompt, *ids_of(tokenizer, "Hi there<|im_end|>")), 3)
+    assert encoder.encode(messages, context) == encoder.encode(messages, None)
 
 
 def test_the_built_in_model_continues_its_chats() -> None:

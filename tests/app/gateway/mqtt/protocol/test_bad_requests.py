@@ -15,7 +15,6 @@ from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_BIASES
 from tests.support.chat_requests import CALLER, HI, body, refused
 
-
 TEXT_PART = {"type": "text", "text": "Hi"}
 IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
