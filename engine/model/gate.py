@@ -81,7 +81,7 @@ def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
         raise ModelError(
             f"{config.architectures[0]} is not supported: its causal language model would be {name}"
         )
-    if not lets_attention_be_replaced(model_class):
+    if text is config and not lets_attention_be_replaced(model_class):
         raise ModelError(f"{name} is not supported: its attention cannot be replaced")
     known = (*_LAYER_TYPES, *_OTHER_LAYER_TYPES)
     others = sorted(set(getattr(text, "layer_types", None) or ()) - set(known))

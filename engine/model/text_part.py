@@ -23,11 +23,16 @@ def text_config(model_class: type[PreTrainedModel], config: PreTrainedConfig) ->
 
 
 class Reads(TorchFunctionMode):
-    """Notes which parameters the functions of torch are given while it is entered."""
+    """Notes which parameters of a model torch's functions are given, and which modules are called,
+    while it is entered.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        self._model = model
         self._seen: set[int] = set()
+        for module in model.modules():
+            module.register_forward_pre_hook(lambda called, _: self._seen.add(id(called)))
 
     def __torch_function__(
         self,
@@ -42,16 +47,18 @@ class Reads(TorchFunctionMode):
             self._seen.update(id(one) for one in given if isinstance(one, nn.Parameter))
         return output
 
-    def unread(self, model: nn.Module) -> tuple[str, ...]:
-        """Names of the largest modules of which no parameter was read."""
-        return tuple(self._unread(model, ""))
+    def unread(self) -> tuple[str, ...]:
+        """Names of the largest modules that were not called, and of which nothing was read."""
+        return tuple(self._unread(self._model, ""))
 
     def _unread(self, module: nn.Module, prefix: str) -> Iterator[str]:
         for name, child in module.named_children():
             held = {id(parameter) for parameter in child.parameters()}
-            if held & self._seen:
+            if not held:
+                continue
+            if (held | {id(one) for one in child.modules()}) & self._seen:
                 yield from self._unread(child, f"{prefix}{name}.")
-            elif held:
+            else:
                 yield prefix + name
 
 

@@ -107,7 +107,7 @@ def trace(
     except Exception as error:
         raise ModelError(f"{name} cannot be built from its config: {cause_of(error)}") from error
     freeze_rope(model, max_model_len=1)
-    recorder, read, slots = _Recorder(), Reads(), StateSlots(0)
+    recorder, read, slots = _Recorder(), Reads(model), StateSlots(0)
     cache = {cache_argument(model): StateCache(slots)}
     try:
         with torch.device("meta"), torch.no_grad(), computing_step(_context(recorder)), read:
@@ -125,7 +125,7 @@ def trace(
         raise ModelError(
             f"{name} is not supported: its forward pass cannot be traced ({cause_of(error)})"
         ) from error
-    unread = read.unread(model) if config.sub_configs else ()
+    unread = read.unread() if config.sub_configs else ()
     drop(model, unread)
     held = (*model.parameters(), *model.buffers())
     return TracedModel(

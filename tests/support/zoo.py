@@ -206,6 +206,7 @@ WRAPPERS: dict[str, dict[str, Any]] = {
 
 MORE_WRAPPERS: dict[str, dict[str, Any]] = {
     "aya_vision": {"layer_types": _FULL},
+    "deepseek_vl": {},
     "glm4v": {
         "hidden_size": 64,
         "rope_parameters": _AXES | {"partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]},

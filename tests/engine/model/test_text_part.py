@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     LlamaForCausalLM,
@@ -20,7 +21,7 @@ from transformers import (
 from engine.api.errors import ModelError
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
 from engine.model.gate import find_class
-from engine.model.text_part import text_config, without
+from engine.model.text_part import Reads, drop, text_config, without
 from engine.model.trace import trace
 from tests.support.checkpoints import END_ID, save_checkpoint
 from tests.support.loading import load, weights_of
@@ -44,6 +45,39 @@ def test_the_trace_finds_what_text_does_not_read(name: str) -> None:
 def test_a_model_of_text_alone_needs_all_that_it_has() -> None:
     config = tiny_config("gemma3_text")
     assert trace(find_class(config), config, torch.float32).unread == ()
+
+
+class Whole(nn.Module):
+    """Of its parts, text reads one, asks one for its type, and calls one that reads nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = nn.Linear(2, 2)
+        self.tower = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        self.join = Join()
+        self.table = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.join(self.text(x.to(self.tower[0].weight.dtype)))
+        return x @ self.table[1].weight
+
+
+class Join(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def test_what_is_called_or_read_in_part_is_kept() -> None:
+    model = Whole()
+    with Reads(model) as read:
+        model(torch.zeros(1, 2))
+    assert read.unread() == ("tower", "join.images", "table.0")
+    drop(model, (*read.unread(), "table.7.gone"))
+    assert {key.rpartition(".")[0] for key in model.state_dict()} == {"text", "table.1"}
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
