@@ -93,6 +93,8 @@ def trace(
     """
     name = model_class.__name__
     config = copy.deepcopy(config)
+    # Some models look for it among the tokens, to warn, and a token on meta has no value.
+    config.get_text_config().pad_token_id = None
     try:
         with torch.device("meta"):
             model: Any = built(

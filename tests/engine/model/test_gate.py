@@ -156,6 +156,12 @@ def test_traced_shape_is_the_models(name: str) -> None:
         assert shape.windows == (None,) * 3
 
 
+def test_a_model_that_looks_for_padding_is_traced() -> None:
+    config = tiny_config("gpt2", pad_token_id=0)
+    assert trace(find_class(config), config, torch.float32).shape.num_layers == 3
+    assert config.pad_token_id == 0
+
+
 def test_shape_of_a_dense_model_by_hand() -> None:
     shape = trace(find_class(c := tiny_config("llama")), c, torch.float32).shape
     # Of one layer: queries and output 48x48, keys and values 24x48 each, and three of 80x48.
