@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import reprlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ CONFIG_FILE = "config.json"
 # Bytes of one element, by safetensors' name of its type.
 _ITEM_BYTES = {
     "BOOL": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
     "U8": 1,
     "I8": 1,
     "I16": 2,
@@ -33,6 +37,7 @@ _ITEM_BYTES = {
     "F64": 8,
 }
 _FLOATS = ("F16", "BF16", "F32", "F64")
+_INTEGERS = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
 _MAX_HEADER_BYTES = 100_000_000  # as safetensors itself allows
 _MAX_AXES = 64  # as torch allows
 _MAX_ELEMENTS = (1 << 63) - 1  # of one tensor, as torch counts them; no side is longer either
@@ -43,7 +48,7 @@ class StoredTensor:
     """Where one tensor lies.
 
     Attributes:
-        dtype: its type, as safetensors names it.
+        dtype: its type, as safetensors or GGUF names it.
         offset: place of its first byte in the file.
         num_bytes: its size in the file.
     """
@@ -62,11 +67,13 @@ class Checkpoint:
 
     Attributes:
         fingerprint: hash of the files' names, sizes and headers.
+        metadata: what the headers say beside the tensors.
     """
 
     folder: Path
     tensors: tuple[StoredTensor, ...]
     fingerprint: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
@@ -80,13 +87,17 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """The type that most bytes of the floating-point weights have, as torch names it."""
+        """The type that most bytes of the floating-point weights have, as torch names it.
+
+        Types that nobody computes in count as bfloat16. Packed integers say nothing of it.
+        """
+        names = {"F16": "float16", "F32": "float32", "F64": "float32"}
         sizes: dict[str, int] = {}
         for tensor in self.tensors:
-            if tensor.dtype in _FLOATS:
-                sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.num_bytes
-        names = {"F16": "float16", "BF16": "bfloat16"}
-        return names.get(max(sizes, key=sizes.__getitem__, default="F32"), "float32")
+            if tensor.dtype not in _INTEGERS:
+                name = names.get(tensor.dtype, "bfloat16")
+                sizes[name] = sizes.get(name, 0) + tensor.num_bytes
+        return max(sizes, key=sizes.__getitem__, default="float32")
 
     def num_bytes_as(self, dtype_bytes: int) -> int:
         """Bytes of all tensors once floating-point ones are cast to `dtype_bytes` an element."""
@@ -112,9 +123,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
             sentence names it.
     """
     tensors: dict[str, StoredTensor] = {}
+    metadata: dict[str, str] = {}
     digest = hashlib.sha256()
     for file in _weight_files(folder):
-        header, stored = _read_header(file)
+        header, stored, said = _read_header(file)
+        metadata.update(said)
         digest.update(f"{file.name}\n{file.stat().st_size}\n".encode())
         digest.update(header)
         tensors.update((tensor.name, tensor) for tensor in stored)
@@ -123,7 +136,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     for name, file in _index(folder).items():
         if name not in tensors:
             raise ModelError(f"{file} lacks the tensor {name} that {INDEX_FILE} says it holds")
-    return Checkpoint(folder, tuple(tensors.values()), digest.hexdigest())
+    return Checkpoint(folder, tuple(tensors.values()), digest.hexdigest(), metadata)
 
 
 def _weight_files(folder: Path) -> tuple[Path, ...]:
@@ -159,8 +172,9 @@ def _index(folder: Path) -> dict[str, Path]:
     return {name: folder / file for name, file in shards.items()}
 
 
-def _read_header(file: Path) -> tuple[bytes, list[StoredTensor]]:
-    """A file's header and its tensors. A file is a u64 length, JSON, and the tensors' bytes."""
+def _read_header(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]:
+    """A file's header, its tensors, and its metadata. A file is a u64 length, JSON, and the
+    tensors' bytes."""
     try:
         size = check_file(file)
         with file.open("rb") as stream:
@@ -174,12 +188,12 @@ def _read_header(file: Path) -> tuple[bytes, list[StoredTensor]]:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from None
     try:
         entries = parse_json(header)
-        entries.pop("__metadata__", None)
+        said = dict(entries.pop("__metadata__", None) or {})
     except (ValueError, TypeError, AttributeError, KeyError):
         raise ModelError(f"{file} is corrupt: its header is no safetensors header") from None
     stored = [_stored_tensor(name, file, 8 + length, entry) for name, entry in entries.items()]
     _check_layout(file, 8 + length, size, stored)
-    return header, stored
+    return header, stored, said
 
 
 def _check_layout(file: Path, start: int, size: int, stored: list[StoredTensor]) -> None:
@@ -209,10 +223,7 @@ def _stored_tensor(name: str, file: Path, start: int, entry: Any) -> StoredTenso
     if not isinstance(dtype, str) or not isinstance(shape, list):
         raise ModelError(f"{file} is corrupt: {name} has no dtype, shape and two data_offsets")
     if dtype not in _ITEM_BYTES:
-        raise ModelError(
-            f"{file} stores {name} as {dtype}; supported are {', '.join(_ITEM_BYTES)}, "
-            f"so a quantized checkpoint is not"
-        )
+        raise ModelError(f"{file} stores {name} as {dtype}; supported are {', '.join(_ITEM_BYTES)}")
     what = f"{file} is corrupt: {name} has the shape {reprlib.repr(shape)}"
     if len(shape) > _MAX_AXES:
         raise ModelError(f"{what}; it must have {_MAX_AXES} sides at most")

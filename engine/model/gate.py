@@ -66,8 +66,6 @@ def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     text = config.get_text_config()
     if config.is_encoder_decoder or text.is_encoder_decoder:
         raise ModelError(f"{kind} is not supported: it is an encoder with a decoder")
-    if getattr(config, "quantization_config", None) is not None:
-        raise ModelError(f"{kind} is not supported: its checkpoint is quantized")
     mappings = (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING)
     found: list[Any] = [mapping.get(type(config), None) for mapping in mappings]
     classes: list[type[PreTrainedModel]] = [one for one in found if isinstance(one, type)]

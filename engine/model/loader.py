@@ -48,6 +48,7 @@ from engine.model.hub import download
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds, show_bytes
 from engine.model.program.forward import ProgramForward
 from engine.model.program.verify import MismatchError
+from engine.model.quantized.methods import forget, method_of, stored_weights
 from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
@@ -121,7 +122,9 @@ class _Preparation:
         self._entry = entry
         stated = read_stated(folder)
         self._checkpoint = open_checkpoint(folder)
+        self._method = method_of(stated, self._checkpoint)
         self._config = read_config(folder, stated, self._checkpoint)
+        forget(self._config)
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
             whole = find_class(self._config)
             self._part = text_config(whole, self._config)
@@ -130,15 +133,13 @@ class _Preparation:
         self._dtype = pick_dtype(request.dtype, entry.dtype, self._checkpoint.dtype, self.device)
         self.traced = trace(whole, self._part, self._dtype)
         self._class = without(whole, self.traced.unread)
-        check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE)
+        packed = self._method is not None
+        check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE, packed)
+        self._weights = stored_weights(stated, self._checkpoint)
         self._needs = MemoryNeeds(
             name=entry.name,
             shape=self.traced.shape,
-            # Of what is stored, some may have no place in the model.
-            weight_bytes=min(
-                self._checkpoint.num_bytes_as(self._dtype.itemsize),
-                self.traced.num_elements * self._dtype.itemsize,
-            ),
+            weight_bytes=self._weight_bytes,
             layer_width=self.traced.layer_width,
             max_positions=max_positions(self._config, folder),
             context_length=entry.context_length,
@@ -160,6 +161,14 @@ class _Preparation:
     @property
     def _dtype_name(self) -> str:
         return str(self._dtype).removeprefix("torch.")
+
+    @property
+    def _weight_bytes(self) -> int:
+        """Bytes of all weights in memory. Of what is stored, some may have no place in the model."""
+        held = self.traced.num_elements * self._dtype.itemsize
+        if self._method is not None:
+            return held
+        return min(self._checkpoint.num_bytes_as(self._dtype.itemsize), held)
 
     def _plan(self, backend: str) -> EngineConfig:
         return plan_memory(
@@ -224,8 +233,23 @@ class _Preparation:
 
     def _load(self, backend: str, envelope: EngineConfig, progress: Progress) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
+        if self._method is not None:
+            logger.info(
+                "%s is quantized by %s on disk, %s; it is served in %s, %s",
+                self._entry.name,
+                self._method,
+                show_bytes(total),
+                self._dtype_name,
+                show_bytes(self._weight_bytes),
+            )
         model = load_weights(
-            self._class, self._part, checkpoint, self._dtype, self.device, progress
+            self._class,
+            self._part,
+            checkpoint.folder,
+            self._weights,
+            self._dtype,
+            self.device,
+            progress,
         )
         progress("testing the model", total, total)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):

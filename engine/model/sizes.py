@@ -119,7 +119,9 @@ def check_sizes(stated: dict[str, Any], checkpoint: Checkpoint, path: Path) -> N
             )
 
 
-def check_elements(num_elements: int, checkpoint: Checkpoint, path: Path) -> None:
+def check_elements(
+    num_elements: int, checkpoint: Checkpoint, path: Path, packed: bool = False
+) -> None:
     """Check that a configuration describes no model much larger than the weights.
 
     Weights that are missing are found by name as the others are read. But before that transformers
@@ -128,11 +130,12 @@ def check_elements(num_elements: int, checkpoint: Checkpoint, path: Path) -> Non
     Args:
         num_elements: numbers in the parameters and buffers of the model that it describes.
         path: path of the configuration, for the message.
+        packed: whether the weights are quantized: a byte then holds two numbers.
 
     Raises:
         ModelError: there are more than twice as many as are stored, plus 16 M.
     """
-    stored = checkpoint.num_elements
+    stored = 2 * checkpoint.num_bytes if packed else checkpoint.num_elements
     if num_elements > 2 * stored + (1 << 24):
         raise ModelError(
             f"{path} describes a model of {num_elements:,} numbers; its weights hold {stored:,}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
@@ -11,13 +13,17 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from engine.api.errors import ModelError, cause_of
 from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.checkpoint import Checkpoint, StoredTensor
+from engine.model.checkpoint import StoredTensor
 from engine.model.device import is_out_of_memory
 from engine.model.meter import Meter
+from engine.model.stored import StoredWeight
 from engine.serving.loading import Progress
 
 _TORCH_DTYPES = {
     "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "U8": torch.uint8,
     "I8": torch.int8,
     "I16": torch.int16,
@@ -37,22 +43,27 @@ _CHUNK_BYTES = 16 << 20
 def load_weights(
     model_class: Any,
     config: PreTrainedConfig,
-    checkpoint: Checkpoint,
+    folder: Path,
+    weights: Sequence[StoredWeight],
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress,
 ) -> PreTrainedModel:
-    """Build a model and fill it, a tensor at a time, through transformers' own conversion.
+    """Build a model and fill it, a weight at a time, through transformers' own conversion.
 
     `progress` is called from the reading threads, one call at a time, with rising byte counts that
-    end at the checkpoint's size.
+    end at the size of all that is read.
+
+    Args:
+        folder: where the weights are from, for messages.
 
     Raises:
-        ModelError: the checkpoint lacks weights, or has some in another shape than the model's; or
+        ModelError: weights are missing, or has some in another shape than the model's; or
             they cannot be read.
     """
-    meter = Meter("loading weights", checkpoint.num_bytes, progress)
-    tensors = {tensor.name: _LazyTensor(tensor, meter) for tensor in checkpoint.tensors}
+    total = sum(part.num_bytes for weight in weights for part in weight.parts.values())
+    meter = Meter("loading weights", total, progress)
+    tensors = {weight.name: _LazyTensor(weight, meter) for weight in weights}
     try:
         model, info = model_class.from_pretrained(
             None,
@@ -70,48 +81,54 @@ def load_weights(
     except Exception as error:
         if meter.interrupted or is_out_of_memory(error):
             raise
-        raise ModelError(
-            f"the weights in {checkpoint.folder} cannot be loaded: {cause_of(error)}"
-        ) from error
+        raise ModelError(f"the weights in {folder} cannot be loaded: {cause_of(error)}") from error
     for name, stored, wanted in sorted(info["mismatched_keys"]):
         raise ModelError(
-            f"{checkpoint.folder} has {name} of shape {tuple(stored)}; its config asks for "
-            f"{tuple(wanted)}"
+            f"{folder} has {name} of shape {tuple(stored)}; its config asks for {tuple(wanted)}"
         )
     missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelError(f"{checkpoint.folder} lacks the weights {missing[0]}{more}")
+        raise ModelError(f"{folder} lacks the weights {missing[0]}{more}")
     meter.finish()  # The model has no place for some, such as the stored copy of a tied weight.
     loaded: PreTrainedModel = model
     return loaded
 
 
 class _LazyTensor:
-    """A stored tensor that is read when it is indexed, as transformers expects of a slice.
+    """A weight that is read and unpacked when it is indexed, as transformers expects of a slice."""
 
-    It is read into memory of its own, not mapped. A mapped weight would be read at its first use,
-    long after progress has counted it, and a file that changes later would change it.
-    """
-
-    def __init__(self, stored: StoredTensor, meter: Meter) -> None:
-        self._stored = stored
+    def __init__(self, weight: StoredWeight, meter: Meter) -> None:
+        self._weight = weight
         self._meter = meter
 
     def __getitem__(self, index: EllipsisType) -> Tensor:
-        stored = self._stored
-        data = torch.empty(stored.num_bytes, dtype=torch.uint8)
-        buffer = memoryview(data.numpy())  # type: ignore[arg-type]
-        try:
-            with stored.file.open("rb", buffering=0) as stream:
-                stream.seek(stored.offset)
-                done = 0
-                while done < stored.num_bytes:
-                    count = stream.readinto(buffer[done : done + _CHUNK_BYTES])
-                    if not count:
-                        raise ModelError(f"{stored.file} is truncated: {stored.name} is cut")
-                    done += count
-                    self._meter.add(count)
-        except OSError as error:
-            raise ModelError(f"{stored.file} cannot be read: {error.strerror}") from error
-        return data.view(_TORCH_DTYPES[stored.dtype]).view(stored.shape)
+        parts = {name: _read(part, self._meter) for name, part in self._weight.parts.items()}
+        return self._weight.unpack(parts)
+
+
+def _read(stored: StoredTensor, meter: Meter) -> Tensor:
+    """Read a tensor into memory of its own. GGUF's own types are left as bytes.
+
+    It is not mapped. A mapped weight would be read at its first use, long after progress has
+    counted it, and a file that changes later would change it.
+
+    Raises:
+        ModelError: the file is shorter than it was, or cannot be read.
+    """
+    data = torch.empty(stored.num_bytes, dtype=torch.uint8)
+    buffer = memoryview(data.numpy())  # type: ignore[arg-type]
+    try:
+        with stored.file.open("rb", buffering=0) as stream:
+            stream.seek(stored.offset)
+            done = 0
+            while done < stored.num_bytes:
+                count = stream.readinto(buffer[done : done + _CHUNK_BYTES])
+                if not count:
+                    raise ModelError(f"{stored.file} is truncated: {stored.name} is cut")
+                done += count
+                meter.add(count)
+    except OSError as error:
+        raise ModelError(f"{stored.file} cannot be read: {error.strerror}") from error
+    dtype = _TORCH_DTYPES.get(stored.dtype)
+    return data if dtype is None else data.view(dtype).view(stored.shape)

@@ -22,6 +22,7 @@ from engine.model.checkpoint import open_checkpoint
 from engine.model.forward import make_forward
 from engine.model.gate import find_class
 from engine.model.runner import TorchRunner
+from engine.model.stored import plain_weights
 from engine.model.trace import trace
 from engine.model.weights import load_weights
 
@@ -38,7 +39,8 @@ def build(setup: Setup) -> tuple[EngineCore, str]:
     model = load_weights(
         model_class,
         stated,
-        open_checkpoint(folder),
+        folder,
+        list(plain_weights(open_checkpoint(folder))),
         torch.bfloat16,
         torch.device("cpu"),
         lambda *_: None,

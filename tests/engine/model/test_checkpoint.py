@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.api.errors import ModelError
 from engine.model.checkpoint import INDEX_FILE, SINGLE_FILE, has_weights, open_checkpoint
+from engine.model.stored import plain_weights
 from tests.support.checkpoints import save_checkpoint
 
 TENSORS = {
@@ -124,10 +125,18 @@ def test_index_cannot_leave_the_folder(shards: Path) -> None:
     )
 
 
-def test_quantized_storage(tmp_path: Path) -> None:
+def test_storage_that_no_torch_type_has(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(4, dtype=torch.int8)}, tmp_path / SINGLE_FILE)
+    file = tmp_path / SINGLE_FILE
+    file.write_bytes(file.read_bytes().replace(b'"I8"', b'"I9"'))
+    assert "stores w as I9; supported are BOOL, " in refusal(tmp_path)
+
+
+def test_numbers_of_a_scale_are_not_read_without_it(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(4, dtype=torch.float8_e4m3fn)}, tmp_path / SINGLE_FILE)
-    assert "stores w as F8_E4M3" in refusal(tmp_path)
-    assert "a quantized checkpoint is not" in refusal(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    with pytest.raises(ModelError, match="stores w as F8_E4M3, and nothing says by what it is sc"):
+        list(plain_weights(checkpoint))
 
 
 @given(share=st.floats(0, 1, exclude_max=True))

@@ -110,12 +110,6 @@ def test_another_head_than_a_language_model_is_refused() -> None:
         find_class(config)
 
 
-def test_quantized_checkpoints_are_refused() -> None:
-    config = tiny_config("llama", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(ModelError, match="llama is not supported: its checkpoint is quantized"):
-        find_class(config)
-
-
 def test_the_trace_alone_finds_states_that_no_cache_is_asked_for() -> None:
     config = AutoConfig.for_model(
         "recurrent_gemma",

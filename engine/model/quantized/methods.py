@@ -1,0 +1,78 @@
+"""Methods: the formats of quantized checkpoints that are read, by transformers' names of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from engine.api.errors import ModelError
+from engine.model.checkpoint import CONFIG_FILE, Checkpoint
+from engine.model.quantized import awq, bitsandbytes, compressed, fp8, gptq, mxfp4, torchao
+from engine.model.stored import StoredWeight, plain_weights
+
+_KEY = "quantization_config"
+_METHODS: dict[str, Callable[[dict[str, Any], Checkpoint], Iterator[StoredWeight]]] = {
+    "fp8": fp8.weights,
+    "mxfp8": fp8.weights,
+    "mxfp4": mxfp4.weights,
+    "compressed-tensors": compressed.weights,
+    "bitsandbytes": bitsandbytes.weights,
+    "awq": awq.weights,
+    "gptq": gptq.weights,
+    "torchao": torchao.weights,
+}
+
+
+def method_of(stated: dict[str, Any], checkpoint: Checkpoint) -> str | None:
+    """What a checkpoint is quantized by; None if it is not.
+
+    Args:
+        stated: the configuration as it stands in the file.
+
+    Raises:
+        ModelError: it is quantized in a way that is not supported.
+    """
+    found = _stated(stated)
+    if found is None:
+        return None
+    method = found.get("quant_method") if isinstance(found, dict) else None
+    if isinstance(found, dict) and method is None and "load_in_4bit" in found:
+        method = "bitsandbytes"  # as it was written before methods had names
+    if not isinstance(method, str) or method not in _METHODS:
+        raise ModelError(
+            f"{checkpoint.folder / CONFIG_FILE} is quantized by {method!r}; read are "
+            f"{', '.join(_METHODS)}, and GGUF files"
+        )
+    return method
+
+
+def stored_weights(stated: dict[str, Any], checkpoint: Checkpoint) -> tuple[StoredWeight, ...]:
+    """The weights of a checkpoint as the model has them. None is read yet.
+
+    Args:
+        stated: the configuration as it stands in the file.
+
+    Raises:
+        ModelError: it is quantized in a way that is not supported; a library is missing for it; or
+            its tensors are not those of the format.
+    """
+    method = method_of(stated, checkpoint)
+    if method is None:
+        return tuple(plain_weights(checkpoint))
+    return tuple(_METHODS[method](_stated(stated), checkpoint))
+
+
+def forget(config: PreTrainedConfig) -> None:
+    """Let a configuration be that of a model whose weights are not quantized."""
+    for one in (config, config.get_text_config()):
+        if hasattr(one, _KEY):
+            delattr(one, _KEY)
+
+
+def _stated(stated: dict[str, Any]) -> Any:
+    """What is said of quantization, by the whole or by its text model."""
+    text = stated.get("text_config")
+    inner = text.get(_KEY) if isinstance(text, dict) else None
+    return stated.get(_KEY, inner)

@@ -1,0 +1,60 @@
+"""torchao: tensors of its own kinds, flattened into safetensors that say how in their headers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from engine.api.errors import ModelError
+from engine.model.checkpoint import Checkpoint
+from engine.model.quantized.library import library
+from engine.model.stored import StoredWeight, plain
+
+EXTRA = "torchao"
+_MODULE = "torchao.prototype.safetensors.safetensors_support"
+_NAMES = "tensor_names"
+
+
+def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWeight]:
+    """The weights of such a checkpoint.
+
+    Raises:
+        ModelError: the library is missing, or the headers do not say what the weights are.
+    """
+    library(_MODULE, EXTRA, "torchao")
+    said = checkpoint.metadata
+    try:
+        names = json.loads(said[_NAMES])
+        kinds = {name: json.loads(said[name])["_type"] for name in names}
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise ModelError(
+            f"{checkpoint.folder} is quantized by torchao, and the headers of its safetensors do "
+            "not say how; save it again with torchao 0.15 or newer"
+        ) from None
+    tensors = {tensor.name: tensor for tensor in checkpoint.tensors}
+    for name, kind in kinds.items():
+        module, _, own = name.rpartition(".")
+        prefix = f"{module}._{own}_"
+        if kind == Tensor.__name__:
+            if name in tensors:
+                yield plain(tensors.pop(name))
+            continue
+        wanted = json.loads(said[name]).get("_tensor_data_names")
+        if not isinstance(wanted, list) or any(prefix + str(one) not in tensors for one in wanted):
+            raise ModelError(f"{checkpoint.folder} lacks parts of {name}")
+        parts = {(full := prefix + str(one)): tensors.pop(full) for one in wanted}
+        yield StoredWeight(name, parts, partial(_unpack, name, said[name]))
+    for tensor in tensors.values():
+        yield plain(tensor)
+
+
+def _unpack(name: str, said: str, parts: dict[str, Tensor]) -> Tensor:
+    from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
+
+    found, _ = unflatten_tensor_state_dict(parts, {name: said, _NAMES: json.dumps([name])})
+    dense: Tensor = found[name].dequantize()
+    return dense
