@@ -16,6 +16,8 @@ from engine.model.files import INDEX_BYTES, check_file, parse_json, read_json
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
+GGUF_SUFFIX = ".gguf"
+_PROJECTOR = "mmproj"  # how GGUF files begin that only see or hear
 
 # Bytes of one element, by safetensors' name of its type.
 _ITEM_BYTES = {
@@ -107,9 +109,37 @@ class Checkpoint:
         )
 
 
+def find_gguf(path: Path) -> Path | None:
+    """The GGUF file that a model is in; None if it is none.
+
+    Args:
+        path: a folder, or a file.
+
+    Raises:
+        ModelError: a folder has several.
+    """
+    if path.suffix == GGUF_SUFFIX and not path.is_dir():
+        return path
+    if any((path / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
+        return None
+    files = sorted(
+        file
+        for file in path.glob(f"*{GGUF_SUFFIX}")
+        if not file.name.lower().startswith(_PROJECTOR)
+    )
+    if len(files) > 1:
+        raise ModelError(
+            f"{path} holds {len(files)} GGUF files; name one of them, such as {files[0]}"
+        )
+    return files[0] if files else None
+
+
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds a configuration and all safetensors files that it needs."""
+    """Whether the folder holds a configuration and all safetensors files that it needs, or a GGUF
+    file; or is one."""
     try:
+        if (gguf := find_gguf(folder)) is not None:
+            return gguf.is_file()
         return (folder / CONFIG_FILE).is_file() and all(f.is_file() for f in _weight_files(folder))
     except (ModelError, OSError):
         return False
@@ -145,13 +175,11 @@ def _weight_files(folder: Path) -> tuple[Path, ...]:
         return (folder / SINGLE_FILE,)
     if (folder / INDEX_FILE).exists():
         return tuple(sorted(set(_index(folder).values())))
-    others = sorted(
-        p.name for kind in ("*.bin", "*.gguf", "*.pt", "*.pth") for p in folder.glob(kind)
-    )
+    others = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth") for p in folder.glob(kind))
     if others:
         raise ModelError(
             f"{folder} holds its weights as {others[0]}; only safetensors are loaded "
-            f"({SINGLE_FILE}, or shards with {INDEX_FILE})"
+            f"({SINGLE_FILE}, or shards with {INDEX_FILE}), or one GGUF file"
         )
     raise ModelError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import re
@@ -25,6 +26,7 @@ from engine.model.files import (
     read_file,
     read_json,
 )
+from engine.model.quantized.gguf import GgufFile
 from engine.model.registry import ModelEntry
 from engine.model.sizes import check_sizes
 from engine.text.vocabulary import Vocabulary
@@ -66,14 +68,19 @@ def _most_bytes(name: str) -> int:
     return TEMPLATE_BYTES if name.endswith(".jinja") else TOKENIZER_BYTES
 
 
-def read_stated(folder: Path) -> dict[str, Any]:
+def read_stated(folder: Path, gguf: GgufFile | None = None) -> dict[str, Any]:
     """The configuration as it stands in its file; its kind of model and its dtype are known ones.
+
+    Args:
+        gguf: the file that states it where the folder has none of its own.
 
     Raises:
         ModelError: it is missing or broken, or names another kind of model or of numbers.
     """
     path = folder / CONFIG_FILE
     stated = read_json(path, CONFIG_BYTES)
+    if stated is None and gguf is not None:
+        stated, path = gguf.read_stated(), gguf.path
     if stated is None:
         raise ModelError(f"{path} is missing")
     kind = stated.get("model_type")
@@ -102,6 +109,8 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
     check_folder(folder)
     check_sizes(stated, checkpoint, path)
     with blaming(f"{path} is not valid"):
+        if not path.exists():  # a GGUF file stated it
+            return AutoConfig.for_model(**copy.deepcopy(stated))
         # A checkpoint's own code is never run.
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -109,13 +118,21 @@ def read_config(folder: Path, stated: dict[str, Any], checkpoint: Checkpoint) ->
     return config
 
 
-def read_tokenizer(folder: Path) -> Any:
+def read_tokenizer(folder: Path, gguf: GgufFile | None = None) -> Any:
     """The tokenizer of a folder that `read_config` has checked.
+
+    Args:
+        gguf: the file that has one where the folder has none of its own.
 
     Raises:
         ModelError: there is none, or transformers refuses it.
     """
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        if gguf is not None:
+            with blaming(f"the tokenizer in {gguf.path} is broken"):
+                return AutoTokenizer.from_pretrained(
+                    folder, gguf_file=gguf.path.name, local_files_only=True, trust_remote_code=False
+                )
         raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_TOKENIZER_FILES)}")
     with blaming(f"the tokenizer in {folder} is broken"):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

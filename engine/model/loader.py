@@ -20,7 +20,7 @@ from engine.api.knobs import Knobs
 from engine.batch.plan import Runner
 from engine.cache.storage import cache_shape
 from engine.model.blame import blaming
-from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
+from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
 from engine.model.device import (
     default_share,
     free_memory,
@@ -48,6 +48,7 @@ from engine.model.hub import download
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds, show_bytes
 from engine.model.program.forward import ProgramForward
 from engine.model.program.verify import MismatchError
+from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
 from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
@@ -117,12 +118,15 @@ class _Preparation:
         ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
     """
 
-    def __init__(self, request: LoadRequest, entry: ModelEntry, folder: Path) -> None:
+    def __init__(self, request: LoadRequest, entry: ModelEntry, path: Path) -> None:
         self._request = request
         self._entry = entry
-        stated = read_stated(folder)
-        self._checkpoint = open_checkpoint(folder)
-        self._method = method_of(stated, self._checkpoint)
+        file = find_gguf(path)
+        gguf = None if file is None else GgufFile(file)
+        folder = path if file is None else file.parent
+        stated = read_stated(folder, gguf)
+        self._checkpoint = open_checkpoint(folder) if gguf is None else gguf.checkpoint
+        self._method = method_of(stated, self._checkpoint) if gguf is None else gguf.kind
         self._config = read_config(folder, stated, self._checkpoint)
         forget(self._config)
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
@@ -135,7 +139,11 @@ class _Preparation:
         self._class = without(whole, self.traced.unread)
         packed = self._method is not None
         check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE, packed)
-        self._weights = stored_weights(stated, self._checkpoint)
+        self._weights = (
+            stored_weights(stated, self._checkpoint)
+            if gguf is None
+            else gguf.stored_weights(self._config)
+        )
         self._needs = MemoryNeeds(
             name=entry.name,
             shape=self.traced.shape,
@@ -151,7 +159,7 @@ class _Preparation:
         self._share = entry.memory_share or default_share(self.device)
         self._free = free_memory(self.device)
         self._envelope = self._plan(self._backend)
-        self._tokenizer = read_tokenizer(folder)
+        self._tokenizer = read_tokenizer(folder, gguf)
         self._vocabulary = read_vocabulary(folder, self._tokenizer)
         generation = read_generation(folder)
         self._sampling = default_sampling(entry, generation, folder)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
-from engine.model.checkpoint import CONFIG_FILE, has_weights
+from engine.model.checkpoint import CONFIG_FILE, GGUF_SUFFIX, has_weights
 from engine.model.files import REGISTRY_BYTES, read_file
 
 BUILTIN = "builtin"
@@ -38,7 +38,7 @@ class ModelEntry:
     """One model of the registry, or one named by folder or hub id.
 
     Attributes:
-        folder: where it lies; None if it comes from the hub.
+        folder: where it lies, or its GGUF file; None if it comes from the hub.
         hub_id: its owner/name on the Hugging Face hub; None if it is a folder.
         dtype: type of the weights, as torch names it; `auto` leaves the choice to the kind of
             device (`engine.model.device.pick_dtype`).
@@ -105,7 +105,7 @@ class Registry:
         return Registry({n: _entry(n, table, path) for n, table in tables.items()}, path)
 
     def find(self, model: str) -> ModelEntry:
-        """The entry for a name, a folder or a hub id.
+        """The entry for a name, a folder, a GGUF file or a hub id.
 
         A hub id that an entry has as its source is that entry.
 
@@ -117,6 +117,9 @@ class Registry:
         folder = Path(model).expanduser()
         if folder.is_dir():
             return ModelEntry(name=folder.resolve().name, folder=folder.resolve())
+        if folder.suffix == GGUF_SUFFIX and folder.is_file():
+            # A link is not followed: where it leads, files may have no names for people.
+            return ModelEntry(name=folder.stem, folder=folder.absolute())
         if model.startswith(_PATH_STARTS):
             raise ModelError(f"folder {model} does not exist", "model")
         for entry in self.entries.values():

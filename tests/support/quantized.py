@@ -18,7 +18,6 @@ from tests.support.checkpoints import save_checkpoint, tiny_tokenizer
 SIDES = {"hidden_size": 64, "intermediate_size": 96}
 """Sides that the blocks and groups of all formats divide."""
 
-BLOCK = 32
 GROUP = 32
 
 State = dict[str, Tensor]
@@ -31,7 +30,7 @@ def save_quantized(
     """Save a model of the zoo in a format.
 
     Returns:
-        what the packed weights stand for, where no library on this machine tells it.
+        what the packed weights stand for by the format's definition, where the writer is ours.
     """
     return _WRITERS[format_name](folder, name, SIDES | changes)
 
@@ -75,19 +74,27 @@ def _rewrite(
     return dense
 
 
-def _write_fp8(folder: Path, name: str, changes: dict[str, Any]) -> None:
+def _fp8(block: int) -> Callable[[Path, str, dict[str, Any]], State]:
     def pack(module: str, weight: Tensor) -> State:
-        rows, columns = (-(-side // BLOCK) for side in weight.shape)
-        padded = torch.zeros(rows * BLOCK, columns * BLOCK)
+        rows, columns = (-(-side // block) for side in weight.shape)
+        padded = torch.zeros(rows * block, columns * block)
         padded[: weight.shape[0], : weight.shape[1]] = weight
-        blocks = padded.view(rows, BLOCK, columns, BLOCK)
+        blocks = padded.view(rows, block, columns, block)
         scale = blocks.abs().amax((1, 3)) / 448
-        values = (blocks / scale[:, None, :, None]).view_as(padded).to(torch.float8_e4m3fn)
-        cut = values[: weight.shape[0], : weight.shape[1]]
-        return {f"{module}.weight": cut, f"{module}.weight_scale_inv": scale}
+        values = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn)
+        dense = (values.float() * scale[:, None, :, None]).view_as(padded)
+        cut = tuple(slice(side) for side in weight.shape)
+        return {
+            f"{module}.weight": values.view_as(padded)[cut],
+            f"{module}.weight_scale_inv": scale,
+            _DENSE: dense[cut],
+        }
 
-    stated = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
-    _rewrite(folder, name, changes, stated | {"activation_scheme": "dynamic"}, pack)
+    def write(folder: Path, name: str, changes: dict[str, Any]) -> State:
+        stated = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [block, block]}
+        return _rewrite(folder, name, changes, stated | {"activation_scheme": "dynamic"}, pack)
+
+    return write
 
 
 def _write_mxfp4(folder: Path, name: str, changes: dict[str, Any]) -> None:
@@ -255,7 +262,8 @@ def _int8_torchao() -> TorchAoConfig:
 
 
 _WRITERS: dict[str, Callable[[Path, str, dict[str, Any]], State | None]] = {
-    "fp8": _write_fp8,
+    "fp8": _fp8(32),
+    "fp8 with cut blocks": _fp8(40),
     "mxfp4": _write_mxfp4,
     **{f"compressed {kind}": _compressed(kind) for kind in _COMPRESSED},
     "awq": _write_awq,

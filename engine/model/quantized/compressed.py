@@ -33,7 +33,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     path = checkpoint.folder / CONFIG_FILE
     for key in ("transform_config", "sparsity_config"):
         part = stated.get(key)
-        if part and part != {"format": "dense"} and part.get("format", "") != "dense":
+        if part and not (isinstance(part, dict) and part.get("format") == "dense"):
             raise ModelError(f"{path} has a {key} in its quantization_config; that is not undone")
     known = quantization.QuantizationConfig.model_fields
     with blaming(f"{path} is not valid"):
@@ -83,7 +83,6 @@ def _scheme_of(module: str, schemes: list[Any], checkpoint: Checkpoint) -> Any:
     named = [one for one in schemes if any(match_name(module, t) for t in one.targets)]
     general = [one for one in schemes if "Linear" in one.targets]
     if not named and not general:
-        raise ModelError(
-            f"{checkpoint.folder / CONFIG_FILE} has no group in its quantization_config for {module}"
-        )
+        path = checkpoint.folder / CONFIG_FILE
+        raise ModelError(f"{path} has no group in its quantization_config for {module}")
     return (named or general)[0]

@@ -46,19 +46,16 @@ def _repeats(tensor: StoredTensor, scale: StoredTensor, block: Any) -> tuple[int
     sides, grid = tensor.shape[-2:], scale.shape[-2:]
     if len(sides) < 2 or len(grid) < 2 or math.prod(grid) == 1:
         return 1, 1
-    if not isinstance(block, list) or len(block) != 2 or not all(type(b) is int for b in block):
-        # Formats with a scale for each 32 numbers state no block; they cut none.
-        block = [side // max(count, 1) for side, count in zip(sides, grid, strict=True)]
-    repeats = [1, 1]
-    for axis, (side, count, size) in enumerate(zip(sides, grid, block, strict=True)):
-        whole = side % count == 0 if count else False
-        if size > 0 and math.ceil(side / size) == count:
-            repeats[axis] = 1 if count == 1 or side == size * count else size
-        elif not whole or 0 < size < side:
+    sizes = block if isinstance(block, list) and len(block) == 2 else [None, None]
+    repeats = []
+    for side, count, stated in zip(sides, grid, sizes, strict=True):
+        size = stated if type(stated) is int else side // max(count, 1)
+        if size < 1 or math.ceil(side / size) != count:
             raise ModelError(
                 f"{scale.file} has {scale.name} of shape {scale.shape}, which is no scale for each "
-                f"block of {' by '.join(map(str, block))} of {tensor.shape}"
+                f"block of {block} of {tensor.shape}"
             )
+        repeats.append(1 if count == 1 or side == size * count else size)
     return repeats[0], repeats[1]
 
 
@@ -71,7 +68,8 @@ def _unpack(repeats: tuple[int, int], parts: dict[str, Tensor]) -> Tensor:
             scale = scale.repeat_interleave(times, axis).narrow(axis, 0, weight.shape[axis])
     if scale.dtype in (torch.float16, torch.bfloat16):
         scale = scale.float()  # The result has the type of the scale, and is cast when it is done.
-    found = Fp8Dequantize(None).convert(
+    operation: Any = Fp8Dequantize
+    found = operation(None).convert(
         {"weight": weight, "weight_scale_inv": scale}, full_layer_name="weight"
     )
     dense: Tensor = found["weight"]

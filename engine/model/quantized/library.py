@@ -18,10 +18,12 @@ def library(module: str, extra: str, format_name: str) -> Any:
     Raises:
         ModelError: the library is not installed, or cannot be imported.
     """
+    package = module.partition(".")[0]
     try:
+        importlib.import_module(package)
         return importlib.import_module(module)
     except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
             raise ModelError(
                 f"checkpoints in {format_name} need the extra {extra}: "
                 f"pip install 'batchdeck[{extra}]'"

@@ -1,0 +1,286 @@
+"""Quantized checkpoints and GGUF files that are not read: one sentence each says why."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from engine.model import loader
+from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE, has_weights
+from engine.model.registry import Registry
+from tests.support.checkpoints import save_checkpoint
+from tests.support.gguf_files import save_gguf
+from tests.support.loading import refusal
+from tests.support.quantized import save_quantized, state
+
+pytestmark = pytest.mark.usefixtures("encodes_here")
+
+
+@pytest.fixture(autouse=True)
+def reads_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is refused here is refused before a weight is read."""
+
+    def load_weights(*_: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(loader, "load_weights", load_weights)
+
+
+def remove(folder: Path, name: str) -> None:
+    file = folder / SINGLE_FILE
+    with safe_open(file, "pt") as stream:
+        metadata = stream.metadata()
+    tensors = load_file(file)
+    del tensors[name]
+    save_file(tensors, file, metadata)
+
+
+def restate(folder: Path, **changes: Any) -> None:
+    stated = json.loads((folder / CONFIG_FILE).read_text())["quantization_config"]
+    state(folder, stated | changes)
+
+
+@pytest.mark.parametrize("method", ["hqq", "modelopt", None, 3, ["fp8"]])
+def test_a_method_that_is_not_read(tmp_path: Path, method: object) -> None:
+    save_checkpoint(tmp_path)
+    state(tmp_path, {"quant_method": method})
+    assert refusal(tmp_path).message == (
+        f"{tmp_path / CONFIG_FILE} is quantized by {method!r}; read are fp8, mxfp8, mxfp4, "
+        "compressed-tensors, bitsandbytes, awq, gptq, torchao, and GGUF files"
+    )
+
+
+@pytest.mark.parametrize(
+    ("format_name", "package", "extra", "of"),
+    [
+        ("compressed int4", "compressed_tensors", "compressed-tensors", "compressed-tensors"),
+        ("awq", "compressed_tensors", "compressed-tensors", "AWQ"),
+        ("gptq", "compressed_tensors", "compressed-tensors", "GPTQ"),
+        ("bitsandbytes nf4", "bitsandbytes", "bitsandbytes", "bitsandbytes"),
+        ("torchao", "torchao", "torchao", "torchao"),
+    ],
+)
+def test_a_library_that_is_missing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    format_name: str,
+    package: str,
+    extra: str,
+    of: str,
+) -> None:
+    if format_name == "torchao":
+        save_checkpoint(tmp_path)
+        state(tmp_path, {"quant_method": "torchao", "quant_type": "int8_weight_only"})
+    else:
+        save_quantized(tmp_path, format_name)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert refusal(tmp_path).message == (
+        f"checkpoints in {of} need the extra {extra}: pip install 'batchdeck[{extra}]'"
+    )
+
+
+def test_the_library_of_gguf_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_gguf(tmp_path / "tiny.gguf")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert refusal(tmp_path).message == (
+        "checkpoints in GGUF need the extra gguf: pip install 'batchdeck[gguf]'"
+    )
+
+
+def test_a_library_that_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_quantized(tmp_path, "bitsandbytes nf4")
+    (tmp_path / "bitsandbytes.py").write_text("import a_library_that_nobody_wrote")
+    monkeypatch.delitem(sys.modules, "bitsandbytes")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert refusal(tmp_path).message == (
+        "bitsandbytes cannot be imported: ModuleNotFoundError: No module named "
+        "'a_library_that_nobody_wrote'"
+    )
+
+
+class TestFp8:
+    def test_no_scale(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "fp8")
+        name = "model.layers.0.mlp.up_proj.weight"
+        remove(tmp_path, f"{name}_scale_inv")
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / SINGLE_FILE} stores {name} as F8_E4M3, and nothing says by what it is "
+            "scaled"
+        )
+
+    def test_scales_of_other_blocks(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "fp8")
+        restate(tmp_path, weight_block_size=[48, 32])
+        assert refusal(tmp_path).message.endswith(
+            "weight_scale_inv of shape (3, 2), which is no scale for each block of [48, 32] of "
+            "(96, 64)"
+        )
+
+
+def test_mxfp4_without_scales(tmp_path: Path) -> None:
+    save_quantized(tmp_path, "mxfp4", "gpt_oss")
+    name = "model.layers.0.mlp.experts.down_proj"
+    remove(tmp_path, f"{name}_scales")
+    assert refusal(tmp_path).message == f"{tmp_path} has {name}_blocks and lacks {name}_scales"
+
+
+class TestCompressed:
+    def test_what_no_library_undoes(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "compressed int4")
+        restate(tmp_path, transform_config={"config_groups": {"R1": {"type": "hadamard"}}})
+        assert "has a transform_config in its quantization_config; that is not und" in (
+            refusal(tmp_path).message
+        )
+
+    def test_groups_that_the_library_refuses(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "compressed int4")
+        restate(tmp_path, config_groups={"group_0": {"targets": 3}})
+        assert refusal(tmp_path).message.startswith(f"{tmp_path / CONFIG_FILE} is not valid: ")
+
+    def test_a_module_of_no_group(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "compressed int4")
+        stated = json.loads((tmp_path / CONFIG_FILE).read_text())["quantization_config"]
+        group = stated["config_groups"]["group_0"]
+        groups = {name: group | {"targets": [f"re:.*{name}.*"]} for name in ("mlp", "q_proj")}
+        restate(tmp_path, config_groups=groups)
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / CONFIG_FILE} has no group in its quantization_config for "
+            "model.layers.0.self_attn.k_proj"
+        )
+
+
+class TestAwq:
+    def test_a_version_that_the_library_refuses(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "awq")
+        restate(tmp_path, version="marlin")
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / CONFIG_FILE} is not valid: ValueError: Unsupported AutoAWQ version: "
+            "marlin"
+        )
+
+    def test_a_part_is_missing(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "awq")
+        module = "model.layers.0.mlp.up_proj"
+        remove(tmp_path, f"{module}.qzeros")
+        assert f"and lacks {module}.qzeros" in refusal(tmp_path).message
+
+
+class TestGptq:
+    @pytest.mark.parametrize("bits", [3, None, "4"])
+    def test_a_number_of_bits(self, tmp_path: Path, bits: object) -> None:
+        save_quantized(tmp_path, "gptq")
+        restate(tmp_path, bits=bits)
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / CONFIG_FILE} states {bits!r} bits; of GPTQ, (2, 4, 8) are read"
+        )
+
+    def test_a_format_of_its_own(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "gptq")
+        restate(tmp_path, checkpoint_format="marlin")
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / CONFIG_FILE} has checkpoint_format 'marlin'; gptq, gptq_v2 are read"
+        )
+
+
+def test_bitsandbytes_without_the_weight(tmp_path: Path) -> None:
+    save_quantized(tmp_path, "bitsandbytes nf4")
+    name = "model.layers.0.mlp.up_proj.weight"
+    remove(tmp_path, name)
+    assert refusal(tmp_path).message == f"{tmp_path} lacks {name}"
+
+
+class TestTorchao:
+    def test_headers_that_say_nothing(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "torchao int8")
+        save_file(load_file(tmp_path / SINGLE_FILE), tmp_path / SINGLE_FILE)
+        assert "the headers of its safetensors do not say how" in refusal(tmp_path).message
+
+    def test_a_part_is_missing(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "torchao int8")
+        module = "model.layers.0.mlp.up_proj"
+        remove(tmp_path, f"{module}._weight_scale")
+        assert refusal(tmp_path).message == f"{tmp_path} lacks parts of {module}.weight"
+
+
+class TestGguf:
+    def test_several_in_one_folder(self, tmp_path: Path) -> None:
+        for name in ("b.gguf", "a.gguf"):
+            save_gguf(tmp_path / name)
+        assert refusal(tmp_path).message == (
+            f"{tmp_path} holds 2 GGUF files; name one of them, such as {tmp_path / 'a.gguf'}"
+        )
+        assert not has_weights(tmp_path)
+        assert has_weights(tmp_path / "a.gguf")
+        assert Registry({}, tmp_path).find(str(tmp_path / "a.gguf")).name == "a"
+
+    def test_a_part_of_a_model(self, tmp_path: Path) -> None:
+        save_gguf(tmp_path / "tiny.gguf", **{"split.count": 3})
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / 'tiny.gguf'} is one of 3 parts; join them with llama-gguf-split --merge"
+        )
+
+    def test_an_architecture_that_transformers_does_not_read(self, tmp_path: Path) -> None:
+        save_gguf(tmp_path / "tiny.gguf", architecture="rwkv7")
+        message = refusal(tmp_path).message
+        assert f"{tmp_path / 'tiny.gguf'} is of the architecture 'rwkv7', and trans" in message
+        assert "it reads bloom, deci, falcon, " in message
+        assert "tokenizer" not in message
+
+    def test_a_type_that_gguf_does_not_know(self, tmp_path: Path) -> None:
+        file = tmp_path / "tiny.gguf"
+        save_gguf(file)
+        name = b"token_embd.weight"
+        data = bytearray(file.read_bytes())
+        at = data.index(name) + len(name) + 4 + 2 * 8  # two sides, and their number
+        assert struct.unpack_from("<I", data, at) == (gguf.GGMLQuantizationType.Q8_0,)
+        struct.pack_into("<I", data, at, 99)
+        file.write_bytes(data)
+        message = refusal(tmp_path).message
+        assert message.startswith(f"{file} cannot be read (ValueError: ")
+        assert "99" in message
+        assert "; tensors may be of F32, F16, Q4_0, " in message
+
+    def test_a_type_that_is_not_unpacked(self, tmp_path: Path) -> None:
+        file = tmp_path / "tiny.gguf"
+        save_gguf(file, kind="F32")
+        name = b"token_embd.weight"
+        data = bytearray(file.read_bytes())
+        at = data.index(name) + len(name) + 4 + 2 * 8
+        struct.pack_into("<I", data, at, gguf.GGMLQuantizationType.I32)
+        file.write_bytes(data)
+        assert refusal(tmp_path).message.startswith(
+            f"{file} stores token_embd.weight as I32; read are F32, F16, Q4_0, "
+        )
+
+    def test_positions_that_are_scaled(self, tmp_path: Path) -> None:
+        model = save_gguf(tmp_path / "tiny.gguf", **{"llama.rope.scaling.type": "yarn"})
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / 'tiny.gguf'} scales its positions (llama.rope.scaling.type), which "
+            f"transformers does not read from GGUF; put the model's own {CONFIG_FILE} beside it"
+        )
+        model.config.save_pretrained(tmp_path)
+        with pytest.raises(AssertionError, match="weights were read"):
+            refusal(tmp_path)
+
+    @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.05, 0.5, 0.99])
+    def test_a_file_that_is_cut(self, tmp_path: Path, share: float) -> None:
+        file = tmp_path / "tiny.gguf"
+        save_gguf(file)
+        data = file.read_bytes()
+        file.write_bytes(data[: int(len(data) * share)])
+        assert str(file) in refusal(tmp_path).message
+
+    def test_a_count_that_leads_beyond_the_end(self, tmp_path: Path) -> None:
+        file = tmp_path / "tiny.gguf"
+        key = b"\x01\0\0\0\0\0\0\0k"
+        array = struct.pack("<IIQ", 9, 0, 1 << 62)  # an array of 2^62 bytes
+        file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + array)
+        assert refusal(tmp_path).message.startswith(f"{file} is no GGUF file, or cut (")
