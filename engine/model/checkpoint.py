@@ -39,7 +39,7 @@ _ITEM_BYTES = {
     "F64": 8,
 }
 _FLOATS = ("F16", "BF16", "F32", "F64")
-_INTEGERS = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
+INTEGERS = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
 _MAX_HEADER_BYTES = 100_000_000  # as safetensors itself allows
 _MAX_AXES = 64  # as torch allows
 _MAX_ELEMENTS = (1 << 63) - 1  # of one tensor, as torch counts them; no side is longer either
@@ -96,7 +96,7 @@ class Checkpoint:
         names = {"F16": "float16", "F32": "float32", "F64": "float32"}
         sizes: dict[str, int] = {}
         for tensor in self.tensors:
-            if tensor.dtype not in _INTEGERS:
+            if tensor.dtype not in INTEGERS:
                 name = names.get(tensor.dtype, "bfloat16")
                 sizes[name] = sizes.get(name, 0) + tensor.num_bytes
         return max(sizes, key=sizes.__getitem__, default="float32")

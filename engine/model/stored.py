@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.api.errors import ModelError
-from engine.model.checkpoint import Checkpoint, StoredTensor
+from engine.model.checkpoint import INTEGERS, Checkpoint, StoredTensor
 
 _ITSELF = "itself"
 
@@ -35,7 +35,8 @@ def plain(tensor: StoredTensor) -> StoredWeight:
     Raises:
         ModelError: its numbers mean nothing without a scale.
     """
-    if tensor.dtype.startswith("F8_"):
+    packed = tensor.name.endswith(".weight") and tensor.dtype in INTEGERS
+    if packed or tensor.dtype.startswith("F8_"):
         raise ModelError(
             f"{tensor.file} stores {tensor.name} as {tensor.dtype}, and nothing says by what it is "
             "scaled"

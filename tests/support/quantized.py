@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel, TorchAoConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
 from tests.support.checkpoints import save_checkpoint, tiny_tokenizer
@@ -255,12 +255,6 @@ def _nf4(nested: bool) -> BitsAndBytesConfig:
     )
 
 
-def _int8_torchao() -> TorchAoConfig:
-    from torchao.quantization import Int8WeightOnlyConfig
-
-    return TorchAoConfig(Int8WeightOnlyConfig())
-
-
 _WRITERS: dict[str, Callable[[Path, str, dict[str, Any]], State | None]] = {
     "fp8": _fp8(32),
     "fp8 with cut blocks": _fp8(40),
@@ -273,6 +267,5 @@ _WRITERS: dict[str, Callable[[Path, str, dict[str, Any]], State | None]] = {
     "bitsandbytes nf4": _by_transformers(lambda: _nf4(False)),
     "bitsandbytes nf4 nested": _by_transformers(lambda: _nf4(True)),
     "bitsandbytes int8": _by_transformers(lambda: BitsAndBytesConfig(load_in_8bit=True)),
-    "torchao int8": _by_transformers(_int8_torchao),
 }
 FORMATS = tuple(_WRITERS)

@@ -14,7 +14,7 @@ from engine.model.quantized.grouping import by_module
 from engine.model.quantized.library import library
 from engine.model.stored import StoredWeight, plain
 
-EXTRA = "bitsandbytes"
+_EXTRA = "bitsandbytes"
 _STATE = "weight.quant_state."
 
 
@@ -24,7 +24,7 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     Raises:
         ModelError: the library is missing; a weight has no statistics, or those of another one.
     """
-    library("bitsandbytes", EXTRA, "bitsandbytes")
+    library("bitsandbytes", _EXTRA, "bitsandbytes")
     for module, group in by_module(checkpoint).items():
         four = any(name.startswith(_STATE) for name in group)
         unpack = partial(_unpack_4bit, module) if four else _unpack_8bit if "SCB" in group else None

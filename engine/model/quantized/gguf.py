@@ -200,6 +200,5 @@ def _unpack(
             parsed_parameters=parsed,
         )
         if done.name is not None:
-            # The processor may give a view of other strides.
-            parsed["tensors"][name] = torch.from_numpy(np.array(done.weights))
+            parsed["tensors"][name] = torch.from_numpy(np.ascontiguousarray(done.weights))
     return parsed["tensors"][name]

@@ -14,7 +14,7 @@ from engine.model.checkpoint import Checkpoint
 from engine.model.quantized.library import library
 from engine.model.stored import StoredWeight, plain
 
-EXTRA = "torchao"
+_EXTRA = "torchao"
 _MODULE = "torchao.prototype.safetensors.safetensors_support"
 _NAMES = "tensor_names"
 
@@ -25,7 +25,6 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
     Raises:
         ModelError: the library is missing, or the headers do not say what the weights are.
     """
-    library(_MODULE, EXTRA, "torchao")
     said = checkpoint.metadata
     try:
         names = json.loads(said[_NAMES])
@@ -36,20 +35,22 @@ def weights(stated: dict[str, Any], checkpoint: Checkpoint) -> Iterator[StoredWe
             "not say how; save it again with torchao 0.15 or newer"
         ) from None
     tensors = {tensor.name: tensor for tensor in checkpoint.tensors}
+    found = []
     for name, kind in kinds.items():
         module, _, own = name.rpartition(".")
         prefix = f"{module}._{own}_"
         if kind == Tensor.__name__:
             if name in tensors:
-                yield plain(tensors.pop(name))
+                found.append(plain(tensors.pop(name)))
             continue
         wanted = json.loads(said[name]).get("_tensor_data_names")
-        if not isinstance(wanted, list) or any(prefix + str(one) not in tensors for one in wanted):
+        listed = isinstance(wanted, list) and all(isinstance(one, str) for one in wanted)
+        if not listed or any(prefix + one not in tensors for one in wanted):
             raise ModelError(f"{checkpoint.folder} lacks parts of {name}")
-        parts = {(full := prefix + str(one)): tensors.pop(full) for one in wanted}
-        yield StoredWeight(name, parts, partial(_unpack, name, said[name]))
-    for tensor in tensors.values():
-        yield plain(tensor)
+        parts = {prefix + one: tensors.pop(prefix + one) for one in wanted}
+        found.append(StoredWeight(name, parts, partial(_unpack, name, said[name])))
+    library(_MODULE, _EXTRA, "torchao")
+    return iter([*found, *map(plain, tensors.values())])
 
 
 def _unpack(name: str, said: str, parts: dict[str, Tensor]) -> Tensor:

@@ -90,7 +90,7 @@ def test_missing_weights_name_the_files_looked_for(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path} has neither {SINGLE_FILE} nor {INDEX_FILE}"
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model-q4.gguf", "weights.pth"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth"])
 def test_other_formats_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"weights")
     assert f"holds its weights as {name}; only safetensors are loaded" in refusal(tmp_path)

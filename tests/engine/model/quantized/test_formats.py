@@ -56,13 +56,8 @@ def reference(folder: Path, format_name: str) -> PreTrainedModel:
     if format_name.startswith("compressed"):
         return by_library(folder, quantization_config=CompressedTensorsConfig(dequantize=True))
     model = by_library(folder)
-    if format_name.startswith("bitsandbytes"):
-        return model.dequantize(torch.float32)
-    for module in model.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            if isinstance(weight, torch.nn.Parameter) and hasattr(weight, "tensor_data_names"):
-                setattr(module, name, torch.nn.Parameter(weight.dequantize()))
-    return model
+    assert format_name.startswith("bitsandbytes")
+    return model.dequantize(torch.float32)
 
 
 def eager(loaded: LoadedModel) -> PreTrainedModel:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -65,7 +66,6 @@ def test_a_method_that_is_not_read(tmp_path: Path, method: object) -> None:
         ("awq", "compressed_tensors", "compressed-tensors", "AWQ"),
         ("gptq", "compressed_tensors", "compressed-tensors", "GPTQ"),
         ("bitsandbytes nf4", "bitsandbytes", "bitsandbytes", "bitsandbytes"),
-        ("torchao", "torchao", "torchao", "torchao"),
     ],
 )
 def test_a_library_that_is_missing(
@@ -76,11 +76,7 @@ def test_a_library_that_is_missing(
     extra: str,
     of: str,
 ) -> None:
-    if format_name == "torchao":
-        save_checkpoint(tmp_path)
-        state(tmp_path, {"quant_method": "torchao", "quant_type": "int8_weight_only"})
-    else:
-        save_quantized(tmp_path, format_name)
+    save_quantized(tmp_path, format_name)
     monkeypatch.setitem(sys.modules, package, None)
     assert refusal(tmp_path).message == (
         f"checkpoints in {of} need the extra {extra}: pip install 'batchdeck[{extra}]'"
@@ -197,17 +193,51 @@ def test_bitsandbytes_without_the_weight(tmp_path: Path) -> None:
     assert refusal(tmp_path).message == f"{tmp_path} lacks {name}"
 
 
-class TestTorchao:
-    def test_headers_that_say_nothing(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "torchao int8")
-        save_file(load_file(tmp_path / SINGLE_FILE), tmp_path / SINGLE_FILE)
-        assert "the headers of its safetensors do not say how" in refusal(tmp_path).message
+def test_integers_without_a_scale(tmp_path: Path) -> None:
+    save_quantized(tmp_path, "bitsandbytes int8")
+    module = "model.layers.0.mlp.up_proj"
+    remove(tmp_path, f"{module}.SCB")
+    assert refusal(tmp_path).message == (
+        f"{tmp_path / SINGLE_FILE} stores {module}.weight as I8, and nothing says by what it is "
+        "scaled"
+    )
 
-    def test_a_part_is_missing(self, tmp_path: Path) -> None:
-        save_quantized(tmp_path, "torchao int8")
-        module = "model.layers.0.mlp.up_proj"
-        remove(tmp_path, f"{module}._weight_scale")
-        assert refusal(tmp_path).message == f"{tmp_path} lacks parts of {module}.weight"
+
+class TestTorchao:
+    """The library itself is not among those of development."""
+
+    NAME = "model.layers.0.mlp.up_proj.weight"
+
+    @pytest.fixture
+    def packed(self, tmp_path: Path) -> Path:
+        """A folder with one weight as torchao saves it."""
+        save_checkpoint(tmp_path)
+        state(tmp_path, {"quant_method": "torchao", "quant_type": "int8_weight_only"})
+        tensors = load_file(tmp_path / SINGLE_FILE)
+        kinds: dict[str, dict[str, Any]] = {name: {"_type": "Tensor"} for name in tensors}
+        weight = tensors.pop(self.NAME)
+        kinds[self.NAME] = {"_type": "Int8Tensor", "_tensor_data_names": ["qdata", "scale"]}
+        prefix = f"{self.NAME.removesuffix('weight')}_weight_"
+        tensors[f"{prefix}qdata"] = weight.to(torch.int8)
+        tensors[f"{prefix}scale"] = weight[:, :1].contiguous()
+        said = {name: json.dumps(kind) for name, kind in kinds.items()}
+        said["tensor_names"] = json.dumps(list(kinds))
+        save_file(tensors, tmp_path / SINGLE_FILE, said)
+        return tmp_path
+
+    def test_a_library_that_is_missing(self, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "torchao", None)
+        assert refusal(packed).message == (
+            "checkpoints in torchao need the extra torchao: pip install 'batchdeck[torchao]'"
+        )
+
+    def test_headers_that_say_nothing(self, packed: Path) -> None:
+        save_file(load_file(packed / SINGLE_FILE), packed / SINGLE_FILE)
+        assert "the headers of its safetensors do not say how" in refusal(packed).message
+
+    def test_a_part_is_missing(self, packed: Path) -> None:
+        remove(packed, "model.layers.0.mlp.up_proj._weight_scale")
+        assert refusal(packed).message == f"{packed} lacks parts of {self.NAME}"
 
 
 class TestGguf:
