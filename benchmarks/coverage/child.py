@@ -49,6 +49,7 @@ def in_child(function: Callable[[Argument], Answer], argument: Argument, seconds
         receiver.close()
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # it may not have had the time to lead a group
         process.join()
 
 

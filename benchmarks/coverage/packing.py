@@ -2,7 +2,7 @@
 
 Each function takes the matrix of a product, [outputs, inputs] in float32, and gives what is stored
 by the ends of the tensors' names, and the matrix that this stands for. Scales are powers of two, so
-that the numbers of a matrix are exact in bfloat16 too, whatever type a reader computes them in.
+that all but those of NF4 are exact in bfloat16 too, whatever type a reader computes them in.
 """
 
 from __future__ import annotations

@@ -46,9 +46,8 @@ def totals(outcomes: Sequence[Outcome]) -> list[str]:
         served = [name for name, rows in tried.items() if all(by_row[r].is_served for r in rows)]
         of = len(MODELS) if len(tried) == len(MODELS) else f"the {len(tried)} tried"
         lines.append(f"the {len(MODELS)} as found on disk served: {len(served)} of {of}")
-        lines.append(
-            "not served of these: " + "; ".join(name for name in tried if name not in served)
-        )
+        if rest := [name for name in tried if name not in served]:
+            lines.append("not served of these: " + "; ".join(rest))
     return [line for line in lines if line]
 
 
