@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 # typer takes 0.05 s (0.3 s with rich for the help text), settings 0.15 s, textual 0.3 s, and torch
 # takes seconds.
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from app.bench.options import BenchOptions, Envelope, SimulateOptions
 from app.commands import argv
@@ -93,17 +93,21 @@ def _tui(
 
 @app.command("models")
 def _models(
+    name: Annotated[
+        str | None, Argument(help="A model: what it would take, and how much of it fits.")
+    ] = None,
     models: flags.Models = None,
+    device: flags.Device = None,
     as_json: Annotated[bool, Option("--json", help="As JSON, with the reasons.")] = False,
     config: flags.Config = None,
 ) -> None:
-    """List the models of the registry and say which can be loaded here."""
-    settings = _settings(models=models, config=config)
+    """List the models of the registry by what fits here, or say what one would take."""
+    settings = _settings(models=models, device=device, config=config)
     from app.commands import models as listing
     from app.process import process
 
     raise typer.Exit(
-        process.run(settings, lambda: listing.run(settings, as_json=as_json), stderr=True)
+        process.run(settings, lambda: listing.run(settings, name, as_json=as_json), stderr=True)
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.models import examine
+from app.commands.models import Place, examine
 from app.gateway.mqtt.client import AskClient, AskError
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import AddressError, BrokerAddress
@@ -219,9 +219,8 @@ def _torch(settings: Settings) -> Iterator[Finding]:
 def _model(settings: Settings) -> Finding:
     wanted = settings.load_request().model
     try:
-        found = examine(
-            Registry.read(settings.models).find(wanted), memory_of(settings.device).free
-        )
+        place = Place(memory=memory_of(settings.device), settings=settings)
+        found = examine(Registry.read(settings.models).find(wanted), place)
     except EngineError as error:
         return Finding("model", wanted, error.message)
     if found.loads_here:

@@ -1,4 +1,4 @@
-"""Models: the registry as a table, and which of its entries can be loaded on this machine."""
+"""Models: the registry by what fits here, and what one of its models would take."""
 
 from __future__ import annotations
 
@@ -10,11 +10,52 @@ from app.process.columns import align
 from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.settings import Settings, SettingsError
-from app.system.machine import memory_of
-from engine.api.errors import InvalidConfigError, ModelError
+from app.system.machine import Memory, cpu_features, memory_of
+from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
-from engine.model.memory import show_bytes
+from engine.model.estimate import Estimate, Fit
+from engine.model.memory import GPU_SHARE, HOST_SHARE, show_bytes
 from engine.model.registry import Availability, ModelEntry, Registry
+
+_GROUPS = {
+    Fit.FULL: "Fits here with a full context",
+    Fit.SHORTER: "Fits here with a smaller context",
+    Fit.NOT: "Does not fit here",
+    Fit.UNKNOWN: "What it takes is known after the download",
+}
+_BROKEN = "Cannot be loaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a model would be loaded to.
+
+    Attributes:
+        memory: of the device.
+        settings: which name the device.
+    """
+
+    memory: Memory
+    settings: Settings
+
+    @property
+    def is_host(self) -> bool:
+        return not self.memory.uuid
+
+    def budget(self, entry: ModelEntry) -> int:
+        """Bytes that a model may take of the free memory."""
+        share = entry.memory_share or (HOST_SHARE if self.is_host else GPU_SHARE)
+        return int(self.memory.free * share)
+
+    def dtype_bytes(self, entry: ModelEntry) -> int:
+        """Bytes of a number of a model as it would be loaded (`engine.model.device.pick_dtype`)."""
+        named = self.settings.dtype
+        if named not in (None, "auto"):
+            return 4 if named == "float32" else 2
+        if entry.dtype == "float32":
+            return 4
+        is_fast = entry.dtype != "float16" and {"avx512_bf16", "bf16"} & set(cpu_features() or ())
+        return 2 if is_fast or not self.is_host else 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +63,11 @@ class Listing:
     """An entry of the registry as it stands on this machine.
 
     Attributes:
-        context_length: tokens that the entry allows; None is the model's own limit.
-        weight_bytes: bytes of the weights as they are stored; None if they are not on this machine
-            or cannot be read.
+        context_length: tokens that the entry allows, or the model if that is known; None if not.
+        weight_bytes: bytes of the weights as they are loaded; None if that is not known.
+        token_bytes: bytes of the keys and values of a token; None if that is not known.
+        contexts: how many full contexts there is room for; None if that is not known.
+        tokens: how many tokens of cache there is room for; None if that is not known.
         loads_here: whether the model can be loaded without a download.
         reason: why it cannot; empty if it can.
     """
@@ -34,91 +77,224 @@ class Listing:
     dtype: str
     context_length: int | None
     weight_bytes: int | None
+    token_bytes: int | None
+    contexts: int | None
+    tokens: int | None
     availability: Availability
+    fit: Fit
     loads_here: bool
     reason: str
 
 
-def run(settings: Settings, *, as_json: bool) -> int:
-    """Print the registry; returns the exit code.
+def run(settings: Settings, name: str | None = None, *, as_json: bool) -> int:
+    """Print the registry, or what one model takes; returns the exit code.
+
+    Args:
+        name: of an entry, a folder or a hub id; None is the whole registry.
 
     Raises:
-        SettingsError: the registry is missing or broken.
+        SettingsError: the registry is missing or broken, or there is no such model.
     """
+    place = Place(memory=memory_of(settings.device), settings=settings)
     try:
         registry = Registry.read(settings.models)
-    except InvalidConfigError as error:
+        if name is not None:
+            entry = registry.find(name)
+            listing = examine(entry, place, closely=True)
+            show(to_json([listing]) if as_json else to_text(listing, place, place.budget(entry)))
+            return ExitCode.OK
+    except (InvalidConfigError, ModelError) as error:
         raise SettingsError(error.message) from None
-    listings = list_models(registry, memory_of(settings.device).free)
+    listings = list_models(registry, place)
     show(to_json(listings) if as_json else to_table(listings))
     return ExitCode.OK
 
 
-def list_models(registry: Registry, free: int) -> list[Listing]:
+def list_models(registry: Registry, place: Place) -> list[Listing]:
     """Every entry, in the registry's order. This reads only the headers of weight files, and asks
-    no hub.
+    no hub."""
+    return [examine(entry, place) for entry in registry.entries.values()]
+
+
+def examine(entry: ModelEntry, place: Place, *, closely: bool = False) -> Listing:
+    """How an entry of the registry stands on this machine.
 
     Args:
-        free: the bytes of memory that a model may take.
+        closely: whether a model that is here is traced, which imports torch. Otherwise it is traced
+            only if its entry does not state what a token takes.
     """
-    return [examine(entry, free) for entry in registry.entries.values()]
-
-
-def examine(entry: ModelEntry, free: int) -> Listing:
-    """How an entry of the registry stands on this machine. Whether the load gate accepts its
-    architecture shows only when it is loaded."""
-    availability = entry.availability()
-    weight_bytes, reason = None, ""
+    availability, reason = entry.availability(), ""
+    estimate = _stated(entry, place)
     if availability is Availability.DOWNLOAD:
         reason = "its weights are not on this machine; they are downloaded when it is first loaded"
     else:
-        folder = entry.local_folder() or entry.folder
-        assert folder is not None  # it comes from the hub otherwise
         try:
-            checkpoint = open_checkpoint(folder)
-        except ModelError as error:
+            estimate = _found(entry, place, estimate, closely=closely)
+        except EngineError as error:
             reason = error.message
-        else:
-            weight_bytes = checkpoint.num_bytes
-            if not (folder / CONFIG_FILE).is_file():
-                reason = f"{folder} has no {CONFIG_FILE}"
-            elif weight_bytes > free:
-                reason = (
-                    f"its weights take {show_bytes(weight_bytes)}, of memory "
-                    f"{show_bytes(free)} are free"
-                )
+    budget = place.budget(entry)
+    fit = estimate.fit(budget)
+    if not reason and fit is Fit.NOT:
+        reason = _too_large(estimate, budget, place.memory.free)
     return Listing(
         name=entry.name,
         source=entry.source,
         dtype=entry.dtype,
-        context_length=entry.context_length,
-        weight_bytes=weight_bytes,
+        context_length=estimate.context_length,
+        weight_bytes=estimate.weight_bytes,
+        token_bytes=estimate.token_bytes,
+        contexts=estimate.contexts(budget),
+        tokens=estimate.tokens(budget),
         availability=availability,
+        fit=fit,
         loads_here=not reason,
         reason=reason,
     )
 
 
+def _stated(entry: ModelEntry, place: Place) -> Estimate:
+    """What an entry states of itself."""
+    item = place.dtype_bytes(entry)
+    return Estimate(
+        weight_bytes=None if entry.parameters is None else entry.parameters * item,
+        token_bytes=None if entry.cache_numbers is None else entry.cache_numbers * item,
+        context_length=entry.context_length,
+    )
+
+
+def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) -> Estimate:
+    """What the files of a model that is here say of it.
+
+    Raises:
+        ModelError, InvalidConfigError: they are broken, or it is not served or does not fit.
+    """
+    folder = entry.local_folder() or entry.folder
+    assert folder is not None  # it comes from the hub otherwise
+    checkpoint = open_checkpoint(folder)
+    if not (folder / CONFIG_FILE).is_file():
+        raise ModelError(f"{folder} has no {CONFIG_FILE}")
+    estimate = Estimate(
+        weight_bytes=checkpoint.num_bytes_as(place.dtype_bytes(entry)),
+        token_bytes=stated.token_bytes,
+        context_length=stated.context_length,
+    )
+    is_known = estimate.context_bytes is not None
+    if (is_known and not closely) or estimate.fit(place.budget(entry)) is Fit.NOT:
+        return estimate
+    # This is not imported at the top, because it brings torch, which takes seconds.
+    from engine.model.loader import examine_entry
+
+    needs = examine_entry(entry, folder, place.settings.load_request())
+    longest = min(needs.max_positions, needs.context_length or needs.max_positions)
+    return Estimate(
+        weight_bytes=needs.weight_bytes,
+        token_bytes=needs.shape.kv_bytes_per_token,
+        context_length=longest,
+    )
+
+
+def _too_large(estimate: Estimate, budget: int, free: int) -> str:
+    assert estimate.weight_bytes is not None  # nothing is too large otherwise
+    return (
+        f"its weights take {show_bytes(estimate.weight_bytes)}; of memory {show_bytes(free)} are "
+        f"free, and it may take {show_bytes(budget)}"
+    )
+
+
 def to_table(listings: Sequence[Listing]) -> str:
-    header = ("name", "here", "weights", "dtype", "context", "source")
+    """The registry, in groups by what fits. What is wrong with an entry stands below."""
+    header = ("name", "here", "weights", "a token", "context", "source")
+    grouped = {
+        title: [x for x in listings if x.fit is fit and not _is_broken(x)]
+        for fit, title in _GROUPS.items()
+    } | {_BROKEN: [x for x in listings if _is_broken(x)]}
+    lines = align((header, *map(_cells, (x for group in grouped.values() for x in group))), (2, 3))
+    told, lines = [lines[0]], lines[1:]
+    for title, group in grouped.items():
+        if group:
+            told += ["", f"{title}:", *lines[: len(group)]]
+            lines = lines[len(group) :]
+    told += [""] * any(map(_is_broken, listings))
+    told += [f"{x.name} cannot be loaded: {x.reason}" for x in listings if _is_broken(x)]
+    return "\n".join(told)
+
+
+def to_text(listing: Listing, place: Place, budget: int) -> str:
+    """What one model takes, and how much of it there is room for."""
+    source = _source_of_figures(listing)
     rows = [
+        ("model", f"{listing.name}, {listing.source}"),
+        ("here", _here(listing)),
+        ("weights", _bytes(listing.weight_bytes) + source),
+        ("a KV token", _bytes(listing.token_bytes)),
+        ("a full context", _context(listing)),
         (
-            listing.name,
-            _here(listing),
-            "" if listing.weight_bytes is None else show_bytes(listing.weight_bytes),
-            listing.dtype,
-            "" if listing.context_length is None else str(listing.context_length),
-            listing.source,
-        )
-        for listing in listings
+            "free memory",
+            f"{show_bytes(place.memory.free)} on {place.memory.name}, of which it may take "
+            f"{show_bytes(budget)}",
+        ),
+        ("fits", _room(listing)),
     ]
-    lines = align((header, *rows), numbers=(2, 4))
-    lines += [f"{x.name} cannot be loaded: {x.reason}" for x in listings if _here(x) == "no"]
-    return "\n".join(lines)
+    if _is_broken(listing):
+        rows.append(("cannot be loaded", listing.reason))
+    return "\n".join(align(rows))
 
 
 def to_json(listings: Sequence[Listing]) -> str:
     return json.dumps([asdict(listing) for listing in listings], ensure_ascii=False, indent=2)
+
+
+def _cells(listing: Listing) -> tuple[str, ...]:
+    return (
+        listing.name,
+        _here(listing),
+        _bytes(listing.weight_bytes, unknown=""),
+        _bytes(listing.token_bytes, unknown=""),
+        _shown_context(listing),
+        listing.source,
+    )
+
+
+def _shown_context(listing: Listing) -> str:
+    if listing.context_length is None:
+        return ""
+    if listing.fit is Fit.SHORTER:
+        return f"{listing.tokens} of {listing.context_length}"
+    return str(listing.context_length)
+
+
+def _context(listing: Listing) -> str:
+    length = listing.context_length
+    if length is None or listing.token_bytes is None:
+        told = "" if length is None else f" ({length} tokens)"
+        return Fit.UNKNOWN + told
+    return f"{show_bytes(length * listing.token_bytes)} ({length} tokens)"
+
+
+def _room(listing: Listing) -> str:
+    if listing.fit is Fit.SHORTER:
+        return f"a context of {listing.tokens} tokens, without the largest step"
+    if listing.fit is Fit.FULL:
+        return f"{listing.contexts} full contexts, without the largest step"
+    return "no" if listing.fit is Fit.NOT else listing.fit
+
+
+def _source_of_figures(listing: Listing) -> str:
+    if listing.availability is Availability.DOWNLOAD and listing.weight_bytes is not None:
+        return ", by what the registry states"
+    return ""
+
+
+def _bytes(count: int | None, unknown: str = Fit.UNKNOWN) -> str:
+    if count is None:
+        return unknown
+    return f"{count / 1024:.1f} KiB" if count < 1 << 20 else show_bytes(count)
+
+
+def _is_broken(listing: Listing) -> bool:
+    """Whether a model that is here cannot be loaded for another reason than its size."""
+    is_here = listing.availability is not Availability.DOWNLOAD
+    return is_here and bool(listing.reason) and listing.fit is not Fit.NOT
 
 
 def _here(listing: Listing) -> str:

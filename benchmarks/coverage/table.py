@@ -14,7 +14,7 @@ _WHAT = {
     Kind.TEXT: "text types",
     Kind.WRAPPER: "wrappers",
     Kind.FORMAT: "formats",
-    Kind.DISK: "types in the formats that they have",
+    Kind.DISK: "types in a format of theirs",
 }
 
 HEAD = (

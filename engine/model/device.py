@@ -10,14 +10,11 @@ import torch
 
 from engine.api.config import DTYPES
 from engine.api.errors import InvalidConfigError
+from engine.model.memory import GPU_SHARE, HOST_SHARE
 
 # torch.device is not asked what a name means: it keeps a number in 8 bits, and so takes cuda:255
 # for the current GPU and cuda:1000 for number -24.
 _GPU = re.compile(r"cuda(?::(0|[1-9][0-9]{0,3}))?")
-
-# Host memory is shared with whatever else runs; a GPU in a GPU box is ours.
-_HOST_SHARE = 0.75
-_GPU_SHARE = 0.9
 
 
 def pick_device(name: str | None) -> torch.device:
@@ -101,7 +98,7 @@ def free_memory(device: torch.device) -> int:
 
 def default_share(device: torch.device) -> float:
     """Share of the free memory that a model may take with its cache and its largest step."""
-    return _GPU_SHARE if device.type == "cuda" else _HOST_SHARE
+    return GPU_SHARE if device.type == "cuda" else HOST_SHARE
 
 
 def is_out_of_memory(error: Exception) -> bool:

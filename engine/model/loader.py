@@ -92,6 +92,17 @@ def load_entry(entry: ModelEntry, request: LoadRequest, progress: Progress) -> L
     return preparation.describe(envelope, forward, runner, encoder)
 
 
+def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> MemoryNeeds:
+    """What a model on this machine takes, without its weights being read.
+
+    Raises:
+        ModelError, InvalidConfigError: as `load_entry`.
+    """
+    _quiet()
+    with blaming(f"{folder} cannot be loaded"):
+        return _Preparation(request, entry, folder).needs
+
+
 class ModelRunner(Runner, Protocol):
     """A runner that holds a model.
 
@@ -165,6 +176,11 @@ class _Preparation:
         self._sampling = default_sampling(entry, generation, folder)
         self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._dtype_name)
         self._ends = eos_token_ids(folder, generation, self._config, self._tokenizer)
+
+    @property
+    def needs(self) -> MemoryNeeds:
+        """What the model asks of the device."""
+        return self._needs
 
     @property
     def _dtype_name(self) -> str:

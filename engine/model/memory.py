@@ -13,9 +13,14 @@ from engine.api.knobs import Knobs
 from engine.batch.shape import ModelShape
 from engine.cache.host import SWAP_BYTES
 
-_DEFAULTS = EngineConfig(num_blocks=1, max_model_len=1)
+# The share of the free memory that a model may take. That of a host is shared with whatever else
+# runs; a GPU in a GPU box is ours.
+HOST_SHARE, GPU_SHARE = 0.75, 0.9
+
 # A pool that holds fewer tokens than this is of no use to a chat.
-_MIN_TOKENS = 256
+MIN_TOKENS = 256
+
+_DEFAULTS = EngineConfig(num_blocks=1, max_model_len=1)
 # Bounds on the pool of a host, where other programs live too: a number of sequences of full length,
 # which is how many run at once until a knob is turned, and a number of bytes. On a GPU the pool may
 # take all that is left, up to full length for the largest batch.
@@ -102,7 +107,7 @@ def pool_bounds(request: LoadRequest, needs: MemoryNeeds, envelope: EngineConfig
     given = _given_blocks(request, block_bytes)
     if given is not None:
         return PoolBounds(given, given, block_bytes)
-    least = request.max_model_len or min(envelope.max_model_len, _MIN_TOKENS)
+    least = request.max_model_len or min(envelope.max_model_len, MIN_TOKENS)
     longest = _longest(request, needs)
     most = _most_blocks(longest, envelope.max_num_seqs, block_bytes, envelope.device)
     return PoolBounds(_blocks(least), most, block_bytes)
@@ -308,7 +313,7 @@ def _longest_that_fits(uses: _Uses, longest: int, most: int, budget: int) -> int
     """
     lengths = range(1, min(longest, most * BLOCK_SIZE) + 1)
     fits = bisect_right(lengths, budget, key=lambda n: uses.total(n, _blocks(n)))
-    return max(fits, min(longest, _MIN_TOKENS))
+    return max(fits, min(longest, MIN_TOKENS))
 
 
 def show_bytes(count: int) -> str:

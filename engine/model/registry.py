@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +24,9 @@ BUILTIN = "builtin"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _PATH_STARTS = ("/", "./", "../", "~")
+
+# How many names are told to one who mistyped one, and how like it they are, by difflib's measure.
+_CLOSE, _LIKENESS = 5, 0.6
 
 
 class Availability(StrEnum):
@@ -46,6 +50,9 @@ class ModelEntry:
         sampling: recommended parameters by name (`engine.api.sampling.SamplingParams`).
         memory_share: share of the free device memory that it may take; None leaves the choice to
             the kind of device.
+        parameters: how many numbers the weights are, and cache_numbers: how many one token's keys
+            and values are in all layers. They tell what a model takes before it is downloaded;
+            None if nobody states them.
     """
 
     name: str
@@ -55,6 +62,8 @@ class ModelEntry:
     context_length: int | None = None
     sampling: Mapping[str, object] = field(default_factory=dict)
     memory_share: float | None = None
+    parameters: int | None = None
+    cache_numbers: int | None = None
 
     @property
     def source(self) -> str:
@@ -128,10 +137,20 @@ class Registry:
         if _HUB_ID.fullmatch(model):
             return ModelEntry(name=model.rpartition("/")[2], hub_id=model)
         raise ModelError(
-            f"model {model!r} is unknown; {self.path} has {', '.join(self.entries)}, and a folder "
-            "or a hub id as owner/name is allowed",
+            f"model {model!r} is unknown; {self._told(model)}, and a folder or a hub id as "
+            "owner/name is allowed",
             "model",
         )
+
+    def _told(self, model: str) -> str:
+        """A clause with the names closest to one that is unknown, or with all if none is close."""
+        wanted = model.lower()
+        close = [name for name in self.entries if name.startswith(wanted)]
+        close += get_close_matches(wanted, self.entries, _CLOSE, _LIKENESS)
+        close = list(dict.fromkeys(close))[:_CLOSE]
+        if not close:
+            return f"{self.path} has {', '.join(self.entries)}"
+        return f"close to it are {', '.join(close)}, of the {len(self.entries)} of {self.path}"
 
 
 class _Table(BaseModel):
@@ -143,6 +162,8 @@ class _Table(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     context_length: Annotated[int, Field(ge=1)] | None = None
     memory_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    parameters: Annotated[int, Field(ge=1)] | None = None
+    cache_numbers: Annotated[int, Field(ge=1)] | None = None
     sampling: dict[str, object] = {}
 
 
@@ -187,6 +208,8 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
         context_length=table.context_length,
         sampling=table.sampling,
         memory_share=table.memory_share,
+        parameters=table.parameters,
+        cache_numbers=table.cache_numbers,
     )
 
 

@@ -134,7 +134,9 @@ def test_the_model_is_to_fit_on_the_device_that_is_asked_for(
     assert examine()[0] == ExitCode.OK
     code, text = examine(device="cuda:1")
     assert code == ExitCode.FAILED
-    assert "\nMissing\n  model: its weights take 8.8 MiB, of memory 1.0 MiB are free" in text
+    assert (
+        "\nMissing\n  model: its weights take 17.6 MiB; of memory 1.0 MiB are free, and it" in text
+    )
 
 
 def test_a_gpu_that_is_hidden_is_told_with_what_hides_it(

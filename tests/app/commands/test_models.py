@@ -11,11 +11,14 @@ import pytest
 from app.commands import models
 from app.process.exits import ExitCode
 from app.settings.settings import Settings, SettingsError
+from app.system.machine import Memory
 from engine.builtin import MODEL_DIR
+from engine.model.estimate import Fit
 from engine.model.registry import Registry
 from tests.support.nvml import Gpu, install
 
 LOTS = 1 << 40
+STATED = "context_length = 1000\nparameters = 1_000_000\ncache_numbers = 50\n"
 
 
 @pytest.fixture
@@ -25,49 +28,114 @@ def registry(tmp_path: Path) -> Registry:
     weights.write_bytes(weights.read_bytes()[:5000])
     file = tmp_path / "models.toml"
     file.write_text(
-        '[here]\nsource = "builtin"\ncontext_length = 512\n'
+        '[here]\nsource = "builtin"\ndtype = "float32"\ncontext_length = 512\n'
+        "cache_numbers = 1536\n"
         '[cut]\nsource = "./cut"\n'
         '[gone]\nsource = "./gone"\n'
         '[far]\nsource = "batchdeck-tests/not-on-this-machine"\ndtype = "bfloat16"\n'
+        f'[told]\nsource = "batchdeck-tests/nor-this"\ndtype = "float32"\n{STATED}'
     )
     return Registry.read(file)
 
 
+def at(free: int, **settings: object) -> models.Place:
+    """A GPU with so much free memory."""
+    memory = Memory("some GPU", LOTS, free, "GPU-1")
+    return models.Place(memory=memory, settings=Settings.model_validate(settings))
+
+
 def test_each_entry_says_whether_it_can_be_loaded_here(registry: Registry) -> None:
-    here, cut, gone, far = models.list_models(registry, LOTS)
+    here, cut, gone, far, told = models.list_models(registry, at(LOTS, device="cpu"))
     assert (here.loads_here, here.reason, here.context_length) == (True, "", 512)
-    assert here.weight_bytes is not None
-    assert 0 < here.weight_bytes < (MODEL_DIR / "model.safetensors").stat().st_size
+    assert (here.weight_bytes, here.token_bytes, here.fit) == (18_496_000, 6144, Fit.FULL)
     assert not cut.loads_here
     assert "truncated" in cut.reason
     assert not gone.loads_here
     assert "gone has neither model.safetensors nor" in gone.reason
     assert (far.loads_here, far.availability, far.weight_bytes) == (False, "needs download", None)
+    assert far.fit is Fit.UNKNOWN
     assert "downloaded when it is first loaded" in far.reason
+    assert (told.weight_bytes, told.token_bytes, told.fit) == (4_000_000, 200, Fit.FULL)
+    assert told.contexts == (int(LOTS * 0.9) - 4_000_000) // 200 // 1000
 
 
 def test_weights_beyond_the_free_memory_are_told_with_the_numbers(registry: Registry) -> None:
-    here = models.list_models(registry, 1 << 20)[0]
-    assert not here.loads_here
-    assert here.reason == "its weights take 8.8 MiB, of memory 1.0 MiB are free"
+    here = models.list_models(registry, at(1 << 20))[0]
+    assert (here.loads_here, here.fit) == (False, Fit.NOT)
+    assert here.reason == (
+        "its weights take 17.6 MiB; of memory 1.0 MiB are free, and it may take 0.9 MiB"
+    )
 
 
-def test_the_table_and_its_reasons(registry: Registry) -> None:
-    lines = models.to_table(models.list_models(registry, LOTS)).splitlines()
-    assert lines[0].split() == ["name", "here", "weights", "dtype", "context", "source"]
-    assert lines[1].split()[:6] == ["here", "yes", "8.8", "MiB", "auto", "512"]
-    assert lines[4].split()[:4] == ["far", "after", "download", "bfloat16"]
-    assert lines[5].startswith("cut cannot be loaded: ")
-    assert lines[6].startswith("gone cannot be loaded: ")
-    assert len(lines) == 7
+def test_the_table_has_a_group_for_each_way_to_fit(registry: Registry) -> None:
+    lines = models.to_table(models.list_models(registry, at(4_600_000, device="cpu"))).splitlines()
+    assert lines[0].split() == ["name", "here", "weights", "a", "token", "context", "source"]
+    assert lines[1:3] == ["", "Fits here with a smaller context:"]
+    assert lines[3].split()[:8] == ["told", "after", "download", "3.8", "MiB", "0.2", "KiB", "700"]
+    assert lines[4:6] == ["", "Does not fit here:"]
+    assert lines[6].split()[:4] == ["here", "no", "17.6", "MiB"]
+    assert lines[7:9] == ["", "What it takes is known after the download:"]
+    assert lines[9].split() == ["far", "after", "download", "batchdeck-tests/not-on-this-machine"]
+    assert lines[10:12] == ["", "Cannot be loaded:"]
+    assert [line.split()[0] for line in lines[12:14]] == ["cut", "gone"]
+    assert lines[15].startswith("cut cannot be loaded: ")
+    assert lines[16].startswith("gone cannot be loaded: ")
+    assert len(lines) == 17
+
+
+def told(capsys: pytest.CaptureFixture[str], registry: Registry, name: str) -> dict[str, str]:
+    """What is said of one model, by the names of the lines."""
+    models.run(Settings(models=registry.path, device="cpu"), name, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    return {line[:16].strip(): line[16:].strip() for line in lines}
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory("host", LOTS, 8_000_000)
+    monkeypatch.setattr(models, "memory_of", lambda device: memory)
+
+
+def test_one_model_that_is_here_is_traced(
+    registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = told(capsys, registry, "here")
+    assert here["weights"] == "17.6 MiB"
+    assert (here["a KV token"], here["a full context"]) == ("6.0 KiB", "3.0 MiB (512 tokens)")
+    assert here["fits"].endswith(" full contexts, without the largest step")
+
+
+def test_an_entry_that_states_nothing_is_traced_for_the_list(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text('[here]\nsource = "builtin"\ndtype = "float32"\n')
+    (here,) = models.list_models(Registry.read(file), at(LOTS, device="cpu"))
+    assert (here.token_bytes, here.context_length, here.fit) == (6144, 2048, Fit.FULL)
+
+
+@pytest.mark.usefixtures("_small")
+def test_one_model_that_is_not_here_is_told_by_what_its_entry_states(
+    registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = told(capsys, registry, "told")
+    assert stated["weights"] == "3.8 MiB, by what the registry states"
+    assert stated["free memory"] == "7.6 MiB on host, of which it may take 5.7 MiB"
+    assert stated["fits"] == "10 full contexts, without the largest step"
+    assert told(capsys, registry, "far")["fits"] == "known after the download"
+    assert told(capsys, registry, "here")["fits"] == "no"
+    assert "truncated" in told(capsys, registry, "cut")["cannot be loaded"]
+
+
+def test_a_name_that_there_is_not_is_a_wrong_setting(registry: Registry) -> None:
+    with pytest.raises(SettingsError, match="model 'tolt' is unknown; close to it are told, of"):
+        models.run(Settings(models=registry.path), "tolt", as_json=False)
 
 
 def test_json_has_all_of_it(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(models=registry.path)
     assert models.run(settings, as_json=True) == ExitCode.OK
     found = json.loads(capsys.readouterr().out)
-    assert [entry["name"] for entry in found] == ["here", "cut", "gone", "far"]
-    assert [entry["loads_here"] for entry in found] == [True, False, False, False]
+    assert [entry["name"] for entry in found] == ["here", "cut", "gone", "far", "told"]
+    assert [entry["loads_here"] for entry in found] == [True, False, False, False, False]
     assert found[3]["availability"] == "needs download"
 
 

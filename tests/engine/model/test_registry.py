@@ -64,6 +64,7 @@ def test_what_ships_is_complete() -> None:
         assert entry.hub_id is not None
         assert entry.dtype == "bfloat16"
         assert entry.context_length is not None
+        assert entry.parameters is not None
 
 
 def test_the_wheel_carries_it_where_it_is_looked_for() -> None:
@@ -95,11 +96,14 @@ def test_all_keys(tmp_path: Path) -> None:
         dtype = "float16"
         context_length = 100
         memory_share = 0.5
+        parameters = 1_000
+        cache_numbers = 20
         sampling = { temperature = 0.2, stop = ["\\n"] }
         """,
     ).find("my.model")
     assert entry.folder == tmp_path / "mine"
     assert (entry.dtype, entry.context_length, entry.memory_share) == ("float16", 100, 0.5)
+    assert (entry.parameters, entry.cache_numbers) == (1000, 20)
     params = SamplingParams().override(entry.sampling)
     assert (params.temperature, params.stop) == (0.2, ("\n",))
 
@@ -159,7 +163,7 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
         (
             "dytpe = 'auto'\nsource = 'builtin'",
             "has the unknown key dytpe; allowed are source, dtype, context_length, memory_share, "
-            "sampling",
+            "parameters, cache_numbers, sampling",
         ),
         ("dtype = 'auto'", "lacks the key source"),
         (
@@ -218,10 +222,23 @@ def test_names_folders_and_hub_ids(tmp_path: Path) -> None:
 
 def test_unknown_model_names_those_there_are() -> None:
     with pytest.raises(ModelError) as caught:
-        Registry.read().find("qwen")
+        Registry.read().find("anything")
     assert caught.value.param == "model"
-    assert caught.value.message.startswith("model 'qwen' is unknown; ")
-    assert "builtin, qwen3-0.6b," in caught.value.message
+    message = caught.value.message
+    assert message.startswith("model 'anything' is unknown; ")
+    assert "builtin, qwen3-0.6b," in message
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [("qwen3-8", "qwen3-8b"), ("qwen3", "qwen3-0.6b"), ("Lama-3.1-8b", "llama-3.1-8b")],
+)
+def test_a_mistyped_name_is_told_the_closest_ones(typed: str, first: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        Registry.read().find(typed)
+    message = caught.value.message
+    assert message.startswith(f"model '{typed}' is unknown; close to it are {first}")
+    assert len(message.partition("close to it are ")[2].partition(", of the")[0].split()) <= 5
 
 
 @pytest.mark.parametrize("path", ["./none", "/none/there", "~/none-there", "../none"])
