@@ -21,7 +21,7 @@ _GROUPS = {
     Fit.FULL: "Fits here with a full context",
     Fit.SHORTER: "Fits here with a smaller context",
     Fit.NOT: "Does not fit here",
-    Fit.UNKNOWN: "What it takes is known after the download",
+    Fit.UNKNOWN: "How much context fits here is known after the download",
 }
 _BROKEN = "Cannot be loaded"
 

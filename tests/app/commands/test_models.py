@@ -74,7 +74,7 @@ def test_the_table_has_a_group_for_each_way_to_fit(registry: Registry) -> None:
     assert lines[3].split()[:8] == ["told", "after", "download", "3.8", "MiB", "0.2", "KiB", "700"]
     assert lines[4:6] == ["", "Does not fit here:"]
     assert lines[6].split()[:4] == ["here", "no", "17.6", "MiB"]
-    assert lines[7:9] == ["", "What it takes is known after the download:"]
+    assert lines[7:9] == ["", "How much context fits here is known after the download:"]
     assert lines[9].split() == ["far", "after", "download", "batchdeck-tests/not-on-this-machine"]
     assert lines[10:12] == ["", "Cannot be loaded:"]
     assert [line.split()[0] for line in lines[12:14]] == ["cut", "gone"]
