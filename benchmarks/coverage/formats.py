@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from benchmarks.coverage import packing
-from benchmarks.coverage.packing import Packer
+from benchmarks.coverage.gguf import interleaved, write_gguf
+from benchmarks.coverage.packing import Packer, q8_blocks
+from benchmarks.coverage.tiny import tiny_words
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 Tensors = dict[str, Tensor]
@@ -100,13 +102,23 @@ def _pickled(folder: Path, weights: Tensors) -> None:
     torch.save(weights, folder / "pytorch_model.bin")
 
 
-def _renamed(file: str, *, config: bool = True) -> Callable[[Path, Tensors], None]:
+def _gguf(*, alone: bool) -> Callable[[Path, Tensors], None]:
+    """Writes a GGUF file, alone or beside the configuration and the tokenizer."""
+
     def write(folder: Path, weights: Tensors) -> None:
-        save_file(weights, folder / file, {"format": "pt"})
-        if not config:
-            (folder / CONFIG).unlink()
+        config = json.loads((folder / CONFIG).read_text())
+        if alone:
+            for file in folder.iterdir():
+                file.unlink()
+        write_gguf(folder / "model-Q8_0.gguf", config, tiny_words(), weights)
 
     return write
+
+
+def _in_blocks(weights: Tensors) -> tuple[Tensors, Tensors]:
+    """What GGUF makes of the weights. It packs all matrices while it is written."""
+    plain = {name: q8_blocks(w)[1] if w.ndim == 2 else w for name, w in weights.items()}
+    return weights, plain
 
 
 _MISTRAL_NAMES = {
@@ -132,8 +144,7 @@ def _consolidated(folder: Path, weights: Tensors) -> None:
     renamed = {}
     for name, weight in weights.items():
         if name.endswith(("q_proj.weight", "k_proj.weight")):
-            halves = weight.reshape(-1, 2, config["head_dim"] // 2, weight.shape[1])
-            weight = halves.transpose(1, 2).reshape(weight.shape)
+            weight = interleaved(weight, config["head_dim"])
         for theirs, ours in _MISTRAL_NAMES.items():
             name = name.replace(theirs, ours)
         renamed[name] = weight
@@ -256,10 +267,8 @@ FORMATS: dict[str, Format] = {
         packing_format="auto_round:auto_gptq",
     ),
     "quanto": _quantized(None, quant_method="quanto", weights="int8"),
-    "GGUF file": Format(("llama", {}), None, None, _renamed("model-Q4_K_M.gguf", config=False)),
-    "GGUF file beside config.json": Format(
-        ("llama", {}), None, None, _renamed("model-Q4_K_M.gguf")
-    ),
+    "GGUF file": Format(("llama", {}), None, _in_blocks, _gguf(alone=True)),
+    "GGUF file beside config.json": Format(("llama", {}), None, _in_blocks, _gguf(alone=False)),
     "pytorch_model.bin": Format(("llama", {}), None, _as_they_are, _pickled),
     "mistral consolidated.safetensors": Format(
         ("mistral", {"head_dim": 16}), None, _as_they_are, _consolidated

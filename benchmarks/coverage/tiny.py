@@ -144,13 +144,17 @@ def randomise(model: PreTrainedModel, seed: int = 7) -> PreTrainedModel:
     return model
 
 
+def tiny_words() -> list[str]:
+    """The tokens: three special ones, one for each byte, and words of no use up to the size of the
+    vocabulary."""
+    words = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    return words + [f"w{number}" for number in range(VOCAB_SIZE - len(words))]
+
+
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, and words of no use up to the size of the vocabulary."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    special = ("<pad>", "<s>", "</s>")
-    words = [*special, *alphabet]
-    words += [f"w{number}" for number in range(VOCAB_SIZE - len(words))]
-    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
+    """One token a byte."""
+    vocabulary = {word: i for i, word in enumerate(tiny_words())}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
