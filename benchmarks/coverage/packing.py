@@ -97,7 +97,6 @@ def nvfp4(matrix: Tensor) -> Packed:
         "weight_packed": stored,
         "weight_scale": (scale * 4).to(_FP8),
         "weight_global_scale": torch.tensor([4.0]),
-        "input_global_scale": torch.tensor([1.0]),
     }
     return parts, plain
 
