@@ -28,7 +28,7 @@ from engine.api.errors import cause_of
 
 _SEED = 7
 # A type may have a part that no value here makes small.
-_MOST_PARAMETERS = 30_000_000
+_MOST_PARAMETERS = 80_000_000
 
 
 @dataclass(frozen=True, slots=True)

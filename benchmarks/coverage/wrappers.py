@@ -24,8 +24,19 @@ WRAPPERS: dict[str, Mapping[str, Any]] = {
         *("hunyuan_vl", "fuyu", "dots3_note", "diffusion_gemma", "emu3", "cohere_compass"),
         "janus",
     )
-} | {"mistral4": {"num_key_value_heads": HEADS, "qk_nope_head_dim": 8, "head_dim": HEAD_DIM}}
-"""What overrides the values of each type's outermost configuration."""
+} | {
+    "mistral4": {"num_key_value_heads": HEADS, "qk_nope_head_dim": 8, "head_dim": HEAD_DIM},
+    "glm5_next": {
+        "text_config": {"num_key_value_heads": HEADS, "qk_rope_head_dim": 0, "head_dim": HEAD_DIM}
+    },
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "molmo2": {
+        "vision_config": {"image_size": [32, 32]},
+        "adapter_config": {"vision_feature_layer": [1, 0]},
+    },
+    "inkling2": {"vision_config": {"text_hidden_size": HIDDEN}},
+}
+"""What overrides the values of each type's outermost configuration, and of those inside it."""
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -40,6 +51,8 @@ _TOWER: dict[str, Any] = {
     **dict.fromkeys(("num_hidden_layers", "depth"), 2),
     **dict.fromkeys(("num_heads", "num_attention_heads", "num_key_value_heads"), 2),
     **dict.fromkeys(("head_dim", "num_position_embeddings"), 16),
+    **dict.fromkeys(("encoder_layers", "encoder_attention_heads"), 2),
+    **dict.fromkeys(("d_model", "encoder_ffn_dim", "output_dim"), HIDDEN),
     "patch_size": 8,
     "vision_output_dim": HIDDEN,
     "num_global_layers": 1,
@@ -73,7 +86,9 @@ def wrapper_config(model_type: str, overrides: Mapping[str, Any]) -> PreTrainedC
     for key, value in tiny_values(config_class, {}).items():
         if key in stated:
             values.setdefault(key, value)
-    config: PreTrainedConfig = config_class(**(values | dict(overrides)))
+    for key, value in overrides.items():
+        values[key] = values.get(key, {}) | value if isinstance(value, dict) else value
+    config: PreTrainedConfig = config_class(**values)
     return config
 
 
