@@ -188,7 +188,7 @@ class _Preparation:
 
     @property
     def _weight_bytes(self) -> int:
-        """Bytes of all weights in memory. Of what is stored, some may have no place in the model."""
+        """Bytes of all weights in memory. Some of what is stored may have no place there."""
         held = self.traced.num_elements * self._dtype.itemsize
         if self._method is not None:
             return held
