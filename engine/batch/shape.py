@@ -12,6 +12,16 @@ from engine.api.telemetry import StepCost
 from engine.batch.plan import Row
 
 
+@dataclass(frozen=True, slots=True)
+class LayerHeads:
+    """The heads of one layer, as `ModelShape` has those of all."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     """The dimensions that decide what a model costs.
@@ -24,6 +34,8 @@ class ModelShape:
         vocab_size: rows of the output head.
         num_heads, num_kv_heads: query heads, and key/value heads, of one layer.
         head_dim, value_dim: length of a key and of a value of one head.
+        mixed: the heads of each layer that attends, where they differ; the numbers above are then
+            the largest. Empty where all are alike.
         windows: sliding window of each layer that attends, in tokens; None is full attention.
         dtype_bytes: bytes of one weight and of one cache entry.
         state_bytes: bytes of what a sequence has beside keys and values, however long it is.
@@ -40,6 +52,7 @@ class ModelShape:
     windows: tuple[int | None, ...]
     dtype_bytes: int
     state_bytes: int = 0
+    mixed: tuple[LayerHeads, ...] = ()
 
     @property
     def num_layers(self) -> int:
@@ -53,8 +66,14 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
-        per_layer = self.num_kv_heads * (self.head_dim + self.value_dim)
-        return self.num_layers * per_layer * self.dtype_bytes
+        numbers = sum(one.num_kv_heads * (one.head_dim + one.value_dim) for one in self.heads)
+        return numbers * self.dtype_bytes
+
+    @property
+    def heads(self) -> tuple[LayerHeads, ...]:
+        """The heads of each layer that attends."""
+        alike = LayerHeads(self.num_heads, self.num_kv_heads, self.head_dim, self.value_dim)
+        return self.mixed or (alike,) * self.num_layers
 
     def card(
         self,
@@ -104,17 +123,20 @@ class ModelShape:
 
         Weights are read once. Each row reads the keys and values of its context once (its query
         tokens share the read, as in FlashAttention) and writes its own. Activations are left out,
-        because they stay in cache.
+        because they stay in cache. Where layers differ in heads, each counts as their mean.
         """
         work = self.work(rows)
         if not work.tokens:
             return StepCost(0, 0)
         flops = 2 * self.num_active_params * work.tokens
         flops += 2 * self.hidden_size * self.vocab_size * work.samples
-        flops += 2 * self.num_heads * (self.head_dim + self.value_dim) * work.attended
-        kv = self.num_kv_heads * (self.head_dim + self.value_dim) * self.dtype_bytes
         written = self.kv_bytes_per_token * work.tokens
-        return StepCost(flops, self.weight_bytes + kv * work.read + written)
+        if not self.num_layers:
+            return StepCost(flops, self.weight_bytes + written)
+        pairs = sum(one.num_heads * (one.head_dim + one.value_dim) for one in self.heads)
+        flops += 2 * pairs * work.attended // self.num_layers
+        read = self.kv_bytes_per_token * work.read // self.num_layers
+        return StepCost(flops, self.weight_bytes + read + written)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from time import perf_counter
 from typing import ClassVar
@@ -41,7 +42,7 @@ class CacheShape:
 
 
 def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
-    """The dimensions of a model's pool in this envelope."""
+    """The dimensions of a model's pool in this envelope, where all layers have the same heads."""
     return CacheShape(
         num_layers=shape.num_layers,
         num_blocks=config.num_blocks,
@@ -53,6 +54,35 @@ def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
         dtype=getattr(torch, config.dtype),
         device=torch.device(config.device),
     )
+
+
+def cache_shapes(config: EngineConfig, shape: ModelShape) -> list[CacheShape]:
+    """The dimensions of the parts of a model's pool, one for each kind of heads, in the order in
+    which the layers first have them.
+    """
+    whole = cache_shape(config, shape)
+    kinds = Counter((one.num_kv_heads, one.head_dim, one.value_dim) for one in shape.mixed)
+    return [
+        replace(
+            whole, num_layers=count, num_kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim
+        )
+        for (kv_heads, head_dim, value_dim), count in kinds.items()
+    ] or [whole]
+
+
+def places(shape: ModelShape) -> list[tuple[int, int]]:
+    """For each layer that attends, the part of the pool that it lies in, and its place there."""
+    if not shape.mixed:
+        return [(0, layer) for layer in range(shape.num_layers)]
+    parts: dict[tuple[int, int, int], int] = {}
+    found: list[tuple[int, int]] = []
+    used: Counter[int] = Counter()
+    for one in shape.mixed:
+        kind = (one.num_kv_heads, one.head_dim, one.value_dim)
+        part = parts.setdefault(kind, len(parts))
+        found.append((part, used[part]))
+        used[part] += 1
+    return found
 
 
 class KVStorage(ABC):
@@ -102,6 +132,11 @@ class KVStorage(ABC):
             key: [T, num_kv_heads, head_dim].
             value: [T, num_kv_heads, value_dim].
         """
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in all layers."""
+        return self._host.row_bytes
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy (source, target) blocks in every layer, as if all at once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.batch.shape import ModelShape
-from engine.cache.storage import CacheShape, KVStorage, cache_shape
+from engine.cache.storage import CacheShape, KVStorage, cache_shape, cache_shapes, places
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
@@ -26,12 +26,6 @@ from engine.model.state.modules import StateModules
 from engine.model.unofficial import attention_in_force
 
 logger = logging.getLogger(__name__)
-
-_ATTENTION: dict[str, Callable[[], AttentionBackend]] = {
-    "torch": TorchAttention,
-    "triton": TritonAttention,
-    "cpu": CpuAttention,
-}
 
 
 class Forward(Protocol):
@@ -46,8 +40,10 @@ class Forward(Protocol):
         """A KV pool in the layout that this forward pass reads."""
         ...
 
-    def attach(self, storage: KVStorage) -> None:
-        """Let the steps that follow use this pool."""
+    def attach(self, *parts: KVStorage) -> None:
+        """Let the steps that follow use this pool. It has several parts only if the model's layers
+        differ in their heads, and then no program computes it.
+        """
         ...
 
     def __call__(self, step: PackedStep) -> Tensor:
@@ -64,6 +60,7 @@ class ModuleForward:
     """The model's own modules, with our attention between them.
 
     Args:
+        shape: the model's dimensions.
         states: those of the modules that keep states beside attention; None if none does.
     """
 
@@ -71,6 +68,7 @@ class ModuleForward:
         self,
         model: PreTrainedModel,
         backend: AttentionBackend,
+        shape: ModelShape,
         states: StateModules | None = None,
     ) -> None:
         model.set_attn_implementation(ATTENTION_NAME)
@@ -79,7 +77,9 @@ class ModuleForward:
         self._model = model
         self._backend = backend
         self._states = states
-        self._storage: KVStorage | None = None
+        self._parts: tuple[KVStorage, ...] = ()
+        layers = range(shape.num_layers) if states is None else states.layers
+        self._places = dict(zip(layers, places(shape), strict=True))
 
     @property
     def attention(self) -> str:
@@ -88,8 +88,8 @@ class ModuleForward:
     def storage(self, shape: CacheShape) -> KVStorage:
         return self._backend.storage(shape)
 
-    def attach(self, storage: KVStorage) -> None:
-        self._storage = storage
+    def attach(self, *parts: KVStorage) -> None:
+        self._parts = parts
 
     def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy states from slot to slot, of a model that keeps some: (source, target). The slots of
@@ -99,23 +99,24 @@ class ModuleForward:
         self._states.copy(pairs)
 
     def __call__(self, step: PackedStep) -> Tensor:
-        assert self._storage is not None
         input_ids, position_ids, slots, last_tokens = (
-            torch.from_numpy(array).to(self._storage.shape.device)
+            torch.from_numpy(array).to(self._parts[0].shape.device)
             for array in (step.input_ids, step.position_ids, step.slots, step.last_tokens)
         )
-        context = StepContext(
-            backend=self._backend,
-            storage=self._storage,
-            slots=slots,
-            starts=step.starts,
-            counts=step.counts,
-            block_tables=step.block_tables,
-            places=None if self._states is None else self._states.places,
-        )
+        contexts = [
+            StepContext(
+                backend=self._backend,
+                storage=storage,
+                slots=slots,
+                starts=step.starts,
+                counts=step.counts,
+                block_tables=step.block_tables,
+            )
+            for storage in self._parts
+        ]
         if self._states is not None:
             self._states.begin(step, slots.device)
-        with computing_step(context):
+        with computing_step(*contexts, places=self._places):
             output = self._model(
                 input_ids=input_ids[None],
                 position_ids=position_ids[None],
@@ -127,13 +128,13 @@ class ModuleForward:
         return logits.float()
 
 
-def pick_backend(cache: CacheShape) -> str:
-    """`triton` on a GPU, `cpu` (the native kernels) on the CPU, if they can serve such a cache;
-    else `torch`.
+def pick_backend(*parts: CacheShape) -> str:
+    """`triton` on a GPU, `cpu` (the native kernels) on the CPU, if they can serve a cache of such
+    parts; else `torch`.
     """
-    if cache.device.type == "cuda":
-        return "torch" if TritonAttention.why_not(cache) else "triton"
-    return "torch" if CpuAttention.why_not(cache) else "cpu"
+    if parts[0].device.type == "cuda":
+        return "torch" if any(map(TritonAttention.why_not, parts)) else "triton"
+    return "torch" if any(map(CpuAttention.why_not, parts)) else "cpu"
 
 
 def make_forward(
@@ -153,12 +154,12 @@ def make_forward(
             and cannot be used any more.
     """
     model.eval()  # type: ignore[no-untyped-call]
-    backend = backend or pick_backend(cache_shape(config, shape))
+    backend = backend or pick_backend(*cache_shapes(config, shape))
     if shape.state_bytes:
         states = StateModules(model, config.max_num_seqs, config.num_snapshots)
-        return ModuleForward(model, _ATTENTION[backend](), states)
-    if backend == "torch":
-        return ModuleForward(model, TorchAttention())
+        return ModuleForward(model, _attention(backend), shape, states)
+    if backend == "torch" or shape.mixed:
+        return ModuleForward(model, _attention(backend), shape)
     if backend == "triton":
         return _on_gpu(model, config, shape)
     try:
@@ -167,7 +168,13 @@ def make_forward(
         logger.warning(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error
         )
-        return ModuleForward(model, CpuAttention())
+        return ModuleForward(model, CpuAttention(), shape)
+
+
+def _attention(backend: str) -> AttentionBackend:
+    if backend == "torch":
+        return TorchAttention()
+    return TritonAttention() if backend == "triton" else CpuAttention()
 
 
 def _on_gpu(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Forward:
@@ -180,4 +187,4 @@ def _on_gpu(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> 
         logger.warning(
             "%s runs module by module, without CUDA graphs: %s", type(model).__name__, error
         )
-        return ModuleForward(model, TritonAttention())
+        return ModuleForward(model, TritonAttention(), shape)

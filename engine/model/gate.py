@@ -43,6 +43,8 @@ _OTHER_LAYER_TYPES = ("linear_attention", "conv", "mamba", "hybrid", "hybrid_sli
 # to cross from block to block.
 _LENGTH = 20
 _WINDOW = 6
+# Width of what a small model's is free to have.
+_WIDTH = 64
 
 # Largest difference of a row's logits from the expected ones, as the quotient of their norms. A
 # wrong computation gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and
@@ -235,22 +237,61 @@ def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
     """A configuration with a layer of each kind, and two at least; with few heads of the same size,
     and with a window that the self-test crosses.
     """
-    whole = copy.deepcopy(original)
+    whole: Any = copy.deepcopy(original)
     config: Any = whole.get_text_config()
     layers = config.num_hidden_layers
+    stated = config.to_dict()
     lists = {
         key: value
-        for key, value in config.to_dict().items()
+        for key, value in stated.items()
         if isinstance(value, list) and len(value) == layers
     }
-    kinds = [tuple(str(values[layer]) for values in lists.values()) for layer in range(layers)]
+    # What single layers have of their own, by their numbers.
+    own = stated.get("per_layer_config") or {}
+    kinds = [
+        (str(own.get(str(layer))), *(str(values[layer]) for values in lists.values()))
+        for layer in range(layers)
+    ]
     chosen = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
     chosen = (chosen * 2)[: max(2, len(chosen))]
-    for key, values in lists.items():
-        setattr(config, key, [values[layer] for layer in chosen])
-    config.num_hidden_layers = len(chosen)
+    few: dict[str, Any] = {
+        key: [values[layer] for layer in chosen] for key, values in lists.items()
+    }
+    few["num_hidden_layers"] = len(chosen)
+    if own:
+        # Heads that differ stay as they are, and layers do not share keys and values: their numbers
+        # would be others.
+        few |= {"hidden_size": _WIDTH, "num_kv_shared_layers": 0}
+        few["per_layer_config"] = {
+            str(at): own[str(layer)] for at, layer in enumerate(chosen) if str(layer) in own
+        }
+        config = type(config).from_dict(stated | few)
+        if whole.get_text_config() is whole:
+            whole = config
+        else:
+            whole.text_config = config
+    else:
+        for key, value in few.items():
+            setattr(config, key, value)
+        _take_heads(config)
     if getattr(config, "sliding_window", None):
         config.sliding_window = _WINDOW
+    for key in ("intermediate_size", "moe_intermediate_size"):
+        if isinstance(getattr(config, key, None), int):
+            setattr(config, key, _WIDTH)
+    for key in ("vocab_size", "vocab_size_per_layer_input"):
+        if isinstance(getattr(config, key, None), int):
+            setattr(config, key, 128)
+    if config.pad_token_id is not None:
+        config.pad_token_id = 0
+    if hasattr(config, "initializer_range"):
+        # At the usual 0.02 attention is close to uniform, and a wrong window hardly shows.
+        config.initializer_range = 0.2
+    return whole  # type: ignore[no-any-return]
+
+
+def _take_heads(config: Any) -> None:
+    """Give a configuration few heads, of the size that they have."""
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     groups = config.num_attention_heads // kv_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -259,13 +300,3 @@ def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
     config.num_key_value_heads = kv_heads
     # Where a configuration states no size of heads, it is the width over their number.
     config.hidden_size = head_dim * kv_heads * groups
-    for key in ("intermediate_size", "moe_intermediate_size"):
-        if isinstance(getattr(config, key, None), int):
-            setattr(config, key, 64)
-    config.vocab_size = 128
-    if config.pad_token_id is not None:
-        config.pad_token_id = 0
-    if hasattr(config, "initializer_range"):
-        # At the usual 0.02 attention is close to uniform, and a wrong window hardly shows.
-        config.initializer_range = 0.2
-    return whole

@@ -18,7 +18,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.api.knobs import Knobs
 from engine.batch.plan import Runner
-from engine.cache.storage import cache_shape
+from engine.cache.storage import cache_shapes
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
 from engine.model.device import (
@@ -166,7 +166,7 @@ class _Preparation:
         smallest = EngineConfig(
             num_blocks=1, max_model_len=1, dtype=self._dtype_name, device=str(self.device)
         )
-        self._backend = pick_backend(cache_shape(smallest, self.traced.shape))
+        self._backend = pick_backend(*cache_shapes(smallest, self.traced.shape))
         self._share = entry.memory_share or default_share(self.device)
         self._free = free_memory(self.device)
         self._envelope = self._plan(self._backend)

@@ -14,7 +14,8 @@ from engine.api.config import EngineConfig
 from engine.api.telemetry import PhaseTimes
 from engine.batch.plan import StepPlan, StepResult
 from engine.batch.shape import ModelShape
-from engine.cache.storage import cache_shape
+from engine.cache.parts import PoolParts
+from engine.cache.storage import cache_shapes
 from engine.model.batch import Batch, PackedStep
 from engine.model.forward import Forward, ModuleForward
 from engine.model.sampler import Sampled, Sampler
@@ -53,8 +54,9 @@ class TorchRunner:
         self._sampler = Sampler(
             max_num_seqs=config.max_num_seqs, vocab_size=shape.vocab_size, device=self._device
         )
-        self._storage = forward.storage(cache_shape(config, shape))
-        forward.attach(self._storage)
+        parts = [forward.storage(one) for one in cache_shapes(config, shape)]
+        forward.attach(*parts)
+        self._storage = PoolParts(parts)
         # The pool's memory comes as it is touched first, in huge pages. Those that hold the first
         # blocks took 136 ms of the first request's step.
         self._storage.clear_blocks([0])

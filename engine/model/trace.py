@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from engine.api.errors import ModelError, cause_of
-from engine.batch.shape import ModelShape
+from engine.batch.shape import LayerHeads, ModelShape
 from engine.model.attention.base import StepContext
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
@@ -23,10 +23,10 @@ from engine.model.state.cache import StateCache
 from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
 from engine.model.text_part import Reads, drop
-from engine.model.unofficial import built
+from engine.model.unofficial import built, look_for_no_padding
 
 # Of a model that does not attend at all: its blocks hold nothing.
-_NO_HEADS = (1, 1, 16, 16)
+_NO_HEADS = LayerHeads(1, 1, 16, 16)
 
 _EXPERTS = re.compile(r"\.experts\.")
 
@@ -93,8 +93,6 @@ def trace(
     """
     name = model_class.__name__
     config = copy.deepcopy(config)
-    # Some models look for it among the tokens, to warn, and a token on meta has no value.
-    config.get_text_config().pad_token_id = None
     try:
         with torch.device("meta"):
             model: Any = built(
@@ -106,6 +104,7 @@ def trace(
                 experts_implementation="batched_mm",
             )
             model.eval()
+            look_for_no_padding(model)
     except Exception as error:
         raise ModelError(f"{name} cannot be built from its config: {cause_of(error)}") from error
     freeze_rope(model, max_model_len=1)
@@ -163,31 +162,29 @@ def _shape(
             f"{name} is not supported: it attends in {len(calls)} layers and its config has "
             f"{layers}, so it keeps state that is not in the KV cache, or shares it between layers"
         )
-    heads = {(c.num_heads, c.num_kv_heads, c.head_dim, c.value_dim) for c in calls.values()}
-    heads = heads or {_NO_HEADS}
-    if len(heads) > 1:
-        raise ModelError(
-            f"{name} is not supported: its layers differ in attention heads, and one pool of "
-            "blocks serves all layers"
-        )
-    num_heads, num_kv_heads, head_dim, value_dim = heads.pop()
-    if num_heads % num_kv_heads:
-        raise ModelError(
-            f"{name} is not supported: its {num_heads} attention heads cannot share {num_kv_heads} "
-            "heads of keys and values evenly"
-        )
+    heads = [
+        LayerHeads(one.num_heads, one.num_kv_heads, one.head_dim, one.value_dim)
+        for _, one in sorted(calls.items())
+    ] or [_NO_HEADS]
+    for one in heads:
+        if one.num_heads % one.num_kv_heads:
+            raise ModelError(
+                f"{name} is not supported: its {one.num_heads} attention heads cannot share "
+                f"{one.num_kv_heads} heads of keys and values evenly"
+            )
     return ModelShape(
         num_params=sum(parameter.numel() for parameter in model.parameters()),
         num_active_params=_num_active_params(model),
         hidden_size=config.hidden_size,
         vocab_size=config.vocab_size,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        value_dim=value_dim,
+        num_heads=max(one.num_heads for one in heads),
+        num_kv_heads=max(one.num_kv_heads for one in heads),
+        head_dim=max(one.head_dim for one in heads),
+        value_dim=max(one.value_dim for one in heads),
         windows=tuple(calls[layer].window for layer in sorted(calls)),
         dtype_bytes=dtype.itemsize,
         state_bytes=state_bytes,
+        mixed=tuple(heads) if len(set(heads)) > 1 else (),
     )
 
 

@@ -35,6 +35,14 @@ def built(
     return model
 
 
+def look_for_no_padding(model: PreTrainedModel) -> None:
+    """Let a model not look for padding among its tokens, to warn: on meta they have no values."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            untyped: Any = module
+            untyped.warn_if_padding_and_no_attention_mask = lambda *args: None
+
+
 def attention_in_force(model: PreTrainedModel) -> str | None:
     """Name of the attention that a model computes with.
 

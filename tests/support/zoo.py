@@ -160,8 +160,19 @@ BY_MODULES: dict[str, dict[str, Any]] = {
         },
     },
     "nemotron": {"head_dim": 16},
+    # Layers that differ in their heads, the last of which has keys and values of an earlier one.
+    "gemma4_text": {
+        "head_dim": 16,
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+        "num_kv_shared_layers": 1,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": VOCAB_SIZE,
+        "per_layer_config": {key: {"head_dim": 32, "num_key_value_heads": 1} for key in "12"},
+    },
 }
-"""Architectures that are served module by module, whose attention hands no arguments down."""
+"""Architectures that are served module by module: attention that hands no arguments down, or layers
+that differ in their heads."""
 
 OTHERS: dict[str, dict[str, Any]] = {
     "ministral3": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,8 +28,6 @@ class StepContext:
         slots: [T] int64 on the device, where each token's key and value go.
         starts, counts: [R] int64 on the host.
         block_tables: [R, B] int64 on the host; entries past a row's own blocks are undefined.
-        places: which place each layer that attends has in the storage, by its number; None if all
-            layers attend.
         layouts: what the backend derives from these, kept for the layers that follow.
     """
 
@@ -39,7 +37,6 @@ class StepContext:
     starts: IntArray
     counts: IntArray
     block_tables: IntArray
-    places: Mapping[int, int] | None = None
     layouts: dict[Hashable, Any] = field(default_factory=dict)
 
 

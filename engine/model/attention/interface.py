@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,8 +16,10 @@ from engine.model.attention.params import AttentionParams
 
 ATTENTION_NAME = "batchdeck"
 
+Places = Mapping[int, tuple[int, int]]
+
 # The step that is computed. Many models do not hand arguments of their own down to attention.
-_step: ContextVar[StepContext] = ContextVar("step")
+_step: ContextVar[tuple[Sequence[StepContext], Places | None]] = ContextVar("step")
 
 # The layer whose keys and values were handed to the cache last. A module that several layers share
 # has no number of its own.
@@ -28,9 +30,15 @@ _UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
 
 
 @contextmanager
-def computing_step(context: StepContext) -> Iterator[None]:
-    """Let the attention of models that are called meanwhile, in this thread, be of this step."""
-    before, layer = _step.set(context), _layer.set(None)
+def computing_step(*parts: StepContext, places: Places | None = None) -> Iterator[None]:
+    """Let the attention of models that are called meanwhile, in this thread, be of this step.
+
+    Args:
+        parts: the step over each part of the pool.
+        places: the part that each layer that attends lies in, and its place there, by the number of
+            the layer; None if there is one part, and all layers attend.
+    """
+    before, layer = _step.set((parts, places)), _layer.set(None)
     try:
         yield
     finally:
@@ -75,14 +83,15 @@ def paged_attention(
     Raises:
         ModelError: the model asks for something that the backends do not do.
     """
-    context = _step.get()
+    parts, places = _step.get()
     _check_supported(module, attention_mask, is_causal, kwargs)
     number = _layer.get()
     if number is None:
         number = getattr(module, "layer_idx", None)
     _layer.set(None)
     assert isinstance(number, int)
-    layer = number if context.places is None else context.places[number]
+    part, layer = (0, number) if places is None else places[number]
+    context = parts[part]
     context.storage.write(layer, context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
     output = context.backend.attend(
         query[0].transpose(0, 1),

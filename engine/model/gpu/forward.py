@@ -71,8 +71,9 @@ class GpuForward:
         """See `engine.model.forward.Forward`."""
         return TritonAttention().storage(shape)
 
-    def attach(self, storage: KVStorage) -> None:
+    def attach(self, *parts: KVStorage) -> None:
         """See `engine.model.forward.Forward`."""
+        (storage,) = parts
         assert isinstance(storage, HeadStorage)
         self.resident.storage = storage
 

@@ -56,8 +56,9 @@ class ProgramForward:
         """See `engine.model.forward.Forward`."""
         return CpuAttention().storage(shape)
 
-    def attach(self, storage: KVStorage) -> None:
+    def attach(self, *parts: KVStorage) -> None:
         """See `engine.model.forward.Forward`."""
+        (storage,) = parts
         attach(self._program, storage)
 
     def __call__(self, step: PackedStep) -> Tensor:

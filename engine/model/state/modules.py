@@ -32,7 +32,7 @@ class StateModules:
 
     Attributes:
         arguments: what to call the model with besides.
-        places: which place the keys and values of each layer that attends have in the pool.
+        layers: the numbers of those that attend, in order.
     """
 
     def __init__(self, model: PreTrainedModel, max_num_seqs: int, num_snapshots: int) -> None:
@@ -42,7 +42,7 @@ class StateModules:
         self._total = 0
         found = probe(model, self._cache)
         self.arguments: dict[str, Any] = {cache_argument(model): self._cache}
-        self.places = {layer: place for place, layer in enumerate(found.layers)}
+        self.layers = found.layers
         for module in self._cache.askers:
             restarts = type(module) in found.restarting
             module.forward = self._by_group(module.forward, restarts)

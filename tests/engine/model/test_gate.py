@@ -19,6 +19,8 @@ from transformers import (
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.batch.plan import StepPlan
+from engine.batch.shape import LayerHeads
+from engine.cache.storage import cache_shapes, places
 from engine.model.attention.base import StepContext
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
@@ -125,12 +127,19 @@ def test_the_trace_alone_finds_states_that_no_cache_is_asked_for() -> None:
         trace(model_class, config, torch.float32)
 
 
-def test_layers_of_different_heads_are_refused() -> None:
-    config = AutoConfig.for_model(
-        "gemma4_text", num_hidden_layers=6, hidden_size=64, intermediate_size=64, vocab_size=64
-    )
-    with pytest.raises(ModelError, match="its layers differ in attention heads"):
-        trace(find_class(config), config, torch.float32)
+def test_layers_of_different_heads_lie_in_parts_of_the_pool() -> None:
+    model = tiny_model("gemma4_text")
+    shape = trace(type(model), model.config, torch.float32).shape
+    sliding, full = LayerHeads(4, 2, 16, 16), LayerHeads(4, 1, 32, 32)
+    assert shape.mixed == (sliding, full, full)
+    assert (shape.num_kv_heads, shape.head_dim) == (2, 32), "the largest"
+    assert shape.kv_bytes_per_token == 4 * (2 * 32 + 2 * 64)
+    parts = cache_shapes(EngineConfig(num_blocks=7, max_model_len=MAX_LEN), shape)
+    assert [(one.num_layers, one.num_kv_heads, one.head_dim) for one in parts] == [
+        (1, 2, 16),
+        (2, 1, 32),
+    ]
+    assert places(shape) == [(0, 0), (1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("name", SERVED)

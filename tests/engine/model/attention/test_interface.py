@@ -27,7 +27,7 @@ class TestInterface:
     def call(
         self,
         layer: int | None = 0,
-        places: dict[int, int] | None = None,
+        places: dict[int, tuple[int, int]] | None = None,
         cached: int | None = None,
         **keywords: object,
     ) -> KVStorage:
@@ -50,10 +50,9 @@ class TestInterface:
             starts=np.array([0]),
             counts=np.array([1]),
             block_tables=np.array([[0]]),
-            places=places,
         )
         arguments: dict[str, object] = {"attention_mask": None}
-        with computing_step(context):
+        with computing_step(context, places=places):
             if cached is not None:
                 attends_next(cached)
             paged_attention(module, x, x, x, **(arguments | keywords))  # type: ignore[arg-type]
@@ -61,7 +60,7 @@ class TestInterface:
 
     def test_keys_and_values_go_to_the_place_of_their_layer(self) -> None:
         """Where only some layers attend, their places are not their numbers."""
-        storage = self.call(layer=7, places={3: 0, 7: 1})
+        storage = self.call(layer=7, places={3: (0, 0), 7: (0, 1)})
         assert [bool(layer[0].any()) for layer in storage.keys] == [False, True]
 
     def test_the_layer_that_was_handed_to_the_cache_is_the_one(self) -> None:
