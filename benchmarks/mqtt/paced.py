@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -17,6 +17,7 @@ from engine.api.stream import Context
 from engine.batch.plan import StepPlan, StepResult
 from engine.serving.loading import LoadedModel, Progress
 from engine.simulation.shapes import SHAPES
+from engine.text.arguments import NO_ARGUMENTS
 
 NAME = "paced"
 BUDGET = 4096
@@ -84,15 +85,22 @@ class WordCodec:
 
     model_key = NAME
 
-    def encode(self, messages: Sequence[ChatMessage], context: Context | None) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context | None,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> list[int]:
         return [
             crc32(word.encode()) % 30_000
             for message in messages
             for word in message.content.split()
         ]
 
-    def common_prefix(self, messages: Sequence[ChatMessage]) -> list[int]:
-        return self.encode(messages, None)
+    def common_prefix(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
+    ) -> list[int]:
+        return self.encode(messages, None, arguments)
 
     def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
         pass
@@ -103,6 +111,9 @@ class WordCodec:
 
     def detokenizer(self) -> _WordDetokenizer:
         return _WordDetokenizer()
+
+    def parts(self, prompt: Sequence[int]) -> None:
+        """There is no thinking in these words."""
 
 
 @dataclass(frozen=True, slots=True)
