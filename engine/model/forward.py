@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Sequence
 from typing import Protocol
@@ -75,6 +76,8 @@ class ModuleForward:
         if attention_in_force(model) != ATTENTION_NAME:
             raise ModelError(f"{type(model).__name__} does not let its attention be chosen")
         self._model = model
+        # Some give logits of all tokens, whatever is asked for.
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._backend = backend
         self._states = states
         self._parts: tuple[KVStorage, ...] = ()
@@ -121,10 +124,12 @@ class ModuleForward:
                 input_ids=input_ids[None],
                 position_ids=position_ids[None],
                 use_cache=False,
-                logits_to_keep=last_tokens,
+                **({"logits_to_keep": last_tokens} if self._keeps else {}),
                 **({} if self._states is None else self._states.arguments),
             )
         logits: Tensor = output.logits[0]
+        if not self._keeps:
+            logits = logits[last_tokens]
         return logits.float()
 
 

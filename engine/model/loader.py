@@ -63,6 +63,9 @@ from engine.text.pool import EncoderPool, encoding
 
 logger = logging.getLogger(__name__)
 
+# Positions of a model that does not attend: it knows none.
+_UNLIMITED = 1 << 20
+
 
 def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     """Find, check and load a model (an `engine.serving.loading.ModelLoader`)."""
@@ -160,7 +163,9 @@ class _Preparation:
             shape=self.traced.shape,
             weight_bytes=self._weight_bytes,
             layer_width=self.traced.layer_width,
-            max_positions=max_positions(self._config, folder),
+            max_positions=(
+                max_positions(self._config, folder) if self.traced.shape.num_layers else _UNLIMITED
+            ),
             context_length=entry.context_length,
         )
         smallest = EngineConfig(

@@ -207,3 +207,12 @@ def test_progress_can_end_the_loading(folder: Path, after: int) -> None:
 
     with pytest.raises(Cancelled):
         load_model(LoadRequest(str(folder), dtype="float32"), progress)
+
+
+def test_a_model_that_does_not_attend_knows_no_longest_sequence(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, "mamba2")
+    file = tmp_path / CONFIG_FILE
+    config = json.loads(file.read_text())
+    config.pop("max_position_embeddings", None)
+    file.write_text(json.dumps(config))
+    assert load(tmp_path, num_blocks=8).config.max_model_len == 128

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
@@ -286,6 +288,29 @@ def test_a_model_whose_attention_cannot_be_chosen_is_refused(
     with pytest.raises(ModelError, match="LlamaForCausalLM does not let its attention be chosen"):
         TorchRunner(make_forward(model, CONFIG, shape), CONFIG, shape)
     assert model.config._attn_implementation != ATTENTION_NAME
+
+
+def test_a_model_that_gives_logits_of_all_tokens_is_read_by_row() -> None:
+    """As many tokens as rows do not mean that they are in the rows' order."""
+    usual, model = tiny_model("llama"), tiny_model("llama")
+    forward = model.forward
+
+    def of_all_tokens(input_ids: Tensor, position_ids: Tensor, use_cache: bool) -> Any:
+        return forward(input_ids=input_ids, position_ids=position_ids, use_cache=use_cache)
+
+    model.forward = of_all_tokens
+    shape = trace(type(usual), usual.config, torch.float32).shape
+    found: list[list[Tensor]] = []
+    for one in (usual, model):
+        runner = TorchRunner(make_forward(one, CONFIG, shape, "torch"), CONFIG, shape)
+        prompts = (Row(1, 0, 9, (0, 1, 2), True, True), Row(2, 0, 3, (3,), True, True))
+        decodes = (Row(1, 9, 1, (), True, False), Row(2, 3, 1, (), True, False))
+        sequences = (new(1, PROMPT), new(2, PROMPT[2:6]))
+        logits = [runner.logits(StepPlan(1, prompts, sequences)).clone()]
+        logits.append(runner.logits(StepPlan(2, decodes)).clone())
+        found.append(logits)
+    for expected, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected)
 
 
 def test_dropout_is_switched_off() -> None:
