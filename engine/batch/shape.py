@@ -66,14 +66,11 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
-        numbers = sum(one.num_kv_heads * (one.head_dim + one.value_dim) for one in self.heads)
+        if self.mixed:
+            numbers = sum(one.num_kv_heads * (one.head_dim + one.value_dim) for one in self.mixed)
+        else:
+            numbers = self.num_layers * self.num_kv_heads * (self.head_dim + self.value_dim)
         return numbers * self.dtype_bytes
-
-    @property
-    def heads(self) -> tuple[LayerHeads, ...]:
-        """The heads of each layer that attends."""
-        alike = LayerHeads(self.num_heads, self.num_kv_heads, self.head_dim, self.value_dim)
-        return self.mixed or (alike,) * self.num_layers
 
     def card(
         self,
@@ -130,12 +127,13 @@ class ModelShape:
             return StepCost(0, 0)
         flops = 2 * self.num_active_params * work.tokens
         flops += 2 * self.hidden_size * self.vocab_size * work.samples
-        written = self.kv_bytes_per_token * work.tokens
-        if not self.num_layers:
-            return StepCost(flops, self.weight_bytes + written)
-        pairs = sum(one.num_heads * (one.head_dim + one.value_dim) for one in self.heads)
-        flops += 2 * pairs * work.attended // self.num_layers
-        read = self.kv_bytes_per_token * work.read // self.num_layers
+        layers, written = max(self.num_layers, 1), self.kv_bytes_per_token * work.tokens
+        if self.mixed:
+            pairs = sum(one.num_heads * (one.head_dim + one.value_dim) for one in self.mixed)
+        else:
+            pairs = layers * self.num_heads * (self.head_dim + self.value_dim)
+        flops += 2 * pairs * work.attended // layers
+        read = self.kv_bytes_per_token * work.read // layers
         return StepCost(flops, self.weight_bytes + read + written)
 
 

@@ -24,6 +24,7 @@ class KVCache:
 
     Attributes:
         snapshots: those of such states; None if the model has none.
+        takes_snapshots: whether there is room for any.
     """
 
     def __init__(self, config: EngineConfig, key: str, *, keeps_states: bool = False) -> None:
@@ -37,6 +38,7 @@ class KVCache:
         # States are not swapped.
         self.host = HostPool(0 if keeps_states else config.num_host_blocks)
         self.snapshots = SnapshotPool(config.num_snapshots) if keeps_states else None
+        self.takes_snapshots = keeps_states and config.num_snapshots > 0
         self._root = root_hash(key)
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -75,10 +77,6 @@ class KVCache:
         aligned = end // size * size
         return aligned if start < aligned and end < request.num_tokens else end
 
-    @property
-    def takes_snapshots(self) -> bool:
-        return self.snapshots is not None and self.snapshots.num_snapshots > 0
-
     def keep_state(self, request: Request, num_tokens: int, snapshot: int) -> None:
         """Let the snapshot of a request's state after `num_tokens` tokens, which end a block, be
         found. Of those taken while it decodes, only the last one is kept.
@@ -87,7 +85,8 @@ class KVCache:
         self._hash_upto(request, num_tokens)
         hash = request.block_hashes[num_tokens // self.block_size - 1]
         self.snapshots.keep(snapshot, hash)
-        if num_tokens > request.num_prompt_tokens:
+        # What is computed again after a preemption may end where the last snapshot was taken.
+        if num_tokens > request.num_prompt_tokens and request.last_state != hash:
             if request.last_state is not None:
                 self.snapshots.forget(request.last_state)
             request.last_state = hash

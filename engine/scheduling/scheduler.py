@@ -290,11 +290,8 @@ class Scheduler:
         preempted, self._preempted = tuple(self._preempted), []
         swapped = tuple([request for request in preempted if request.host_blocks])
         out, back = self._swaps.take()
-        restores = [
-            (request, self._books.restores[request][1])
-            for request in requests
-            if request in self._books.restores
-        ]
+        waiting = self._books.restores
+        restores = [(r, waiting[r][1]) for r in requests if r in waiting] if waiting else []
         plan = StepPlan(
             step=self.step,
             rows=rows,

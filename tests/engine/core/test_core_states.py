@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.harness import CoreHarness
+from tests.support.harness import CoreHarness, make_request, say
 
 PROMPT = list(range(10, 31))  # five blocks and one token
 
@@ -94,6 +94,19 @@ def test_a_victim_goes_on_from_its_last_snapshot() -> None:
     assert totals.preemptions > 0
     again = [plan for plan in engine.runner.plans if plan.restores]
     assert again, "what was computed is not computed from the start again"
+
+
+def test_what_is_computed_again_leaves_its_snapshot_where_it_was() -> None:
+    """A victim may come to the end of the block where its last snapshot was taken once more."""
+    cache = harness().core._scheduler.cache
+    assert cache.snapshots is not None
+    request = make_request(0, PROMPT)
+    say(request, range(40, 50))
+    for _ in range(2):
+        snapshot = cache.snapshots.take()
+        assert snapshot is not None
+        cache.keep_state(request, 28, snapshot)
+        assert cache.snapshots.has(request.block_hashes[6])
 
 
 def test_a_fork_goes_on_from_a_snapshot_of_its_source() -> None:
