@@ -12,6 +12,7 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "bound_cache.hpp"
+#include "bound_state.hpp"
 #include "bound_step.hpp"
 #include "buffers.hpp"
 #include "names.hpp"
@@ -230,6 +231,45 @@ class BoundProgram {
     return program_.add(args, true);
   }
 
+  int64_t convolve(const View& out_view, const View& x_view, const Array& weight,
+                   const std::optional<Array>& bias, const std::string& activation,
+                   const Array& state) {
+    const Rows x = buffers_.tokens(x_view, "x");
+    const Rows out = buffers_.like(out_view, x, x_view, "out");
+    if (overlap(out_view, x_view)) refuse("out", "shares columns with x");
+    ConvolveArgs args = convolve_of(out, x, weight, bias, activation, nullptr);
+    const StateMemory memory = state_of(state, args.dtype, (args.taps - 1) * args.width);
+    args.state = memory.data;
+    keep(weight, bias);
+    keep(state);
+    return program_.add(args, false, Limits{.states = memory.slots});
+  }
+
+  int64_t recur(const View& out_view, const std::vector<View>& reads,
+                const std::optional<View>& beta, int64_t key_heads,
+                const std::optional<Array>& decay_bias, const Array& decay_scale, bool softplus,
+                float low, float high, bool scaled, const std::optional<Array>& skip,
+                bool normalize, float scaling, const Array& state) {
+    check_equal(int64_t(reads.size()), 4, "reads", "views");
+    const Rows out = buffers_.tokens(out_view, "out");
+    RecurInputs in{buffers_.tokens(reads[0], "query"), buffers_.tokens(reads[1], "key"),
+                   buffers_.tokens(reads[2], "value"), buffers_.tokens(reads[3], "decay"), {}};
+    if (beta) in.beta = buffers_.tokens(*beta, "beta");
+    for (const View& view : reads) {
+      if (overlap(out_view, view)) refuse("out", "shares columns with what is read");
+    }
+    if (beta && overlap(out_view, *beta)) refuse("out", "shares columns with beta");
+    RecurArgs args = recur_of(out, in,
+                              {key_heads, decay_bias, decay_scale, softplus, low, high, scaled,
+                               skip, normalize, scaling});
+    const StateMemory memory =
+        state_of(state, DType::f32, args.heads * args.key_dim * args.value_dim);
+    args.state = static_cast<float*>(memory.data);
+    keep(decay_bias, skip);
+    keep(decay_scale, state);
+    return program_.add(args, false, Limits{.states = memory.slots});
+  }
+
   int64_t size() const { return program_.size(); }
 
   void run(BoundStep& step, int64_t first, int64_t last) {
@@ -291,6 +331,11 @@ void bind_program(nb::module_& m) {
       .def("elementwise", &BoundProgram::elementwise, "out"_a, "x"_a, "combine"_a, "y"_a.none(),
            "activation"_a, "alpha"_a)
       .def("gather", &BoundProgram::gather, "out"_a, "x"_a)
+      .def("convolve", &BoundProgram::convolve, "out"_a, "x"_a, "weight"_a, "bias"_a.none(),
+           "activation"_a, "state"_a)
+      .def("recur", &BoundProgram::recur, "out"_a, "reads"_a, "beta"_a.none(), "key_heads"_a,
+           "decay_bias"_a.none(), "decay_scale"_a, "softplus"_a, "low"_a, "high"_a, "scaled"_a,
+           "skip"_a.none(), "normalize"_a, "scaling"_a, "state"_a)
       .def("__len__", &BoundProgram::size)
       .def("run", &BoundProgram::run, "step"_a, "first"_a, "last"_a)
       .def("profile", &BoundProgram::profile);

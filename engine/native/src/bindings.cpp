@@ -28,6 +28,7 @@ NB_MODULE(_native, m) {
   bind_layer(m);
   bind_attention(m);
   bind_sample(m);
+  bind_state(m);
   bind_step(m);
   bind_program(m);
 }

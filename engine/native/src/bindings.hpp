@@ -9,6 +9,7 @@ void bind_linear(nanobind::module_&);
 void bind_layer(nanobind::module_&);
 void bind_attention(nanobind::module_&);
 void bind_sample(nanobind::module_&);
+void bind_state(nanobind::module_&);
 void bind_step(nanobind::module_&);
 void bind_program(nanobind::module_&);
 

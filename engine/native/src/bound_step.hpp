@@ -13,10 +13,11 @@ namespace batchdeck {
 class BoundStep {
  public:
   // All int64: ids, positions and slots [tokens], starts and counts [rows], block tables
-  // [rows, blocks], last tokens [rows that sample]. They must not change while the step is in use.
+  // [rows, blocks], last tokens [rows that sample], states [rows]. They must not change while the
+  // step is in use.
   BoundStep(const Array& input_ids, const Array& position_ids, const Array& slots,
             const Array& starts, const Array& counts, const Array& block_tables,
-            const Array& last_tokens);
+            const Array& last_tokens, const std::optional<Array>& states);
 
   // For the thread that calls, until it lets go: threads that run a step take turns.
   std::unique_lock<std::mutex> take_turn() { return std::unique_lock(turn_); }

@@ -196,6 +196,69 @@ struct ElementwiseArgs {
   int64_t out_stride;
 };
 
+// The rows of a step, as AttentionArgs has them, and in which slot of a state's memory each sequence
+// keeps its own. A row that starts at 0 has none yet: what lies in the slot is not read.
+struct StateRows {
+  int64_t rows;
+  const int64_t* starts;
+  const int64_t* counts;
+  const int64_t* offsets;
+  const int64_t* slots;
+};
+
+// Causal convolution of each column with its own `taps` weights, at least 2 and at most kMostTaps:
+// out_t = activation(bias + sum_j weight_j x_(t - taps + 1 + j)). The state is the last taps - 1 rows
+// of x.
+struct ConvolveArgs {
+  DType dtype;
+  StateRows rows;
+  int64_t width, taps;
+  const void* x;
+  int64_t x_stride;
+  const float* weight;  // [taps, width]
+  const float* bias;    // [width], or null
+  Activation activation;
+  void* state;  // [slots, taps - 1, width], in `dtype`
+  void* out;    // not `x`
+  int64_t out_stride;
+};
+constexpr int64_t kMostTaps = 8;
+
+// A linear recurrence over a matrix S [key_dim, value_dim] of each head, from token to token:
+//   step = decay_h + bias_h, or softplus of it, within [low, high];  d = exp(scale_h step)
+//   u = v, or step v where `scaled`;  where there is a beta: u = beta (u - (d S)^T k)
+//   S = d S + k u^T;  out = scaling S^T q + skip_h v
+// With beta it is the gated delta rule (arXiv 2412.06464, equation 10), scaled it is Mamba 2's state
+// space (arXiv 2405.21060, section 3), else linear attention with a decay (RetNet, arXiv 2307.08621).
+// Head h reads key head h / (heads / key_heads). Where `normalize`, queries and keys are divided by
+// their lengths.
+struct RecurArgs {
+  DType dtype;
+  StateRows rows;
+  int64_t heads, key_heads, key_dim, value_dim;
+  const void* query;  // [tokens, key_heads * key_dim]
+  int64_t query_stride;
+  const void* key;
+  int64_t key_stride;
+  const void* value;  // [tokens, heads * value_dim]
+  int64_t value_stride;
+  const void* decay;  // [tokens, heads]
+  int64_t decay_stride;
+  const void* beta;  // [tokens, heads], or null
+  int64_t beta_stride;
+  const float* decay_bias;   // [heads], or null
+  const float* decay_scale;  // [heads]
+  bool softplus;
+  float low, high;
+  bool scaled;
+  const float* skip;  // [heads], or null
+  bool normalize;
+  float scaling;
+  float* state;  // [slots, heads, key_dim, value_dim]
+  void* out;     // [tokens, heads * value_dim]; not what is read
+  int64_t out_stride;
+};
+
 // Chooses tokens from logits [rows, vocab_size]; the meaning of each filter is that of
 // engine.model.sampler.Sampler: each is a least logit that a row still allows, and the draw inverts
 // the distribution function in the order of the vocabulary.
@@ -235,6 +298,11 @@ struct Kernels {
   void (*embed)(const EmbedArgs&, int threads, int64_t piece, Scratch&);
   int64_t (*elementwise_pieces)(const ElementwiseArgs&, int threads);
   void (*elementwise)(const ElementwiseArgs&, int threads, int64_t piece, Scratch&);
+
+  int64_t (*convolve_pieces)(const ConvolveArgs&, int threads);
+  void (*convolve)(const ConvolveArgs&, int threads, int64_t piece, Scratch&);
+  int64_t (*recur_pieces)(const RecurArgs&, int threads);
+  void (*recur)(const RecurArgs&, int threads, int64_t piece, Scratch&);
 
   // One piece a row.
   void (*sample)(const SampleArgs&, int64_t row, Scratch&);

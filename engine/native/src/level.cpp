@@ -1,10 +1,12 @@
 // All kernels for one level of instructions; LEVEL is its name (CMakeLists.txt).
 #include "attention.hpp"
 #include "cache.hpp"
+#include "convolve.hpp"
 #include "elementwise.hpp"
 #include "embed.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
+#include "recur.hpp"
 #include "rotate.hpp"
 #include "sample.hpp"
 
@@ -33,6 +35,10 @@ const Kernels& JOIN(kernels_, LEVEL)() {
       .embed = LEVEL::embed,
       .elementwise_pieces = LEVEL::elementwise_pieces,
       .elementwise = LEVEL::elementwise,
+      .convolve_pieces = LEVEL::convolve_pieces,
+      .convolve = LEVEL::convolve,
+      .recur_pieces = LEVEL::recur_pieces,
+      .recur = LEVEL::recur,
       .sample = LEVEL::sample,
   };
   return table;

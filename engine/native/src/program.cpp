@@ -56,6 +56,14 @@ struct Execution {
     args.rows = rows;
     run_pieces(kernels.elementwise_pieces, kernels.elementwise, args);
   }
+  void operator()(ConvolveArgs args) const {
+    args.rows = step.state_rows();
+    run_pieces(kernels.convolve_pieces, kernels.convolve, args);
+  }
+  void operator()(RecurArgs args) const {
+    args.rows = step.state_rows();
+    run_pieces(kernels.recur_pieces, kernels.recur, args);
+  }
   void operator()(const Gather& gather) const {
     const int64_t size = size_of(gather.dtype);
     const char* x = static_cast<const char*>(gather.x);
@@ -81,7 +89,8 @@ void Program::lower(const Limits& limits) {
   limits_ = {.tokens = std::min(limits_.tokens, limits.tokens),
              .samples = std::min(limits_.samples, limits.samples),
              .ids = std::min(limits_.ids, limits.ids),
-             .positions = std::min(limits_.positions, limits.positions)};
+             .positions = std::min(limits_.positions, limits.positions),
+             .states = std::min(limits_.states, limits.states)};
 }
 
 void Program::limit(const Limits& limits) {
@@ -128,6 +137,10 @@ void Program::check(const Step& step) const {
   at_most(positions, limits_.positions, "position_ids need", "positions", "there are");
   at_most((slots + kBlock - 1) / kBlock, blocks_, "slots need", "blocks", "the cache has");
   at_most(blocks, blocks_, "block_tables need", "blocks", "the cache has");
+  at_most(uint64_t(largest.state) + 1, limits_.states, "states need", "slots", "there are");
+  if (limits_.states < std::numeric_limits<int64_t>::max() && in.rows > 0 && in.states == nullptr) {
+    refuse("states", "are missing; the program keeps some");
+  }
 }
 
 void Program::run(Step& step, int64_t first, int64_t last) {

@@ -42,11 +42,11 @@ struct Attend {
 };
 
 // Arguments of a kernel, all but what a step brings: its number of rows, ids, positions, slots,
-// rows of attention.
+// rows of attention and of states.
 using Operation = std::variant<Embed, NormArgs, LinearArgs, RotateArgs, Store, Attend,
-                               ElementwiseArgs, Gather>;
-constexpr std::array kOperationNames = {"embed", "norm",   "linear",      "rotate",
-                                        "store", "attend", "elementwise", "gather"};
+                               ElementwiseArgs, Gather, ConvolveArgs, RecurArgs>;
+constexpr std::array kOperationNames = {"embed",  "norm",        "linear", "rotate",   "store",
+                                        "attend", "elementwise", "gather", "convolve", "recur"};
 static_assert(kOperationNames.size() == std::variant_size_v<Operation>);
 
 // What a step must stay within, so that no operation leaves its memory.
@@ -55,6 +55,7 @@ struct Limits {
   int64_t samples = std::numeric_limits<int64_t>::max();    // rows of the buffers by sample
   int64_t ids = std::numeric_limits<int64_t>::max();        // rows of embeddings
   int64_t positions = std::numeric_limits<int64_t>::max();  // rows of cos, sin, embeddings
+  int64_t states = std::numeric_limits<int64_t>::max();     // slots of states
 };
 
 // Operations in order. Whoever adds one has checked its arguments, and says what limits they set.

@@ -25,7 +25,8 @@ int64_t largest_of(const int64_t* numbers, int64_t count, const char* name) {
 Step::Step(const StepInputs& inputs) : inputs_(inputs), offsets_(size_t(inputs.rows)) {
   largest_ = {largest_of(inputs.input_ids, inputs.tokens, "input_ids"),
               largest_of(inputs.position_ids, inputs.tokens, "position_ids"),
-              largest_of(inputs.slots, inputs.tokens, "slots"), -1};
+              largest_of(inputs.slots, inputs.tokens, "slots"), -1,
+              inputs.states == nullptr ? -1 : largest_of(inputs.states, inputs.rows, "states")};
   int64_t tokens = 0;
   for (int64_t row = 0; row < inputs.rows; row++) {
     const int64_t start = inputs.starts[row], count = inputs.counts[row];

@@ -23,6 +23,7 @@ struct StepInputs {
   int64_t table_width, table_stride;
   int64_t samples;
   const int64_t* last_tokens;
+  const int64_t* states;  // [rows], slots of the sequences' states; null where none are kept
 };
 
 // One thread at a time may run it: plans and partial results are made as they are asked for.
@@ -30,7 +31,7 @@ class Step {
  public:
   // The largest of each of a step's numbers, -1 where there is none.
   struct Largest {
-    int64_t id, position, slot, block;
+    int64_t id, position, slot, block, state;
   };
 
   // Keeps the pointers; the numbers must not change. Throws std::invalid_argument where they are
@@ -41,6 +42,10 @@ class Step {
   const Largest& largest() const { return largest_; }
   // `args` with the step's rows, its tables and the plan, made by the first layer of its window.
   AttentionArgs attention(AttentionArgs args);
+  // Only where the step has states.
+  StateRows state_rows() const {
+    return {inputs_.rows, inputs_.starts, inputs_.counts, offsets_.data(), inputs_.states};
+  }
 
  private:
   struct PlanKey {

@@ -121,6 +121,30 @@ GOOD: dict[str, dict[str, object]] = {
         "alpha": 1.0,
     },
     "gather": {"out": at(buffer=SAMPLES), "x": at()},
+    "convolve": {
+        "out": at(64),
+        "x": at(),
+        "weight": torch.zeros(4, WIDTH),
+        "bias": torch.zeros(WIDTH),
+        "activation": "silu",
+        "state": bf16(5, 3, WIDTH),
+    },
+    "recur": {
+        "out": at(192, 24),
+        "reads": [at(0, 20), at(20, 20), at(40, 24), at(64, 4)],
+        "beta": at(68, 4),
+        "key_heads": 2,
+        "decay_bias": torch.zeros(4),
+        "decay_scale": torch.zeros(4),
+        "softplus": True,
+        "low": 0.0,
+        "high": 1.0,
+        "scaled": False,
+        "skip": None,
+        "normalize": True,
+        "scaling": 1.0,
+        "state": torch.zeros(5, 4, 10, 6),
+    },
 }
 
 
@@ -225,6 +249,17 @@ REFUSED: list[tuple[str, dict[str, object], str]] = [
     ("gather", {"out": at(64)}, "out has a row for each token, not for each sample"),
     ("gather", {"x": at(buffer=SAMPLES)}, "x has a row for each sample, not for each token"),
     ("gather", {"x": at(0, 63)}, "out has 64 columns, not 63"),
+    ("convolve", {"out": at()}, "out shares columns with x"),
+    ("convolve", {"out": at(64, 63)}, "out has 63 columns, not 64"),
+    ("convolve", {"x": at(buffer=SAMPLES)}, "x has a row for each sample"),
+    ("convolve", {"state": bf16(5, 4, WIDTH)}, "state has 256 numbers a slot, not 192"),
+    ("convolve", {"state": torch.zeros(5, 3, WIDTH)}, "state is float32, not bfloat16"),
+    ("convolve", {"state": bf16(0, 3, WIDTH)}, "slots is 0; it must be at least 1"),
+    ("recur", {"reads": [at(0, 20)]}, "reads has 1 views, not 4"),
+    ("recur", {"out": at(40, 24)}, "out shares columns with what is read"),
+    ("recur", {"out": at(71, 24)}, "out shares columns with beta"),
+    ("recur", {"beta": at(68, 5)}, "beta has 5 columns, not 4"),
+    ("recur", {"state": torch.zeros(5, 4, 61)}, "state has 244 numbers a slot, not 240"),
 ]
 
 
@@ -277,6 +312,8 @@ def test_a_wrong_cache_is_refused_by_name(change: dict[str, object], told: str) 
         ({"block_tables": [[0, 0], [1, -2]]}, "block_tables holds -2"),
         ({"starts": [0, 31], "counts": [2, 2]}, "block_tables has 2 columns; row 1 needs 3"),
         ({"last_tokens": [4]}, "last_tokens holds 4, but there are 4 tokens"),
+        ({"states": [1]}, "states has 1 numbers, not 2"),
+        ({"states": [1, -1]}, "states holds -1"),
     ],
 )
 def test_a_step_whose_numbers_do_not_fit_each_other(change: dict[str, object], told: str) -> None:
@@ -323,6 +360,8 @@ def test_a_step_of_another_type(name: str) -> None:
             "block_tables need 7 blocks, but the cache has 6",
         ),
         ("gather", {}, {"last_tokens": [0, 1, 2, 3]}, "step has 4 rows that sample, but"),
+        ("convolve", {}, {}, "states are missing; the program keeps some"),
+        ("recur", {}, {"states": [0, 5]}, "states need 6 slots, but there are 5"),
         (
             "norm",
             {},
