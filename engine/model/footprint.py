@@ -134,7 +134,7 @@ class GpuFootprint:
         shape = needs.shape
         width = _width(needs)
         numbers = _RECORDED_STREAMS * width + _RECORDED_WIDE_STREAMS * needs.layer_width
-        recorded = NUM_TOKENS * shape.num_layers * numbers * shape.dtype_bytes
+        recorded = NUM_TOKENS * needs.num_layers * numbers * shape.dtype_bytes
         rotation = largest.longest * shape.head_dim * _ROTATING_BYTES
         logits = largest.seqs * shape.vocab_size * 4
         joined = max(2 * needs.layer_width, 3 * width) * shape.hidden_size * shape.dtype_bytes
@@ -173,7 +173,7 @@ class NativeFootprint:
         shape = needs.shape
         width = _width(needs)
         numbers = _RECORDED_STREAMS * width + _RECORDED_WIDE_STREAMS * needs.layer_width
-        recorded = NUM_TOKENS * shape.num_layers * numbers * shape.dtype_bytes
+        recorded = NUM_TOKENS * needs.num_layers * numbers * shape.dtype_bytes
         block: int = self._native.BLOCK
         pool = NUM_TOKENS * block * shape.kv_bytes_per_token
         logits = largest.seqs * shape.vocab_size * 2 * 4

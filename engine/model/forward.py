@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -57,6 +57,17 @@ class Forward(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsStates(Protocol):
+    """A `Forward` of a model that keeps states beside keys and values."""
+
+    def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy states from slot to slot: (source, target). The slots of sequences are their batch
+        indices; those of snapshots are behind them.
+        """
+        ...
+
+
 class ModuleForward:
     """The model's own modules, with our attention between them.
 
@@ -80,6 +91,8 @@ class ModuleForward:
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._backend = backend
         self._states = states
+        if states is not None:
+            states.take_over(states.found)
         self._parts: tuple[KVStorage, ...] = ()
         layers = range(shape.num_layers) if states is None else states.layers
         self._places = dict(zip(layers, places(shape), strict=True))
@@ -95,11 +108,9 @@ class ModuleForward:
         self._parts = parts
 
     def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy states from slot to slot, of a model that keeps some: (source, target). The slots of
-        sequences are their batch indices; those of snapshots are behind them.
-        """
+        """See `KeepsStates`."""
         assert self._states is not None
-        self._states.copy(pairs)
+        self._states.slots.copy(pairs)
 
     def __call__(self, step: PackedStep) -> Tensor:
         input_ids, position_ids, slots, last_tokens = (
@@ -160,20 +171,24 @@ def make_forward(
     """
     model.eval()  # type: ignore[no-untyped-call]
     backend = backend or pick_backend(*cache_shapes(config, shape))
-    if shape.state_bytes:
-        states = StateModules(model, config.max_num_seqs, config.num_snapshots)
-        return ModuleForward(model, _attention(backend), shape, states)
+    states = (
+        StateModules(model, config.max_num_seqs, config.num_snapshots)
+        if shape.state_bytes
+        else None
+    )
     if backend == "torch" or shape.mixed:
-        return ModuleForward(model, _attention(backend), shape)
+        return ModuleForward(model, _attention(backend), shape, states)
     if backend == "triton":
+        if states is not None:
+            return ModuleForward(model, TritonAttention(), shape, states)
         return _on_gpu(model, config, shape)
     try:
-        return make_program(model, config, cache_shape(config, shape), shape)
+        return make_program(model, config, cache_shape(config, shape), shape, states)
     except UnreadableError as error:
         logger.warning(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error
         )
-        return ModuleForward(model, CpuAttention(), shape)
+        return ModuleForward(model, CpuAttention(), shape, states)
 
 
 def _attention(backend: str) -> AttentionBackend:

@@ -162,6 +162,7 @@ class _Preparation:
             name=entry.name,
             shape=self.traced.shape,
             weight_bytes=self._weight_bytes,
+            num_layers=self.traced.num_layers,
             layer_width=self.traced.layer_width,
             max_positions=(
                 max_positions(self._config, folder) if self.traced.shape.num_layers else _UNLIMITED

@@ -43,6 +43,7 @@ class MemoryNeeds:
     Attributes:
         name: name of the model, for messages.
         weight_bytes: bytes of all weights, in the type that they are loaded as.
+        num_layers: those that attend, and those that do not.
         layer_width: most numbers that one token has between two operators of a layer.
         max_positions: longest sequence that the model can represent, in tokens.
         context_length: longest sequence that the registry recommends, in tokens; None if it
@@ -52,6 +53,7 @@ class MemoryNeeds:
     name: str
     shape: ModelShape
     weight_bytes: int
+    num_layers: int
     layer_width: int
     max_positions: int
     context_length: int | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -17,7 +16,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.parts import PoolParts
 from engine.cache.storage import cache_shapes
 from engine.model.batch import Batch, PackedStep
-from engine.model.forward import Forward, ModuleForward
+from engine.model.forward import Forward, KeepsStates
 from engine.model.sampler import Sampled, Sampler
 from engine.model.sending import synchronize
 
@@ -117,8 +116,8 @@ class TorchRunner:
             )
         return _Handle(step, logits, started, prepared)
 
-    def _copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
-        assert isinstance(self._forward, ModuleForward), "programs keep no states"
+    def _copy_states(self, pairs: list[tuple[int, int]]) -> None:
+        assert isinstance(self._forward, KeepsStates)
         self._forward.copy_states(pairs)
 
     def _snapshot(self, snapshot: int) -> int:

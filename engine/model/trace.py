@@ -36,6 +36,7 @@ class TracedModel:
     """A model as it is before its weights are read.
 
     Attributes:
+        num_layers: those that attend, and those that do not.
         layer_width: most numbers that one token has between two operators of a layer.
         num_elements: numbers in all parameters and buffers that text needs.
         unread: names of the modules that text does not need. Only what is made of several
@@ -43,6 +44,7 @@ class TracedModel:
     """
 
     shape: ModelShape
+    num_layers: int
     layer_width: int
     num_elements: int
     unread: tuple[str, ...]
@@ -131,6 +133,7 @@ def trace(
     held = (*model.parameters(), *model.buffers())
     return TracedModel(
         _shape(model, dtype, recorder.calls, slots.bytes_per_sequence),
+        model.config.get_text_config().num_hidden_layers,
         _layer_width(model),
         sum(tensor.numel() for tensor in held),
         unread,

@@ -9,6 +9,7 @@ from torch.nn.functional import linear
 from engine.model.program.capture import Capture
 from engine.model.program.graph import (
     Attend,
+    Convolve,
     Elementwise,
     Embed,
     Gated,
@@ -18,10 +19,13 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    Recur,
     Rotation,
     View,
+    dense,
 )
 from engine.model.program.guess import ACTIVATIONS
+from engine.model.program.recurrence import convolve, recur
 from engine.model.program.rotation import rotate
 
 
@@ -64,15 +68,19 @@ def _result(operation: Operation, values: dict[int, Tensor], recorded: Capture) 
         case Attend():
             inputs = of(operation.query), of(operation.key), of(operation.value)
             return _attention(operation, *inputs, recorded.position_ids)
+        case Convolve(x=x, weight=weight, bias=bias, activation=activation):
+            return ACTIVATIONS[activation](convolve(of(x), weight, bias))
+        case Recur(beta=beta, way=way):
+            inputs = (operation.query, operation.key, operation.value, operation.decay)
+            return recur(*map(of, inputs), None if beta is None else of(beta), way)
         case Gather(x=x):
             return of(x)[recorded.last_tokens]
-        case Opaque(x=x, module=module):
-            output = module(of(x).to(operation.out.reference.dtype)[None])
-            return (output[0] if isinstance(output, tuple) else output)[0].double()
+        case Opaque(x=x):
+            return operation.run(of(x).to(operation.out.reference.dtype)).double()
 
 
 def _product(x: Tensor, operation: Linear | Gated) -> Tensor:
-    weight = torch.cat([weight.double() for weight in operation.weights])
+    weight = torch.cat([dense(weight).double() for weight in operation.weights])
     bias = torch.cat([bias.double() for bias in operation.biases]) if operation.biases else None
     return linear(x, weight, bias)
 

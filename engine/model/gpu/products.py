@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.model.gpu.cublas import OfRows
-from engine.model.program.graph import Gated, Graph, Linear, Norm, reads
+from engine.model.program.graph import Gated, Graph, Linear, Norm, Rows, reads
 from engine.triton.product import MOST_ROWS, Normed, Strip, product
 
 # A strip is chosen for each of these numbers of rows, and serves for those below, down to the one
@@ -184,6 +184,7 @@ def shape_of(operation: Linear | Gated, norm: Norm | None) -> ProductShape:
 def is_readable(operation: Linear | Gated) -> bool:
     """Whether the lines of its matrix lie in one piece each, as the kernel for few rows reads them.
 
-    Matrices that are joined lie so afterwards.
+    Matrices that are joined, or made of some rows of another, lie so afterwards.
     """
-    return len(operation.weights) > 1 or operation.weights[0].is_contiguous()
+    first, *others = operation.weights
+    return bool(others) or isinstance(first, Rows) or first.is_contiguous()

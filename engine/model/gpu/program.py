@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from engine.model.gpu.resident import Resident
 from engine.model.program.buffers import Buffers
 from engine.model.program.graph import (
     Attend,
+    Convolve,
     Elementwise,
     Embed,
     Gated,
@@ -32,6 +32,9 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    Recur,
+    Rows,
+    dense,
 )
 from engine.model.program.originals import Originals
 from engine.model.program.stage import Stage
@@ -199,8 +202,11 @@ class GpuProgram:
                         out[: len(given.last_tokens)], source[: len(given.ids)], given.last_tokens
                     )
                 )
-            case Opaque(x=x, module=module):
-                self._matrix(per_sample, lambda a, b: _run_module(module, a, b), out, tensor(x))
+            case Opaque(x=x):
+                run = operation.run
+                self._matrix(per_sample, lambda a, b: a.copy_(run(b)), out, tensor(x))
+            case Convolve() | Recur():
+                raise AssertionError("models that keep states run module by module on a GPU")
 
     def _matrix(self, per_sample: bool, launch: Callable[..., object], *matrices: Tensor) -> None:
         """Add a launch over the rows of matrices that a step has."""
@@ -236,9 +242,9 @@ class GpuProgram:
         tensor, per_sample = self._buffers.tensor, operation.out.per_sample
         before = self._norms.get(id(operation))
         shape = shape_of(operation, before) if is_readable(operation) else None
-        weight = self._joined(operation.weights)
+        weight = self._joined(tuple(map(dense, operation.weights)))
         bias = torch.cat(operation.biases) if operation.biases else None
-        if len(operation.weights) > 1:
+        if len(operation.weights) > 1 or isinstance(operation.weights[0], Rows):
             self._originals.give_up(operation)
         x = tensor(operation.x)
         residual: Tensor | None = None
@@ -351,8 +357,3 @@ class GpuProgram:
 
 def _by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.view(len(rows), heads, rows.shape[1] // heads)
-
-
-def _run_module(module: nn.Module, out: Tensor, x: Tensor) -> None:
-    output: Any = module(x[None])
-    out.copy_((output[0] if isinstance(output, tuple) else output)[0])

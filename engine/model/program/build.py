@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from engine.cache.storage import KVStorage
 from engine.model.program.buffers import Buffers
 from engine.model.program.graph import (
     Attend,
+    Convolve,
     Elementwise,
     Embed,
     Gated,
@@ -21,11 +23,13 @@ from engine.model.program.graph import (
     Norm,
     Opaque,
     Operation,
+    Recur,
     Value,
     View,
 )
 from engine.model.program.pack import Packer
 from engine.model.program.stage import Stage
+from engine.model.state.slots import StateSlots
 
 # A tile's depth, in numbers. Kernels read rows up to a multiple of it, so buffers are filled up to
 # that with columns of zeros.
@@ -57,6 +61,7 @@ def build(
     *,
     max_tokens: int,
     max_samples: int,
+    states: StateSlots | None = None,
 ) -> Built:
     """Lay out a graph as a program.
 
@@ -66,8 +71,9 @@ def build(
     Args:
         storage: a pool to begin with; its type is that of the whole program.
         max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
+        states: where the states of operations that keep some are to lie.
     """
-    return _Builder(graph, model, native, storage, max_tokens, max_samples).build()
+    return _Builder(graph, model, native, storage, max_tokens, max_samples, states).build()
 
 
 def attach(program: Any, storage: KVStorage) -> None:
@@ -85,8 +91,10 @@ class _Builder:
         storage: KVStorage,
         max_tokens: int,
         max_samples: int,
+        states: StateSlots | None,
     ) -> None:
         self._graph = graph
+        self._states = states
         self._packer = Packer(native, model, graph.operations)
         self._program = native.Program()
         self._dtype = storage.shape.dtype
@@ -178,6 +186,10 @@ class _Builder:
                 )
             case Attend():
                 self._emit_attention(operation, out)
+            case Convolve():
+                self._emit_convolution(operation, out)
+            case Recur():
+                self._emit_recurrence(operation, out)
             case Gather(x=x):
                 program.gather(out, view(x))
             case Opaque():
@@ -206,6 +218,45 @@ class _Builder:
             params.softcap or 0.0,
             params.sinks,
         )
+
+    def _emit_convolution(self, operation: Convolve, out: NativeView) -> None:
+        taps, columns = operation.weight.shape
+        state = self._state(operation, taps - 1, columns, dtype=self._dtype)
+        x = self._buffers.place(operation.x)
+        self._program.convolve(
+            out, x, operation.weight, operation.bias, operation.activation, state
+        )
+
+    def _emit_recurrence(self, operation: Recur, out: NativeView) -> None:
+        place, way = self._buffers.place, operation.way
+        inputs = (operation.query, operation.key, operation.value, operation.decay)
+        key_dim = operation.key.columns // way.key_heads
+        value_dim = operation.value.columns // way.heads
+        # In float32, because what it sums up is rounded once a token.
+        state = self._state(operation, way.heads, key_dim, value_dim, dtype=torch.float32)
+        low, high = way.limits
+        self._program.recur(
+            out,
+            [place(view) for view in inputs],
+            None if operation.beta is None else place(operation.beta),
+            way.key_heads,
+            way.decay_bias,
+            way.decay_scale,
+            way.softplus,
+            low,
+            high,
+            way.scaled,
+            way.skip,
+            way.normalize,
+            way.scaling,
+            state,
+        )
+
+    def _state(self, operation: Operation, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Memory for what an operation keeps of each sequence: [slots, *shape]."""
+        assert self._states is not None
+        device = torch.device("cpu")
+        return self._states.room(id(operation), *shape, dtype=dtype, device=device)
 
 
 def _whole(value: Value) -> View:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +22,7 @@ from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
+from engine.model.state.modules import StateModules
 
 # Tokens of the recorded pass, and how many of them sample. No width of a model should equal these
 # by chance, because axes are told apart by size.
@@ -44,18 +48,31 @@ class AttentionCall:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A call of one of the functions by which a module with states computes over a sequence.
+
+    Attributes:
+        function: its name.
+        arguments: by the names that it has for them.
+    """
+
+    function: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of the pass.
 
     Attributes:
         target: a module that holds no other modules, a module of an opaque class, a function of
-            torch, or a call of attention.
+            torch, or a call of attention or of a kernel.
         scope: the modules in whose forward passes the call was made, outermost first. If it is the
             call of a module, that one is the last.
         changed: the tensors among its arguments that it wrote to.
     """
 
-    target: nn.Module | Callable[..., Any] | AttentionCall
+    target: nn.Module | Callable[..., Any] | AttentionCall | KernelCall
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
@@ -66,6 +83,8 @@ class Call:
     def name(self) -> str:
         if isinstance(self.target, (nn.Module, AttentionCall)):
             return type(self.target).__name__
+        if isinstance(self.target, KernelCall):
+            return self.target.function
         return str(getattr(self.target, "__name__", self.target))
 
 
@@ -97,19 +116,23 @@ def capture(
     shape: ModelShape,
     opaque: frozenset[type[nn.Module]],
     max_positions: int,
+    states: StateModules | None = None,
 ) -> Capture:
     """Run a pass and record it.
 
     Args:
         opaque: classes of modules; the call of such a module is recorded as one, whatever is in it.
         max_positions: how many positions are served, at least `NUM_TOKENS`.
+        states: the modules that keep states, if there are any. They are handed none: what they
+            compute over a whole sequence is what is recorded.
     """
     tokens = torch.arange(NUM_TOKENS, device=model.device)
     input_ids = (tokens * 7919 + 13) % shape.vocab_size
     # Positions grow as squares, so that the spans of short sequences have their share.
     position_ids = tokens.maximum(tokens**2 * (max_positions - 1) // (NUM_TOKENS - 1) ** 2)
     last_tokens = tokens[-NUM_SAMPLES:]
-    recorder = _Recorder(opaque)
+    recorder = _Recorder(opaque, frozenset(() if states is None else states.found))
+    layers = range(shape.num_layers) if states is None else states.layers
     reference = TorchAttention()
     storage = reference.storage(
         CacheShape(
@@ -133,7 +156,8 @@ def capture(
         block_tables=np.zeros((1, 1), np.int64),
     )
     model.set_attn_implementation(ATTENTION_NAME)
-    with computing_step(context), recorder.watching(model), recorder:
+    places = {layer: (0, place) for place, layer in enumerate(layers)}
+    with computing_step(context, places=places), recorder.watching(model), recorder:
         output = model(
             input_ids=input_ids[None],
             position_ids=position_ids[None],
@@ -149,10 +173,13 @@ class _Recorder(TorchFunctionMode):
     Nothing that is called inside a recorded module is recorded.
     """
 
-    def __init__(self, opaque: frozenset[type[nn.Module]]) -> None:
+    def __init__(
+        self, opaque: frozenset[type[nn.Module]], keeping_states: frozenset[nn.Module]
+    ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self._opaque = opaque
+        self._keeping_states = keeping_states
         self._scope: list[nn.Module] = []
         self._before: list[_Writes] = []
         self._inside = 0
@@ -201,7 +228,34 @@ class _Recorder(TorchFunctionMode):
                     module.register_forward_hook(self._leave, with_kwargs=True),
                 ):
                     stack.callback(hook.remove)
+            for namespace in {type(one).__module__ for one in self._keeping_states}:
+                stack.enter_context(self._watching_functions(vars(sys.modules[namespace])))
             yield
+
+    @contextmanager
+    def _watching_functions(self, namespace: dict[str, Any]) -> Iterator[None]:
+        """Record as one each call that a module with states makes of a function beside it."""
+        functions = {name: one for name, one in namespace.items() if isinstance(one, FunctionType)}
+        namespace.update({name: self._watched(name, one) for name, one in functions.items()})
+        try:
+            yield
+        finally:
+            namespace.update(functions)
+
+    def _watched(self, name: str, function: FunctionType) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or not self._scope or self._scope[-1] not in self._keeping_states:
+                return function(*args, **kwargs)
+            before = _Writes((args, kwargs))
+            with self.silence():
+                output = _by_token(function(*args, **kwargs))
+            call = KernelCall(name, signature.bind(*args, **kwargs).arguments)
+            self.record(call, args, kwargs, output, before.changed())
+            return output
+
+        return watched
 
     def _is_one(self, module: nn.Module) -> bool:
         return type(module) in self._opaque or next(module.children(), None) is None
@@ -217,6 +271,16 @@ class _Recorder(TorchFunctionMode):
         if self._is_one(module):
             self.record(module, args, kwargs, output, changed)
         self._scope.pop()
+
+
+def _by_token(value: Any) -> Any:
+    """The same with the numbers of each token together, as our kernels lay them out."""
+    if isinstance(value, tuple):
+        return tuple(map(_by_token, value))
+    if not isinstance(value, Tensor) or NUM_TOKENS not in value.shape:
+        return value
+    axis = value.shape.index(NUM_TOKENS)
+    return value.movedim(axis, 0).contiguous().movedim(0, axis)
 
 
 class _Writes:

@@ -10,22 +10,29 @@ from engine.model.program.capture import AttentionCall, Capture, capture
 from engine.model.program.graph import Graph
 from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
+from engine.model.state.modules import StateModules
 
 
 def find_graph(
-    model: PreTrainedModel, shape: ModelShape, max_positions: int
+    model: PreTrainedModel,
+    shape: ModelShape,
+    max_positions: int,
+    states: StateModules | None = None,
 ) -> tuple[Graph, Capture]:
     """What a model computes, and the pass that was recorded to find out.
 
     Modules that our kernels do not compute stay as they are. They are the smallest ones that hold
     what cannot be read, and all others of their classes. None of them may hold attention.
 
+    Args:
+        states: the modules that keep states, if there are any.
+
     Raises:
         UnreadableError: something cannot be read and lies in no such module.
     """
     opaque: tuple[type[nn.Module], ...] = ()
     while True:
-        recorded = capture(model, shape, frozenset(opaque), max_positions)
+        recorded = capture(model, shape, frozenset(opaque), max_positions, states)
         try:
             return read(recorded, frozenset(opaque), max_positions), recorded
         except UnreadableError as error:

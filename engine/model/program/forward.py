@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -23,6 +24,7 @@ from engine.model.program.fuse import fuse
 from engine.model.program.graph import Opaque
 from engine.model.program.stage import Stage, segments
 from engine.model.program.verify import MismatchError, verify
+from engine.model.state.modules import StateModules
 from engine.native import kernels
 
 logger = logging.getLogger(__name__)
@@ -35,8 +37,15 @@ class ProgramForward:
         opaque: names of the classes whose modules torch runs between stretches of the program.
     """
 
-    def __init__(self, built: Built, native: ModuleType, opaque: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        built: Built,
+        native: ModuleType,
+        opaque: tuple[str, ...],
+        states: StateModules | None = None,
+    ) -> None:
         self.opaque = opaque
+        self._states = states
         self._native = native
         self._program = built.program
         self._logits = built.logits
@@ -61,9 +70,16 @@ class ProgramForward:
         (storage,) = parts
         attach(self._program, storage)
 
+    def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """See `engine.model.forward.KeepsStates`."""
+        assert self._states is not None
+        self._states.slots.copy(pairs)
+
     def __call__(self, step: PackedStep) -> Tensor:
         """See `engine.model.forward.Forward`. The logits stay until the next call."""
         inputs = native_step(self._native, step)
+        if self._states is not None:
+            self._states.begin(step, self._logits.device)
         for first, last, opaque in self._segments:
             self._program.run(inputs, first, last)
             if opaque is not None:
@@ -81,6 +97,7 @@ def native_step(native: ModuleType, step: PackedStep) -> Any:
         step.counts,
         step.block_tables,
         step.last_tokens,
+        step.index,
     )
 
 
@@ -95,6 +112,7 @@ def _recorded_step(native: ModuleType, recorded: Capture, block_size: int) -> An
         np.full(1, tokens, np.int64),
         np.arange(-(-tokens // block_size), dtype=np.int64)[None],
         recorded.last_tokens.numpy(),
+        np.zeros(1, np.int64),  # states
     )
 
 
@@ -104,14 +122,20 @@ def run_opaque(stage: Stage, step: PackedStep) -> None:
     rows = len(step.last_tokens if stage.operation.out.per_sample else step.input_ids)
     if not rows:
         return
-    output = stage.operation.module(stage.given[0][None, :rows])
-    stage.out[:rows] = (output[0] if isinstance(output, tuple) else output)[0]
+    stage.out[:rows] = stage.operation.run(stage.given[0][:rows])
 
 
 def make_program(
-    model: PreTrainedModel, config: EngineConfig, cache: CacheShape, shape: ModelShape
+    model: PreTrainedModel,
+    config: EngineConfig,
+    cache: CacheShape,
+    shape: ModelShape,
+    states: StateModules | None = None,
 ) -> ProgramForward:
     """Turn a model into a program.
+
+    Args:
+        states: the modules that keep states, if there are any.
 
     Raises:
         UnreadableError: the model cannot be read; it is as it was.
@@ -120,10 +144,13 @@ def make_program(
     """
     native = kernels()
     assert native is not None
-    graph, recorded = find_graph(model, shape, max(config.max_model_len, NUM_TOKENS))
+    graph, recorded = find_graph(model, shape, max(config.max_model_len, NUM_TOKENS), states)
     graph = fuse(graph)
     verified = replace(cache, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
-    used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
+    modules = [one.module for one in graph.operations if isinstance(one, Opaque)]
+    used = {type(module).__name__ for module in modules}
+    if states is not None:
+        states.take_over(set(modules) & set(states.found))
     try:
         built = build(
             graph,
@@ -132,10 +159,11 @@ def make_program(
             CpuAttention().storage(verified),
             max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
             max_samples=max(config.max_num_seqs, NUM_SAMPLES),
+            states=None if states is None else states.slots,
         )
     except ValueError as error:
         raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error
-    forward = ProgramForward(built, native, tuple(sorted(used)))
+    forward = ProgramForward(built, native, tuple(sorted(used)), states)
     step = _recorded_step(native, recorded, config.block_size)
     worst = verify(built.stages, lambda first, last: built.program.run(step, first, last))
     logger.info(

@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from engine.model.program.capture import NUM_SAMPLES
 from engine.model.program.graph import (
@@ -22,6 +21,7 @@ from engine.model.program.graph import (
     Value,
     View,
     reads,
+    rows_of,
 )
 
 
@@ -68,13 +68,7 @@ def _is_plain(operation: Operation | None) -> bool:
 def _drop_copies(operations: list[Operation], logits: Value) -> list[Operation]:
     kept: list[Operation] = []
     for operation in operations:
-        is_copy = (
-            isinstance(operation, Elementwise)
-            and (operation.combine, operation.activation, operation.alpha) == ("none", "none", 1.0)
-            and operation.out is not logits
-        )
-        if is_copy:
-            assert isinstance(operation, Elementwise)
+        if isinstance(operation, Elementwise) and operation.is_copy and operation.out is not logits:
             _redirect(operations, operation.out, operation.x.value, operation.x.column)
         else:
             kept.append(operation)
@@ -169,7 +163,8 @@ def _gate(operations: list[Operation], logits: Value) -> list[Operation]:
                 and len({len(one.biases) for one in products}) == 1
                 and sum(readers[address] for address in sources) == 2
             ):
-                parts = [_rows(sources[id(view.value)], view) for view in (gate, up)]
+                made = [(sources[id(view.value)], view) for view in (gate, up)]
+                parts = [rows_of(one, view) for one, view in made if isinstance(one, Linear)]
                 gone |= {id(one) for one in products}
                 changed.append(
                     Gated(
@@ -183,14 +178,6 @@ def _gate(operations: list[Operation], logits: Value) -> list[Operation]:
                 continue
         changed.append(operation)
     return [operation for operation in changed if id(operation) not in gone]
-
-
-def _rows(product: Operation | None, view: View) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Weight and bias of some of a product's columns."""
-    assert isinstance(product, Linear)
-    rows = slice(view.column, view.column + view.columns)
-    (weight,) = product.weights
-    return weight[rows], tuple(bias[rows] for bias in product.biases)
 
 
 def _add_residuals(operations: list[Operation], logits: Value) -> list[Operation]:

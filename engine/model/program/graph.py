@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -41,6 +43,35 @@ class View:
     @property
     def reference(self) -> Tensor:
         return self.value.reference[:, self.column : self.column + self.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a matrix, in any order.
+
+    Attributes:
+        matrix: [n, columns].
+        index: [rows] int64.
+    """
+
+    matrix: Tensor
+    index: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.index), self.matrix.shape[1]
+
+    def __getitem__(self, rows: slice | Tensor) -> Rows:
+        return Rows(self.matrix, self.index[rows])
+
+
+# Of a product, [columns, x columns].
+Weight = Tensor | Rows
+
+
+def dense(weight: Weight) -> Tensor:
+    """A weight as a matrix: a copy if it is made of some rows of another."""
+    return weight.matrix[weight.index] if isinstance(weight, Rows) else weight
 
 
 @dataclass(eq=False, slots=True)
@@ -85,7 +116,7 @@ class Linear:
 
     out: Value
     x: View
-    weights: tuple[Tensor, ...]
+    weights: tuple[Weight, ...]
     biases: tuple[Tensor, ...]
     activation: str = "none"
     residual: View | None = None
@@ -103,7 +134,7 @@ class Gated:
 
     out: Value
     x: View
-    weights: tuple[Tensor, ...]
+    weights: tuple[Weight, ...]
     biases: tuple[Tensor, ...]
     activation: str
 
@@ -123,6 +154,10 @@ class Elementwise:
     y: View | Tensor | None = None
     activation: str = "none"
     alpha: float = 1.0
+
+    @property
+    def is_copy(self) -> bool:
+        return (self.combine, self.activation, self.alpha) == ("none", "none", 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +198,72 @@ class Attend:
 
 
 @dataclass(eq=False, slots=True)
+class Convolve:
+    """activation of a causal convolution of each column with weights of its own.
+
+    What a sequence keeps for its next step are the last inputs of each column.
+
+    Attributes:
+        weight: [taps, columns] float32, that of the newest token last.
+        bias: [columns] float32.
+    """
+
+    out: Value
+    x: View
+    weight: Tensor
+    bias: Tensor | None
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """How the state S [key_dim, value_dim] of each head goes from token to token.
+
+    step = decay + decay_bias, or softplus of it, within `limits`, and d = exp(decay_scale step).
+    With beta it is the gated delta rule (arXiv 2412.06464, equation 10): S = d S + k u^T for
+    u = beta (v - (d S)^T k). Scaled it is Mamba 2's state space (arXiv 2405.21060, section 3), with
+    u = step v. The output is scaling S^T q + skip v.
+
+    Attributes:
+        heads: of values and states.
+        key_heads: of queries and keys; each serves as many heads as there are to it.
+        decay_bias, skip: [heads] float32.
+        decay_scale: [heads] float32.
+        normalize: whether queries and keys are divided by their lengths.
+    """
+
+    heads: int
+    key_heads: int
+    decay_bias: Tensor | None
+    decay_scale: Tensor
+    softplus: bool
+    limits: tuple[float, float]
+    scaled: bool
+    skip: Tensor | None
+    normalize: bool
+    scaling: float
+
+
+@dataclass(eq=False, slots=True)
+class Recur:
+    """Linear attention with a state of each head that decays from token to token.
+
+    Attributes:
+        query, key: key_heads * key_dim columns.
+        value: heads * value_dim columns.
+        decay, beta: a column for each head.
+    """
+
+    out: Value
+    query: View
+    key: View
+    value: View
+    decay: View
+    beta: View | None
+    way: Recurrence
+
+
+@dataclass(eq=False, slots=True)
 class Gather:
     """Takes the rows that sample."""
 
@@ -172,14 +273,29 @@ class Gather:
 
 @dataclass(eq=False, slots=True)
 class Opaque:
-    """Runs a module as it is, on [1, rows, columns]."""
+    """Runs a module as it is.
+
+    Attributes:
+        name: of the argument that is x, [1, rows, columns].
+        others: the other arguments that the module was called with, none of them a tensor.
+    """
 
     out: Value
     x: View
     module: nn.Module
+    name: str
+    others: Mapping[str, Any]
+
+    def run(self, x: Tensor) -> Tensor:
+        """What the module gives of [rows, columns]."""
+        output = self.module(**{self.name: x[None]}, **self.others)
+        result: Tensor = output[0] if isinstance(output, tuple) else output
+        return result[0]
 
 
-Operation = Embed | Norm | Linear | Gated | Elementwise | Attend | Gather | Opaque
+Operation = (
+    Embed | Norm | Linear | Gated | Elementwise | Attend | Convolve | Recur | Gather | Opaque
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +306,13 @@ class Graph:
     logits: Value
 
 
+def rows_of(product: Linear, view: View) -> tuple[Weight, tuple[Tensor, ...]]:
+    """Weight and bias of some columns of a product with one weight."""
+    rows = slice(view.column, view.column + view.columns)
+    (weight,) = product.weights
+    return weight[rows], tuple(bias[rows] for bias in product.biases)
+
+
 def reads(operation: Operation) -> list[View]:
     """The views that an operation reads."""
     match operation:
@@ -197,6 +320,9 @@ def reads(operation: Operation) -> list[View]:
             return []
         case Attend(query=query, key=key, value=value):
             return [query, key, value]
+        case Recur(query=query, key=key, value=value, decay=decay, beta=beta):
+            read = [query, key, value, decay]
+            return read if beta is None else [*read, beta]
         case Linear(x=x, residual=residual):
             return [x] if residual is None else [x, residual]
         case Elementwise(x=x, y=View() as y):

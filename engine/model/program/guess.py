@@ -46,6 +46,62 @@ def guess(module: nn.Module, x: View, out: Value) -> Operation | None:
     return _norm(module, x, out, weight, bias)
 
 
+def guess_gated_norm(module: nn.Module, x: View, gate: View, out: Value) -> list[Operation] | None:
+    """A norm of x whose result is gated, or of what was gated before, if that gives the recorded
+    numbers; else None.
+    """
+    width = out.width
+    if not width == x.columns == gate.columns:
+        return None
+    parameters = dict(module.named_parameters(recurse=False))
+    if not parameters.keys() <= {"weight"}:
+        return None
+    weight = parameters["weight"].detach() if parameters else None
+    for activation in ("silu", "sigmoid"):
+        factor = ACTIVATIONS[activation](gate.reference.double())
+        product = Value((x.reference * factor).to(out.reference.dtype), out.per_sample)
+        gated = Elementwise(product, gate, "multiply", x, activation)
+        after = _grouped_norm(module, View(product, 0, width), out, weight)
+        if after is not None:
+            return [gated, *after]
+        normal = Value(out.reference, out.per_sample)  # its numbers are known below
+        before = _norm(module, x, normal, weight, None, factor)
+        if before is not None:
+            normal.reference = _normalized(before).to(out.reference.dtype)
+            return [before, Elementwise(out, gate, "multiply", View(normal, 0, width), activation)]
+    return None
+
+
+def _grouped_norm(
+    module: nn.Module, x: View, out: Value, weight: Tensor | None
+) -> list[Operation] | None:
+    """A norm of groups of columns, whose weights may differ from group to group."""
+    found = _norm(module, x, out, weight, None)
+    if found is not None:
+        return [found]
+    if weight is None or len(weight) != out.width:
+        return None
+    sizes = {one for one in vars(module).values() if isinstance(one, int) and one > 1}
+    for size in sorted(one for one in sizes if out.width % one == 0):
+        normal = Value(out.reference, out.per_sample)
+        bare = _norm(module, x, normal, None, None, weight.double(), size)
+        if bare is not None:
+            normal.reference = _normalized(bare).to(out.reference.dtype)
+            row = weight.float().contiguous()
+            return [bare, Elementwise(out, View(normal, 0, out.width), "multiply", row)]
+    return None
+
+
+def _normalized(norm: Norm) -> Tensor:
+    """What a norm gives of the recorded numbers, in float64."""
+    x = norm.x.reference.double()
+    x = x.reshape(len(x), norm.groups, -1)
+    moved = x - x.mean(-1, keepdim=True) if norm.center else x
+    normal = moved * torch.rsqrt(moved.square().mean(-1, keepdim=True) + norm.eps)
+    scaled = normal if norm.weight is None else normal * norm.weight.double()
+    return scaled.flatten(1)
+
+
 def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear | None:
     if weight.dtype != x.reference.dtype:
         return None  # such as a router that is kept in float32; a program has one type
@@ -75,9 +131,20 @@ def _activation(module: nn.Module) -> str | None:
 
 
 def _norm(
-    module: nn.Module, x: View, out: Value, weight: Tensor | None, bias: Tensor | None
+    module: nn.Module,
+    x: View,
+    out: Value,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    factor: Tensor | float = 1.0,
+    width: int | None = None,
 ) -> Norm | None:
-    width = x.columns if weight is None else len(weight)
+    """A norm, if that times a factor gives the recorded numbers.
+
+    Args:
+        width: of a group; None: that of the weight, or a row's.
+    """
+    width = width or (x.columns if weight is None else len(weight))
     if x.columns % width:
         return None
     grouped = x.reference.double().reshape(len(x.reference), -1, width)
@@ -95,7 +162,7 @@ def _norm(
             normal = moved * torch.rsqrt(moved.square().mean(-1, keepdim=True) + eps)
             for scale in scales:
                 got = normal if scale is None else normal * scale
-                got = (got if shift is None else got + shift).flatten(1)
+                got = (got if shift is None else got + shift).flatten(1) * factor
                 difference = float(differences(got, out.reference).norm())
                 if difference < least and agree(got, out.reference):
                     best, least = (eps, center, scale), difference

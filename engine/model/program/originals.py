@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from torch import Tensor, nn
+from torch import nn
 
-from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation
+from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation, Rows, Weight
 
 
 class Originals:
@@ -47,5 +47,6 @@ class Originals:
                     parameter.data = parameter.data.new_empty(0)
 
 
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(weight: Weight) -> int:
+    matrix = weight.matrix if isinstance(weight, Rows) else weight
+    return matrix.untyped_storage().data_ptr()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.program.arena import Arena
-from engine.model.program.graph import Embed, Gated, Linear, Operation
+from engine.model.program.graph import Embed, Gated, Linear, Operation, Rows, Weight, dense
 from engine.model.program.originals import Originals
 
 # Output features of a tile. A tile of gates and a tile of ups take turns.
@@ -40,7 +40,7 @@ class Packer:
         """Packed weight, and bias in float32, of a product, which itself has none from now on."""
         weight = _below_each_other(operation.weights)
         packed = self._pack(weight)
-        if len(operation.weights) == 1:
+        if len(operation.weights) == 1 and not isinstance(operation.weights[0], Rows):
             self._packed[_place(weight)] = packed
         bias = torch.cat([bias.float() for bias in operation.biases]) if operation.biases else None
         self._give_up(operation)
@@ -48,7 +48,7 @@ class Packer:
 
     def gated(self, operation: Gated) -> tuple[Tensor, Tensor | None]:
         """As `linear`, of a gated product: 16 gates, their 16 ups, the next 16 gates, and so on."""
-        packed = self._pack(_take_turns(operation.weights))
+        packed = self._pack(_take_turns(map(dense, operation.weights)))
         biases = [bias.float()[:, None] for bias in operation.biases]
         bias = _take_turns(biases).flatten() if biases else None
         self._give_up(operation)
@@ -72,8 +72,8 @@ class Packer:
         self._native.trim_heap()
 
 
-def _below_each_other(weights: tuple[Tensor, ...]) -> Tensor:
-    return weights[0] if len(weights) == 1 else torch.cat(weights)
+def _below_each_other(weights: tuple[Weight, ...]) -> Tensor:
+    return dense(weights[0]) if len(weights) == 1 else torch.cat([dense(one) for one in weights])
 
 
 def _take_turns(weights: Iterable[Tensor]) -> Tensor:

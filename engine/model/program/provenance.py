@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from engine.model.program.capture import Call, tensors_in
-from engine.model.program.graph import Value, View
+from engine.model.program.graph import Elementwise, Linear, Operation, Rows, Value, View
+from engine.model.program.layout import axes_of, columns_of
 from engine.model.program.unreadable import UnreadableError
 
 CASTS = frozenset(("to", "type", "type_as", "float", "bfloat16"))
@@ -16,40 +18,70 @@ class Provenance:
     address names one.
 
     Attributes:
+        operations: that were read, in order.
         values: by address, what was read.
         failures: why it was not.
         makers: which call made it.
     """
 
     def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._picked: dict[tuple[int, tuple[int, ...]], Value] = {}
         self.values: dict[int, Value] = {}
         self.failures: dict[int, UnreadableError] = {}
         self.makers: dict[int, Call] = {}
 
     def view(self, tensor: Tensor) -> View:
-        """The columns of a value that a tensor shows."""
+        """The columns of a value that a tensor shows.
+
+        If they do not lie beside each other, but come from a product, they are the value of another
+        product, whose matrix has these rows of the first one's.
+        """
         address = address_of(tensor)
         value = self.values.get(address)
         if value is None:
             raise self.failures.get(address) or UnreadableError("a constant is used as a matrix")
-        width, rows = value.width, len(value.reference)
-        axes = [
-            (size, stride)
-            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-            if size > 1
-        ]
-        if (rows, width) not in axes:
+        axes = axes_of(tensor, len(value.reference), value.width)
+        if axes is None:
             raise UnreadableError("a tensor has its rows in another order")
-        axes.remove((rows, width))
-        columns = 1
-        for size, stride in reversed(axes):
-            if stride != columns:
-                raise UnreadableError("a tensor has its columns in another order")
-            columns *= size
-        column = int(tensor.storage_offset()) - int(value.reference.storage_offset())
-        if not 0 <= column <= width - columns:
+        columns = columns_of(axes)
+        columns += int(tensor.storage_offset()) - int(value.reference.storage_offset())
+        first, last = int(columns.min()), int(columns.max())
+        if not 0 <= first <= last < value.width:
             raise UnreadableError("a tensor leaves out rows")
-        return View(value, column, columns)
+        if torch.equal(columns, torch.arange(first, first + len(columns))):
+            return View(value, first, len(columns))
+        picked = self._pick(value, columns)
+        return View(picked, 0, picked.width)
+
+    def origin(self, view: View) -> View:
+        """What a view shows, wherever it was copied or cast from."""
+        maker = self.maker(view)
+        if isinstance(maker, Elementwise) and maker.is_copy and view.is_whole:
+            return self.origin(maker.x)
+        return view
+
+    def maker(self, view: View) -> Operation | None:
+        """The operation that computed the value of a view."""
+        return next((one for one in self.operations if one.out is view.value), None)
+
+    def _pick(self, value: Value, columns: Tensor) -> Value:
+        key = id(value), tuple(columns.tolist())
+        if key not in self._picked:
+            product = self.maker(View(value, 0, value.width))
+            if not isinstance(product, Linear):
+                raise UnreadableError("a tensor has its columns in another order")
+            reference = value.reference[:, columns].contiguous()
+            (weight,) = product.weights
+            made = Linear(
+                Value(reference, value.per_sample),
+                product.x,
+                (weight[columns] if isinstance(weight, Rows) else Rows(weight, columns),),
+                tuple(bias[columns] for bias in product.biases),
+            )
+            self.operations.append(made)
+            self._picked[key] = made.out
+        return self._picked[key]
 
     def sources(
         self, tensor: Tensor, through_casts: bool = False

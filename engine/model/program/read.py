@@ -7,7 +7,8 @@ and kept if the guess gives the recorded numbers.
 
 from __future__ import annotations
 
-import math
+import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from engine.model.program.capture import (
     AttentionCall,
     Call,
     Capture,
+    KernelCall,
     tensors_in,
 )
 from engine.model.program.graph import (
@@ -29,14 +31,18 @@ from engine.model.program.graph import (
     Embed,
     Gather,
     Graph,
+    Linear,
     Opaque,
     Operation,
     Value,
     View,
     reads,
+    rows_of,
 )
-from engine.model.program.guess import guess
+from engine.model.program.guess import guess, guess_gated_norm
+from engine.model.program.layout import axes_of, columns_of, dense_steps, places
 from engine.model.program.provenance import CASTS, Provenance, address_of
+from engine.model.program.recurrence import read_convolution, read_recurrence
 from engine.model.program.rotation import Rotations
 from engine.model.program.unreadable import UnreadableError, unreadable
 
@@ -47,6 +53,7 @@ _SAME = frozenset((*_MOVE, *_COPY, *CASTS))
 _ADD = frozenset(("add", "__add__", "__radd__"))
 _MULTIPLY = frozenset(("mul", "multiply", "__mul__", "__rmul__"))
 _DIVIDE = frozenset(("div", "divide", "true_divide", "__truediv__"))
+_JOIN = frozenset(("cat", "concat", "concatenate"))
 _PICK = frozenset(("__getitem__", "index_select"))
 _ACTIVATE = frozenset(("silu", "gelu", "relu", "tanh", "sigmoid"))
 
@@ -70,7 +77,6 @@ class _Reader:
     ) -> None:
         self._recorded = recorded
         self._opaque = opaque
-        self._operations: list[Operation] = []
         self._provenance = Provenance()
         self._rotations = Rotations(self._provenance, max_positions)
         # What depends on the step; all else is a constant.
@@ -85,7 +91,7 @@ class _Reader:
         logits = self._provenance.view(self._recorded.logits)
         if not logits.is_whole or not logits.value.per_sample:
             raise UnreadableError("the logits are not one matrix")
-        return Graph(_needed(self._operations, logits.value), logits.value)
+        return Graph(_needed(self._provenance.operations, logits.value), logits.value)
 
     def _take(self, call: Call) -> None:
         """Read a call, or note why it cannot be: it may turn out not to matter."""
@@ -109,7 +115,7 @@ class _Reader:
         try:
             address, tensor = next(iter(made.items()))
             operations = self._read_call(call, tensor)
-            self._operations += operations
+            self._provenance.operations += operations
             self._provenance.values[address] = operations[-1].out
             rest = list(made)[1:]
             cause = unreadable(call, "gives more than one tensor")
@@ -125,16 +131,8 @@ class _Reader:
         for rows, per_sample in ((NUM_TOKENS, False), (NUM_SAMPLES, True)):
             if tensor.numel() % rows == 0 and tensor.is_floating_point():
                 width = tensor.numel() // rows
-                axes = sorted(
-                    (stride, size)
-                    for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-                    if size > 1
-                )
-                dense = all(
-                    stride == math.prod(size for _, size in axes[:at])
-                    for at, (stride, _) in enumerate(axes)
-                )
-                if dense and axes and axes[-1] == (width, rows):
+                axes = axes_of(tensor, rows, width)
+                if axes is not None and bool((columns_of(axes).bincount() == 1).all()):
                     return Value(tensor.as_strided((rows, width), (width, 1)), per_sample)
         raise UnreadableError("a tensor has no row for each token")
 
@@ -143,6 +141,8 @@ class _Reader:
             out = self._value(output)
             if isinstance(call.target, AttentionCall):
                 return [self._attend(call.target, out)]
+            if isinstance(call.target, KernelCall):
+                return [self._kernel(call.target, out)]
             if isinstance(call.target, nn.Module):
                 return self._module(call, call.target, out)
             return [self._function(call, output, out)]
@@ -157,6 +157,8 @@ class _Reader:
         tensors = [t for t in tensors_in((call.args, call.kwargs)) if t.ndim]
         if call.name in _SAME:
             return Elementwise(out, self._like(call.args[0], output))
+        if call.name in _JOIN:
+            return self._join(call.args[0], out)
         if call.name in _PICK:
             return self._gather(call.args[0], out)
         if call.name in _ACTIVATE:
@@ -190,11 +192,32 @@ class _Reader:
     def _like(self, tensor: Tensor, output: Tensor) -> View:
         """The view that a tensor shows, if it has its numbers where the output has them."""
         view = self._provenance.view(tensor)
-        if tensor.numel() != output.numel() or not torch.equal(
-            _order(tensor, view.value), _order(output, None)
+        rows = len(view.reference)
+        given = axes_of(tensor, rows, self._provenance.values[address_of(tensor)].width)
+        made = axes_of(output, rows, view.columns)
+        if given is None or made is None or tensor.numel() != output.numel():
+            raise UnreadableError("its tensors have different layouts")
+        # A view has its columns in the tensor's logical order.
+        if not torch.equal(
+            places(given, view.columns, dense_steps(given)), places(made, view.columns)
         ):
             raise UnreadableError("its tensors have different layouts")
         return view
+
+    def _join(self, tensors: Sequence[Tensor], out: Value) -> Linear:
+        """Columns of products of one matrix, side by side: the product of their weights."""
+        views = [self._provenance.origin(self._provenance.view(one)) for one in tensors]
+        made = [self._provenance.maker(view) for view in views]
+        products = [one for one in made if isinstance(one, Linear)]
+        beside = torch.cat([view.reference for view in views], dim=1)
+        if len(products) < len(views) or not torch.equal(beside, out.reference):
+            raise UnreadableError("it joins what are no products")
+        first, *others = products
+        if any(one.x != first.x or len(one.biases) != len(first.biases) for one in others):
+            raise UnreadableError("it joins products of several matrices")
+        parts = [rows_of(one, view) for one, view in zip(products, views, strict=True)]
+        biases = [one for _, given in parts for one in given]
+        return Linear(out, first.x, tuple(one for one, _ in parts), tuple(biases))
 
     def _gather(self, tensor: Tensor, out: Value) -> Gather:
         x = self._provenance.view(tensor)
@@ -211,26 +234,37 @@ class _Reader:
         if not inputs:
             raise UnreadableError("it is given no tensor")
         if type(module) in self._opaque:
-            if call.kwargs or len(call.args) != 1:
-                raise UnreadableError("it is given more than one tensor")
-            (x,) = call.args
-            result = call.output[0] if isinstance(call.output, tuple) else call.output
-            if not (
-                isinstance(x, Tensor)
-                and isinstance(result, Tensor)
-                and x.ndim == result.ndim == 3
-                and x.shape[:2] == result.shape[:2]
-                and address_of(result) == address_of(out.reference)
-            ):
-                raise UnreadableError("it takes or gives no [1, tokens, columns]")
-            return [Opaque(out, self._provenance.view(x), module)]
+            return [self._opaque_module(call, module, out)]
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.ndim == 2 and not inputs[0].is_floating_point():
             return self._embed(inputs[0], weight, out)
-        found = guess(module, self._provenance.view(inputs[0]), out) if len(inputs) == 1 else None
+        views = [self._provenance.view(one) for one in inputs]
+        found = guess(module, views[0], out) if len(views) == 1 else None
         if found is not None:
             return [found]
+        if len(views) == 2 and (both := guess_gated_norm(module, views[0], views[1], out)):
+            return both
         raise UnreadableError("it computes none of what was tried")
+
+    def _opaque_module(self, call: Call, module: nn.Module, out: Value) -> Opaque:
+        result = call.output[0] if isinstance(call.output, tuple) else call.output
+        given = tensors_in((call.args, call.kwargs))
+        if len(given) != 1:
+            raise UnreadableError("it is given more than one tensor")
+        (x,) = given
+        if not (
+            isinstance(result, Tensor)
+            and x.ndim == result.ndim == 3
+            and x.shape[:2] == result.shape[:2]
+            and address_of(result) == address_of(out.reference)
+        ):
+            raise UnreadableError("it takes or gives no [1, tokens, columns]")
+        arguments = _by_name(module, call)
+        names = [name for name, one in arguments.items() if one is x]
+        if len(names) != 1:
+            raise UnreadableError("it is given its tensor within something else")
+        others = {name: one for name, one in arguments.items() if one is not x}
+        return Opaque(out, self._provenance.view(x), module, names[0], others)
 
     def _embed(self, ids: Tensor, weight: Tensor, out: Value) -> list[Operation]:
         ids = ids.flatten()
@@ -255,7 +289,15 @@ class _Reader:
             Elementwise(out, View(inner, 0, inner.width), alpha=scale),
         ]
 
-    # Attention
+    # Attention and states
+
+    def _kernel(self, call: KernelCall, out: Value) -> Operation:
+        found = read_convolution(call.arguments, self._provenance, out) or read_recurrence(
+            call.arguments, self._provenance, out
+        )
+        if found is None:
+            raise UnreadableError("it computes none of what was tried")
+        return found
 
     def _attend(self, call: AttentionCall, out: Value) -> Attend:
         query, query_rotation = self._rotations.of(call.query)
@@ -280,16 +322,16 @@ class _Reader:
         )
 
 
-def _order(tensor: Tensor, value: Value | None) -> Tensor:
-    """For each number of a tensor in its logical order, its place in a dense matrix of its rows."""
-    rows = len(value.reference) if value is not None else None
-    axes = list(zip(tensor.shape, tensor.stride(), strict=True))
-    width = tensor.numel() // rows if rows else 0
-    place = torch.zeros((), dtype=torch.int64)
-    for size, stride in axes:
-        step = width if value is not None and (size, stride) == (rows, value.width) else stride
-        place = place[..., None] + torch.arange(size) * (step if size > 1 else 0)
-    return place.flatten()
+def _by_name(module: nn.Module, call: Call) -> dict[str, Any]:
+    """What a module was called with, by the names of its arguments."""
+    signature = inspect.signature(module.forward)
+    named: dict[str, Any] = {}
+    for name, given in signature.bind(*call.args, **call.kwargs).arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            raise UnreadableError("it takes arguments that have no names")
+        named |= given if kind is inspect.Parameter.VAR_KEYWORD else {name: given}
+    return named
 
 
 def _needed(operations: list[Operation], logits: Value) -> list[Operation]:

@@ -42,7 +42,7 @@ class StateCache:
     computed them, since a module may change in place what it was handed.
 
     Attributes:
-        askers: the modules that asked for a state while they were watched, in order.
+        askers: the modules that asked for a state while they were watched, in order, and for which.
     """
 
     # What transformers asks of any cache. Nothing of it says how many tokens are past: positions
@@ -57,7 +57,7 @@ class StateCache:
         self._sequences: Sequences | None = None
         self._handed: dict[StateKey, Tensor] = {}
         self._stack: list[nn.Module] = []
-        self.askers: dict[nn.Module, None] = {}
+        self.askers: dict[nn.Module, set[StateKey]] = {}
 
     @contextmanager
     def computing(self, sequences: Sequences) -> Iterator[None]:
@@ -162,7 +162,7 @@ class StateCache:
         self._set(StateKey("linear attention", layer_idx, 0), state)
 
     def _get(self, key: StateKey) -> Tensor | None:
-        self._note()
+        self._note(key)
         if not self.has_previous_state():
             return self._handed.get(key)
         assert self._sequences is not None
@@ -171,11 +171,11 @@ class StateCache:
         return self._handed[key]
 
     def _set(self, key: StateKey, state: Tensor) -> None:
-        self._note()
+        self._note(key)
         self._slots.meet(key, state)
         if self._sequences is not None:
             self._handed[key] = state
 
-    def _note(self) -> None:
+    def _note(self, key: StateKey) -> None:
         if self._stack:
-            self.askers[self._stack[-1]] = None
+            self.askers.setdefault(self._stack[-1], set()).add(key)

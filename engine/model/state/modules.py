@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from engine.model.batch import PackedRows
@@ -26,33 +27,46 @@ class StateModules:
     the packed step as ever.
 
     Args:
-        model: its modules are changed: from now on they compute what `begin` was told of.
         max_num_seqs: sequences that have a state at once.
         num_snapshots: states that are kept beside those.
 
     Attributes:
+        slots: the memory of states.
+        found: the modules that keep states, in order.
         arguments: what to call the model with besides.
         layers: the numbers of those that attend, in order.
     """
 
     def __init__(self, model: PreTrainedModel, max_num_seqs: int, num_snapshots: int) -> None:
-        self._slots = StateSlots(max_num_seqs + num_snapshots)
-        self._cache = StateCache(self._slots)
+        self.slots = StateSlots(max_num_seqs + num_snapshots)
+        self._cache = StateCache(self.slots)
         self._groups: list[Group] = []
         self._total = 0
-        found = probe(model, self._cache)
+        self._probed = StateSlots(1)
+        cache = StateCache(self._probed)
+        found = probe(model, cache)
+        self._askers = cache.askers
+        self._restarting = found.restarting
+        self._model_name = type(model).__name__
+        self.found = tuple(cache.askers)
         self.arguments: dict[str, Any] = {cache_argument(model): self._cache}
         self.layers = found.layers
-        for module in self._cache.askers:
-            restarts = type(module) in found.restarting
-            module.forward = self._by_group(module.forward, restarts)
-        names = sorted({type(module).__name__ for module in self._cache.askers})
-        logger.info("%s keeps states in %s", type(model).__name__, ", ".join(names))
-        for name in sorted(one.__name__ for one in found.restarting):
+
+    def take_over(self, modules: Iterable[nn.Module]) -> None:
+        """Let modules that were found compute what `begin` was told of, from now on."""
+        restarting: set[str] = set()
+        for module in modules:
+            restarts = type(module) in self._restarting
+            if restarts:
+                restarting.add(type(module).__name__)
+            for key in self._askers[module]:
+                self.slots.like(self._probed, key)
+            module.forward = self._by_group(module, restarts)
+        for name in sorted(restarting):
             logger.warning(
                 "prompts of %s are computed token by token after their first chunk, because %s "
                 "starts anew with each chunk",
-                type(model).__name__,
+                self._model_name,
                 name,
             )
 
@@ -61,13 +75,14 @@ class StateModules:
         self._groups = groups_of(step.index, step.starts, step.counts, device)
         self._total = len(step.input_ids)
 
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy states from slot to slot: (source, target)."""
-        self._slots.copy(pairs)
+    def _by_group(self, module: nn.Module, restarts: bool) -> Callable[..., Any]:
+        forward: Callable[..., Any] = module.forward
+        cache = {cache_argument(module): self._cache}
 
-    def _by_group(self, forward: Callable[..., Any], restarts: bool) -> Callable[..., Any]:
         def of_step(*args: Any, **kwargs: Any) -> Any:
             total, output = self._total, None
+            if not any(one is self._cache for one in (*args, *kwargs.values())):
+                kwargs |= cache
             for group in self._groups:
                 goes_on = restarts and not group.sequences.are_new
                 for one in group.tokenwise() if goes_on else (group,):

@@ -11,8 +11,8 @@ from torch import Tensor
 class StateSlots:
     """States by key, each a matrix with a row for each slot.
 
-    What a key's state looks like is known when a module first gives one. So the memory is taken
-    then, by the probe that a forward pass starts with.
+    What a key's state looks like is known when a module first gives one, and its memory is taken
+    then.
 
     Args:
         num_slots: of sequences that can run, and of snapshots; 0 keeps the sizes only.
@@ -45,6 +45,15 @@ class StateSlots:
             raise ValueError(
                 f"the state {key} was {list(known.shape[1:])} and is {list(states.shape[1:])}"
             )
+
+    def room(self, key: Hashable, *shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The memory of a new key's states: [slots, *shape]."""
+        self.meet(key, torch.empty(1, *shape, dtype=dtype, device=device))
+        return self._states[key]
+
+    def like(self, other: StateSlots, key: Hashable) -> None:
+        """Make room for a state as another has it."""
+        self.meet(key, other._states[key])
 
     def get(self, key: Hashable, slots: Tensor) -> Tensor:
         """Copies of the states in some slots, [R, ...]."""

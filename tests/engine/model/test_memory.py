@@ -37,6 +37,7 @@ LLAMA = MemoryNeeds(
         dtype_bytes=2,
     ),
     weight_bytes=16_060_522_496,
+    num_layers=32,
     layer_width=14_336,
     max_positions=131_072,
     context_length=None,

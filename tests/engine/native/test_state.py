@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class Steps:
 
     def sequences(self) -> list[slice]:
         bases = self._bases.tolist()
-        return [slice(first, last) for first, last in zip(bases, bases[1:], strict=False)]
+        return [slice(first, last) for first, last in pairwise(bases)]
 
 
 def random(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -234,7 +234,7 @@ def test_a_number_divided_by_a_matrix_is_not_the_matrix_divided() -> None:
 class Asked(Mixing):
     """Is given more than a tensor."""
 
-    def forward(self, x: Tensor, share: float = 0.0) -> Tensor:
+    def forward(self, x: Tensor, share: Tensor) -> Tensor:
         return super().forward(x * (1 - share))
 
 
@@ -244,8 +244,33 @@ class Asking(nn.Module):
         self.asked = Asked(inner)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.asked(x, 0.5)
+        result: Tensor = self.asked(x, torch.full((1,), 0.5))
         return result
+
+
+class Told(Mixing):
+    """Is given a tensor by name, and something that is none."""
+
+    def forward(self, share: float, *, x: Tensor | None = None, **others: str) -> Tensor:
+        assert x is not None
+        assert others == {"also": "this"}
+        return super().forward(x * (1 - share))
+
+
+class Telling(Asking):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__(inner)
+        self.asked = Told(inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.asked(0.5, x=x, also="this")
+        return result
+
+
+def test_a_module_is_given_what_it_was_given_beside_its_tensor() -> None:
+    graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Telling))
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Told}
+    agree(graph, recorded)
 
 
 def test_a_module_that_is_given_more_than_a_tensor_is_run_by_the_one_around_it() -> None:
