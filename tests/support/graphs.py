@@ -29,9 +29,13 @@ from engine.model.program.recurrence import convolve, recur
 from engine.model.program.rotation import rotate
 
 
-def evaluate(graph: Graph, recorded: Capture) -> Tensor:
-    """The logits of the recorded pass, [samples, vocab_size]."""
-    values: dict[int, Tensor] = {}
+def evaluate(graph: Graph, recorded: Capture, values: dict[int, Tensor] | None = None) -> Tensor:
+    """The logits of the recorded pass, [samples, vocab_size].
+
+    Args:
+        values: gets those of all operations, by the `id` of their value.
+    """
+    values = {} if values is None else values
     for operation in graph.operations:
         values[id(operation.out)] = _result(operation, values, recorded)
     return values[id(graph.logits)]

@@ -22,6 +22,7 @@ from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
+from engine.model.program.writes import Change, Writes
 from engine.model.state.modules import StateModules
 
 # Tokens of the recorded pass, and how many of them sample. No width of a model should equal these
@@ -69,7 +70,7 @@ class Call:
             torch, or a call of attention or of a kernel.
         scope: the modules in whose forward passes the call was made, outermost first. If it is the
             call of a module, that one is the last.
-        changed: the tensors among its arguments that it wrote to.
+        changed: what it wrote to among its arguments.
     """
 
     target: nn.Module | Callable[..., Any] | AttentionCall | KernelCall
@@ -77,7 +78,7 @@ class Call:
     kwargs: dict[str, Any]
     output: Any
     scope: tuple[nn.Module, ...]
-    changed: tuple[Tensor, ...]
+    changed: tuple[Change, ...]
 
     @property
     def name(self) -> str:
@@ -181,7 +182,7 @@ class _Recorder(TorchFunctionMode):
         self._opaque = opaque
         self._keeping_states = keeping_states
         self._scope: list[nn.Module] = []
-        self._before: list[_Writes] = []
+        self._before: list[Writes] = []
         self._inside = 0
 
     def __torch_function__(
@@ -191,7 +192,9 @@ class _Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        before = _Writes((args, kwargs))
+        # What is not recorded has nothing copied.
+        name = "" if self._inside else name_of(func)
+        before = Writes(tensors_in((args, kwargs)), name)
         output = func(*args, **(kwargs or {}))
         changed = before.changed()
         if changed or tensors_in(output):
@@ -204,7 +207,7 @@ class _Recorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         output: Any,
-        changed: tuple[Tensor, ...] = (),
+        changed: tuple[Change, ...] = (),
     ) -> None:
         if not self._inside:
             self.calls.append(Call(target, args, kwargs, output, tuple(self._scope), changed))
@@ -248,7 +251,7 @@ class _Recorder(TorchFunctionMode):
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self._inside or not self._scope or self._scope[-1] not in self._keeping_states:
                 return function(*args, **kwargs)
-            before = _Writes((args, kwargs))
+            before = Writes(tensors_in((args, kwargs)))
             with self.silence():
                 output = _by_token(function(*args, **kwargs))
             call = KernelCall(name, signature.bind(*args, **kwargs).arguments)
@@ -262,7 +265,7 @@ class _Recorder(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._scope.append(module)
-        self._before.append(_Writes((args, kwargs)))
+        self._before.append(Writes(tensors_in((args, kwargs))))
         self._inside += self._is_one(module)
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -281,19 +284,6 @@ def _by_token(value: Any) -> Any:
         return value
     axis = value.shape.index(NUM_TOKENS)
     return value.movedim(axis, 0).contiguous().movedim(0, axis)
-
-
-class _Writes:
-    """How often the tensors of some arguments had been written to."""
-
-    def __init__(self, arguments: Any) -> None:
-        self._counts = [
-            (one, one._version) for one in tensors_in(arguments) if not one.is_inference()
-        ]
-
-    def changed(self) -> tuple[Tensor, ...]:
-        """Those that have been written to since."""
-        return tuple(one for one, count in self._counts if one._version != count)
 
 
 @dataclass(slots=True)
@@ -330,6 +320,11 @@ class _RecordedAttention:
         call = AttentionCall(layer, query, key, value, params)
         self.recorder.record(call, (), {}, output)
         return output
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name that torch gives a function."""
+    return str(getattr(function, "__name__", function))
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -54,6 +54,11 @@ class Provenance:
         picked = self._pick(value, columns)
         return View(picked, 0, picked.width)
 
+    def shows_whole(self, tensor: Tensor) -> bool:
+        """Whether a tensor shows all of the value in its memory, as it lies there."""
+        view = self.view(tensor)
+        return view.is_whole and view.value is self.values[address_of(tensor)]
+
     def origin(self, view: View) -> View:
         """What a view shows, wherever it was copied or cast from."""
         maker = self.maker(view)

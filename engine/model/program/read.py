@@ -25,6 +25,7 @@ from engine.model.program.capture import (
     KernelCall,
     tensors_in,
 )
+from engine.model.program.contents import Contents
 from engine.model.program.graph import (
     Attend,
     Elementwise,
@@ -45,6 +46,7 @@ from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.recurrence import read_convolution, read_recurrence
 from engine.model.program.rotation import Rotations
 from engine.model.program.unreadable import UnreadableError, unreadable
+from engine.model.program.writes import out_of_place
 
 # What only moves, copies or casts numbers.
 _MOVE = ("view", "reshape", "flatten", "unflatten", "transpose", "permute", "unsqueeze", "squeeze")
@@ -77,6 +79,7 @@ class _Reader:
     ) -> None:
         self._recorded = recorded
         self._opaque = opaque
+        self._contents = Contents(one for call in recorded.calls for one in call.changed)
         self._provenance = Provenance()
         self._rotations = Rotations(self._provenance, max_positions)
         # What depends on the step; all else is a constant.
@@ -100,23 +103,24 @@ class _Reader:
             for tensor in tensors_in(call.output)
             if (address := address_of(tensor)) not in self._provenance.makers
         }
-        for tensor in call.changed:
-            self._provenance.values.pop(address_of(tensor), None)
-            cause = unreadable(call, "changes a value in place")
-            self._provenance.failures[address_of(tensor)] = cause
+        changed = {address_of(one.tensor): one.tensor for one in call.changed}
+        self._contents.pass_by(call.changed)
         for address in fresh:
             self._provenance.makers[address] = call
         given = {address_of(tensor) for tensor in tensors_in((call.args, call.kwargs))}
         if isinstance(call.target, AttentionCall) or given & self._varying:
-            self._varying |= {address_of(tensor) for tensor in (*fresh.values(), *call.changed)}
+            self._varying |= {*fresh, *changed}
         made = {address: tensor for address, tensor in fresh.items() if address not in given}
+        made |= changed
         if not made:
             return
         try:
             address, tensor = next(iter(made.items()))
             operations = self._read_call(call, tensor)
             self._provenance.operations += operations
+            # Nothing reads what was there before a change any more: whoever looks there sees this.
             self._provenance.values[address] = operations[-1].out
+            self._provenance.makers[address] = call
             rest = list(made)[1:]
             cause = unreadable(call, "gives more than one tensor")
         except UnreadableError as error:
@@ -124,6 +128,7 @@ class _Reader:
             error.__traceback__ = error.__context__ = None
             rest, cause = list(made), error
         for address in rest:
+            self._provenance.values.pop(address, None)
             self._provenance.failures[address] = cause
 
     def _value(self, tensor: Tensor) -> Value:
@@ -133,12 +138,17 @@ class _Reader:
                 width = tensor.numel() // rows
                 axes = axes_of(tensor, rows, width)
                 if axes is not None and bool((columns_of(axes).bincount() == 1).all()):
-                    return Value(tensor.as_strided((rows, width), (width, 1)), per_sample)
+                    memory = self._contents.of(tensor)
+                    return Value(memory.as_strided((rows, width), (width, 1)), per_sample)
         raise UnreadableError("a tensor has no row for each token")
 
     def _read_call(self, call: Call, output: Tensor) -> list[Any]:
         try:
             out = self._value(output)
+            if any(one.before is None for one in call.changed):
+                raise UnreadableError("it changes a value in place")
+            if call.changed and not self._provenance.shows_whole(output):
+                raise UnreadableError("it changes a part of a value")
             if isinstance(call.target, AttentionCall):
                 return [self._attend(call.target, out)]
             if isinstance(call.target, KernelCall):
@@ -154,29 +164,32 @@ class _Reader:
     # Functions
 
     def _function(self, call: Call, output: Tensor, out: Value) -> Operation:
-        tensors = [t for t in tensors_in((call.args, call.kwargs)) if t.ndim]
-        if call.name in _SAME:
+        name = out_of_place(call.name)
+        # A single number is a factor, whatever axes it has.
+        tensors = [t for t in tensors_in((call.args, call.kwargs)) if t.numel() > 1]
+        if name in _SAME:
             return Elementwise(out, self._like(call.args[0], output))
-        if call.name in _JOIN:
+        if name in _JOIN:
             return self._join(call.args[0], out)
-        if call.name in _PICK:
+        if name in _PICK:
             return self._gather(call.args[0], out)
-        if call.name in _ACTIVATE:
-            name = "gelu_tanh" if call.kwargs.get("approximate") == "tanh" else call.name
+        if name in _ACTIVATE:
+            if call.kwargs.get("approximate") == "tanh":
+                name = "gelu_tanh"
             return Elementwise(out, self._like(tensors[0], output), activation=name)
         if call.kwargs or len(call.args) != 2:
             raise UnreadableError("its arguments are none of ours")
-        if call.name in _MULTIPLY | _DIVIDE and len(tensors) == 1:
+        if name in _MULTIPLY | _DIVIDE and len(tensors) == 1:
             first, second = call.args
             factor = second if first is tensors[0] else first
             if isinstance(factor, Tensor) and address_of(factor) in self._varying:
                 raise UnreadableError("its factor depends on the tokens")
-            if call.name in _DIVIDE and factor is first:
+            if name in _DIVIDE and factor is first:
                 raise UnreadableError("it divides by a matrix")
-            alpha = float(factor) if call.name in _MULTIPLY else 1 / float(factor)
+            alpha = float(factor) if name in _MULTIPLY else 1 / float(factor)
             return Elementwise(out, self._like(tensors[0], output), alpha=alpha)
-        if call.name in _ADD | _MULTIPLY and len(tensors) == 2:
-            combine = "add" if call.name in _ADD else "multiply"
+        if name in _ADD | _MULTIPLY and len(tensors) == 2:
+            combine = "add" if name in _ADD else "multiply"
             first, second = tensors
             if first.ndim == 1:
                 first, second = second, first

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from engine.model.attention.interface import ATTENTION_NAME
-from engine.model.program.capture import Capture, capture
+from engine.model.program.capture import Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Elementwise, Graph, Norm, Opaque
-from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
@@ -156,52 +155,6 @@ class Clipping(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x).clamp(-1, 1)
-
-
-class InPlace(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inner(x)
-        x.mul_(0.5)
-        return x
-
-
-class Rectified(InPlace):
-    """By a module of torch, whose name says nothing."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__(inner)
-        self.rectify = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inner(x)
-        self.rectify(x)
-        return x
-
-
-class Stored(InPlace):
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.inner(x)
-        x[..., :3] = 0
-        return x
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [(InPlace, "mul_"), (Rectified, "ReLU"), (Stored, "__setitem__")]
-)
-def test_a_value_that_is_changed_in_place_is_not_read(kind: Any, name: str) -> None:
-    model = rebuilt(tiny_model("llama"), "mlp", kind)
-    shape = trace(type(model), model.config, model.dtype).shape
-    recorded = capture(model, shape, frozenset(), MAX_LEN)
-    assert name in {call.name for call in recorded.calls if call.changed}
-    with pytest.raises(UnreadableError):
-        read(recorded, frozenset(), MAX_LEN)
-    graph, recorded = found(model)
-    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {kind}
-    agree(graph, recorded)
 
 
 class Normalised(nn.Module):
