@@ -27,8 +27,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 
 
-def guess(module: nn.Module, x: View, out: Value) -> Operation | None:
-    """A product, an activation or a norm, whichever gives the recorded numbers; else None."""
+def guess(module: nn.Module, x: View, out: Value, last: int) -> Operation | None:
+    """A product, an activation or a norm, whichever gives the recorded numbers; else None.
+
+    Args:
+        last: length of the last axis that the module was given, which a norm without weights is
+            over.
+    """
     parameters = dict(module.named_parameters(recurse=False))
     if not parameters.keys() <= {"weight", "bias"}:
         return None
@@ -43,40 +48,48 @@ def guess(module: nn.Module, x: View, out: Value) -> Operation | None:
         activation = _activation(module)
         if activation is not None:
             return Elementwise(out, x, activation=activation)
-    return _norm(module, x, out, weight, bias)
+    return _norm(module, x, out, weight, bias, last if weight is None else len(weight))
 
 
-def guess_gated_norm(module: nn.Module, x: View, gate: View, out: Value) -> list[Operation] | None:
+def guess_gated_norm(
+    module: nn.Module, x: View, gate: View, out: Value, last: int
+) -> list[Operation] | None:
     """A norm of x whose result is gated, or of what was gated before, if that gives the recorded
     numbers; else None.
+
+    Args:
+        last: as `guess` takes it.
     """
-    width = out.width
-    if not width == x.columns == gate.columns:
+    if not out.width == x.columns == gate.columns:
         return None
     parameters = dict(module.named_parameters(recurse=False))
     if not parameters.keys() <= {"weight"}:
         return None
     weight = parameters["weight"].detach() if parameters else None
+    width = last if weight is None else len(weight)
     for activation in ("silu", "sigmoid"):
         factor = ACTIVATIONS[activation](gate.reference.double())
         product = Value((x.reference * factor).to(out.reference.dtype), out.per_sample)
         gated = Elementwise(product, gate, "multiply", x, activation)
-        after = _grouped_norm(module, View(product, 0, width), out, weight)
+        after = _grouped_norm(module, View(product, 0, out.width), out, weight, width)
         if after is not None:
             return [gated, *after]
         normal = Value(out.reference, out.per_sample)  # its numbers are known below
-        before = _norm(module, x, normal, weight, None, factor)
+        before = _norm(module, x, normal, weight, None, width, factor)
         if before is not None:
             normal.reference = _normalized(before).to(out.reference.dtype)
-            return [before, Elementwise(out, gate, "multiply", View(normal, 0, width), activation)]
+            return [
+                before,
+                Elementwise(out, gate, "multiply", View(normal, 0, out.width), activation),
+            ]
     return None
 
 
 def _grouped_norm(
-    module: nn.Module, x: View, out: Value, weight: Tensor | None
+    module: nn.Module, x: View, out: Value, weight: Tensor | None, width: int
 ) -> list[Operation] | None:
     """A norm of groups of columns, whose weights may differ from group to group."""
-    found = _norm(module, x, out, weight, None)
+    found = _norm(module, x, out, weight, None, width)
     if found is not None:
         return [found]
     if weight is None or len(weight) != out.width:
@@ -84,7 +97,7 @@ def _grouped_norm(
     sizes = {one for one in vars(module).values() if isinstance(one, int) and one > 1}
     for size in sorted(one for one in sizes if out.width % one == 0):
         normal = Value(out.reference, out.per_sample)
-        bare = _norm(module, x, normal, None, None, weight.double(), size)
+        bare = _norm(module, x, normal, None, None, size, weight.double())
         if bare is not None:
             normal.reference = _normalized(bare).to(out.reference.dtype)
             row = weight.float().contiguous()
@@ -136,15 +149,10 @@ def _norm(
     out: Value,
     weight: Tensor | None,
     bias: Tensor | None,
+    width: int,
     factor: Tensor | float = 1.0,
-    width: int | None = None,
 ) -> Norm | None:
-    """A norm, if that times a factor gives the recorded numbers.
-
-    Args:
-        width: of a group; None: that of the weight, or a row's.
-    """
-    width = width or (x.columns if weight is None else len(weight))
+    """A norm of groups of `width` columns, if that times a factor gives the recorded numbers."""
     if x.columns % width:
         return None
     grouped = x.reference.double().reshape(len(x.reference), -1, width)

@@ -251,11 +251,11 @@ class _Reader:
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.ndim == 2 and not inputs[0].is_floating_point():
             return self._embed(inputs[0], weight, out)
-        views = [self._provenance.view(one) for one in inputs]
-        found = guess(module, views[0], out) if len(views) == 1 else None
+        views, last = [self._provenance.view(one) for one in inputs], inputs[0].shape[-1]
+        found = guess(module, views[0], out, last) if len(views) == 1 else None
         if found is not None:
             return [found]
-        if len(views) == 2 and (both := guess_gated_norm(module, views[0], views[1], out)):
+        if len(views) == 2 and (both := guess_gated_norm(module, *views, out, last)):
             return both
         raise UnreadableError("it computes none of what was tried")
 

@@ -17,7 +17,9 @@ DTYPES = [torch.float32, torch.bfloat16]
 def guessed(module: nn.Module, x: Tensor) -> Operation | None:
     with torch.inference_mode():
         out = module(x)
-    return guess(module, View(Value(x, False), 0, x.shape[1]), Value(out, False))
+    given, made = x.flatten(1), out.flatten(1)
+    view = View(Value(given, False), 0, given.shape[1])
+    return guess(module, view, Value(made, False), x.shape[-1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -57,6 +59,17 @@ def test_a_mean_near_0_is_subtracted_all_the_same(
     found = guessed(module.to(dtype), torch.randn(23, 4096).to(dtype))
     assert isinstance(found, Norm)
     assert found.center == center
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_norm_without_weights_is_over_the_last_axis(heads: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    module = nn.RMSNorm(32, eps=1e-5, elementwise_affine=False)
+    x = torch.randn(23, heads, 32) * torch.arange(1, heads + 1)[:, None]
+    found = guessed(module, x.to(dtype))
+    assert isinstance(found, Norm)
+    assert (found.groups, found.weight, found.center) == (heads, None, False)
 
 
 def test_one_row_that_differs_is_no_agreement() -> None:
