@@ -43,7 +43,7 @@ class Forward(Protocol):
 
     def attach(self, *parts: KVStorage) -> None:
         """Let the steps that follow use this pool. It has several parts only if the model's layers
-        differ in their heads, and then no program computes it.
+        differ in their heads.
         """
         ...
 
@@ -176,14 +176,13 @@ def make_forward(
         if shape.state_bytes
         else None
     )
-    if backend == "torch" or shape.mixed:
+    by_modules = shape.mixed or states is not None
+    if backend == "torch" or (backend == "triton" and by_modules):
         return ModuleForward(model, _attention(backend), shape, states)
     if backend == "triton":
-        if states is not None:
-            return ModuleForward(model, TritonAttention(), shape, states)
         return _on_gpu(model, config, shape)
     try:
-        return make_program(model, config, cache_shape(config, shape), shape, states)
+        return make_program(model, config, shape, states)
     except UnreadableError as error:
         logger.warning(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error

@@ -181,8 +181,8 @@ def _rotate_and_store(
 
 def rotate_and_store(
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     query_rotation: Rotation | None,
     key_rotation: Rotation | None,
     keys: Tensor,
@@ -198,7 +198,8 @@ def rotate_and_store(
 
     Args:
         query: [T, heads * head_dim].
-        key, value: [T, kv_heads * head_dim] and [T, kv_heads * value_dim].
+        key, value: [T, kv_heads * head_dim] and [T, kv_heads * value_dim]; None if queries are
+            only rotated.
         query_rotation, key_rotation: of the first 2 * half numbers of each head; None is none.
         keys: [blocks, kv_heads, block_size, head_dim] in one piece, as in `HeadStorage`.
         values: [blocks, kv_heads, block_size, value_dim] in one piece.
@@ -211,6 +212,11 @@ def rotate_and_store(
     value_dim = values.shape[3]
     lines = max(LINE_NUMBERS // padded(max(head_dim, value_dim)), 1)
     query_parts = 0 if query_rotation is None else triton.cdiv(heads, lines)
+    key_parts = 0 if key is None else triton.cdiv(kv_heads, lines)
+    if query_parts + key_parts == 0:
+        return
+    # What no program looks at is any pointer.
+    key, value = query if key is None else key, query if value is None else value
     tables: list[Tensor] = []
     constants: dict[str, Any] = {}
     for name, rotation, x in (("QUERY", query_rotation, query), ("KEY", key_rotation, key)):
@@ -220,7 +226,7 @@ def rotate_and_store(
         # Each thread has a number of its own at least, as in `engine.triton.tile.Tile`.
         constants[f"PADDED_{name}_HALF"] = max(padded(half), WARPS * 32 // lines)
         constants[f"{name}_INTERLEAVED"] = rotation is not None and rotation.interleaved
-    _rotate_and_store[len(rows), query_parts + triton.cdiv(kv_heads, lines)](
+    _rotate_and_store[len(rows), query_parts + key_parts](
         query,
         key,
         value,

@@ -36,12 +36,18 @@ def evaluate(graph: Graph, recorded: Capture, values: dict[int, Tensor] | None =
         values: gets those of all operations, by the `id` of their value.
     """
     values = {} if values is None else values
+    stored: dict[int, tuple[Tensor, Tensor]] = {}
     for operation in graph.operations:
-        values[id(operation.out)] = _result(operation, values, recorded)
+        values[id(operation.out)] = _result(operation, values, stored, recorded)
     return values[id(graph.logits)]
 
 
-def _result(operation: Operation, values: dict[int, Tensor], recorded: Capture) -> Tensor:
+def _result(
+    operation: Operation,
+    values: dict[int, Tensor],
+    stored: dict[int, tuple[Tensor, Tensor]],
+    recorded: Capture,
+) -> Tensor:
     def of(view: View) -> Tensor:
         return values[id(view.value)][:, view.column : view.column + view.columns]
 
@@ -70,8 +76,13 @@ def _result(operation: Operation, values: dict[int, Tensor], recorded: Capture) 
                 return of(x) + alpha * other
             return alpha * function(of(x)) * other
         case Attend():
-            inputs = of(operation.query), of(operation.key), of(operation.value)
-            return _attention(operation, *inputs, recorded.position_ids)
+            positions = recorded.position_ids
+            if operation.key is not None and operation.value is not None:
+                rotated = _heads(
+                    of(operation.key), operation.kv_heads, operation.key_rotation, positions
+                )
+                stored[operation.layer] = rotated, _heads(of(operation.value), operation.kv_heads)
+            return _attention(operation, of(operation.query), *stored[operation.layer], positions)
         case Convolve(x=x, weight=weight, bias=bias, activation=activation):
             return ACTIVATIONS[activation](convolve(of(x), weight, bias))
         case Recur(beta=beta, way=way):
@@ -89,21 +100,28 @@ def _product(x: Tensor, operation: Linear | Gated) -> Tensor:
     return linear(x, weight, bias)
 
 
+def _heads(
+    x: Tensor, count: int, rotation: Rotation | None = None, positions: Tensor | None = None
+) -> Tensor:
+    """[heads, T, size], rotated."""
+    split = x.unflatten(1, (count, -1))
+    if rotation is not None:
+        cos, sin = (table[positions].double() for table in (rotation.cos, rotation.sin))
+        split = rotate(split, cos, sin, rotation.interleaved)
+    return split.transpose(0, 1)
+
+
 def _attention(
     operation: Attend, query: Tensor, key: Tensor, value: Tensor, positions: Tensor
 ) -> Tensor:
-    def heads(x: Tensor, count: int, rotation: Rotation | None) -> Tensor:
-        split = x.unflatten(1, (count, -1))
-        if rotation is not None:
-            cos, sin = (table[positions].double() for table in (rotation.cos, rotation.sin))
-            split = rotate(split, cos, sin, rotation.interleaved)
-        return split.transpose(0, 1)
-
+    """
+    Args:
+        key, value: [kv_heads, T, size], as they were stored.
+    """
     params = operation.params
     groups = operation.heads // operation.kv_heads
-    q = heads(query, operation.heads, operation.query_rotation)
-    k = heads(key, operation.kv_heads, operation.key_rotation).repeat_interleave(groups, 0)
-    v = heads(value, operation.kv_heads, None).repeat_interleave(groups, 0)
+    q = _heads(query, operation.heads, operation.query_rotation, positions)
+    k, v = (x.repeat_interleave(groups, 0) for x in (key, value))
     scores = q @ k.transpose(1, 2) * params.scaling
     if params.softcap is not None:
         scores = params.softcap * torch.tanh(scores / params.softcap)

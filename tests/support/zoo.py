@@ -160,7 +160,11 @@ BY_MODULES: dict[str, dict[str, Any]] = {
         },
     },
     "nemotron": {"head_dim": 16},
-    # Layers that differ in their heads, the last of which has keys and values of an earlier one.
+}
+"""Architectures that are served module by module: attention that hands no arguments down."""
+
+MIXED: dict[str, dict[str, Any]] = {
+    # The last layer has keys and values of an earlier one.
     "gemma4_text": {
         "head_dim": 16,
         "sliding_window": WINDOW,
@@ -170,9 +174,19 @@ BY_MODULES: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": VOCAB_SIZE,
         "per_layer_config": {key: {"head_dim": 32, "num_key_value_heads": 1} for key in "12"},
     },
+    # Values are shorter than keys, and windows have sinks.
+    "mimo_v2_flash": {
+        "head_dim": 24,
+        "v_head_dim": 16,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+        "mlp_layer_types": ["dense", "sparse", "dense"],
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
 }
-"""Architectures that are served module by module: attention that hands no arguments down, or layers
-that differ in their heads."""
+"""Architectures whose layers differ in the number or the size of their heads."""
 
 OTHERS: dict[str, dict[str, Any]] = {
     "ministral3": {
@@ -256,7 +270,7 @@ def tiny_config(name: str, **changes: Any) -> PreTrainedConfig:
     """The configuration of a model of the zoo; `changes` override single values of its text."""
     if name in WRAPPERS | MORE_WRAPPERS:
         return _wrapped(name, _COMMON | (WRAPPERS | MORE_WRAPPERS)[name] | changes)
-    overrides = (SERVED | STATEFUL | BY_MODULES | OTHERS)[name]
+    overrides = (SERVED | STATEFUL | BY_MODULES | MIXED | OTHERS)[name]
     model_type = "llama" if name == "llama_dynamic_rope" else name
     return AutoConfig.for_model(model_type, **(_COMMON | overrides | changes))
 

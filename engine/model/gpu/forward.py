@@ -208,6 +208,8 @@ def _verify(
     slots = torch.from_numpy(tokens).to(tables.device)
 
     def restore(attend: Attend) -> None:
+        if attend.key is None or attend.value is None:
+            return
         by_head = (NUM_TOKENS, attend.kv_heads, -1)
         key, value = attend.rotated[1].reshape(by_head), attend.value.reference.reshape(by_head)
         storage.write(attend.layer, slots, key, value)

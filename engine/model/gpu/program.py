@@ -148,7 +148,7 @@ class GpuProgram:
             case Opaque(x=x):
                 given = (self._buffers.tensor(x),)
             case Attend(query=query, key=key):
-                given = (self._buffers.tensor(query), self._buffers.tensor(key))
+                given = tuple(self._buffers.tensor(x) for x in (query, key) if x is not None)
                 rotated = first + 1
         out = self._buffers.whole(operation.out)
         self.stages.append(Stage(operation, first, rotated, len(self._launches), out, given))
@@ -294,9 +294,8 @@ class GpuProgram:
     def _attend(self, operation: Attend, out: Tensor) -> None:
         resident, params = self._resident, operation.params
         heads, kv_heads, layer = operation.heads, operation.kv_heads, operation.layer
-        query, key, value = (
-            self._buffers.tensor(view) for view in (operation.query, operation.key, operation.value)
-        )
+        query = self._buffers.tensor(operation.query)
+        stored = [self._buffers.tensor(x) for x in (operation.key, operation.value) if x]
         kind = AttentionKind(heads // kv_heads, params.window)
         if kind not in self.kinds:
             self.kinds.append(kind)
@@ -307,10 +306,11 @@ class GpuProgram:
 
         def rotate(given: StepInputs[Tensor]) -> None:
             tokens = len(given.ids)
+            key, value = (x[:tokens] for x in stored) if stored else (None, None)
             rotate_and_store(
                 query[:tokens],
-                key[:tokens],
-                value[:tokens],
+                key,
+                value,
                 operation.query_rotation,
                 operation.key_rotation,
                 resident.pool.keys[layer],

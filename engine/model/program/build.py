@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -40,6 +41,18 @@ Packed = tuple[Tensor | None, Tensor | None]  # weight and bias
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool of several parts, as `engine.cache.storage.cache_shapes` has them.
+
+    Attributes:
+        places: as in `engine.cache.storage.places`.
+    """
+
+    parts: Sequence[KVStorage]
+    places: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """A program with its memory.
 
@@ -57,7 +70,7 @@ def build(
     graph: Graph,
     model: nn.Module,
     native: ModuleType,
-    storage: KVStorage,
+    pool: Pool,
     *,
     max_tokens: int,
     max_samples: int,
@@ -69,17 +82,19 @@ def build(
     only.
 
     Args:
-        storage: a pool to begin with; its type is that of the whole program.
+        pool: what to begin with; its type is that of the whole program.
         max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
         states: where the states of operations that keep some are to lie.
     """
-    return _Builder(graph, model, native, storage, max_tokens, max_samples, states).build()
+    return _Builder(graph, model, native, pool, max_tokens, max_samples, states).build()
 
 
-def attach(program: Any, storage: KVStorage) -> None:
+def attach(program: Any, pool: Pool) -> None:
     """Let a program's steps use this pool from now on."""
-    for layer, (keys, values) in enumerate(zip(storage.keys, storage.values, strict=True)):
-        program.cache(layer, keys, values, storage.shape.head_dim, storage.shape.value_dim)
+    for layer, (number, place) in enumerate(pool.places):
+        part = pool.parts[number]
+        shape = part.shape
+        program.cache(layer, part.keys[place], part.values[place], shape.head_dim, shape.value_dim)
 
 
 class _Builder:
@@ -88,7 +103,7 @@ class _Builder:
         graph: Graph,
         model: nn.Module,
         native: ModuleType,
-        storage: KVStorage,
+        pool: Pool,
         max_tokens: int,
         max_samples: int,
         states: StateSlots | None,
@@ -97,17 +112,18 @@ class _Builder:
         self._states = states
         self._packer = Packer(native, model, graph.operations)
         self._program = native.Program()
-        self._dtype = storage.shape.dtype
+        whole = pool.parts[0].shape
+        self._dtype = whole.dtype
         self._buffers = Buffers(
             graph,
             max_tokens=max_tokens,
             max_samples=max_samples,
             dtype=self._dtype,
-            device=storage.shape.device,
+            device=whole.device,
             multiple=_DEPTH,
             made=self._program.buffer,
         )
-        attach(self._program, storage)
+        attach(self._program, pool)
 
     def build(self) -> Built:
         operations = self._graph.operations
@@ -124,7 +140,7 @@ class _Builder:
                 case Opaque(x=x):
                     given = (self._buffers.tensor(x),)
                 case Attend(query=query, key=key):
-                    given = (self._buffers.tensor(query), self._buffers.tensor(key))
+                    given = tuple(self._buffers.tensor(x) for x in (query, key) if x is not None)
                 case _:
                     given = ()
             out = self._buffers.whole(operation.out)
@@ -197,16 +213,18 @@ class _Builder:
 
     def _emit_attention(self, operation: Attend, out: NativeView) -> None:
         program, view = self._program, self._buffers.place
-        query, key = view(operation.query), view(operation.key)
+        query = view(operation.query)
+        key, value = (one and view(one) for one in (operation.key, operation.value))
         # They are rotated in place, because nothing but attention reads them
         # (`engine.model.program.fuse` sees to that).
         for part, heads, rotation in (
             (query, operation.heads, operation.query_rotation),
             (key, operation.kv_heads, operation.key_rotation),
         ):
-            if rotation is not None:
+            if part is not None and rotation is not None:
                 program.rotate(part, heads, rotation.cos, rotation.sin, rotation.interleaved)
-        program.store(operation.layer, key, view(operation.value))
+        if key is not None:
+            program.store(operation.layer, key, value)
         params = operation.params
         program.attend(
             out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FunctionType
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
-from engine.cache.storage import CacheShape, KVStorage
+from engine.cache.storage import KVStorage, cache_shapes, places
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
@@ -135,30 +136,33 @@ def capture(
     recorder = _Recorder(opaque, frozenset(() if states is None else states.found))
     layers = range(shape.num_layers) if states is None else states.layers
     reference = TorchAttention()
-    storage = reference.storage(
-        CacheShape(
-            num_layers=shape.num_layers,
-            num_blocks=1,
-            block_size=NUM_TOKENS,
-            num_kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
-            value_dim=shape.value_dim,
-            dtype=model.dtype,
-            device=model.device,
+    one_block = EngineConfig(
+        num_blocks=1,
+        block_size=NUM_TOKENS,
+        max_model_len=NUM_TOKENS,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+    )
+    found = dict(enumerate(places(shape)))
+    attentions = [
+        _RecordedAttention(reference.storage(part), found, recorder, reference)
+        for part in cache_shapes(one_block, shape)
+    ]
+    contexts = [
+        StepContext(
+            backend=cast(AttentionBackend, attention),
+            storage=cast(KVStorage, attention),
+            slots=tokens,
+            starts=np.zeros(1, np.int64),
+            counts=np.full(1, NUM_TOKENS, np.int64),
+            block_tables=np.zeros((1, 1), np.int64),
         )
-    )
-    attention = _RecordedAttention(storage, recorder, reference)
-    context = StepContext(
-        backend=cast(AttentionBackend, attention),
-        storage=cast(KVStorage, attention),
-        slots=tokens,
-        starts=np.zeros(1, np.int64),
-        counts=np.full(1, NUM_TOKENS, np.int64),
-        block_tables=np.zeros((1, 1), np.int64),
-    )
+        for attention in attentions
+    ]
     model.set_attn_implementation(ATTENTION_NAME)
-    places = {layer: (0, place) for place, layer in enumerate(layers)}
-    with computing_step(context, places=places), recorder.watching(model), recorder:
+    # Attention is told which of the layers that attend it is of, and not its place in a part.
+    numbers = {layer: (found[at][0], at) for at, layer in enumerate(layers)}
+    with computing_step(*contexts, places=numbers), recorder.watching(model), recorder:
         output = model(
             input_ids=input_ids[None],
             position_ids=position_ids[None],
@@ -288,18 +292,22 @@ def _by_token(value: Any) -> Any:
 
 @dataclass(slots=True)
 class _RecordedAttention:
-    """Stands for a step's storage and its attention backend. It computes by the reference, and
-    records.
+    """Stands for a part of a step's storage and its attention backend. It computes by the
+    reference, and records.
+
+    Attributes:
+        places: for each layer, its part, and its place there.
     """
 
     blocks: KVStorage
+    places: Mapping[int, tuple[int, int]]
     recorder: _Recorder
     reference: TorchAttention
     _written: tuple[Tensor, Tensor] | None = None
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         with self.recorder.silence():
-            self.blocks.write(layer, slots, key, value)
+            self.blocks.write(self.places[layer][1], slots, key, value)
         self._written = key, value
 
     def attend(
@@ -316,7 +324,7 @@ class _RecordedAttention:
             block_tables=context.block_tables,
         )
         with self.recorder.silence():
-            output = self.reference.attend(query, layer, inner, params)
+            output = self.reference.attend(query, self.places[layer][1], inner, params)
         call = AttentionCall(layer, query, key, value, params)
         self.recorder.record(call, (), {}, output)
         return output

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
-from engine.cache.storage import CacheShape, KVStorage
+from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.batch import PackedStep
-from engine.model.program.build import Built, attach, build
+from engine.model.program.build import Built, Pool, attach, build
 from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
@@ -42,6 +42,7 @@ class ProgramForward:
         built: Built,
         native: ModuleType,
         opaque: tuple[str, ...],
+        shape: ModelShape,
         states: StateModules | None = None,
     ) -> None:
         self.opaque = opaque
@@ -50,6 +51,7 @@ class ProgramForward:
         self._program = built.program
         self._logits = built.logits
         self._segments = list(segments(built.stages))
+        self._places = places(shape)
 
     @property
     def attention(self) -> str:
@@ -67,8 +69,7 @@ class ProgramForward:
 
     def attach(self, *parts: KVStorage) -> None:
         """See `engine.model.forward.Forward`."""
-        (storage,) = parts
-        attach(self._program, storage)
+        attach(self._program, Pool(parts, self._places))
 
     def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
         """See `engine.model.forward.KeepsStates`."""
@@ -128,7 +129,6 @@ def run_opaque(stage: Stage, step: PackedStep) -> None:
 def make_program(
     model: PreTrainedModel,
     config: EngineConfig,
-    cache: CacheShape,
     shape: ModelShape,
     states: StateModules | None = None,
 ) -> ProgramForward:
@@ -146,7 +146,8 @@ def make_program(
     assert native is not None
     graph, recorded = find_graph(model, shape, max(config.max_model_len, NUM_TOKENS), states)
     graph = fuse(graph)
-    verified = replace(cache, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
+    verified = replace(config, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
+    parts = [CpuAttention().storage(one) for one in cache_shapes(verified, shape)]
     modules = [one.module for one in graph.operations if isinstance(one, Opaque)]
     used = {type(module).__name__ for module in modules}
     if states is not None:
@@ -156,14 +157,14 @@ def make_program(
             graph,
             model,
             native,
-            CpuAttention().storage(verified),
+            Pool(parts, places(shape)),
             max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
             max_samples=max(config.max_num_seqs, NUM_SAMPLES),
             states=None if states is None else states.slots,
         )
     except ValueError as error:
         raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error
-    forward = ProgramForward(built, native, tuple(sorted(used)), states)
+    forward = ProgramForward(built, native, tuple(sorted(used)), shape, states)
     step = _recorded_step(native, recorded, config.block_size)
     worst = verify(built.stages, lambda first, last: built.program.run(step, first, last))
     logger.info(

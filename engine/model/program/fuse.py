@@ -280,9 +280,11 @@ def _set_apart(operations: list[Operation]) -> list[Operation]:
                 ("query", operation.query_rotation),
                 ("key", operation.key_rotation),
             ):
-                view: View = getattr(operation, name)
+                view: View | None = getattr(operation, name)
+                if view is None or rotation is None:
+                    continue
                 others = sum(_overlap(view, other) for one in operations for other in reads(one))
-                if rotation is not None and others > 1:
+                if others > 1:
                     copy = Elementwise(Value(view.reference.contiguous(), False), view)
                     changed.append(copy)
                     setattr(operation, name, View(copy.out, 0, view.columns))

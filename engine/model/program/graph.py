@@ -179,21 +179,24 @@ class Attend:
     """Rotate queries and keys, store keys and values, attend.
 
     Attributes:
-        rotated: [tokens, columns] each, what the recorded pass had for query and key after the
-            rotation.
+        layer: whose keys and values it attends to.
+        key, value: what it stores there; None if an earlier operation has done so, whose layer
+            this one shares (cross-layer attention, arXiv 2405.12981).
+        rotated: [tokens, columns] each, what the recorded pass had after the rotation for query,
+            and for key if it stores one.
         params: of the layer; sinks are in float32.
     """
 
     out: Value
     layer: int
     query: View
-    key: View
-    value: View
+    key: View | None
+    value: View | None
     heads: int
     kv_heads: int
     query_rotation: Rotation | None
     key_rotation: Rotation | None
-    rotated: tuple[Tensor, Tensor]
+    rotated: tuple[Tensor, ...]
     params: AttentionParams
 
 
@@ -319,7 +322,7 @@ def reads(operation: Operation) -> list[View]:
         case Embed():
             return []
         case Attend(query=query, key=key, value=value):
-            return [query, key, value]
+            return [query, *(view for view in (key, value) if view is not None)]
         case Recur(query=query, key=key, value=value, decay=decay, beta=beta):
             read = [query, key, value, decay]
             return read if beta is None else [*read, beta]

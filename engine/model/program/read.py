@@ -8,7 +8,7 @@ and kept if the guess gives the recorded numbers.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +82,8 @@ class _Reader:
         self._contents = Contents(one for call in recorded.calls for one in call.changed)
         self._provenance = Provenance()
         self._rotations = Rotations(self._provenance, max_positions)
+        # Which layer was first given some keys and values, by the memory that they lie in.
+        self._stored: dict[Hashable, int] = {}
         # What depends on the step; all else is a constant.
         self._varying = {
             address_of(tensor)
@@ -255,7 +257,7 @@ class _Reader:
         found = guess(module, views[0], out, last) if len(views) == 1 else None
         if found is not None:
             return [found]
-        if len(views) == 2 and (both := guess_gated_norm(module, *views, out, last)):
+        if len(views) == 2 and (both := guess_gated_norm(module, views[0], views[1], out, last)):
             return both
         raise UnreadableError("it computes none of what was tried")
 
@@ -314,15 +316,22 @@ class _Reader:
 
     def _attend(self, call: AttentionCall, out: Value) -> Attend:
         query, query_rotation = self._rotations.of(call.query)
-        key, key_rotation = self._rotations.of(call.key)
-        value = self._provenance.view(call.value)
-        rotated = tuple(t.reshape(NUM_TOKENS, -1) for t in (call.query, call.key))
+        given = tuple(
+            (address_of(t), t.storage_offset(), t.stride()) for t in (call.key, call.value)
+        )
+        layer = self._stored.setdefault(given, call.layer)
+        key = value = key_rotation = None
+        rotated = [call.query]
+        if layer == call.layer:
+            key, key_rotation = self._rotations.of(call.key)
+            value = self._provenance.view(call.value)
+            rotated.append(call.key)
         sinks = call.params.sinks
         if sinks is not None:
             sinks = sinks.detach().float().contiguous()
         return Attend(
             out,
-            call.layer,
+            layer,
             query,
             key,
             value,
@@ -330,7 +339,7 @@ class _Reader:
             call.key.shape[1],
             query_rotation,
             key_rotation,
-            (rotated[0], rotated[1]),
+            tuple(t.reshape(NUM_TOKENS, -1) for t in rotated),
             replace(call.params, sinks=sinks),
         )
 

@@ -30,6 +30,7 @@ from tests.support.delaying_stream import DelayingStream
 from tests.support.zoo import (
     BY_MODULES,
     MAX_LEN,
+    MIXED,
     MORE_WRAPPERS,
     SERVED,
     STATEFUL,
@@ -152,7 +153,7 @@ def test_models_that_no_program_computes_give_the_tokens_of_generate(name: str) 
     check_engine(name, None if DEVICE == "cpu" else "triton")
 
 
-@pytest.mark.parametrize("name", sorted(SERVED | WRAPPERS))
+@pytest.mark.parametrize("name", sorted(SERVED | WRAPPERS | MIXED))
 def test_engine_gives_the_tokens_of_generate(name: str, backend: str) -> None:
     check_engine(name, backend if DEVICE == "cpu" else "triton")
 

@@ -26,10 +26,10 @@ AMPLE = 80
 
 
 def outputs(
-    backend: str, num_blocks: int, *, preemption: str, prefix_caching: bool
+    name: str, backend: str, num_blocks: int, *, preemption: str, prefix_caching: bool
 ) -> tuple[dict[str, list[int]], Totals]:
     """What six chats are told, half of them by chance, and what it took."""
-    model = tiny_model("llama")
+    model = tiny_model(name)
     config = EngineConfig(
         num_blocks=num_blocks,
         num_host_blocks=AMPLE,
@@ -73,13 +73,17 @@ def outputs(
     return tokens, core.snapshot().totals
 
 
-@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize(
+    ("name", "prefix_caching"), [("llama", True), ("llama", False), ("gemma4_text", True)]
+)
 def test_swapped_chats_are_told_what_they_are_told_with_room(
-    backend: str, prefix_caching: bool
+    name: str, backend: str, prefix_caching: bool
 ) -> None:
     """Token for token: what comes back is what went, and nothing is computed again."""
-    expected, roomy = outputs(backend, AMPLE, preemption="swap", prefix_caching=prefix_caching)
-    told, totals = outputs(backend, 14, preemption="swap", prefix_caching=prefix_caching)
+    expected, roomy = outputs(
+        name, backend, AMPLE, preemption="swap", prefix_caching=prefix_caching
+    )
+    told, totals = outputs(name, backend, 14, preemption="swap", prefix_caching=prefix_caching)
     assert told == expected
     assert roomy.preemptions == 0
     assert totals.swaps == totals.preemptions > 2

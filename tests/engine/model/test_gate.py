@@ -31,6 +31,7 @@ from engine.model.trace import trace
 from tests.support.zoo import (
     BY_MODULES,
     MAX_LEN,
+    MIXED,
     SERVED,
     STATEFUL,
     VOCAB_SIZE,
@@ -79,7 +80,7 @@ def eager_logits(model: PreTrainedModel, length: int) -> Tensor:
     return logits
 
 
-@pytest.mark.parametrize("name", [*SERVED, *STATEFUL, *BY_MODULES])
+@pytest.mark.parametrize("name", [*SERVED, *STATEFUL, *BY_MODULES, *MIXED])
 def test_supported_architectures_pass(name: str) -> None:
     admit(tiny_model(name))
 

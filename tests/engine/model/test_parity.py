@@ -20,7 +20,7 @@ from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.forward import make_forward
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from tests.support.zoo import MAX_LEN, SERVED, VOCAB_SIZE, WINDOW, tiny_model
+from tests.support.zoo import MAX_LEN, MIXED, SERVED, VOCAB_SIZE, WINDOW, tiny_model
 
 TOLERANCE = 1e-4
 PROMPT_LENGTHS = (1, 7, 16, 45, 70)
@@ -153,7 +153,7 @@ def make_prompts() -> list[list[int]]:
     return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in PROMPT_LENGTHS]
 
 
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
 def test_outputs_and_logits_are_those_of_the_model_alone(name: str, backend: str) -> None:
     assert_parity(name, backend)
 
@@ -188,7 +188,7 @@ def assert_parity(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name in SERVED if "sliding_window" in SERVED[name])
+    "name", sorted(name for name, one in (SERVED | MIXED).items() if "sliding_window" in one)
 )
 def test_the_zoo_can_tell_whether_a_window_is_kept(name: str) -> None:
     """A model with wider windows gives other logits: else the tests above would prove nothing."""

@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 from engine.api.errors import ModelError
 from engine.model.checkpoint import Checkpoint, StoredTensor
 from engine.model.sizes import check_elements, check_sizes
-from tests.support.zoo import BY_MODULES, OTHERS, SERVED, STATEFUL, tiny_model
+from tests.support.zoo import BY_MODULES, MIXED, OTHERS, SERVED, STATEFUL, tiny_model
 
 FILE = Path("model.safetensors")
 CONFIG = Path("config.json")
@@ -27,7 +27,7 @@ def checkpoint(**shapes: tuple[int, ...]) -> Checkpoint:
     return Checkpoint(Path(), tuple(tensors), "")
 
 
-@pytest.mark.parametrize("name", [*SERVED, *STATEFUL, *BY_MODULES, *OTHERS])
+@pytest.mark.parametrize("name", [*SERVED, *STATEFUL, *BY_MODULES, *MIXED, *OTHERS])
 def test_every_model_of_the_zoo_fits_its_own_weights(name: str) -> None:
     model = tiny_model(name)
     stored = {key: tuple(value.shape) for key, value in model.state_dict().items()}

@@ -67,12 +67,17 @@ class Step:
             empty.to(dtype).repeat(1, 1, 1, dim) for dim in (head_dim, value_dim)
         )
 
-    def check(self, query_rotation: Rotation | None, key_rotation: Rotation | None) -> None:
+    def check(
+        self,
+        query_rotation: Rotation | None,
+        key_rotation: Rotation | None,
+        stores: bool = True,
+    ) -> None:
         with in_any_order(len(self.rows)):
             rotate_and_store(
                 self.query,
-                self.key,
-                self.value,
+                self.key if stores else None,
+                self.value if stores else None,
                 query_rotation,
                 key_rotation,
                 self.keys,
@@ -87,7 +92,8 @@ class Step:
         real = (self.rows >= 0)[:, None]
         at = self.positions.clamp(0, POSITIONS - 1)
         query = torch.where(real, rotated(query, self.heads, query_rotation, at), query)
-        key = torch.where(real, rotated(key, self.kv_heads, key_rotation, at), key)
+        if stores:
+            key = torch.where(real, rotated(key, self.kv_heads, key_rotation, at), key)
         within(self.query, query, ABSOLUTE)
         within(self.key, key, ABSOLUTE)
         assert torch.equal(self.value, value.to(self.value.dtype))
@@ -97,7 +103,7 @@ class Step:
             for token, (row, place) in enumerate(
                 zip(self.rows.tolist(), self.positions.tolist(), strict=True)
             ):
-                if row >= 0:
+                if row >= 0 and stores:
                     block = self.block_tables[row, place // self.block_size]
                     slot = left[block, :, place % self.block_size]
                     assert torch.equal(slot.flatten(), stored[token])
@@ -140,3 +146,9 @@ def test_padding_is_left_alone() -> None:
     step = Step(torch.float32, [(-1, outside), (2, 17), (-1, -1)], 4, 2, 32, 32, 1)
     both = tables((1.0, False), 32, 2)
     step.check(both, both)
+
+
+@pytest.mark.parametrize("query", [(1.0, False), None])
+def test_queries_alone_leave_the_cache_as_it_is(query: tuple[float, bool] | None) -> None:
+    step = Step(torch.float32, [(0, 3), (2, 17)], 4, 2, 32, 16, 1)
+    step.check(tables(query, 32, 2), None, stores=False)

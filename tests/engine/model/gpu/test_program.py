@@ -23,7 +23,7 @@ from engine.model.gate import checked_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.program import GpuProgram
-from engine.model.program.graph import Linear
+from engine.model.program.graph import Attend, Linear
 from engine.model.program.verify import MismatchError
 from engine.model.trace import trace
 from tests.support.zoo import MAX_LEN, SERVED, tiny_model
@@ -75,6 +75,18 @@ def test_a_layer_of_llama_is_nine_launches() -> None:
     # layers are the embedding, the rows that sample of the last attention and of its residual, the
     # last norm and the head.
     assert forward.num_launches == 3 * 9 + 5
+
+
+def test_a_layer_that_shares_keys_and_values_stores_none() -> None:
+    alike = {"head_dim": 16, "num_key_value_heads": 2}
+    model = tiny_model("gemma4_text", per_layer_config=dict.fromkeys("012", alike))
+    forward = program_of(model)
+    attending = [one.operation for one in forward._program.stages if one.given]
+    assert [(one.layer, one.key is None) for one in attending if isinstance(one, Attend)] == [
+        (0, False),
+        (1, False),
+        (1, True),
+    ]
 
 
 def test_residuals_are_added_in_place() -> None:

@@ -28,7 +28,7 @@ from engine.model.program.verify import MismatchError
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from tests.support.native import kernels_or_skip
-from tests.support.zoo import MAX_LEN, SERVED, tiny_model
+from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
 
 native = kernels_or_skip()
 
@@ -62,7 +62,7 @@ def step(runner: TorchRunner, token_ids: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
 def test_every_architecture_passes_the_gate_as_a_program(name: str, dtype: torch.dtype) -> None:
     model = tiny_model(name, dtype=dtype)
     forward = checked_forward(model, config_for(model), shape_of(model), "cpu")

@@ -18,9 +18,9 @@ from engine.model.program.graph import Attend, Elementwise, Graph, Norm, Opaque
 from engine.model.program.unreadable import UnreadableError
 from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
-from tests.support.zoo import MAX_LEN, SERVED, WRAPPERS, tiny_model
+from tests.support.zoo import MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
 
-MIXTURES = {"gpt_oss", "mixtral", "qwen3_moe"}
+MIXTURES = {"gpt_oss", "mimo_v2_flash", "mixtral", "qwen3_moe"}
 
 
 def found(model: PreTrainedModel) -> tuple[Graph, Capture]:
@@ -35,14 +35,14 @@ def agree(graph: Graph, recorded: Capture) -> None:
     torch.testing.assert_close(got, recorded.logits[0].double(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
 def test_graph_computes_the_recorded_logits(name: str) -> None:
     graph, recorded = found(tiny_model(name))
     agree(graph, recorded)
     agree(fuse(graph), recorded)
 
 
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
 def test_only_mixtures_of_experts_keep_modules(name: str) -> None:
     graph, _ = found(tiny_model(name))
     assert bool(only(Opaque, graph)) == (name in MIXTURES)
@@ -94,6 +94,13 @@ def test_an_embedding_that_is_scaled_is_a_table_and_a_factor() -> None:
     scale = graph.operations[1]
     assert isinstance(scale, Elementwise)
     assert scale.alpha == pytest.approx(48**0.5, rel=1e-3)
+
+
+def test_a_layer_that_shares_keys_and_values_reads_those_of_the_other() -> None:
+    graph, _ = found(tiny_model("gemma4_text"))
+    layers = [(one.layer, one.key is None, one.value is None) for one in only(Attend, graph)]
+    assert layers == [(0, False, False), (1, False, False), (1, True, True)]
+    assert all(one.query_rotation for one in only(Attend, graph))
 
 
 def test_norms_of_gemma_add_one_to_their_weights() -> None:
