@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.batch.shape import ModelShape
-from engine.cache.storage import CacheShape, KVStorage, cache_shape, cache_shapes, places
+from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
@@ -176,8 +176,7 @@ def make_forward(
         if shape.state_bytes
         else None
     )
-    by_modules = shape.mixed or states is not None
-    if backend == "torch" or (backend == "triton" and by_modules):
+    if backend == "torch" or (backend == "triton" and states is not None):
         return ModuleForward(model, _attention(backend), shape, states)
     if backend == "triton":
         return _on_gpu(model, config, shape)
@@ -201,7 +200,7 @@ def _on_gpu(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> 
     from engine.model.gpu.forward import make_gpu_program
 
     try:
-        return make_gpu_program(model, config, cache_shape(config, shape), shape)
+        return make_gpu_program(model, config, shape)
     except UnreadableError as error:
         logger.warning(
             "%s runs module by module, without CUDA graphs: %s", type(model).__name__, error

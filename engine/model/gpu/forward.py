@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
-from engine.cache.storage import CacheShape, HeadStorage, KVStorage
+from engine.cache.storage import CacheShape, HeadStorage, KVStorage, cache_shapes, places
 from engine.model.attention.triton_backend import TritonAttention, programs_on
 from engine.model.batch import PackedRows, PackedStep
 from engine.model.gpu.choosing import Candidates, Chosen, Clock, choose
@@ -73,9 +75,7 @@ class GpuForward:
 
     def attach(self, *parts: KVStorage) -> None:
         """See `engine.model.forward.Forward`."""
-        (storage,) = parts
-        assert isinstance(storage, HeadStorage)
-        self.resident.storage = storage
+        self.resident.pools = [cast(HeadStorage, part) for part in parts]
 
     def size_of(self, step: PackedRows) -> StepSize:
         """The size of a step without padding."""
@@ -98,7 +98,7 @@ class GpuForward:
             rows=len(self.resident.block_tables),
             programs=self._programs,
             fields=fields,
-            block_size=self.resident.pool.shape.block_size,
+            block_size=self.resident.block_size,
         )
 
     def choose(self, clock: Clock, candidates: Candidates = strips) -> list[Chosen]:
@@ -130,9 +130,7 @@ class GpuForward:
         return self.run(layout.over(torch.from_numpy(words).to(tables.device)))
 
 
-def make_gpu_program(
-    model: PreTrainedModel, config: EngineConfig, cache: CacheShape, shape: ModelShape
-) -> GpuForward:
+def make_gpu_program(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> GpuForward:
     """Turn a model on a GPU into a program.
 
     Raises:
@@ -146,22 +144,25 @@ def make_gpu_program(
     used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
     rows = max(config.max_num_seqs, _VERIFIED_ROWS)
     blocks = config.blocks_for(max_positions)
+    parts = cache_shapes(config, shape)
+    device = parts[0].device
     resident = Resident(
-        torch.zeros(rows, blocks, dtype=torch.int32, device=cache.device),
-        torch.zeros(rows, dtype=torch.int32, device=cache.device),
+        torch.zeros(rows, blocks, dtype=torch.int32, device=device),
+        torch.zeros(rows, dtype=torch.int32, device=device),
+        places(shape),
     )
-    programs = programs_on(cache.device, shape.num_kv_heads)
+    programs = programs_on(device, shape.num_kv_heads)
     program = GpuProgram(
         graph,
         model,
         resident,
-        dtype=cache.dtype,
+        dtype=parts[0].dtype,
         programs=programs,
         max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
         max_samples=max(config.max_num_seqs, NUM_SAMPLES),
     )
     forward = GpuForward(program, resident, tuple(sorted(used)), programs)
-    worst = _verify(forward, program, recorded, cache)
+    worst = _verify(forward, program, recorded, parts)
     logger.info(
         "%s runs as %d launches%s; verified, the largest difference is %.2g",
         type(model).__name__,
@@ -173,17 +174,20 @@ def make_gpu_program(
 
 
 def _verify(
-    forward: GpuForward, program: GpuProgram, recorded: Capture, cache: CacheShape
+    forward: GpuForward, program: GpuProgram, recorded: Capture, parts: Sequence[CacheShape]
 ) -> float:
     """Compare each operation with the recorded pass; returns the largest difference.
 
     The positions of the recorded tokens are far apart. So the rotation's own keys go to a block
     that nothing reads, and the recorded ones are stored one after the other.
     """
-    num_blocks = -(-NUM_TOKENS // cache.block_size)
-    storage = HeadStorage(replace(cache, num_blocks=num_blocks + 1, num_host_blocks=0))
-    forward.attach(storage)
-    tables = forward.resident.block_tables
+    num_blocks = -(-NUM_TOKENS // parts[0].block_size)
+    pools = [
+        HeadStorage(replace(part, num_blocks=num_blocks + 1, num_host_blocks=0)) for part in parts
+    ]
+    forward.attach(*pools)
+    resident = forward.resident
+    tables = resident.block_tables
     tables[0] = num_blocks
     tables[1, :num_blocks] = torch.arange(num_blocks)
     layout = forward.layout(StepSize(NUM_TOKENS, NUM_SAMPLES, chunks=True), 0)
@@ -212,13 +216,14 @@ def _verify(
             return
         by_head = (NUM_TOKENS, attend.kv_heads, -1)
         key, value = attend.rotated[1].reshape(by_head), attend.value.reference.reshape(by_head)
-        storage.write(attend.layer, slots, key, value)
+        part, place = resident.places[attend.layer]
+        pools[part].write(place, slots, key, value)
 
     with torch.inference_mode():
         worst = verify(
             program.stages, lambda first, last: program.run(inputs, first, last), restore
         )
-    forward.resident.storage = None
+    resident.pools = ()
     tables.zero_()
     return worst
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,18 +18,26 @@ class Resident:
     Attributes:
         block_tables: [rows, B] int32.
         latest: [rows] int32, the last token that was sampled for each batch index.
-        storage: the pool; None until the program is attached to one.
+        pools: the parts of the pool; none until the program is attached to one.
+        places: for each layer that attends, its part and its place there, as in
+            `engine.cache.storage.places`.
     """
 
     block_tables: Tensor
     latest: Tensor
-    storage: HeadStorage | None = None
+    places: Sequence[tuple[int, int]]
+    pools: Sequence[HeadStorage] = ()
     _parts: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
-    def pool(self) -> HeadStorage:
-        assert self.storage is not None
-        return self.storage
+    def block_size(self) -> int:
+        """Token slots in a block of the pool."""
+        return self.pools[0].shape.block_size
+
+    def cache(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer in the pool, as `HeadStorage` has them."""
+        part, place = self.places[layer]
+        return self.pools[part].keys[place], self.pools[part].values[place]
 
     def parts(self, *places: int, value_dim: int) -> tuple[Tensor, Tensor]:
         """Room for what attention leaves in parts, shared by all layers: [*places, value_dim] and

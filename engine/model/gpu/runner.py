@@ -17,7 +17,8 @@ from engine.api.sampling import MAX_LOGPROBS
 from engine.api.telemetry import PhaseTimes
 from engine.batch.plan import StepPlan, StepResult
 from engine.batch.shape import ModelShape
-from engine.cache.storage import cache_shape
+from engine.cache.parts import PoolParts
+from engine.cache.storage import cache_shapes
 from engine.model.attention.base import IntArray
 from engine.model.batch import Batch, PackedRows
 from engine.model.device import is_out_of_memory
@@ -93,9 +94,10 @@ class GpuRunner:
         self._sampler = DeviceSampler(
             max_num_seqs=config.max_num_seqs, vocab_size=shape.vocab_size, device=device
         )
-        self._storage = forward.storage(cache_shape(config, shape))
+        parts = [forward.storage(one) for one in cache_shapes(config, shape)]
+        forward.attach(*parts)
+        self._storage = PoolParts(parts)
         self.swap_rate = self._storage.swap_rate()
-        forward.attach(self._storage)
         self._largest = StepSize(config.max_num_batched_tokens, config.max_num_seqs, chunks=True)
         num_words = forward.layout(self._largest, ROW_FIELDS).num_words
         self._words = torch.full((num_words,), -1, dtype=torch.int32, device=device)

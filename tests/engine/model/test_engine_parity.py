@@ -142,7 +142,7 @@ def assert_greedy(model: PreTrainedModel, prompt: list[int], got: list[int]) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(SERVED | WRAPPERS))
+@pytest.mark.parametrize("name", sorted(SERVED | WRAPPERS | MIXED))
 def test_the_engine_of_a_gpu_gives_the_tokens_of_generate(name: str) -> None:
     pytest.importorskip("triton")
     check_engine(name, "triton")

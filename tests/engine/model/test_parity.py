@@ -160,7 +160,7 @@ def test_outputs_and_logits_are_those_of_the_model_alone(name: str, backend: str
 
 # Triton's interpreter takes 15 s for a model.
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
 def test_outputs_and_logits_by_the_triton_kernels(name: str) -> None:
     assert_parity(name, "triton")
 

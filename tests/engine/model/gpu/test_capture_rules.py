@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 from triton.runtime.interpreter import GridExecutor
 
 from engine.api.config import EngineConfig
-from engine.cache.storage import cache_shape
+from engine.cache.storage import cache_shapes
 from engine.model.gpu import forward as gpu_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
 from engine.model.gpu.inputs import StepSize
@@ -65,9 +65,9 @@ def watched(name: str, size: StepSize, **changes: Any) -> tuple[GpuForward, Coun
     """A step of padding, as it is captured, and what it called."""
     model = tiny_model(name, **changes)
     shape = trace(type(model), model.config, model.dtype).shape
-    cache = cache_shape(CONFIG, shape)
-    forward = make_gpu_program(model, CONFIG, cache, shape)
-    forward.attach(forward.storage(replace(cache, num_blocks=1)))
+    forward = make_gpu_program(model, CONFIG, shape)
+    one_block = replace(CONFIG, num_blocks=1)
+    forward.attach(*(forward.storage(part) for part in cache_shapes(one_block, shape)))
     layout = forward.layout(size, 0)
     inputs = layout.over(torch.full((layout.num_words,), -1, dtype=torch.int32))
     watch = Watch()

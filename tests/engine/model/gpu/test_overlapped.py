@@ -17,7 +17,6 @@ from triton.runtime.interpreter import GridExecutor
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.cache.storage import cache_shape
 from engine.model.forward import make_forward
 from engine.model.gpu import forward as gpu_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
@@ -191,7 +190,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launched]:
 def test_all_launches_of_a_step_overlap_but_the_first(name: str, launched: list[Launched]) -> None:
     model = tiny_model(name)
     shape = trace(type(model), model.config, model.dtype).shape
-    forward = make_gpu_program(model, ENVELOPE, cache_shape(ENVELOPE, shape), shape)
+    forward = make_gpu_program(model, ENVELOPE, shape)
 
     def runner_for(config: EngineConfig) -> GpuRunner:
         return GpuRunner(forward, config, shape, HostStream())

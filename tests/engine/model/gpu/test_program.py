@@ -17,7 +17,6 @@ pytest.importorskip("triton")
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.cache.host_store import HostStore
-from engine.cache.storage import cache_shape
 from engine.model.forward import ModuleForward, make_forward
 from engine.model.gate import checked_forward
 from engine.model.gpu.forward import GpuForward, make_gpu_program
@@ -26,7 +25,7 @@ from engine.model.gpu.program import GpuProgram
 from engine.model.program.graph import Attend, Linear
 from engine.model.program.verify import MismatchError
 from engine.model.trace import trace
-from tests.support.zoo import MAX_LEN, SERVED, tiny_model
+from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
 
 CONFIG = EngineConfig(num_blocks=8, max_model_len=MAX_LEN, max_num_seqs=8)
 # One with biases, LayerNorm and learned positions, and one with experts that stay modules.
@@ -43,14 +42,14 @@ def config_for(model: PreTrainedModel) -> EngineConfig:
 
 def program_of(model: PreTrainedModel) -> GpuForward:
     config, shape = config_for(model), shape_of(model)
-    return make_gpu_program(model, config, cache_shape(config, shape), shape)
+    return make_gpu_program(model, config, shape)
 
 
 @pytest.mark.parametrize(
     "name",
     [
         name if name in FEW else pytest.param(name, marks=pytest.mark.long)
-        for name in sorted(SERVED)
+        for name in sorted(SERVED | MIXED)
     ],
 )
 def test_every_architecture_passes_the_gate_as_launches(name: str) -> None:
@@ -59,7 +58,7 @@ def test_every_architecture_passes_the_gate_as_launches(name: str) -> None:
     assert isinstance(forward, GpuForward)
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVED) - set(FEW)))
+@pytest.mark.parametrize("name", sorted((SERVED | MIXED).keys() - set(FEW)))
 def test_every_operation_of_every_architecture_agrees_with_eager_attention(name: str) -> None:
     assert isinstance(program_of(tiny_model(name)), GpuForward)
 
@@ -78,9 +77,7 @@ def test_a_layer_of_llama_is_nine_launches() -> None:
 
 
 def test_a_layer_that_shares_keys_and_values_stores_none() -> None:
-    alike = {"head_dim": 16, "num_key_value_heads": 2}
-    model = tiny_model("gemma4_text", per_layer_config=dict.fromkeys("012", alike))
-    forward = program_of(model)
+    forward = program_of(tiny_model("gemma4_text"))
     attending = [one.operation for one in forward._program.stages if one.given]
     assert [(one.layer, one.key is None) for one in attending if isinstance(one, Attend)] == [
         (0, False),
@@ -187,6 +184,6 @@ def test_no_host_memory_is_taken_to_verify(monkeypatch: pytest.MonkeyPatch) -> N
     model = tiny_model("llama")
     config = replace(config_for(model), num_host_blocks=50)
     shape = shape_of(model)
-    make_gpu_program(model, config, cache_shape(config, shape), shape)
+    make_gpu_program(model, config, shape)
     assert rows
     assert set(rows) == {0}
