@@ -18,6 +18,7 @@ ACTIVATIONS = (
     "relu2",
     "tanh",
     "sigmoid",
+    "softplus",
 )
 
 
@@ -45,6 +46,16 @@ def activate(x, ACTIVATION: tl.constexpr):
         x = tanh(x)
     elif ACTIVATION == "sigmoid":
         x = tl.sigmoid(x)
+    elif ACTIVATION == "softplus":
+        # 2 artanh(z / (2 + z)) is log(1 + z): see activation.hpp.
+        z = tl.exp(-tl.abs(x))
+        s = z / (2.0 + z)
+        square = s * s
+        p = 1.0 / 15 + square * (1.0 / 17)
+        p = 1.0 / 11 + square * (1.0 / 13 + square * p)
+        p = 1.0 / 7 + square * (1.0 / 9 + square * p)
+        p = 1.0 / 3 + square * (1.0 / 5 + square * p)
+        x = tl.maximum(x, 0.0) + 2.0 * s * (1.0 + square * p)
     else:
         tl.static_assert(ACTIVATION == "none")
     return x

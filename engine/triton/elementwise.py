@@ -28,6 +28,7 @@ def _elementwise(
     COMBINE: tl.constexpr,
     ACTIVATION: tl.constexpr,
     Y_IS_ROW: tl.constexpr,
+    Y_REPEAT: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Compute a tile; the grid is [tiles of rows, tiles of columns]."""
@@ -46,7 +47,7 @@ def _elementwise(
         if Y_IS_ROW:
             other = tl.load(y + at, mask=is_column, other=0.0).to(tl.float32)
         else:
-            other = tl.load(y + row[:, None] * y_stride + at, mask=inside, other=0.0)
+            other = tl.load(y + row[:, None] * y_stride + at // Y_REPEAT, mask=inside, other=0.0)
             other = other.to(tl.float32)
         if COMBINE == "add":
             result = result + alpha * other
@@ -69,7 +70,8 @@ def elementwise(
     Args:
         out, x: [T, columns], of any types; `out` may be `x` or `y`.
         combine: `none`, `add` or `multiply`.
-        y: [T, columns], or [columns] that serve for all rows; None if `combine` is `none`.
+        y: [T, columns], or [columns] that serve for all rows; None if `combine` is `none`. Each of
+            fewer columns serves as many neighbours of x's.
         activation: one of `engine.triton.activation.ACTIVATIONS`; `none` if `combine` is `add`.
     """
     rows, width = out.shape
@@ -90,6 +92,7 @@ def elementwise(
         COMBINE=combine,
         ACTIVATION=activation,
         Y_IS_ROW=other.ndim == 1,
+        Y_REPEAT=width // other.shape[-1],
         num_warps=tile.warps,
         **launch_options(),
     )

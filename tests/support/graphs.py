@@ -72,6 +72,7 @@ def _result(
                 return function(alpha * of(x))
             other = of(y) if isinstance(y, View) else y
             assert other is not None
+            other = other.repeat_interleave(operation.x.columns // other.shape[-1], dim=-1)
             if operation.combine == "add":
                 return of(x) + alpha * other
             return alpha * function(of(x)) * other

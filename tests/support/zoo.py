@@ -174,6 +174,18 @@ MIXED: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": VOCAB_SIZE,
         "per_layer_config": {key: {"head_dim": 32, "num_key_value_heads": 1} for key in "12"},
     },
+    # Query heads differ in number, and each one's output is gated by one number.
+    "laguna": {
+        "head_dim": 16,
+        "sliding_window": WINDOW,
+        "layer_types": _SPARSE_SLIDING,
+        "num_attention_heads_per_layer": [6, 4, 6],
+        "mlp_layer_types": ["dense", "sparse", "dense"],
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
     # Values are shorter than keys, and windows have sinks.
     "mimo_v2_flash": {
         "head_dim": 24,

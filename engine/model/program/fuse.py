@@ -83,8 +83,9 @@ def _fold_factors(operations: list[Operation], logits: Value) -> list[Operation]
         if not isinstance(operation, Elementwise):
             continue
         if operation.combine == "add" and operation.alpha == 1.0:
-            if _is_factor(uses.sole(operation.x, Elementwise)) and isinstance(operation.y, View):
-                operation.x, operation.y = operation.y, operation.x
+            y = operation.alike
+            if y is not None and _is_factor(uses.sole(operation.x, Elementwise)):
+                operation.x, operation.y = y, operation.x
             factor = uses.sole(operation.y, Elementwise)
             if _is_factor(factor):
                 operation.y, operation.alpha = factor.x, factor.alpha
@@ -111,10 +112,9 @@ def _fold_activations(operations: list[Operation], logits: Value) -> list[Operat
         if not isinstance(operation, Elementwise):
             continue
         if operation.combine == "multiply" and operation.activation == "none":
-            if not _is_activation(uses.sole(operation.x, Elementwise)) and isinstance(
-                operation.y, View
-            ):
-                operation.x, operation.y = operation.y, operation.x
+            y = operation.alike
+            if y is not None and not _is_activation(uses.sole(operation.x, Elementwise)):
+                operation.x, operation.y = y, operation.x
             inner = uses.sole(operation.x, Elementwise)
             if _is_activation(inner):
                 operation.x, operation.activation = inner.x, inner.activation
@@ -152,8 +152,8 @@ def _gate(operations: list[Operation], logits: Value) -> list[Operation]:
     gone: set[int] = set()
     changed: list[Operation] = []
     for operation in operations:
-        if isinstance(operation, Elementwise) and isinstance(operation.y, View):
-            gate, up = operation.x, operation.y
+        if isinstance(operation, Elementwise) and operation.alike is not None:
+            gate, up = operation.x, operation.alike
             sources = {id(view.value): makers.get(id(view.value)) for view in (gate, up)}
             products = [one for one in sources.values() if isinstance(one, Linear)]
             if (
@@ -189,10 +189,10 @@ def _add_residuals(operations: list[Operation], logits: Value) -> list[Operation
     for operation in operations:
         if not isinstance(operation, Elementwise) or operation.combine != "add":
             continue
-        y = operation.y
-        if operation.alpha == 1.0 and isinstance(y, View) and not _is_plain(uses.sole(y, Linear)):
+        y = operation.alike
+        if y is not None and operation.alpha == 1.0 and not _is_plain(uses.sole(y, Linear)):
             operation.x, operation.y = y, operation.x
-        product = uses.sole(operation.y, Linear)
+        product = uses.sole(operation.alike, Linear)
         # The residual must be there when the product is computed.
         if _is_plain(product) and made.get(id(operation.x.value), -1) < order[id(product)]:
             product.residual, product.alpha = operation.x, operation.alpha

@@ -145,7 +145,8 @@ class Elementwise:
 
     Attributes:
         combine: `none`, `add` or `multiply`.
-        y: another matrix, or one row that serves for all rows; None if `combine` is `none`.
+        y: another matrix, or one row that serves for all rows; None if `combine` is `none`. Each
+            column of a matrix of fewer columns serves as many neighbours of x's.
     """
 
     out: Value
@@ -158,6 +159,12 @@ class Elementwise:
     @property
     def is_copy(self) -> bool:
         return (self.combine, self.activation, self.alpha) == ("none", "none", 1.0)
+
+    @property
+    def alike(self) -> View | None:
+        """y, if it is a matrix of as many columns as x, so that both may change places."""
+        y = self.y
+        return y if isinstance(y, View) and y.columns == self.x.columns else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: F.relu(x).square(),
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
+    "softplus": F.softplus,
 }
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps")

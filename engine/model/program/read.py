@@ -40,7 +40,7 @@ from engine.model.program.graph import (
     reads,
     rows_of,
 )
-from engine.model.program.guess import guess, guess_gated_norm
+from engine.model.program.guess import ACTIVATIONS, guess, guess_gated_norm
 from engine.model.program.layout import axes_of, columns_of, dense_steps, places
 from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.recurrence import read_convolution, read_recurrence
@@ -57,7 +57,7 @@ _MULTIPLY = frozenset(("mul", "multiply", "__mul__", "__rmul__"))
 _DIVIDE = frozenset(("div", "divide", "true_divide", "__truediv__"))
 _JOIN = frozenset(("cat", "concat", "concatenate"))
 _PICK = frozenset(("__getitem__", "index_select"))
-_ACTIVATE = frozenset(("silu", "gelu", "relu", "tanh", "sigmoid"))
+_ACTIVATE = frozenset(("silu", "gelu", "relu", "tanh", "sigmoid", "softplus"))
 
 
 def read(recorded: Capture, opaque: frozenset[type[nn.Module]], max_positions: int) -> Graph:
@@ -178,7 +178,11 @@ class _Reader:
         if name in _ACTIVATE:
             if call.kwargs.get("approximate") == "tanh":
                 name = "gelu_tanh"
-            return Elementwise(out, self._like(tensors[0], output), activation=name)
+            x = self._like(tensors[0], output)
+            # It may have been given more than the tensor, such as softplus its steepness.
+            if not agree(ACTIVATIONS[name](x.reference.double()), out.reference):
+                raise UnreadableError("its arguments are none of ours")
+            return Elementwise(out, x, activation=name)
         if call.kwargs or len(call.args) != 2:
             raise UnreadableError("its arguments are none of ours")
         if name in _MULTIPLY | _DIVIDE and len(tensors) == 1:
@@ -193,12 +197,14 @@ class _Reader:
         if name in _ADD | _MULTIPLY and len(tensors) == 2:
             combine = "add" if name in _ADD else "multiply"
             first, second = tensors
-            if first.ndim == 1:
+            if first.numel() < second.numel():
                 first, second = second, first
             x = self._like(first, output)
             y: View | Tensor
             if second.shape == (x.columns,) and address_of(second) not in self._varying:
                 y = second.detach().float().contiguous()
+            elif second.numel() < first.numel():
+                y = self._spread(second, x, combine, out)
             else:
                 y = self._like(second, output)
             return Elementwise(out, x, combine, y)
@@ -233,6 +239,16 @@ class _Reader:
         parts = [rows_of(one, view) for one, view in zip(products, views, strict=True)]
         biases = [one for _, given in parts for one in given]
         return Linear(out, first.x, tuple(one for one, _ in parts), tuple(biases))
+
+    def _spread(self, tensor: Tensor, x: View, combine: str, out: Value) -> View:
+        """The view that a tensor shows, if each of its columns serves some neighbours of x's."""
+        y = self._provenance.view(tensor)
+        if x.columns % y.columns == 0:
+            each = y.reference.double().repeat_interleave(x.columns // y.columns, dim=1)
+            function = torch.add if combine == "add" else torch.mul
+            if agree(function(x.reference.double(), each), out.reference):
+                return y
+        raise UnreadableError("its tensors have different shapes")
 
     def _gather(self, tensor: Tensor, out: Value) -> Gather:
         x = self._provenance.view(tensor)

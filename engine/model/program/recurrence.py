@@ -212,11 +212,13 @@ def _decay(tensor: Tensor, provenance: Provenance) -> tuple[View, Tensor | None,
     Returns:
         x, bias and scale, so that they are scale * softplus(x + bias).
     """
-    sources, _ = provenance.sources(tensor)
-    if len(sources) != 1 or tensor.ndim != 3:
-        raise UnreadableError("a decay comes from more than one matrix")
-    view, bias = provenance.origin(provenance.view(sources[0])), None
-    shift = provenance.maker(view)
+    if tensor.ndim != 3:
+        raise UnreadableError("a decay has not a number for each head")
+    view = provenance.origin(provenance.view(tensor))
+    # What is a scale and what a softplus is seen below, by the numbers.
+    while (made := _shaped(view, provenance)) is not None:
+        view = provenance.origin(made.x)
+    bias, shift = None, provenance.maker(view)
     if (
         isinstance(shift, Elementwise)
         and view.is_whole
@@ -233,3 +235,13 @@ def _decay(tensor: Tensor, provenance: Provenance) -> tuple[View, Tensor | None,
     if not agree(steps * scale, recorded.float()):
         raise UnreadableError("a decay is no softplus of a matrix")
     return view, bias, scale.float().contiguous()
+
+
+def _shaped(view: View, provenance: Provenance) -> Elementwise | None:
+    """The operation that multiplied a matrix by numbers for its columns, or took its softplus."""
+    made = provenance.maker(view)
+    if isinstance(made, Elementwise) and view.is_whole:
+        scaled = made.combine == "multiply" and isinstance(made.y, Tensor)
+        if scaled or (made.combine == "none" and made.activation in ("none", "softplus")):
+            return made
+    return None

@@ -51,9 +51,9 @@ def verify(
                 for buffer, reference in expected:
                     found = difference(buffer[: len(reference)], reference)
                     worst = max(worst, found)
-                    # A value that the model has in float32 may lie in a coarser type here.
-                    allowed = max(TOLERANCE[reference.dtype], TOLERANCE[buffer.dtype])
-                    if not found <= allowed:  # NaN is a mismatch too
+                    # What the model keeps in float32 for an operation or two is rounded here.
+                    most = max(TOLERANCE[one.dtype] for one in (buffer, reference))
+                    if not found <= most:  # NaN is a mismatch too
                         raise MismatchError(
                             f"the kernel for {type(operation).__name__.lower()} differs from the "
                             f"model by {found:.2g} ({operation.out.width} columns)"

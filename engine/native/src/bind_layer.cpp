@@ -136,8 +136,10 @@ void elementwise(const Array& out, const Array& x, const std::string& combine,
     args.y = y->data();
   } else if (y) {
     const Rows other = rows_of(*y, "y");
-    check_like(other, "y", from, "x");
-    check_over(to, "out", other, "y");
+    check_dtype(other.dtype, from.dtype, "y");
+    check_equal(other.rows, from.rows, "y", "rows");
+    args.y_repeat = repeat_of(other.width, from.width);
+    if (args.y_repeat == 1) check_over(to, "out", other, "y");
     args.y = other.data;
     args.y_stride = other.stride;
   }

@@ -201,10 +201,18 @@ class BoundProgram {
       refuse("activation", "is '" + activation + "'; a sum has none");
     }
     Rows other{};
+    int64_t repeat = 1;
     if (y && std::holds_alternative<View>(*y)) {
       const View& y_view = std::get<View>(*y);
-      other = buffers_.like(y_view, x, x_view, "y");
-      check_same_or_apart(out_view, y_view, "out");
+      other = buffers_.at(y_view, "y");
+      buffers_.check_same_rows(y_view, x_view, "y");
+      check_dtype(other.dtype, x.dtype, "y");
+      repeat = repeat_of(other.width, x.width);
+      if (repeat == 1) {
+        check_same_or_apart(out_view, y_view, "out");
+      } else if (overlap(out_view, y_view)) {
+        refuse("out", "shares columns with y, each of which serves several");
+      }
     } else if (y) {
       const Array& row = std::get<Array>(*y);
       check_dtype(dtype_of(row, "y"), x.dtype, "y");
@@ -218,7 +226,7 @@ class BoundProgram {
                                .alpha = alpha, .rows = 0, .width = x.width,
                                .x = x.data, .x_stride = x.stride,
                                .y = other.data, .y_stride = other.stride,
-                               .out = out.data, .out_stride = out.stride};
+                               .out = out.data, .out_stride = out.stride, .y_repeat = repeat};
     return program_.add(args, buffers_.is_per_sample(x_view));
   }
 

@@ -15,6 +15,21 @@ inline int64_t column_parts(const ElementwiseArgs& args) {
   return args.width <= kElementwisePiece ? 1 : ceil_div(args.width, kElementwisePiece);
 }
 
+inline float widened(float value) { return value; }
+inline float widened(bf16 value) { return widen(value); }
+
+// The numbers of y for columns [i, i + 16), each of which serves `repeat` of them; those past the
+// last of `width` columns are any.
+template <class T>
+inline f32x16 repeated(const T* y, int64_t i, int64_t repeat, int64_t width) {
+  const int64_t first = i / repeat, last = min(i + 15, width - 1) / repeat;
+  f32x16 result = splat(widened(y[first]));
+  for (int64_t next = first + 1; next <= last; next++) {
+    for (int64_t lane = next * repeat - i; lane < 16; lane++) result[lane] = widened(y[next]);
+  }
+  return result;
+}
+
 template <class T, class F>
 inline void each_number(const ElementwiseArgs& args, Share rows, Share columns, const F& f) {
   for (int64_t row = rows.first; row < rows.last; row++) {
@@ -23,7 +38,9 @@ inline void each_number(const ElementwiseArgs& args, Share rows, Share columns, 
     if (y != nullptr) y += row * args.y_stride;
     T* out = static_cast<T*>(args.out) + row * args.out_stride;
     each_vector(columns.first, columns.last, [&](int64_t i, auto count) {
-      const f32x16 other = y == nullptr ? f32x16{} : load_first(y + i, count);
+      const f32x16 other = y == nullptr         ? f32x16{}
+                           : args.y_repeat == 1 ? load_first(y + i, count)
+                                                : repeated(y, i, args.y_repeat, args.width);
       store_first(out + i, f(load_first(x + i, count), other), count);
     });
   }

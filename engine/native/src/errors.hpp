@@ -18,6 +18,16 @@ inline void check_equal(int64_t number, int64_t wanted, const char* name, const 
   }
 }
 
+// How many of `width` columns each of `columns` numbers of y serves.
+inline int64_t repeat_of(int64_t columns, int64_t width) {
+  if (columns == width) return 1;
+  if (columns < 1 || width % columns) {
+    refuse("y", "has " + std::to_string(columns) + " columns, not " + std::to_string(width) +
+                    " or what divides it");
+  }
+  return width / columns;
+}
+
 inline void check_at_least(int64_t number, int64_t least, const char* name) {
   if (number < least) {
     refuse(name, "is " + std::to_string(number) + "; it must be at least " + std::to_string(least));

@@ -29,8 +29,10 @@ enum class DType : uint8_t { f32, bf16 };
 constexpr int64_t size_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
 
 // gelu is exact (erf), gelu_tanh its tanh approximation, quick_gelu x * sigmoid(1.702 x),
-// relu2 relu squared.
-enum class Activation : uint8_t { none, silu, gelu, gelu_tanh, quick_gelu, relu, relu2, tanh, sigmoid };
+// relu2 relu squared, softplus log(1 + e^x).
+enum class Activation : uint8_t {
+  none, silu, gelu, gelu_tanh, quick_gelu, relu, relu2, tanh, sigmoid, softplus
+};
 
 // y = x W^T + bias, then the epilogue.
 //
@@ -194,6 +196,7 @@ struct ElementwiseArgs {
   int64_t y_stride;  // 0 repeats one row
   void* out;
   int64_t out_stride;
+  int64_t y_repeat = 1;  // columns that each number of y serves
 };
 
 // The rows of a step, as AttentionArgs has them, and in which slot of a state's memory each sequence

@@ -10,8 +10,8 @@ Activation activation_of(const std::string& name) {
   // In the order of the enumeration.
   static constexpr const char* kNames[] = {"none",       "silu", "gelu",  "gelu_tanh",
                                            "quick_gelu", "relu", "relu2", "tanh",
-                                           "sigmoid"};
-  static_assert(std::size(kNames) == size_t(Activation::sigmoid) + 1);
+                                           "sigmoid",    "softplus"};
+  static_assert(std::size(kNames) == size_t(Activation::softplus) + 1);
   for (size_t i = 0; i < std::size(kNames); i++) {
     if (name == kNames[i]) return Activation(i);
   }

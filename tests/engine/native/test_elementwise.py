@@ -28,6 +28,7 @@ DEFINITIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: x.clamp_min(0) ** 2,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
+    "softplus": torch.nn.functional.softplus,
 }
 # Beyond rounding: the activation's own error, that of alpha x in its exponent, and that of the
 # product with y.
@@ -109,6 +110,23 @@ def test_is_transformers(dtype: torch.dtype, ours: str, theirs: str) -> None:
     # Theirs rounds 1.702 x, its sigmoid and the product: of 8 at most, in quick_gelu's exponent.
     bound = 16 * ROUNDING[dtype] * expected.abs() + 1e-6
     assert_within(out, expected, bound)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("combine", ["add", "multiply"])
+@pytest.mark.parametrize(
+    ("columns", "repeat"), [(1, 37), (5, 3), (9, 5), (4, 16), (3, 40), (2, 20_000)]
+)
+def test_a_column_may_serve_its_neighbours(
+    columns: int, repeat: int, combine: str, dtype: torch.dtype
+) -> None:
+    x, y = Matrix(5, columns * repeat, dtype, 3, 1), Matrix(5, columns, dtype, 2, 2)
+    out = Matrix(5, columns * repeat, dtype, 5, 3)
+    each = y.exact.repeat_interleave(repeat, dim=1)
+    expected, size = definition(combine, "none", x.exact, each, 1.5)
+    native.elementwise(out.data, x.data, combine, y.data, "none", 1.5)
+    assert_within(out.data, expected, ROUNDING[dtype] * expected.abs() + RELATIVE * size)
+    assert out.keeps_rest()
 
 
 @pytest.mark.parametrize(("rows", "width"), [(2, 50_001), (301, 897)])

@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda y: torch.relu(y).square(),
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
+    "softplus": functional.softplus,
 }
 # Rows about those of a tile, of two, of a register block of every level, and of a piece.
 ROWS = st.one_of(st.integers(0, 40), st.sampled_from((64, 255, 256, 257, 300)))

@@ -168,6 +168,7 @@ ALLOWED: list[tuple[str, dict[str, object]]] = [
     ("attend", {"sinks": torch.zeros(HEADS), "window": 8}),
     ("elementwise", {"combine": "add", "y": at(64), "activation": "none"}),
     ("elementwise", {"combine": "multiply", "y": bf16(WIDTH)}),
+    ("elementwise", {"combine": "multiply", "y": at(64, 16)}),
 ]
 
 

@@ -98,6 +98,16 @@ def test_long_rows_are_cut() -> None:
     assert x.keeps_frame()
 
 
+@pytest.mark.parametrize(("columns", "repeat"), [(1, 37), (5, 3), (4, 16), (2, 3000)])
+def test_a_column_may_serve_its_neighbours(columns: int, repeat: int) -> None:
+    x, y = (Framed(4, size, torch.bfloat16, gap=3, seed=1) for size in (columns * repeat, columns))
+    out = Framed(4, columns * repeat, torch.float32, frame=7)
+    with in_any_order(1):
+        elementwise(out.data, x.data, "multiply", y.data, alpha=1.5)
+    within(out.data, 1.5 * x.exact * y.exact.repeat_interleave(repeat, dim=1), 1e-5)
+    assert out.keeps_frame()
+
+
 def test_what_is_added_may_be_in_another_type() -> None:
     x = Framed(5, 70, torch.float16, seed=1)
     out = Framed(5, 70, torch.float32, frame=7)

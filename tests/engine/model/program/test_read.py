@@ -20,7 +20,7 @@ from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import MAX_LEN, MIXED, SERVED, WRAPPERS, tiny_model
 
-MIXTURES = {"gpt_oss", "mimo_v2_flash", "mixtral", "qwen3_moe"}
+MIXTURES = {"gpt_oss", "laguna", "mimo_v2_flash", "mixtral", "qwen3_moe"}
 
 
 def found(model: PreTrainedModel) -> tuple[Graph, Capture]:
@@ -101,6 +101,46 @@ def test_a_layer_that_shares_keys_and_values_reads_those_of_the_other() -> None:
     layers = [(one.layer, one.key is None, one.value is None) for one in only(Attend, graph)]
     assert layers == [(0, False, False), (1, False, False), (1, True, True)]
     assert all(one.query_rotation for one in only(Attend, graph))
+
+
+class Steep(nn.Module):
+    """An activation with an argument of its own."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.softplus(self.inner(x), beta=2.0)
+
+
+def test_an_activation_with_another_argument_is_another_one() -> None:
+    graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Steep))
+    assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Steep}
+    agree(graph, recorded)
+
+
+class Spread(nn.Module):
+    """Adds to, or multiplies, groups of columns by one number each, made of the columns or not."""
+
+    def __init__(self, inner: nn.Module, *, adds: bool = False) -> None:
+        super().__init__()
+        self.inner, self.adds = inner, adds
+        self.gate = nn.Linear(48, 6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = self.inner(x).view(*x.shape[:-1], 6, 8)
+        gate = self.gate(x)[..., None]
+        return (groups + gate if self.adds else torch.sigmoid(gate) * groups).view(x.shape)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_number_for_each_group_of_columns_is_read(adds: bool) -> None:
+    model = rebuilt(tiny_model("llama"), "mlp", lambda inner: Spread(inner, adds=adds))
+    graph, recorded = found(model)
+    assert not only(Opaque, graph)
+    agree(graph, recorded)
+    agree(fuse(graph), recorded)
 
 
 def test_norms_of_gemma_add_one_to_their_weights() -> None:
