@@ -25,6 +25,7 @@ from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Opaque
+from engine.model.program.unreadable import UnreadableError
 from engine.model.program.verify import verify
 from engine.triton.product import strips
 from engine.triton.work import has_chunks
@@ -140,6 +141,8 @@ def make_gpu_program(model: PreTrainedModel, config: EngineConfig, shape: ModelS
     """
     max_positions = max(config.max_model_len, NUM_TOKENS)
     graph, recorded = find_graph(model, shape, max_positions)
+    if graph.looked_up is not None:
+        raise UnreadableError("some of its tokens are looked up by the ids of others")
     graph = fuse(graph)
     used = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
     rows = max(config.max_num_seqs, _VERIFIED_ROWS)

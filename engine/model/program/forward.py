@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
+from engine.model.attention.base import IntArray
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.batch import PackedStep
 from engine.model.program.build import Built, Pool, attach, build
@@ -43,6 +44,7 @@ class ProgramForward:
         native: ModuleType,
         opaque: tuple[str, ...],
         shape: ModelShape,
+        looked_up: Tensor | None,
         states: StateModules | None = None,
     ) -> None:
         self.opaque = opaque
@@ -52,6 +54,7 @@ class ProgramForward:
         self._logits = built.logits
         self._segments = list(segments(built.stages))
         self._places = places(shape)
+        self._looked_up = None if looked_up is None else looked_up.numpy()
 
     @property
     def attention(self) -> str:
@@ -78,7 +81,8 @@ class ProgramForward:
 
     def __call__(self, step: PackedStep) -> Tensor:
         """See `engine.model.forward.Forward`. The logits stay until the next call."""
-        inputs = native_step(self._native, step)
+        ids = step.input_ids if self._looked_up is None else self._looked_up[step.input_ids]
+        inputs = native_step(self._native, step, ids)
         if self._states is not None:
             self._states.begin(step, self._logits.device)
         for first, last, opaque in self._segments:
@@ -88,10 +92,10 @@ class ProgramForward:
         return self._logits[: len(step.last_tokens)]
 
 
-def native_step(native: ModuleType, step: PackedStep) -> Any:
-    """A step's inputs for a program."""
+def native_step(native: ModuleType, step: PackedStep, ids: IntArray) -> Any:
+    """A step's inputs for a program that looks up these ids."""
     return native.Step(
-        step.input_ids,
+        ids,
         step.position_ids,
         step.slots,
         step.starts,
@@ -164,7 +168,7 @@ def make_program(
         )
     except ValueError as error:
         raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error
-    forward = ProgramForward(built, native, tuple(sorted(used)), shape, states)
+    forward = ProgramForward(built, native, tuple(sorted(used)), shape, graph.looked_up, states)
     step = _recorded_step(native, recorded, config.block_size)
     worst = verify(built.stages, lambda first, last: built.program.run(step, first, last))
     logger.info(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ def fuse(graph: Graph) -> Graph:
     for change in (_drop_copies, _fold_factors, _fold_activations, _gate, _add_residuals):
         operations = change(operations, graph.logits)
     operations = _gather_early(_join_inputs(operations))
-    return Graph(_set_apart(operations), graph.logits)
+    return replace(graph, operations=_set_apart(operations))
 
 
 class _Uses:

@@ -310,10 +310,16 @@ Operation = (
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Operations in order; the last one gives the logits."""
+    """Operations in order; the last one gives the logits.
+
+    Attributes:
+        looked_up: [vocab_size] int64, for each token the id by which embeddings look it up; None if
+            that is its own.
+    """
 
     operations: list[Operation]
     logits: Value
+    looked_up: Tensor | None = None
 
 
 def rows_of(product: Linear, view: View) -> tuple[Weight, tuple[Tensor, ...]]:

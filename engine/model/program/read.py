@@ -7,7 +7,6 @@ and kept if the guess gives the recorded numbers.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,7 +32,6 @@ from engine.model.program.graph import (
     Gather,
     Graph,
     Linear,
-    Opaque,
     Operation,
     Value,
     View,
@@ -42,6 +40,8 @@ from engine.model.program.graph import (
 )
 from engine.model.program.guess import ACTIVATIONS, guess, guess_gated_norm
 from engine.model.program.layout import axes_of, columns_of, dense_steps, places
+from engine.model.program.lookup import Lookups
+from engine.model.program.opaque import read_opaque
 from engine.model.program.provenance import CASTS, Provenance, address_of
 from engine.model.program.recurrence import read_convolution, read_recurrence
 from engine.model.program.rotation import Rotations
@@ -84,6 +84,7 @@ class _Reader:
         self._rotations = Rotations(self._provenance, max_positions)
         # Which layer was first given some keys and values, by the memory that they lie in.
         self._stored: dict[Hashable, int] = {}
+        self._lookups = Lookups(recorded)
         # What depends on the step; all else is a constant.
         self._varying = {
             address_of(tensor)
@@ -96,7 +97,8 @@ class _Reader:
         logits = self._provenance.view(self._recorded.logits)
         if not logits.is_whole or not logits.value.per_sample:
             raise UnreadableError("the logits are not one matrix")
-        return Graph(_needed(self._provenance.operations, logits.value), logits.value)
+        operations = _needed(self._provenance.operations, logits.value)
+        return Graph(operations, logits.value, self._lookups.common())
 
     def _take(self, call: Call) -> None:
         """Read a call, or note why it cannot be: it may turn out not to matter."""
@@ -265,10 +267,10 @@ class _Reader:
         if not inputs:
             raise UnreadableError("it is given no tensor")
         if type(module) in self._opaque:
-            return [self._opaque_module(call, module, out)]
+            return [read_opaque(call, module, self._provenance, out)]
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.ndim == 2 and not inputs[0].is_floating_point():
-            return self._embed(inputs[0], weight, out)
+            return self._embed(call, inputs[0], weight, out)
         views, last = [self._provenance.view(one) for one in inputs], inputs[0].shape[-1]
         found = guess(module, views[0], out, last) if len(views) == 1 else None
         if found is not None:
@@ -277,28 +279,8 @@ class _Reader:
             return both
         raise UnreadableError("it computes none of what was tried")
 
-    def _opaque_module(self, call: Call, module: nn.Module, out: Value) -> Opaque:
-        result = call.output[0] if isinstance(call.output, tuple) else call.output
-        given = tensors_in((call.args, call.kwargs))
-        if len(given) != 1:
-            raise UnreadableError("it is given more than one tensor")
-        (x,) = given
-        if not (
-            isinstance(result, Tensor)
-            and x.ndim == result.ndim == 3
-            and x.shape[:2] == result.shape[:2]
-            and address_of(result) == address_of(out.reference)
-        ):
-            raise UnreadableError("it takes or gives no [1, tokens, columns]")
-        arguments = _by_name(module, call)
-        names = [name for name, one in arguments.items() if one is x]
-        if len(names) != 1:
-            raise UnreadableError("it is given its tensor within something else")
-        others = {name: one for name, one in arguments.items() if one is not x}
-        return Opaque(out, self._provenance.view(x), module, names[0], others)
-
-    def _embed(self, ids: Tensor, weight: Tensor, out: Value) -> list[Operation]:
-        ids = ids.flatten()
+    def _embed(self, call: Call, given: Tensor, weight: Tensor, out: Value) -> list[Operation]:
+        ids = given.flatten()
         tokens, positions = self._recorded.input_ids, self._recorded.position_ids
         table = weight.detach()
         if len(ids) != len(tokens):
@@ -308,6 +290,8 @@ class _Reader:
             table = table[int(ids[0] - positions[0]) :]
             if not torch.equal(ids - ids[0], positions):
                 raise UnreadableError("it looks up neither tokens nor positions")
+        if not by_position:
+            self._lookups.add(given, call)
         rows = table[positions if by_position else tokens].double()
         scale = float((rows * out.reference).sum() / rows.square().sum())
         if not agree(rows * scale, out.reference):
@@ -358,18 +342,6 @@ class _Reader:
             tuple(t.reshape(NUM_TOKENS, -1) for t in rotated),
             replace(call.params, sinks=sinks),
         )
-
-
-def _by_name(module: nn.Module, call: Call) -> dict[str, Any]:
-    """What a module was called with, by the names of its arguments."""
-    signature = inspect.signature(module.forward)
-    named: dict[str, Any] = {}
-    for name, given in signature.bind(*call.args, **call.kwargs).arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            raise UnreadableError("it takes arguments that have no names")
-        named |= given if kind is inspect.Parameter.VAR_KEYWORD else {name: given}
-    return named
 
 
 def _needed(operations: list[Operation], logits: Value) -> list[Operation]:

@@ -1,0 +1,105 @@
+"""Lookups: which ids a model looks up in the place of its tokens' own.
+
+A model that also takes images may look up another id where one of its tokens stands for a picture.
+None of the tokens of a recorded pass need be such a one. So what the pass did with the ids is done
+again, with all there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.model.program.capture import (
+    NUM_TOKENS,
+    AttentionCall,
+    Call,
+    Capture,
+    KernelCall,
+    tensors_in,
+)
+from engine.model.program.provenance import CASTS, address_of
+from engine.model.program.unreadable import UnreadableError
+from engine.model.program.writes import out_of_place
+
+# What does the same to each id by itself.
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__")
+_COMBINE = ("__or__", "__and__", "__invert__", "logical_or", "logical_and", "logical_not", "isin")
+_CHOOSE = ("where", "masked_fill", "__setitem__", "clamp", "minimum", "maximum", "__ge__")
+_COPY = ("clone", "contiguous", "long", "int", "detach", "view", "reshape", "unsqueeze")
+_BY_ITSELF = frozenset((*_COMPARE, *_COMBINE, *_CHOOSE, *_COPY, *CASTS))
+
+
+class Lookups:
+    """What the embeddings of a recorded pass look up."""
+
+    def __init__(self, recorded: Capture) -> None:
+        self._recorded = recorded
+        self._found: dict[int, Tensor] = {}
+
+    def add(self, ids: Tensor, by: Call) -> None:
+        """Find out what is looked up by a call that was given these ids.
+
+        Raises:
+            UnreadableError: it depends on more than the token.
+        """
+        if address_of(ids) not in self._found:
+            self._found[address_of(ids)] = _looked_up(ids, self._recorded, by)
+
+    def common(self) -> Tensor | None:
+        """For each token the id that all embeddings look up in its place, [vocab_size] int64; None
+        if that is its own.
+
+        Raises:
+            UnreadableError: they look up different ones.
+        """
+        found = list(self._found.values())
+        if not all(torch.equal(found[0], other) for other in found):
+            raise UnreadableError("its embeddings look up different ids")
+        own = not found or torch.equal(
+            found[0], torch.arange(len(found[0]), device=found[0].device)
+        )
+        return None if own else found[0]
+
+
+def _looked_up(ids: Tensor, recorded: Capture, by: Call) -> Tensor:
+    """For each token, the id that is looked up in its place."""
+    vocab_size = recorded.logits.shape[-1]
+    known = {address_of(recorded.input_ids): torch.arange(vocab_size, device=ids.device)}
+
+    def of_all(value: Any) -> Any:
+        if isinstance(value, Tensor) and address_of(value) in known:
+            shape = [vocab_size if size == NUM_TOKENS else size for size in value.shape]
+            return known[address_of(value)].view(shape)
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(of_all, value))
+        return value
+
+    for call in recorded.calls:
+        if call is by:
+            break
+        given = {address_of(one) for one in tensors_in((call.args, call.kwargs))}
+        if (
+            isinstance(call.target, (nn.Module, AttentionCall, KernelCall))
+            or not given & known.keys()
+        ):
+            continue
+        changed = {address_of(one.tensor) for one in call.changed}
+        if out_of_place(call.name) not in _BY_ITSELF:
+            for address in changed:
+                known.pop(address, None)
+            continue
+        try:
+            kwargs = {name: of_all(value) for name, value in call.kwargs.items()}
+            result = call.target(*map(of_all, call.args), **kwargs)
+        except (RuntimeError, TypeError):  # it wants a tensor of the recorded shape
+            continue
+        made = address_of(call.output) if isinstance(call.output, Tensor) else None
+        if isinstance(result, Tensor) and made is not None and made not in given:
+            known[made] = result
+    found = known.get(address_of(ids))
+    if found is None or found.numel() != vocab_size:
+        raise UnreadableError("it looks up what depends on more than the token")
+    return found.flatten()
