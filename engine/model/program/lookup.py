@@ -81,10 +81,8 @@ def _looked_up(ids: Tensor, recorded: Capture, by: Call) -> Tensor:
         if call is by:
             break
         given = {address_of(one) for one in tensors_in((call.args, call.kwargs))}
-        if (
-            isinstance(call.target, (nn.Module, AttentionCall, KernelCall))
-            or not given & known.keys()
-        ):
+        by_function = not isinstance(call.target, (nn.Module, AttentionCall, KernelCall))
+        if not (by_function and given & known.keys()):
             continue
         changed = {address_of(one.tensor) for one in call.changed}
         if out_of_place(call.name) not in _BY_ITSELF:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from engine.model.program.capture import Call, tensors_in
-from engine.model.program.graph import Elementwise, Linear, Operation, Rows, Value, View
+from engine.model.program.graph import (
+    Elementwise,
+    Linear,
+    Operation,
+    Rows,
+    Value,
+    View,
+    rows_of,
+)
 from engine.model.program.layout import axes_of, columns_of
 from engine.model.program.unreadable import UnreadableError
 
@@ -87,6 +97,24 @@ class Provenance:
             self.operations.append(made)
             self._picked[key] = made.out
         return self._picked[key]
+
+    def join(self, tensors: Sequence[Tensor], out: Value) -> Linear:
+        """Columns of products of one matrix, side by side: the product of their weights.
+
+        Raises:
+            UnreadableError: they are something else.
+        """
+        views = [self.origin(self.view(one)) for one in tensors]
+        products = [one for one in map(self.maker, views) if isinstance(one, Linear)]
+        beside = torch.cat([view.reference for view in views], dim=1)
+        if len(products) < len(views) or not torch.equal(beside, out.reference):
+            raise UnreadableError("it joins what are no products")
+        first, *others = products
+        if any(one.x != first.x or len(one.biases) != len(first.biases) for one in others):
+            raise UnreadableError("it joins products of several matrices")
+        parts = [rows_of(one, view) for one, view in zip(products, views, strict=True)]
+        biases = [one for _, given in parts for one in given]
+        return Linear(out, first.x, tuple(one for one, _ in parts), tuple(biases))
 
     def sources(
         self, tensor: Tensor, through_casts: bool = False

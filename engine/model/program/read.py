@@ -7,7 +7,7 @@ and kept if the guess gives the recorded numbers.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -31,12 +31,10 @@ from engine.model.program.graph import (
     Embed,
     Gather,
     Graph,
-    Linear,
     Operation,
     Value,
     View,
     reads,
-    rows_of,
 )
 from engine.model.program.guess import ACTIVATIONS, guess, guess_gated_norm
 from engine.model.program.layout import axes_of, columns_of, dense_steps, places
@@ -174,7 +172,7 @@ class _Reader:
         if name in _SAME:
             return Elementwise(out, self._like(call.args[0], output))
         if name in _JOIN:
-            return self._join(call.args[0], out)
+            return self._provenance.join(call.args[0], out)
         if name in _PICK:
             return self._gather(call.args[0], out)
         if name in _ACTIVATE:
@@ -226,21 +224,6 @@ class _Reader:
         ):
             raise UnreadableError("its tensors have different layouts")
         return view
-
-    def _join(self, tensors: Sequence[Tensor], out: Value) -> Linear:
-        """Columns of products of one matrix, side by side: the product of their weights."""
-        views = [self._provenance.origin(self._provenance.view(one)) for one in tensors]
-        made = [self._provenance.maker(view) for view in views]
-        products = [one for one in made if isinstance(one, Linear)]
-        beside = torch.cat([view.reference for view in views], dim=1)
-        if len(products) < len(views) or not torch.equal(beside, out.reference):
-            raise UnreadableError("it joins what are no products")
-        first, *others = products
-        if any(one.x != first.x or len(one.biases) != len(first.biases) for one in others):
-            raise UnreadableError("it joins products of several matrices")
-        parts = [rows_of(one, view) for one, view in zip(products, views, strict=True)]
-        biases = [one for _, given in parts for one in given]
-        return Linear(out, first.x, tuple(one for one, _ in parts), tuple(biases))
 
     def _spread(self, tensor: Tensor, x: View, combine: str, out: Value) -> View:
         """The view that a tensor shows, if each of its columns serves some neighbours of x's."""
