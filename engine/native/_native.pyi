@@ -27,6 +27,30 @@ class Step:
         last_tokens: Array,
     ) -> None: ...
 
+class Experts:
+    def __init__(
+        self,
+        experts: int,
+        chosen: int,
+        score: str,
+        correction: Array | None,
+        groups: int,
+        kept_groups: int,
+        group_best: int,
+        normalised: bool,
+        scale: float,
+        width: int,
+        inner: int,
+        up: Array,
+        up_bias: Array | None,
+        gated: bool,
+        activation: str,
+        limit: float,
+        shift: float,
+        down: Array,
+        down_bias: Array | None,
+    ) -> None: ...
+
 class Program:
     def __init__(self) -> None: ...
     def buffer(self, rows: Array, per_sample: bool = False) -> int: ...
@@ -82,6 +106,7 @@ class Program:
         alpha: float,
     ) -> int: ...
     def gather(self, out: View, x: View) -> int: ...
+    def experts(self, out: View, x: View, logits: View, experts: Experts) -> int: ...
     def __len__(self) -> int: ...
     def run(self, step: Step, first: int, last: int) -> None: ...
     def profile(self) -> dict[str, tuple[int, float]]: ...

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.capture import Capture
+from engine.model.program.experts import compute_expert
 from engine.model.program.graph import (
     Attend,
     Convolve,
     Elementwise,
     Embed,
+    Experts,
     Gated,
     Gather,
     Graph,
@@ -22,11 +25,10 @@ from engine.model.program.graph import (
     Recur,
     Rotation,
     View,
-    dense,
 )
-from engine.model.program.guess import ACTIVATIONS
-from engine.model.program.recurrence import convolve, recur
+from engine.model.program.linear_attention import convolve, recur
 from engine.model.program.rotation import rotate
+from engine.model.program.weights import dense
 
 
 def evaluate(graph: Graph, recorded: Capture, values: dict[int, Tensor] | None = None) -> Tensor:
@@ -89,6 +91,20 @@ def _result(
         case Recur(beta=beta, way=way):
             inputs = (operation.query, operation.key, operation.value, operation.decay)
             return recur(*map(of, inputs), None if beta is None else of(beta), way)
+        case Experts(x=x, logits=logits):
+            index, weight = operation.routing.choose(of(logits))
+            return torch.stack(
+                [
+                    sum(
+                        (
+                            factor * compute_expert(operation, one, int(expert))
+                            for expert, factor in zip(experts, factors, strict=True)
+                        ),
+                        torch.zeros_like(one),
+                    )
+                    for one, experts, factors in zip(of(x), index, weight, strict=True)
+                ]
+            )
         case Gather(x=x):
             return of(x)[recorded.last_tokens]
         case Opaque(x=x):

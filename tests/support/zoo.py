@@ -218,6 +218,19 @@ OTHERS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 32,
         "layer_types": _FULL,
     },
+    # Groups of experts, corrected scores, and an expert that all share.
+    "glm4_moe": {
+        "head_dim": 16,
+        "n_routed_experts": 12,
+        "n_group": 4,
+        "topk_group": 2,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 32,
+        "routed_scaling_factor": 2.5,
+        "partial_rotary_factor": 0.5,
+    },
     "llama_dynamic_rope": {
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
         "max_position_embeddings": 32,

@@ -140,7 +140,7 @@ def make_gpu_program(model: PreTrainedModel, config: EngineConfig, shape: ModelS
             and cannot be used any more.
     """
     max_positions = max(config.max_model_len, NUM_TOKENS)
-    graph, recorded = find_graph(model, shape, max_positions)
+    graph, recorded = find_graph(model, shape, max_positions, with_experts=False)
     if graph.looked_up is not None:
         raise UnreadableError("some of its tokens are looked up by the ids of others")
     graph = fuse(graph)

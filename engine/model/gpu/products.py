@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from engine.model.gpu.cublas import OfRows
-from engine.model.program.graph import Gated, Graph, Linear, Norm, Rows, reads
+from engine.model.program.graph import Gated, Graph, Linear, Norm, reads
+from engine.model.program.weights import Rows
 from engine.triton.product import MOST_ROWS, Normed, Strip, product
 
 # A strip is chosen for each of these numbers of rows, and serves for those below, down to the one

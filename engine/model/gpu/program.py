@@ -33,11 +33,10 @@ from engine.model.program.graph import (
     Opaque,
     Operation,
     Recur,
-    Rows,
-    dense,
 )
 from engine.model.program.originals import Originals
 from engine.model.program.stage import Stage
+from engine.model.program.weights import Rows, dense
 from engine.triton.attention import Pieces, paged_attention
 from engine.triton.elementwise import elementwise
 from engine.triton.embed import embed

@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from engine.model.program.graph import Elementwise, Graph, Linear, Operation, Value, View, reads
+from engine.model.program.graph import (
+    Elementwise,
+    Experts,
+    Graph,
+    Linear,
+    Operation,
+    Value,
+    View,
+    reads,
+)
 
 _Kind = tuple[bool, int, torch.dtype]
 
@@ -50,6 +59,8 @@ class Buffers:
         for operation in reversed(graph.operations):
             if isinstance(operation, Elementwise) and id(operation.out) in self._logits:
                 self._logits |= {id(view.value) for view in reads(operation)}
+        # So do experts want the logits of their router.
+        self._logits |= {id(x.logits.value) for x in graph.operations if isinstance(x, Experts)}
         self._last = {id(graph.logits): len(graph.operations)}
         for at, operation in enumerate(graph.operations):
             for value in (operation.out, *(one.value for one in self._reads(operation))):

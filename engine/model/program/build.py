@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,6 +18,7 @@ from engine.model.program.graph import (
     Convolve,
     Elementwise,
     Embed,
+    Experts,
     Gated,
     Gather,
     Graph,
@@ -37,7 +39,8 @@ from engine.model.state.slots import StateSlots
 _DEPTH = 32
 
 NativeView = tuple[int, int, int]  # buffer, first column, columns
-Packed = tuple[Tensor | None, Tensor | None]  # weight and bias
+# Weight and bias, or `_native.Experts`.
+Packed = tuple[Any, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class _Builder:
     ) -> None:
         self._graph = graph
         self._states = states
+        self._native = native
         self._packer = Packer(native, model, graph.operations)
         self._program = native.Program()
         whole = pool.parts[0].shape
@@ -154,8 +158,36 @@ class _Builder:
                 return self._packer.linear(operation)
             case Gated():
                 return self._packer.gated(operation)
+            case Experts():
+                return self._experts(operation), None
             case _:
                 return None, None
+
+    def _experts(self, operation: Experts) -> Any:
+        routing, gating = operation.routing, operation.gating
+        experts, width, inner = operation.weights[-1].shape
+        up, up_bias, down, down_bias = self._packer.experts(operation)
+        return self._native.Experts(
+            experts,
+            routing.chosen,
+            routing.score,
+            routing.correction,
+            routing.groups,
+            routing.kept,
+            routing.best,
+            routing.normalised,
+            routing.scale,
+            width,
+            inner,
+            up,
+            up_bias,
+            gating is not None,
+            operation.activation,
+            math.inf if gating is None else gating.limit,
+            0.0 if gating is None else gating.shift,
+            down,
+            down_bias,
+        )
 
     def _emit(self, operation: Operation, packed: Packed) -> None:
         program, view = self._program, self._buffers.place
@@ -206,6 +238,8 @@ class _Builder:
                 self._emit_convolution(operation, out)
             case Recur():
                 self._emit_recurrence(operation, out)
+            case Experts(x=x, logits=logits):
+                program.experts(out, view(x), view(logits), weight)
             case Gather(x=x):
                 program.gather(out, view(x))
             case Opaque():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FunctionType
@@ -116,7 +117,7 @@ class Capture:
 def capture(
     model: PreTrainedModel,
     shape: ModelShape,
-    opaque: frozenset[type[nn.Module]],
+    opaque: AbstractSet[type[nn.Module]],
     max_positions: int,
     states: StateModules | None = None,
 ) -> Capture:
@@ -179,7 +180,7 @@ class _Recorder(TorchFunctionMode):
     """
 
     def __init__(
-        self, opaque: frozenset[type[nn.Module]], keeping_states: frozenset[nn.Module]
+        self, opaque: AbstractSet[type[nn.Module]], keeping_states: frozenset[nn.Module]
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []

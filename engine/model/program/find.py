@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from engine.batch.shape import ModelShape
 from engine.model.program.capture import AttentionCall, Capture, capture
+from engine.model.program.experts import holds_experts
 from engine.model.program.graph import Graph
 from engine.model.program.read import read
 from engine.model.program.unreadable import UnreadableError
@@ -18,6 +19,8 @@ def find_graph(
     shape: ModelShape,
     max_positions: int,
     states: StateModules | None = None,
+    *,
+    with_experts: bool = True,
 ) -> tuple[Graph, Capture]:
     """What a model computes, and the pass that was recorded to find out.
 
@@ -25,16 +28,19 @@ def find_graph(
     what cannot be read, and all others of their classes. None of them may hold attention.
 
     Args:
+        max_positions: how many positions are served.
         states: the modules that keep states, if there are any.
+        with_experts: whether experts can be operations; else the modules around them stay.
 
     Raises:
         UnreadableError: something cannot be read and lies in no such module.
     """
     opaque: tuple[type[nn.Module], ...] = ()
+    experts = {type(module) for module in model.modules() if holds_experts(module)}
     while True:
-        recorded = capture(model, shape, frozenset(opaque), max_positions, states)
+        recorded = capture(model, shape, experts.union(opaque), max_positions, states)
         try:
-            return read(recorded, frozenset(opaque), max_positions), recorded
+            return read(recorded, frozenset(opaque), max_positions, with_experts), recorded
         except UnreadableError as error:
             opaque += (_next_opaque(recorded, error, opaque),)
 

@@ -12,6 +12,7 @@ from engine.model.program.capture import NUM_SAMPLES
 from engine.model.program.graph import (
     Attend,
     Elementwise,
+    Experts,
     Gated,
     Gather,
     Graph,
@@ -207,8 +208,14 @@ def _join_inputs(operations: list[Operation]) -> list[Operation]:
     Their results stand side by side.
     """
     groups: dict[tuple[int, int, int], list[Linear]] = {}
+    # The logits of a router are of another type.
+    routers = {id(one.logits.value) for one in operations if isinstance(one, Experts)}
     for operation in operations:
-        if isinstance(operation, Linear) and _is_plain(operation):
+        if (
+            isinstance(operation, Linear)
+            and _is_plain(operation)
+            and id(operation.out) not in routers
+        ):
             x = operation.x
             groups.setdefault((id(x.value), x.column, x.columns), []).append(operation)
     gone: set[int] = set()
@@ -256,9 +263,9 @@ def _gather_early(operations: list[Operation]) -> list[Operation]:
         elif id(operation.out) in rows:
             sampled = rows[id(operation.out)]
             if id(operation.out) not in whole and isinstance(
-                operation, (Norm, Linear, Gated, Elementwise)
+                operation, (Norm, Linear, Gated, Elementwise, Experts)
             ):
-                for name in ("x", "y", "residual"):
+                for name in ("x", "y", "residual", "logits"):
                     view = getattr(operation, name, None)
                     if isinstance(view, View):
                         setattr(operation, name, rows_of(view))

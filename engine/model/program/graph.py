@@ -9,6 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from engine.model.attention.params import AttentionParams
+from engine.model.program.gating import Gating
+from engine.model.program.linear_attention import Recurrence
+from engine.model.program.routing import Routing
+from engine.model.program.weights import Weight
 
 
 @dataclass(eq=False, slots=True)
@@ -43,35 +47,6 @@ class View:
     @property
     def reference(self) -> Tensor:
         return self.value.reference[:, self.column : self.column + self.columns]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some rows of a matrix, in any order.
-
-    Attributes:
-        matrix: [n, columns].
-        index: [rows] int64.
-    """
-
-    matrix: Tensor
-    index: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.index), self.matrix.shape[1]
-
-    def __getitem__(self, rows: slice | Tensor) -> Rows:
-        return Rows(self.matrix, self.index[rows])
-
-
-# Of a product, [columns, x columns].
-Weight = Tensor | Rows
-
-
-def dense(weight: Weight) -> Tensor:
-    """A weight as a matrix: a copy if it is made of some rows of another."""
-    return weight.matrix[weight.index] if isinstance(weight, Rows) else weight
 
 
 @dataclass(eq=False, slots=True)
@@ -225,35 +200,6 @@ class Convolve:
     activation: str
 
 
-@dataclass(frozen=True, slots=True)
-class Recurrence:
-    """How the state S [key_dim, value_dim] of each head goes from token to token.
-
-    step = decay + decay_bias, or softplus of it, within `limits`, and d = exp(decay_scale step).
-    With beta it is the gated delta rule (arXiv 2412.06464, equation 10): S = d S + k u^T for
-    u = beta (v - (d S)^T k). Scaled it is Mamba 2's state space (arXiv 2405.21060, section 3), with
-    u = step v. The output is scaling S^T q + skip v.
-
-    Attributes:
-        heads: of values and states.
-        key_heads: of queries and keys; each serves as many heads as there are to it.
-        decay_bias, skip: [heads] float32.
-        decay_scale: [heads] float32.
-        normalize: whether queries and keys are divided by their lengths.
-    """
-
-    heads: int
-    key_heads: int
-    decay_bias: Tensor | None
-    decay_scale: Tensor
-    softplus: bool
-    limits: tuple[float, float]
-    scaled: bool
-    skip: Tensor | None
-    normalize: bool
-    scaling: float
-
-
 @dataclass(eq=False, slots=True)
 class Recur:
     """Linear attention with a state of each head that decays from token to token.
@@ -271,6 +217,28 @@ class Recur:
     decay: View
     beta: View | None
     way: Recurrence
+
+
+@dataclass(eq=False, slots=True)
+class Experts:
+    """A mixture of experts: the weighted sum of what those that were chosen for a row give.
+
+    Attributes:
+        logits: of the router, one column for each expert; in float32.
+        weights: gate, up and down, or up and down: [experts, features, columns] each.
+        biases: [experts, features], one for each of them, or none.
+        activation: of up, where there is no gate.
+        gating: how gate and up go together; None where there is no gate.
+    """
+
+    out: Value
+    x: View
+    logits: View
+    routing: Routing
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    activation: str
+    gating: Gating | None
 
 
 @dataclass(eq=False, slots=True)
@@ -304,7 +272,17 @@ class Opaque:
 
 
 Operation = (
-    Embed | Norm | Linear | Gated | Elementwise | Attend | Convolve | Recur | Gather | Opaque
+    Embed
+    | Norm
+    | Linear
+    | Gated
+    | Elementwise
+    | Attend
+    | Convolve
+    | Recur
+    | Experts
+    | Gather
+    | Opaque
 )
 
 
@@ -341,6 +319,8 @@ def reads(operation: Operation) -> list[View]:
             return read if beta is None else [*read, beta]
         case Linear(x=x, residual=residual):
             return [x] if residual is None else [x, residual]
+        case Experts(x=x, logits=logits):
+            return [x, logits]
         case Elementwise(x=x, y=View() as y):
             return [x, y]
         case _:

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from engine.model.program.activations import ACTIVATIONS, guess_activation
 from engine.model.program.agree import agree, differences
 from engine.model.program.graph import Elementwise, Linear, Norm, Operation, Value, View
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda x: x,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softplus": F.softplus,
-}
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 
@@ -46,7 +33,7 @@ def guess(module: nn.Module, x: View, out: Value, last: int) -> Operation | None
     if out.width != x.columns:
         return None
     if weight is None and bias is None:
-        activation = _activation(module)
+        activation = guess_activation(module)
         if activation is not None:
             return Elementwise(out, x, activation=activation)
     return _norm(module, x, out, weight, bias, last if weight is None else len(weight))
@@ -126,21 +113,6 @@ def _product(x: View, out: Value, weight: Tensor, bias: Tensor | None) -> Linear
             F.linear(x.reference, matrix, bias).double(), out.reference
         ):
             return Linear(out, x, (matrix,), () if bias is None else (bias,))
-    return None
-
-
-def _activation(module: nn.Module) -> str | None:
-    # In the model's own type ReLU would pass for GELU, and in a short range an activation that is
-    # clipped would pass for one that is not.
-    probe = torch.linspace(-50, 50, 1001, dtype=torch.float64)
-    try:
-        with torch.inference_mode():
-            given = module(probe)
-    except Exception:  # it wants another shape
-        return None
-    for name, function in ACTIVATIONS.items():
-        if given.shape == probe.shape and torch.allclose(function(probe), given, 1e-6, 1e-6):
-            return name
     return None
 
 

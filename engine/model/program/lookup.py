@@ -81,8 +81,8 @@ def _looked_up(ids: Tensor, recorded: Capture, by: Call) -> Tensor:
         if call is by:
             break
         given = {address_of(one) for one in tensors_in((call.args, call.kwargs))}
-        by_function = not isinstance(call.target, (nn.Module, AttentionCall, KernelCall))
-        if not (by_function and given & known.keys()):
+        target = call.target
+        if isinstance(target, (nn.Module, AttentionCall, KernelCall)) or not given & known.keys():
             continue
         changed = {address_of(one.tensor) for one in call.changed}
         if out_of_place(call.name) not in _BY_ITSELF:
@@ -91,7 +91,7 @@ def _looked_up(ids: Tensor, recorded: Capture, by: Call) -> Tensor:
             continue
         try:
             kwargs = {name: of_all(value) for name, value in call.kwargs.items()}
-            result = call.target(*map(of_all, call.args), **kwargs)
+            result = target(*map(of_all, call.args), **kwargs)
         except (RuntimeError, TypeError):  # it wants a tensor of the recorded shape
             continue
         made = address_of(call.output) if isinstance(call.output, Tensor) else None

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from engine.model.program.graph import Embed, Gated, Linear, Opaque, Operation, Rows, Weight
+from engine.model.program.graph import Embed, Experts, Gated, Linear, Opaque, Operation
+from engine.model.program.weights import Rows, Weight
 
 
 class Originals:
@@ -23,14 +24,14 @@ class Originals:
         self._uses: Counter[int] = Counter()
         for operation in operations:
             match operation:
-                case Linear(weights=weights) | Gated(weights=weights):
+                case Linear(weights=weights) | Gated(weights=weights) | Experts(weights=weights):
                     self._uses.update(_address(weight) for weight in weights)
                 case Embed(table=table):
                     self._uses[_address(table)] += 1
                 case Opaque(module=module):
                     self._uses.update(_address(weight) for weight in module.parameters())
 
-    def give_up(self, operation: Linear | Gated | Embed) -> None:
+    def give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
         """End an operation's use of its weights. It has a copy of them, and itself none any more.
 
         What nothing uses any more is freed, once the caller holds it no longer.

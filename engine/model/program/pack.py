@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from engine.model.program.arena import Arena
-from engine.model.program.graph import Embed, Gated, Linear, Operation, Rows, Weight, dense
+from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation
 from engine.model.program.originals import Originals
+from engine.model.program.weights import Rows, Weight, dense
 
 # Output features of a tile. A tile of gates and a tile of ups take turns.
 _TILE = 16
@@ -54,6 +56,20 @@ class Packer:
         self._give_up(operation)
         return packed, bias
 
+    def experts(self, operation: Experts) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        """Packed weight and biases of the products up and down of all experts, one after the other;
+        up as `gated`, if there is a gate.
+        """
+        *ups, down = operation.weights
+        packed = [self._pack_each(list(zip(*ones, strict=True))) for ones in (ups, [down])]
+        biases: list[Tensor | None] = [None, None]
+        if operation.biases:
+            *firsts, last = (bias.float() for bias in operation.biases)
+            columns = (tuple(one[:, None] for one in ones) for ones in zip(*firsts, strict=True))
+            biases = [torch.cat([_side_by_side(one).flatten() for one in columns]), last.flatten()]
+        self._give_up(operation)
+        return packed[0], biases[0], packed[1], biases[1]
+
     def table(self, operation: Embed) -> tuple[Tensor, bool]:
         """The rows to look up, and whether they are a product's packed weights (a tied head)."""
         packed = self._packed.get(_place(operation.table))
@@ -67,9 +83,24 @@ class Packer:
         self._native.pack_linear(weight.contiguous(), packed)
         return packed
 
-    def _give_up(self, operation: Linear | Gated | Embed) -> None:
+    def _pack_each(self, experts: list[tuple[Any, ...]]) -> Tensor:
+        """Experts one by one, so that no copy of all of them but the packed one is made."""
+        shape = _side_by_side(experts[0]).shape
+        packed = self._arena.take(
+            len(experts) * self._native.packed_size(*shape), experts[0][0].dtype
+        )
+        for part, weights in zip(packed.chunk(len(experts)), experts, strict=True):
+            self._native.pack_linear(_side_by_side(weights).contiguous(), part)
+        return packed
+
+    def _give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
         self._originals.give_up(operation)
         self._native.trim_heap()
+
+
+def _side_by_side(weights: tuple[Tensor, ...]) -> Tensor:
+    """The weights of gate and up as a gated product has them, or those of a plain one."""
+    return weights[0] if len(weights) == 1 else _take_turns(weights)
 
 
 def _below_each_other(weights: tuple[Weight, ...]) -> Tensor:

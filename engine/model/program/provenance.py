@@ -8,17 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.program.capture import Call, tensors_in
-from engine.model.program.graph import (
-    Elementwise,
-    Linear,
-    Operation,
-    Rows,
-    Value,
-    View,
-    rows_of,
-)
-from engine.model.program.layout import axes_of, columns_of
+from engine.model.program.graph import Elementwise, Linear, Operation, Value, View, rows_of
+from engine.model.program.layout import axes_of, columns_of, dense_steps, places
 from engine.model.program.unreadable import UnreadableError
+from engine.model.program.weights import Rows
 
 CASTS = frozenset(("to", "type", "type_as", "float", "bfloat16"))
 
@@ -68,6 +61,25 @@ class Provenance:
         """Whether a tensor shows all of the value in its memory, as it lies there."""
         view = self.view(tensor)
         return view.is_whole and view.value is self.values[address_of(tensor)]
+
+    def like(self, tensor: Tensor, output: Tensor) -> View:
+        """The view that a tensor shows, if it has its numbers where the output has them.
+
+        Raises:
+            UnreadableError: it has them elsewhere.
+        """
+        view = self.view(tensor)
+        rows = len(view.reference)
+        given = axes_of(tensor, rows, self.values[address_of(tensor)].width)
+        made = axes_of(output, rows, view.columns)
+        if given is None or made is None or tensor.numel() != output.numel():
+            raise UnreadableError("its tensors have different layouts")
+        # A view has its columns in the tensor's logical order.
+        if not torch.equal(
+            places(given, view.columns, dense_steps(given)), places(made, view.columns)
+        ):
+            raise UnreadableError("its tensors have different layouts")
+        return view
 
     def origin(self, view: View) -> View:
         """What a view shows, wherever it was copied or cast from."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.agree import agree
 from engine.model.program.capture import (
     NUM_SAMPLES,
@@ -25,10 +26,12 @@ from engine.model.program.capture import (
     tensors_in,
 )
 from engine.model.program.contents import Contents
+from engine.model.program.experts import are_experts, read_experts
 from engine.model.program.graph import (
     Attend,
     Elementwise,
     Embed,
+    Experts,
     Gather,
     Graph,
     Operation,
@@ -36,8 +39,8 @@ from engine.model.program.graph import (
     View,
     reads,
 )
-from engine.model.program.guess import ACTIVATIONS, guess, guess_gated_norm
-from engine.model.program.layout import axes_of, columns_of, dense_steps, places
+from engine.model.program.guess import guess, guess_gated_norm
+from engine.model.program.layout import axes_of, columns_of
 from engine.model.program.lookup import Lookups
 from engine.model.program.opaque import read_opaque
 from engine.model.program.provenance import CASTS, Provenance, address_of
@@ -58,25 +61,36 @@ _PICK = frozenset(("__getitem__", "index_select"))
 _ACTIVATE = frozenset(("silu", "gelu", "relu", "tanh", "sigmoid", "softplus"))
 
 
-def read(recorded: Capture, opaque: frozenset[type[nn.Module]], max_positions: int) -> Graph:
+def read(
+    recorded: Capture,
+    opaque: frozenset[type[nn.Module]],
+    max_positions: int,
+    with_experts: bool = True,
+) -> Graph:
     """The operations that lead to the logits.
 
     Args:
         opaque: classes of modules to run as they are.
         max_positions: length of the tables of rotations.
+        with_experts: whether experts can be operations; else they are unreadable.
 
     Raises:
         UnreadableError: some call on the way is none of ours.
     """
-    return _Reader(recorded, opaque, max_positions).read()
+    return _Reader(recorded, opaque, max_positions, with_experts).read()
 
 
 class _Reader:
     def __init__(
-        self, recorded: Capture, opaque: frozenset[type[nn.Module]], max_positions: int
+        self,
+        recorded: Capture,
+        opaque: frozenset[type[nn.Module]],
+        max_positions: int,
+        with_experts: bool,
     ) -> None:
         self._recorded = recorded
         self._opaque = opaque
+        self._with_experts = with_experts
         self._contents = Contents(one for call in recorded.calls for one in call.changed)
         self._provenance = Provenance()
         self._rotations = Rotations(self._provenance, max_positions)
@@ -170,7 +184,7 @@ class _Reader:
         # A single number is a factor, whatever axes it has.
         tensors = [t for t in tensors_in((call.args, call.kwargs)) if t.numel() > 1]
         if name in _SAME:
-            return Elementwise(out, self._like(call.args[0], output))
+            return Elementwise(out, self._provenance.like(call.args[0], output))
         if name in _JOIN:
             return self._provenance.join(call.args[0], out)
         if name in _PICK:
@@ -178,7 +192,7 @@ class _Reader:
         if name in _ACTIVATE:
             if call.kwargs.get("approximate") == "tanh":
                 name = "gelu_tanh"
-            x = self._like(tensors[0], output)
+            x = self._provenance.like(tensors[0], output)
             # It may have been given more than the tensor, such as softplus its steepness.
             if not agree(ACTIVATIONS[name](x.reference.double()), out.reference):
                 raise UnreadableError("its arguments are none of ours")
@@ -193,37 +207,22 @@ class _Reader:
             if name in _DIVIDE and factor is first:
                 raise UnreadableError("it divides by a matrix")
             alpha = float(factor) if name in _MULTIPLY else 1 / float(factor)
-            return Elementwise(out, self._like(tensors[0], output), alpha=alpha)
+            return Elementwise(out, self._provenance.like(tensors[0], output), alpha=alpha)
         if name in _ADD | _MULTIPLY and len(tensors) == 2:
             combine = "add" if name in _ADD else "multiply"
             first, second = tensors
             if first.numel() < second.numel():
                 first, second = second, first
-            x = self._like(first, output)
+            x = self._provenance.like(first, output)
             y: View | Tensor
             if second.shape == (x.columns,) and address_of(second) not in self._varying:
                 y = second.detach().float().contiguous()
             elif second.numel() < first.numel():
                 y = self._spread(second, x, combine, out)
             else:
-                y = self._like(second, output)
+                y = self._provenance.like(second, output)
             return Elementwise(out, x, combine, y)
         raise UnreadableError("none of our kernels does it")
-
-    def _like(self, tensor: Tensor, output: Tensor) -> View:
-        """The view that a tensor shows, if it has its numbers where the output has them."""
-        view = self._provenance.view(tensor)
-        rows = len(view.reference)
-        given = axes_of(tensor, rows, self._provenance.values[address_of(tensor)].width)
-        made = axes_of(output, rows, view.columns)
-        if given is None or made is None or tensor.numel() != output.numel():
-            raise UnreadableError("its tensors have different layouts")
-        # A view has its columns in the tensor's logical order.
-        if not torch.equal(
-            places(given, view.columns, dense_steps(given)), places(made, view.columns)
-        ):
-            raise UnreadableError("its tensors have different layouts")
-        return view
 
     def _spread(self, tensor: Tensor, x: View, combine: str, out: Value) -> View:
         """The view that a tensor shows, if each of its columns serves some neighbours of x's."""
@@ -251,6 +250,10 @@ class _Reader:
             raise UnreadableError("it is given no tensor")
         if type(module) in self._opaque:
             return [read_opaque(call, module, self._provenance, out)]
+        if self._with_experts and are_experts(inputs):
+            made = self._provenance.operations
+            routings = (one.routing for one in made if isinstance(one, Experts))
+            return read_experts(module, inputs, out, self._provenance, next(routings, None))
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.ndim == 2 and not inputs[0].is_floating_point():
             return self._embed(call, inputs[0], weight, out)

@@ -1,5 +1,4 @@
-"""What modules with states compute: causal convolutions and linear recurrences, by definition, and
-which of these a call of a recorded pass was.
+"""Which causal convolution or linear recurrence a call of a module with states was.
 
 Modules of transformers call functions for them that kernels of other packages can take the place
 of: causal-conv1d, flash-linear-attention, mamba-ssm. So the names of arguments are those of these
@@ -17,76 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.agree import agree
 from engine.model.program.capture import NUM_TOKENS
-from engine.model.program.graph import Convolve, Elementwise, Recur, Recurrence, Value, View
-from engine.model.program.guess import ACTIVATIONS
+from engine.model.program.graph import Convolve, Elementwise, Recur, Value, View
+from engine.model.program.linear_attention import Recurrence, convolve, recur
 from engine.model.program.provenance import Provenance, address_of
 from engine.model.program.unreadable import UnreadableError
 
 # What a convolution's kernel has room for.
 _MOST_TAPS = 8
-# Added to a squared length before its root is taken, as flash-linear-attention does.
-_LENGTH_EPS = 1e-6
-
-
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A causal convolution of each column: [T, columns] float64.
-
-    Args:
-        x: [T, columns].
-        weight: [taps, columns], that of the newest token last.
-        bias: [columns].
-    """
-    padded = F.pad(x.double().T, (len(weight) - 1, 0))
-    taps = weight.double().T[:, None]
-    return F.conv1d(padded[None], taps, None if bias is None else bias.double(), groups=len(taps))[
-        0
-    ].T
-
-
-def recur(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    decay: Tensor,
-    beta: Tensor | None,
-    way: Recurrence,
-) -> Tensor:
-    """A recurrence over a sequence, token by token: [T, heads * value_dim] float64.
-
-    Args:
-        query, key, value, decay, beta: [T, columns], as `Recur` has them.
-    """
-    tokens, group = len(query), way.heads // way.key_heads
-    queries, keys = (
-        one.double().reshape(tokens, way.key_heads, -1).repeat_interleave(group, dim=1)
-        for one in (query, key)
-    )
-    if way.normalize:
-        queries, keys = (
-            one * torch.rsqrt(one.square().sum(-1, keepdim=True) + _LENGTH_EPS)
-            for one in (queries, keys)
-        )
-    values = value.double().reshape(tokens, way.heads, -1)
-    steps = decay.double() if way.decay_bias is None else decay.double() + way.decay_bias.double()
-    steps = (F.softplus(steps) if way.softplus else steps).clamp(*way.limits)
-    new = values * steps[..., None] if way.scaled else values
-    kept = torch.exp(way.decay_scale.double() * steps)[..., None, None]
-    state = values.new_zeros(way.heads, keys.shape[-1], values.shape[-1])
-    rows = []
-    for at in range(tokens):
-        state = state * kept[at]
-        given = new[at]
-        if beta is not None:
-            known = torch.einsum("hkv,hk->hv", state, keys[at])
-            given = beta[at].double()[:, None] * (given - known)
-        state = state + keys[at][..., None] * given[:, None]
-        rows.append(way.scaling * torch.einsum("hkv,hk->hv", state, queries[at]))
-    out = torch.stack(rows)
-    if way.skip is not None:
-        out = out + way.skip.double()[:, None] * values
-    return out.flatten(1)
 
 
 def read_convolution(

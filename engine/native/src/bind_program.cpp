@@ -12,6 +12,7 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "bound_cache.hpp"
+#include "bound_experts.hpp"
 #include "bound_state.hpp"
 #include "bound_step.hpp"
 #include "buffers.hpp"
@@ -239,6 +240,28 @@ class BoundProgram {
     return program_.add(args, true);
   }
 
+  int64_t experts(const View& out_view, const View& x_view, const View& logits_view,
+                  const BoundExperts& experts) {
+    ExpertsArgs args = experts.args();
+    const Rows x = buffers_.at(x_view, "x");
+    const Rows out = buffers_.like(out_view, x, x_view, "out");
+    const Rows logits = buffers_.at(logits_view, "logits");
+    check_dtype(x.dtype, args.up.dtype, "x");
+    check_equal(x.width, args.up.k, "x", "columns");
+    check_dtype(logits.dtype, DType::f32, "logits");
+    check_equal(logits.width, args.route.experts, "logits", "columns");
+    buffers_.check_same_rows(logits_view, x_view, "logits");
+    check_same_or_apart(out_view, x_view, "out");
+    args.up.x = x.data;
+    args.up.x_stride = x.stride;
+    args.down.out = out.data;
+    args.down.out_stride = out.stride;
+    args.route.logits = static_cast<const float*>(logits.data);
+    args.route.logits_stride = logits.stride;
+    for (const Array& array : experts.kept()) keep(array);
+    return program_.add(Experts{args, x.rows}, buffers_.is_per_sample(x_view));
+  }
+
   int64_t convolve(const View& out_view, const View& x_view, const Array& weight,
                    const std::optional<Array>& bias, const std::string& activation,
                    const Array& state) {
@@ -344,6 +367,7 @@ void bind_program(nb::module_& m) {
       .def("recur", &BoundProgram::recur, "out"_a, "reads"_a, "beta"_a.none(), "key_heads"_a,
            "decay_bias"_a.none(), "decay_scale"_a, "softplus"_a, "low"_a, "high"_a, "scaled"_a,
            "skip"_a.none(), "normalize"_a, "scaling"_a, "state"_a)
+      .def("experts", &BoundProgram::experts, "out"_a, "x"_a, "logits"_a, "experts"_a)
       .def("__len__", &BoundProgram::size)
       .def("run", &BoundProgram::run, "step"_a, "first"_a, "last"_a)
       .def("profile", &BoundProgram::profile);

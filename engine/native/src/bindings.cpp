@@ -30,5 +30,6 @@ NB_MODULE(_native, m) {
   bind_sample(m);
   bind_state(m);
   bind_step(m);
+  bind_experts(m);
   bind_program(m);
 }

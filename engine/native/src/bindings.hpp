@@ -11,6 +11,7 @@ void bind_attention(nanobind::module_&);
 void bind_sample(nanobind::module_&);
 void bind_state(nanobind::module_&);
 void bind_step(nanobind::module_&);
+void bind_experts(nanobind::module_&);
 void bind_program(nanobind::module_&);
 
 }  // namespace batchdeck

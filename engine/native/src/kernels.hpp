@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
+#include "experts_args.hpp"
 #include "scratch.hpp"
 
 namespace batchdeck {
@@ -58,6 +60,9 @@ struct LinearArgs {
   float alpha;
   void* out;
   int64_t out_stride;
+  // Gated: activation(min(gate, limit)) * (up within [-limit, limit], + shift).
+  float limit = std::numeric_limits<float>::infinity();
+  float shift = 0;
 };
 
 // Numbers in packed weights.
@@ -306,6 +311,10 @@ struct Kernels {
   void (*convolve)(const ConvolveArgs&, int threads, int64_t piece, Scratch&);
   int64_t (*recur_pieces)(const RecurArgs&, int threads);
   void (*recur)(const RecurArgs&, int threads, int64_t piece, Scratch&);
+  // One row each.
+  void (*route)(const RouteArgs&, int64_t row, Scratch&);
+  int64_t (*combine_pieces)(const CombineArgs&, int threads);
+  void (*combine)(const CombineArgs&, int threads, int64_t piece, Scratch&);
 
   // One piece a row.
   void (*sample)(const SampleArgs&, int64_t row, Scratch&);

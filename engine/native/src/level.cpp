@@ -8,6 +8,7 @@
 #include "norm.hpp"
 #include "recur.hpp"
 #include "rotate.hpp"
+#include "route.hpp"
 #include "sample.hpp"
 
 #define JOIN_(a, b) a##b
@@ -39,6 +40,9 @@ const Kernels& JOIN(kernels_, LEVEL)() {
       .convolve = LEVEL::convolve,
       .recur_pieces = LEVEL::recur_pieces,
       .recur = LEVEL::recur,
+      .route = LEVEL::route,
+      .combine_pieces = LEVEL::combine_pieces,
+      .combine = LEVEL::combine,
       .sample = LEVEL::sample,
   };
   return table;

@@ -103,8 +103,13 @@ class Epilogue {
  private:
   void finish_row() {
     if (args_->gated) {
-      const f32x16 gate = load(c_) + bias_[0], up = load(c_ + 16) + bias_[1];
-      store(out_, apply(args_->activation, gate) * up);
+      f32x16 gate = load(c_) + bias_[0], up = load(c_ + 16) + bias_[1];
+      if (args_->limit < INFINITY) {
+        const f32x16 limit = splat(args_->limit);  // first, so that NaN stays
+        gate = min(limit, gate);
+        up = max(-limit, min(limit, up));
+      }
+      store(out_, apply(args_->activation, gate) * (up + args_->shift));
     } else {
       for (int half = 0; half * 16 < count_; half++) {
         const int64_t at = half * 16, left = count_ - at;

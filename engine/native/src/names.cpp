@@ -25,4 +25,10 @@ Combine combine_of(const std::string& name) {
   refuse("combine", "is '" + name + "'; it must be none, add or multiply");
 }
 
+Score score_of(const std::string& name) {
+  if (name == "softmax") return Score::softmax;
+  if (name == "sigmoid") return Score::sigmoid;
+  refuse("score", "is '" + name + "'; it must be softmax or sigmoid");
+}
+
 }  // namespace batchdeck

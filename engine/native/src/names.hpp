@@ -10,5 +10,6 @@ namespace batchdeck {
 // Throw std::invalid_argument for a name that is none.
 Activation activation_of(const std::string& name);
 Combine combine_of(const std::string& name);
+Score score_of(const std::string& name);
 
 }  // namespace batchdeck

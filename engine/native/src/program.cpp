@@ -18,6 +18,7 @@ struct Execution {
   const Program& program;
   Step& step;
   int64_t rows;
+  ExpertsMemory& experts_memory;
 
   void operator()(Embed embed) const {
     embed.args.rows = rows;
@@ -74,6 +75,10 @@ struct Execution {
                   size_t(gather.width * size));
     }
   }
+  void operator()(Experts experts) const {
+    experts.args.route.rows = rows;
+    run_experts(kernels, experts.args, experts_memory);
+  }
 };
 
 // `needed` is unsigned, for the largest number there is has a next one, and -1 has 0.
@@ -120,6 +125,9 @@ const Cache& Program::cache(int64_t layer) const {
 
 int64_t Program::add(const Operation& operation, bool per_sample, const Limits& limits) {
   const std::lock_guard lock(turn_);
+  if (const auto* experts = std::get_if<Experts>(&operation)) {
+    experts_.reserve(experts->args, experts->most_rows);
+  }
   lower(limits);
   instructions_.push_back({operation, per_sample});
   return size() - 1;
@@ -158,7 +166,7 @@ void Program::run(Step& step, int64_t first, int64_t last) {
     const StepInputs& in = step.inputs();
     const int64_t rows = instruction.per_sample ? in.samples : in.tokens;
     if (rows == 0) continue;
-    std::visit(Execution{table, *this, step, rows}, instruction.operation);
+    std::visit(Execution{table, *this, step, rows, experts_}, instruction.operation);
     const auto ended = Clock::now();
     Cost& cost = profile_[instruction.operation.index()];
     cost.runs++;

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "experts.hpp"
 #include "kernels.hpp"
 #include "step.hpp"
 
@@ -41,12 +42,19 @@ struct Attend {
   int64_t layer;
 };
 
+// For at most so many rows.
+struct Experts {
+  ExpertsArgs args;
+  int64_t most_rows;
+};
+
 // Arguments of a kernel, all but what a step brings: its number of rows, ids, positions, slots,
 // rows of attention and of states.
 using Operation = std::variant<Embed, NormArgs, LinearArgs, RotateArgs, Store, Attend,
-                               ElementwiseArgs, Gather, ConvolveArgs, RecurArgs>;
-constexpr std::array kOperationNames = {"embed",  "norm",        "linear", "rotate",   "store",
-                                        "attend", "elementwise", "gather", "convolve", "recur"};
+                               ElementwiseArgs, Gather, ConvolveArgs, RecurArgs, Experts>;
+constexpr std::array kOperationNames = {"embed",  "norm",        "linear", "rotate",
+                                        "store",  "attend",      "elementwise", "gather",
+                                        "convolve", "recur",     "experts"};
 static_assert(kOperationNames.size() == std::variant_size_v<Operation>);
 
 // What a step must stay within, so that no operation leaves its memory.
@@ -104,6 +112,7 @@ class Program {
   std::map<int64_t, LayerCache> caches_;
   int64_t blocks_ = std::numeric_limits<int64_t>::max();  // of the smallest cache
   Limits limits_;
+  ExpertsMemory experts_;
   Profile profile_;
 };
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from engine.model.program.guess import ACTIVATIONS
+from engine.model.program.activations import ACTIVATIONS
 from engine.triton import activation as kernels
 from engine.triton.elementwise import elementwise
 from engine.triton.gated import gated

@@ -17,8 +17,9 @@ from engine.model.forward import ModuleForward, make_forward
 from engine.model.program.find import find_graph
 from engine.model.program.forward import ProgramForward
 from engine.model.program.fuse import fuse
-from engine.model.program.graph import Attend, Convolve, Linear, Opaque, Recur, Rows, dense
-from engine.model.program.recurrence import convolve
+from engine.model.program.graph import Attend, Convolve, Linear, Opaque, Recur
+from engine.model.program.linear_attention import convolve
+from engine.model.program.weights import Rows, dense
 from engine.model.runner import TorchRunner
 from engine.model.state.modules import StateModules
 from engine.model.trace import trace

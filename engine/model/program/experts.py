@@ -1,0 +1,272 @@
+"""read_experts: a recorded call of a mixture of experts, and the router before it, as operations.
+
+transformers has one interface for experts (`use_experts_implementation`): a module with the weights
+of all experts in tensors of three dimensions, which is given rows, the experts of each row, and
+their weights. Its names of parameters are those that its own grouped products go by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from engine.model.program.activations import ACTIVATIONS, guess_activation
+from engine.model.program.agree import agree
+from engine.model.program.capture import NUM_TOKENS, Call, tensors_in
+from engine.model.program.gating import Gating, guess_gating
+from engine.model.program.graph import Experts, Linear, Operation, Value, View
+from engine.model.program.provenance import CASTS, Provenance, address_of
+from engine.model.program.routing import Routed, Routing, guess_routing, settled
+from engine.model.program.unreadable import UnreadableError
+
+# Rows that a router is tried on beside the recorded ones, and recorded rows that a guess of what
+# experts compute is tried on.
+_TRIED, _COMPARED = 256, 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Router:
+    """A product that may give the logits of a router.
+
+    Attributes:
+        x: [rows, columns], as it was given.
+        matrix: [experts, columns].
+        numbers: [experts] each: biases of the product or of the choice.
+    """
+
+    call: Call
+    x: Tensor
+    matrix: Tensor
+    numbers: list[Tensor]
+
+
+def holds_experts(module: nn.Module) -> bool:
+    """Whether a module follows transformers' interface for experts."""
+    return all(hasattr(module, name) for name in ("_apply_gate", "has_gate", "is_transposed"))
+
+
+def are_experts(inputs: list[Tensor]) -> bool:
+    """Whether a module is given rows, and experts and a weight for each of them."""
+    if len(inputs) != 3:
+        return False
+    _, index, weight = inputs
+    return index.dtype == torch.int64 and index.ndim == 2 and index.shape == weight.shape
+
+
+def read_experts(
+    module: nn.Module,
+    inputs: list[Tensor],
+    out: Value,
+    provenance: Provenance,
+    hint: Routing | None,
+) -> list[Operation]:
+    """The product of the router, and the experts.
+
+    Args:
+        inputs: see `are_experts`.
+        hint: a routing to try first.
+
+    Raises:
+        UnreadableError: one of both computes nothing of ours.
+    """
+    rows, index, weight = inputs
+    x = provenance.view(rows)
+    weights, biases, gating, activation = _weights(module)
+    if weights[-1].shape[1:] != (x.columns, weights[0].shape[1]) or out.width != x.columns:
+        raise UnreadableError("its matrices do not fit its rows")
+    found = Experts(out, x, x, Routing(1, "softmax"), weights, biases, activation, gating)
+    if not agree(_definition(found, index, weight), out.reference[:_COMPARED]):
+        raise UnreadableError("its experts compute none of what was tried")
+    for router in _routers(index, weight, len(weights[0]), provenance):
+        product = _logits(router, provenance, weights[0].dtype)
+        if product is None:
+            continue
+        routed = Routed(product.out.reference, index, weight)
+        tried = _tried(router, product, index, weight)
+        everything = Routed(
+            *(
+                torch.cat([getattr(one, name) for one in (routed, *tried)])
+                for name in ("logits", "index", "weight")
+            )
+        )
+        routing = guess_routing(everything, router.numbers, hint)
+        if routing is not None:
+            product.out.reference = settled(routing, routed)
+            found.routing = routing
+            found.logits = View(product.out, 0, product.out.width)
+            return [product, found]
+    raise UnreadableError("its router chooses by none of what was tried")
+
+
+def _weights(
+    module: nn.Module,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Gating | None, str]:
+    """The weights [experts, features, columns] and biases [experts, features] of gate, up and down,
+    or of up and down; how gate and up go together; and the activation.
+    """
+    held = {name: one.detach() for name, one in module.named_parameters(recurse=False)}
+    fused = held.get("gate_up_proj", held.get("up_proj"))
+    down = held.get("down_proj")
+    name = "gate_up_proj" if "gate_up_proj" in held else "up_proj"
+    has_bias = f"{name}_bias" in held
+    known = {name, "down_proj"} | ({f"{name}_bias", "down_proj_bias"} if has_bias else set())
+    if fused is None or down is None or fused.ndim != 3 or down.ndim != 3 or known != set(held):
+        raise UnreadableError("it has other parameters than experts have")
+    if getattr(module, "has_post_expert_norm", False):
+        raise UnreadableError("its experts have norms")
+    if getattr(module, "is_transposed", False):
+        fused, down = fused.transpose(1, 2), down.transpose(1, 2)
+    gating = activation = None
+    if name == "gate_up_proj":
+        gating = guess_gating(lambda x: cast(Any, module)._apply_gate(x))
+        activation = None if gating is None else gating.activation
+    else:
+        activation = guess_activation(lambda x: cast(Any, module).act_fn(x))
+    if activation is None:
+        raise UnreadableError("its activation is none of ours")
+
+    def parts(one: Tensor) -> tuple[Tensor, ...]:
+        return (one,) if gating is None else gating.split(one)
+
+    biases = (*parts(held[f"{name}_bias"]), held["down_proj_bias"]) if has_bias else ()
+    return (*parts(fused), down), biases, gating, activation
+
+
+def compute_expert(experts: Experts, x: Tensor, expert: int) -> Tensor:
+    """What one expert gives for rows [rows, columns], or for one row, in their type."""
+
+    def product(x: Tensor, at: int) -> Tensor:
+        bias = experts.biases[at][expert].to(x.dtype) if experts.biases else None
+        return F.linear(x, experts.weights[at][expert].to(x.dtype), bias)
+
+    if experts.gating is None:
+        return product(ACTIVATIONS[experts.activation](product(x, 0)), 1)
+    return product(experts.gating(product(x, 0), product(x, 1)), 2)
+
+
+def _definition(experts: Experts, index: Tensor, weight: Tensor) -> Tensor:
+    """What experts give for the first recorded rows, [rows, columns] float64."""
+    sums = []
+    for row in range(_COMPARED):
+        x = experts.x.reference[row]
+        total = torch.zeros(experts.out.width, dtype=torch.float64)
+        for expert, factor in zip(index[row].tolist(), weight[row].tolist(), strict=True):
+            total += factor * compute_expert(experts, x, expert).double()
+        sums.append(total)
+    return torch.stack(sums)
+
+
+# The router
+
+
+def _routers(
+    index: Tensor, weight: Tensor, experts: int, provenance: Provenance
+) -> Iterator[_Router]:
+    """The products with a row for each expert that experts and weights were computed from."""
+    pending = [weight, index]
+    seen: set[int] = set()
+    while pending:
+        call = provenance.makers.get(address_of(pending.pop(0)))
+        if call is None or id(call) in seen:
+            continue
+        seen.add(id(call))
+        given = [_before_casts(one, provenance) for one in tensors_in((call.args, call.kwargs))]
+        pending += given
+        own = _held(call.target) if isinstance(call.target, nn.Module) else []
+        around = [one for module in call.scope[-1:] for one in _held(module)]
+        numbers = [
+            one.detach().flatten() for one in (*own, *given, *around) if one.numel() == experts
+        ]
+        for matrix in (*own, *given):
+            for x in given:
+                if (
+                    matrix.ndim == 2
+                    and len(matrix) == experts
+                    and x is not matrix
+                    and x.shape[-1] == matrix.shape[1]
+                    and x.numel() == NUM_TOKENS * matrix.shape[1]
+                ):
+                    distinct = {one.data_ptr(): one for one in numbers}
+                    yield _Router(call, x, matrix.detach(), list(distinct.values()))
+
+
+def _held(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _before_casts(tensor: Tensor, provenance: Provenance) -> Tensor:
+    """What a constant was cast from; values stay as they are."""
+    while address_of(tensor) not in provenance.values:
+        call = provenance.makers.get(address_of(tensor))
+        # A cast to the type that a tensor has gives the tensor itself.
+        if call is None or call.name not in CASTS or tensor.dtype == call.args[0].dtype:
+            break
+        tensor = call.args[0]
+    return tensor
+
+
+def _logits(router: _Router, provenance: Provenance, dtype: torch.dtype) -> Linear | None:
+    """The product that gives a router's logits, if its matrix is of the program's type."""
+    experts = len(router.matrix)
+    if router.matrix.dtype != dtype:
+        return None
+    view = provenance.view(router.x)
+    recorded = _of_all_experts(router.call.output, NUM_TOKENS, experts)
+    for bias in (None, *router.numbers):
+        # Some that are in float32 have been rounded to the program's type before.
+        for kind in (recorded[0].dtype if recorded else torch.float32, dtype):
+            got = _product(router.x, router.matrix, bias, kind).reshape(NUM_TOKENS, experts)
+            for logits in recorded[:1] or [got]:
+                if agree(got, logits):
+                    reference = logits.to(kind).contiguous()
+                    biases = () if bias is None else (bias,)
+                    return Linear(Value(reference, False), view, (router.matrix,), biases)
+    return None
+
+
+def _of_all_experts(output: Any, rows: int, experts: int) -> list[Tensor]:
+    """What of an output has a number for each row and expert, [rows, experts]."""
+    return [
+        one.reshape(rows, experts)
+        for one in tensors_in(output)
+        if one.is_floating_point() and one.numel() == rows * experts
+    ]
+
+
+def _product(x: Tensor, matrix: Tensor, bias: Tensor | None, kind: torch.dtype) -> Tensor:
+    return F.linear(x.to(kind), matrix.to(kind), None if bias is None else bias.to(kind))
+
+
+def _tried(router: _Router, product: Linear, index: Tensor, weight: Tensor) -> list[Routed]:
+    """What the router makes of other rows, if it is a module that gives experts and weights.
+
+    Few rows do not tell groups apart from others.
+    """
+    module, outputs = router.call.target, tensors_in(router.call.output)
+    at = [
+        i
+        for wanted in (index, weight)
+        for i, one in enumerate(outputs)
+        if address_of(one) == address_of(wanted)
+    ]
+    if not isinstance(module, nn.Module) or len(at) != 2:
+        return []
+    columns = router.matrix.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(_TRIED, columns, generator=generator) * router.x.float().std()
+    rows = rows.to(router.x.dtype)
+    shaped = rows.reshape(*(1,) * (router.x.ndim - 2), _TRIED, columns)
+    args = tuple(shaped if one is router.x else one for one in router.call.args)
+    with torch.no_grad():
+        output = module(*args, **router.call.kwargs)
+    bias = product.biases[0] if product.biases else None
+    kind = product.out.reference.dtype
+    logits = _product(rows, router.matrix, bias, kind)
+    (logits, *_) = (*_of_all_experts(output, _TRIED, len(router.matrix)), logits)
+    given = tensors_in(output)
+    return [Routed(logits.to(kind), given[at[0]], given[at[1]])]

@@ -1,0 +1,164 @@
+"""Routing: which experts each row goes to, and with which weights, by the logits of a router."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from engine.model.program.agree import agree
+
+# Scores that differ by less are equal: a model's own rounding decides which of them is greater.
+_TIE = 1e-6
+# A factor that is as near to 1 is none. Rounding of weights in bfloat16 moves it by 2e-4.
+_NO_FACTOR = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How logits choose experts; `RouteArgs` of the native kernels says the same.
+
+    Attributes:
+        chosen: experts of each row.
+        score: `softmax` or `sigmoid` of all logits.
+        correction: [experts] float32, contiguous, added to the scores where experts are chosen, but
+            not where they are weighed (DeepSeek-V3, arXiv 2412.19437, 2.1.2); None if there is
+            none.
+        groups, kept, best: only experts of the `kept` best of `groups` groups can be chosen; a
+            group is as good as the sum of its `best` greatest scores. 1, 1 and 1: no groups.
+        normalised: whether weights are scores over the sum of those that were chosen.
+        scale: what weights are multiplied by.
+    """
+
+    chosen: int
+    score: str
+    correction: Tensor | None = None
+    groups: int = 1
+    kept: int = 1
+    best: int = 1
+    normalised: bool = True
+    scale: float = 1.0
+
+    def choices(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores, and what experts are chosen by: [rows, experts] float64 both."""
+        logits = logits.double()
+        scores = logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
+        by_score = self.correction is not None or self.best > 1
+        choices = scores if by_score else logits
+        if self.correction is not None:
+            choices = choices + self.correction.double()
+        if self.groups > 1:
+            grouped = choices.reshape(len(choices), self.groups, choices.shape[1] // self.groups)
+            best = grouped.topk(self.best).values.sum(-1)
+            kept = torch.zeros_like(best).scatter(-1, best.topk(self.kept).indices, 1.0) > 0
+            choices = grouped.masked_fill(~kept[..., None], float("-inf")).reshape(choices.shape)
+        return scores, choices
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Experts and their weights, [rows, chosen] int64 and float64; of equals the first."""
+        scores, choices = self.choices(logits)
+        order = torch.sort(choices, dim=-1, descending=True, stable=True).indices
+        index = order[:, : self.chosen]
+        weight = scores.gather(-1, index)
+        if self.normalised:
+            weight = weight / weight.sum(-1, keepdim=True)
+        return index, self.scale * weight
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What a router made of some rows.
+
+    Attributes:
+        logits: [rows, experts].
+        index, weight: [rows, chosen].
+    """
+
+    logits: Tensor
+    index: Tensor
+    weight: Tensor
+
+
+def guess_routing(
+    routed: Routed, corrections: Sequence[Tensor], hint: Routing | None
+) -> Routing | None:
+    """The routing that makes the same choices and weights, if one of ours does.
+
+    Args:
+        corrections: [experts] each, which may be added to scores.
+        hint: what to try first, such as the routing of the layer before.
+    """
+    experts, chosen = routed.logits.shape[-1], routed.index.shape[-1]
+    groupings = _groupings(experts, chosen)
+    if hint is not None:
+        groupings = ((hint.groups, hint.kept, hint.best), *groupings)
+    for groups, kept, best in groupings:
+        for correction in (None, *(one.float().contiguous() for one in corrections)):
+            for score in ("softmax", "sigmoid"):
+                plain = Routing(chosen, score, correction, groups, kept, best)
+                ours, _ = plain.choose(routed.logits)
+                if not _same_choice(plain, routed, ours).all():
+                    continue
+                for normalised in (True, False):
+                    found = _weighed(replace(plain, normalised=normalised), routed, ours)
+                    if found is not None:
+                        return found
+    return None
+
+
+def settled(routing: Routing, routed: Routed) -> Tensor:
+    """The logits, with the next greater number for each expert that was chosen over an equal one
+    that comes first: by these, `routing` makes the same choice.
+    """
+    ours, _ = routing.choose(routed.logits)
+    differs = ~_is_chosen(ours, routed.logits).eq(_is_chosen(routed.index, routed.logits)).all(-1)
+    raised = torch.nextafter(routed.logits, torch.full_like(routed.logits, float("inf")))
+    moved = _is_chosen(routed.index, routed.logits) & differs[:, None]
+    return torch.where(moved, raised, routed.logits)
+
+
+def _groupings(experts: int, chosen: int) -> tuple[tuple[int, int, int], ...]:
+    """Groups, how many are kept, and how many experts a group is judged by."""
+    return (
+        (1, 1, 1),
+        *(
+            (groups, kept, best)
+            for groups in range(2, experts // 2 + 1)
+            if experts % groups == 0
+            for kept in range(1, groups)
+            for best in (2, 1)
+            if kept * (experts // groups) >= chosen
+        ),
+    )
+
+
+def _is_chosen(index: Tensor, logits: Tensor) -> Tensor:
+    """[rows, experts] bool."""
+    return torch.zeros_like(logits, dtype=torch.bool).scatter(-1, index, True)
+
+
+def _same_choice(routing: Routing, routed: Routed, ours: Tensor) -> Tensor:
+    """For each row, whether `ours` are the recorded experts, or others that are as good."""
+    _, choices = routing.choices(routed.logits)
+    got, recorded = (choices.gather(-1, one).sort(-1).values for one in (ours, routed.index))
+    same = _is_chosen(ours, choices).eq(_is_chosen(routed.index, choices)).all(-1)
+    tied: Tensor = ((got - recorded).abs() <= _TIE * got.abs().clamp(min=1)).all(-1)
+    return same | tied
+
+
+def _weighed(plain: Routing, routed: Routed, ours: Tensor) -> Routing | None:
+    """The routing with its factor, if it then gives the recorded weights."""
+    dense = torch.zeros(routed.logits.shape, dtype=torch.float64)
+    _, weight = plain.choose(routed.logits)
+    got = dense.scatter(-1, ours, weight)
+    recorded = dense.scatter(-1, routed.index, routed.weight.double())
+    scale = float(recorded.sum() / got.sum())
+    if abs(scale - 1) < _NO_FACTOR:
+        scale = 1.0
+    same = _is_chosen(ours, dense).eq(_is_chosen(routed.index, dense)).all(-1)
+    expected = recorded[same].to(routed.weight.dtype)
+    if not len(expected) or not agree(scale * got[same], expected):
+        return None
+    return replace(plain, scale=scale)

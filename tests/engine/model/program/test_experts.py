@@ -1,0 +1,204 @@
+"""Mixtures of experts are read as operations, or stay modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from engine.model.attention.interface import ATTENTION_NAME
+from engine.model.program.activations import ACTIVATIONS
+from engine.model.program.capture import Capture
+from engine.model.program.find import find_graph
+from engine.model.program.fuse import fuse
+from engine.model.program.gating import Gating, guess_gating
+from engine.model.program.graph import Experts, Graph, Opaque
+from engine.model.program.routing import Routed, Routing, guess_routing, settled
+from engine.model.trace import trace
+from tests.support.graphs import evaluate, only
+from tests.support.zoo import MAX_LEN, tiny_model
+
+MIXTURES = ("gpt_oss", "mixtral", "qwen3_moe", "glm4_moe")
+
+
+def found(model: PreTrainedModel, with_experts: bool = True) -> tuple[Graph, Capture]:
+    shape = trace(type(model), model.config, model.dtype).shape
+    model.set_attn_implementation(ATTENTION_NAME)
+    return find_graph(model, shape, MAX_LEN, with_experts=with_experts)
+
+
+def experts_of(graph: Graph) -> list[Experts]:
+    return [one for one in graph.operations if isinstance(one, Experts)]
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_graph_with_experts_computes_the_recorded_logits(name: str) -> None:
+    graph, recorded = found(tiny_model(name))
+    assert experts_of(graph)
+    assert not only(Opaque, graph)
+    for change in (lambda graph: graph, fuse):
+        with torch.inference_mode():
+            got = evaluate(change(graph), recorded)
+        torch.testing.assert_close(got, recorded.logits[0].double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_in_bfloat16_experts_are_read_too(name: str) -> None:
+    graph, _ = found(tiny_model(name, dtype=torch.bfloat16))
+    assert experts_of(graph)
+    assert not only(Opaque, graph)
+
+
+def test_groups_corrections_and_factors_are_found() -> None:
+    model = tiny_model("glm4_moe")
+    for name, buffer in model.named_buffers():
+        if "correction" in name:
+            buffer.normal_(generator=torch.Generator().manual_seed(1)).mul_(0.2)
+    graph, _ = found(model)
+    routing = experts_of(graph)[0].routing
+    assert (routing.groups, routing.kept, routing.best) == (4, 2, 2)
+    assert routing.score == "sigmoid"
+    assert routing.normalised
+    assert routing.scale == pytest.approx(2.5)
+    assert routing.correction is not None
+
+
+def test_without_experts_the_modules_around_them_stay() -> None:
+    graph, _ = found(tiny_model("mixtral"), with_experts=False)
+    kinds = {type(one.module).__name__ for one in graph.operations if isinstance(one, Opaque)}
+    assert kinds == {"MixtralSparseMoeBlock"}
+    assert not experts_of(graph)
+
+
+def test_only_rows_that_sample_go_to_the_last_experts() -> None:
+    graph, _ = found(tiny_model("qwen3_moe"))
+    assert [one.out.per_sample for one in experts_of(fuse(graph))] == [False, False, True]
+
+
+def jittered(model: PreTrainedModel) -> None:
+    """Weights that depend on more than the logits."""
+    for module in model.modules():
+        if type(module).__name__ == "MixtralTopKRouter":
+
+            class Jittered(type(module)):  # type: ignore[misc]
+                def forward(self, x: Tensor) -> Any:
+                    logits, weights, index = super().forward(x)
+                    return logits, weights * x[:, :1].sigmoid(), index
+
+            module.__class__ = Jittered
+
+
+def normed(model: PreTrainedModel) -> None:
+    """Experts that compute more than gate, up and down."""
+    for module in model.modules():
+        if type(module).__name__ == "MixtralExperts":
+
+            class Normed(type(module)):  # type: ignore[misc]
+                def forward(self, *args: Any) -> Any:
+                    result = super().forward(*args)
+                    return result / (1 + result.norm(dim=-1, keepdim=True))
+
+            module.__class__ = Normed
+
+
+@pytest.mark.parametrize("change", [jittered, normed])
+def test_experts_that_are_not_understood_stay_modules(
+    change: Callable[[PreTrainedModel], None],
+) -> None:
+    model = tiny_model("mixtral")
+    change(model)
+    graph, _ = found(model)
+    assert only(Opaque, graph)
+    assert not experts_of(graph)
+
+
+# Routings
+
+
+def routed(routing: Routing, rows: int = 80, experts: int = 16) -> Routed:
+    logits = torch.randn(rows, experts, generator=torch.Generator().manual_seed(4))
+    index, weight = routing.choose(logits)
+    # Models give them in any order.
+    return Routed(logits, index.flip(-1), weight.flip(-1).float())
+
+
+CORRECTION = torch.randn(16, generator=torch.Generator().manual_seed(5)) / 4
+ROUTINGS = [
+    Routing(4, "softmax"),
+    Routing(4, "softmax", normalised=False),
+    Routing(4, "softmax", normalised=False, groups=4, kept=2, scale=16.0),
+    Routing(4, "sigmoid", normalised=True),
+    Routing(4, "sigmoid", correction=CORRECTION, scale=2.5),
+    Routing(4, "softmax", correction=CORRECTION / 10, normalised=False),
+    Routing(4, "sigmoid", correction=CORRECTION, groups=4, kept=2, best=2),
+    Routing(1, "softmax"),
+]
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_routing_is_guessed(routing: Routing) -> None:
+    corrections = [torch.ones(16), *([] if routing.correction is None else [routing.correction])]
+    guess = guess_routing(routed(routing), corrections, None)
+    assert guess is not None
+    other = routed(routing, rows=300)
+    index, weight = guess.choose(other.logits)
+    assert index.sort().values.equal(other.index.sort().values)
+    torch.testing.assert_close(weight.flip(-1).float(), other.weight, rtol=1e-4, atol=1e-6)
+
+
+def test_a_choice_that_no_routing_makes_is_none() -> None:
+    given = routed(Routing(4, "softmax"))
+    assert (
+        guess_routing(Routed(given.logits, (given.index + 1) % 16, given.weight), [], None) is None
+    )
+    wrong = given.weight.clone()
+    wrong[7] = wrong[7].flip(-1)
+    assert guess_routing(Routed(given.logits, given.index, wrong), [], None) is None
+
+
+def test_equal_logits_may_be_chosen_either_way() -> None:
+    logits = torch.zeros(30, 8, dtype=torch.bfloat16)
+    logits[:, 5] = 1.0
+    index = torch.tensor([5, 7]).expand(30, 2)
+    weight = logits.float().softmax(-1).gather(-1, index)
+    weight /= weight.sum(-1, keepdim=True)
+    given = Routed(logits, index, weight)
+    # Ours would take the first of the equal ones; in one row the model did, too.
+    first = torch.tensor([[5, 0]])
+    given = Routed(logits, torch.cat([first, index[1:]]), weight)
+    guess = guess_routing(given, [], None)
+    assert guess is not None
+    chosen, _ = guess.choose(settled(guess, given))
+    assert chosen.sort().values.equal(given.index.sort().values)
+
+
+# Gates
+
+
+def clipped(x: Tensor) -> Tensor:
+    gate, up = x[..., ::2].clamp(max=7), x[..., 1::2].clamp(-7, 7)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+
+def halves(name: str) -> Callable[[Tensor], Tensor]:
+    def gate(x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        return ACTIVATIONS[name](gate) * up
+
+    return gate
+
+
+def test_gates_are_guessed() -> None:
+    assert guess_gating(clipped) == Gating(True, "quick_gelu", 7.0, 1.0)
+    for name in ("silu", "gelu", "gelu_tanh", "relu2"):
+        assert guess_gating(halves(name)) == Gating(False, name)
+
+
+def test_a_gate_of_none_of_ours_is_none() -> None:
+    assert guess_gating(lambda x: halves("silu")(x).clamp(-3, 3)) is None
+    assert guess_gating(lambda x: halves("silu")(x) + 1) is None
+    assert guess_gating(lambda x: x[:, :3]) is None
