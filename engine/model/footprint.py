@@ -167,8 +167,8 @@ class NativeFootprint:
         return _activations(needs, largest) + attention + logits + logprobs + kept
 
     def load_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
-        """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and a matrix that is
-        being packed.
+        """See `Footprint.load_bytes`. It covers buffers, the recorded pass, and a matrix or a
+        layer's experts that are being packed.
         """
         shape = needs.shape
         width = _width(needs)
@@ -181,7 +181,9 @@ class NativeFootprint:
         buffers = _activations(needs, largest) + logits + rotation
         # Matrices that are read side by side are joined and then packed; the head is only packed.
         joined = 2 * max(2 * needs.layer_width, 3 * width)
-        packing = max(joined, shape.vocab_size) * shape.hidden_size * shape.dtype_bytes
+        matrix = max(joined, shape.vocab_size) * shape.hidden_size
+        # A layer's experts are let go when all of them are packed.
+        packing = max(matrix, needs.layer_experts) * shape.dtype_bytes
         return buffers + recorded + pool + packing + HEAP_BYTES
 
 

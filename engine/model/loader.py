@@ -164,6 +164,7 @@ class _Preparation:
             weight_bytes=self._weight_bytes,
             num_layers=self.traced.num_layers,
             layer_width=self.traced.layer_width,
+            layer_experts=self.traced.layer_experts,
             max_positions=(
                 max_positions(self._config, folder) if self.traced.shape.num_layers else _UNLIMITED
             ),

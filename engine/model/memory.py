@@ -45,6 +45,7 @@ class MemoryNeeds:
         weight_bytes: bytes of all weights, in the type that they are loaded as.
         num_layers: those that attend, and those that do not.
         layer_width: most numbers that one token has between two operators of a layer.
+        layer_experts: most numbers in the experts of a layer.
         max_positions: longest sequence that the model can represent, in tokens.
         context_length: longest sequence that the registry recommends, in tokens; None if it
             recommends none.
@@ -55,6 +56,7 @@ class MemoryNeeds:
     weight_bytes: int
     num_layers: int
     layer_width: int
+    layer_experts: int
     max_positions: int
     context_length: int | None
 

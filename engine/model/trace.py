@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +39,7 @@ class TracedModel:
     Attributes:
         num_layers: those that attend, and those that do not.
         layer_width: most numbers that one token has between two operators of a layer.
+        layer_experts: most numbers in the experts of a layer; 0 if no layer has experts.
         num_elements: numbers in all parameters and buffers that text needs.
         unread: names of the modules that text does not need. Only what is made of several
             configurations has any.
@@ -46,6 +48,7 @@ class TracedModel:
     shape: ModelShape
     num_layers: int
     layer_width: int
+    layer_experts: int
     num_elements: int
     unread: tuple[str, ...]
 
@@ -135,6 +138,7 @@ def trace(
         _shape(model, dtype, recorder.calls, slots.bytes_per_sequence),
         model.config.get_text_config().num_hidden_layers,
         _layer_width(model),
+        _layer_experts(model),
         sum(tensor.numel() for tensor in held),
         unread,
     )
@@ -224,6 +228,14 @@ def _layer_width(model: PreTrainedModel) -> int:
         for name, parameter in _layer_matrices(model)
     ]
     return max(widths)
+
+
+def _layer_experts(model: PreTrainedModel) -> int:
+    layers: Counter[str] = Counter()
+    for name, parameter in _layer_matrices(model):
+        layer, found, _ = name.partition(".experts.")
+        layers[layer] += parameter.numel() if found else 0
+    return max(layers.values(), default=0)
 
 
 def _experts(config: Any) -> tuple[int, int]:

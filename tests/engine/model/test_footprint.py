@@ -49,7 +49,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "kind": "qwen3_moe",
         "vocab_size": 200,
         "seqs": 2,
-        "num_experts": 8,
+        "num_experts": 64,
         "num_experts_per_tok": 4,
         "moe_intermediate_size": 512,
     },
@@ -79,16 +79,22 @@ def watch_packing(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int
     """
     weight_bytes = bytes_of(model)
     twice = [0]
-    pack, packed = Packer._pack, 0
+    packed = 0
 
-    def watched(self: Packer, weight: torch.Tensor) -> torch.Tensor:
-        nonlocal packed
-        result = pack(self, weight)
-        packed += result.nbytes
-        twice.append(bytes_of(model) + packed - weight_bytes)
-        return result
+    def watch(name: str) -> None:
+        pack = getattr(Packer, name)
 
-    monkeypatch.setattr(Packer, "_pack", watched)
+        def watched(self: Packer, weights: object) -> torch.Tensor:
+            nonlocal packed
+            result: torch.Tensor = pack(self, weights)
+            packed += result.nbytes
+            twice.append(bytes_of(model) + packed - weight_bytes)
+            return result
+
+        monkeypatch.setattr(Packer, name, watched)
+
+    watch("_pack")
+    watch("_pack_each")
     return twice
 
 
@@ -146,6 +152,7 @@ def test_the_largest_step_takes_no_more_than_planned(
         weight_bytes=bytes_of(model),
         num_layers=traced.num_layers,
         layer_width=traced.layer_width,
+        layer_experts=traced.layer_experts,
         max_positions=context,
         context_length=None,
     )

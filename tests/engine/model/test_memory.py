@@ -39,6 +39,7 @@ LLAMA = MemoryNeeds(
     weight_bytes=16_060_522_496,
     num_layers=32,
     layer_width=14_336,
+    layer_experts=0,
     max_positions=131_072,
     context_length=None,
 )
