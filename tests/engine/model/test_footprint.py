@@ -49,8 +49,16 @@ SIZES: dict[str, dict[str, Any]] = {
         "kind": "qwen3_moe",
         "vocab_size": 200,
         "seqs": 2,
-        "num_experts": 64,
+        "num_experts": 8,
         "num_experts_per_tok": 4,
+        "moe_intermediate_size": 512,
+    },
+    "many experts": {
+        "kind": "qwen3_moe",
+        "vocab_size": 200,
+        "seqs": 2,
+        "num_experts": 64,
+        "num_experts_per_tok": 1,
         "moe_intermediate_size": 512,
     },
 }
