@@ -219,6 +219,13 @@ OTHERS: dict[str, dict[str, Any]] = {
         "layer_types": _FULL,
     },
     # Groups of experts, corrected scores, and an expert that all share.
+    # An expert that all share, with a gate of one number for each row.
+    "qwen2_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 40,
+    },
     "glm4_moe": {
         "head_dim": 16,
         "n_routed_experts": 12,

@@ -170,6 +170,7 @@ def _routers(
     """The products with a row for each expert that experts and weights were computed from."""
     pending = [weight, index]
     seen: set[int] = set()
+    numbers: dict[int, Tensor] = {}
     while pending:
         call = provenance.makers.get(address_of(pending.pop(0)))
         if call is None or id(call) in seen:
@@ -179,9 +180,9 @@ def _routers(
         pending += given
         own = _held(call.target) if isinstance(call.target, nn.Module) else []
         around = [one for module in call.scope[-1:] for one in _held(module)]
-        numbers = [
-            one.detach().flatten() for one in (*own, *given, *around) if one.numel() == experts
-        ]
+        for one in (*own, *given, *around):
+            if one.numel() == experts:
+                numbers.setdefault(one.data_ptr(), one.detach().flatten())
         for matrix in (*own, *given):
             for x in given:
                 if (
@@ -191,8 +192,7 @@ def _routers(
                     and x.shape[-1] == matrix.shape[1]
                     and x.numel() == NUM_TOKENS * matrix.shape[1]
                 ):
-                    distinct = {one.data_ptr(): one for one in numbers}
-                    yield _Router(call, x, matrix.detach(), list(distinct.values()))
+                    yield _Router(call, x, matrix.detach(), list(numbers.values()))
 
 
 def _held(module: nn.Module) -> list[Tensor]:

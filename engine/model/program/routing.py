@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from engine.model.program.agree import agree
+from engine.model.program.agree import agree, differences
 
 # Scores that differ by less are equal: a model's own rounding decides which of them is greater.
 _TIE = 1e-6
@@ -95,16 +96,26 @@ def guess_routing(
     if hint is not None:
         groupings = ((hint.groups, hint.kept, hint.best), *groupings)
     for groups, kept, best in groupings:
+        found: Routing | None = None
+        least = (len(routed.index), math.inf)
         for correction in (None, *(one.float().contiguous() for one in corrections)):
             for score in ("softmax", "sigmoid"):
                 plain = Routing(chosen, score, correction, groups, kept, best)
                 ours, _ = plain.choose(routed.logits)
                 if not _same_choice(plain, routed, ours).all():
                     continue
+                # Of logits that are all equal, every choice would be as good as the recorded one.
+                others = int((~_chosen_alike(ours, routed)).sum())
+                if others > len(ours) // 2:
+                    continue
                 for normalised in (True, False):
-                    found = _weighed(replace(plain, normalised=normalised), routed, ours)
-                    if found is not None:
-                        return found
+                    routing = replace(plain, normalised=normalised)
+                    scale, difference = _weighed(routing, routed, ours)
+                    # The best one counts: of small logits, softmax and sigmoid nearly agree.
+                    if difference < math.inf and (others, difference) < least:
+                        found, least = replace(routing, scale=scale), (others, difference)
+        if found is not None:
+            return found
     return None
 
 
@@ -113,7 +124,7 @@ def settled(routing: Routing, routed: Routed) -> Tensor:
     that comes first: by these, `routing` makes the same choice.
     """
     ours, _ = routing.choose(routed.logits)
-    differs = ~_is_chosen(ours, routed.logits).eq(_is_chosen(routed.index, routed.logits)).all(-1)
+    differs = ~_chosen_alike(ours, routed)
     raised = torch.nextafter(routed.logits, torch.full_like(routed.logits, float("inf")))
     moved = _is_chosen(routed.index, routed.logits) & differs[:, None]
     return torch.where(moved, raised, routed.logits)
@@ -139,26 +150,33 @@ def _is_chosen(index: Tensor, logits: Tensor) -> Tensor:
     return torch.zeros_like(logits, dtype=torch.bool).scatter(-1, index, True)
 
 
+def _chosen_alike(ours: Tensor, routed: Routed) -> Tensor:
+    """For each row, whether `ours` are the recorded experts."""
+    logits = routed.logits
+    return _is_chosen(ours, logits).eq(_is_chosen(routed.index, logits)).all(-1)
+
+
 def _same_choice(routing: Routing, routed: Routed, ours: Tensor) -> Tensor:
     """For each row, whether `ours` are the recorded experts, or others that are as good."""
     _, choices = routing.choices(routed.logits)
     got, recorded = (choices.gather(-1, one).sort(-1).values for one in (ours, routed.index))
-    same = _is_chosen(ours, choices).eq(_is_chosen(routed.index, choices)).all(-1)
     tied: Tensor = ((got - recorded).abs() <= _TIE * got.abs().clamp(min=1)).all(-1)
-    return same | tied
+    return _chosen_alike(ours, routed) | tied
 
 
-def _weighed(plain: Routing, routed: Routed, ours: Tensor) -> Routing | None:
-    """The routing with its factor, if it then gives the recorded weights."""
+def _weighed(routing: Routing, routed: Routed, ours: Tensor) -> tuple[float, float]:
+    """The factor of the weights, and how far they then are from the recorded ones; infinitely far
+    if rounding does not explain it.
+    """
     dense = torch.zeros(routed.logits.shape, dtype=torch.float64)
-    _, weight = plain.choose(routed.logits)
+    _, weight = routing.choose(routed.logits)
     got = dense.scatter(-1, ours, weight)
     recorded = dense.scatter(-1, routed.index, routed.weight.double())
     scale = float(recorded.sum() / got.sum())
     if abs(scale - 1) < _NO_FACTOR:
         scale = 1.0
-    same = _is_chosen(ours, dense).eq(_is_chosen(routed.index, dense)).all(-1)
+    same = _chosen_alike(ours, routed)
     expected = recorded[same].to(routed.weight.dtype)
     if not len(expected) or not agree(scale * got[same], expected):
-        return None
-    return replace(plain, scale=scale)
+        return scale, math.inf
+    return scale, float(differences(scale * got[same], expected).norm())

@@ -17,6 +17,7 @@
 
 #include "attention_plan.hpp"
 #include "cpu.hpp"
+#include "experts.hpp"
 #include "pool.hpp"
 
 #define JOIN_(a, b) a##b
@@ -199,11 +200,52 @@ void elementwise() {
   if (combine != Combine::none) {
     y = maybe() ? matrix(dtype, rows, width) : Matrix{floats(dtype, width), 0};
   }
+  const bool is_column = combine == Combine::multiply && maybe();
+  if (is_column) y = matrix(dtype, rows, 1);
   run_pieces(kernels.elementwise_pieces, kernels.elementwise,
              ElementwiseArgs{.dtype = dtype, .combine = combine, .activation = an_activation(),
                              .alpha = 0.5f, .rows = rows, .width = width,
                              .x = x.data, .x_stride = x.stride, .y = y.data, .y_stride = y.stride,
-                             .out = out.data, .out_stride = out.stride});
+                             .y_is_column = is_column, .out = out.data, .out_stride = out.stride});
+}
+
+// Weights of experts, one behind the other.
+void* packed_experts(DType dtype, int64_t experts, int64_t n, int64_t k) {
+  return floats(dtype, experts * packed_size(n, k));
+}
+
+void experts() {
+  const DType dtype = a_dtype();
+  const int64_t groups = one_of({1, 1, 2, 4}), size = between(2, 20), count = groups * size;
+  const int64_t kept_groups = between(1, groups), rows = a_row_count();
+  const int64_t chosen = between(1, std::min<int64_t>(8, kept_groups * size));
+  const int64_t width = between(1, 120), inner = between(1, 70);
+  const bool gated = maybe();
+  const int64_t features = gated ? 2 * round_up(inner, 16) : inner;
+  const Matrix x = matrix(dtype, rows, width), out = maybe() ? x : matrix(dtype, rows, width);
+  const Matrix logits = matrix(DType::f32, rows, count);
+  if (maybe()) static_cast<float*>(logits.data)[between(0, count - 1)] = one_of({NAN, INFINITY});
+  const RouteArgs route{.rows = rows, .experts = count, .chosen = chosen,
+                        .logits = static_cast<const float*>(logits.data),
+                        .logits_stride = logits.stride,
+                        .score = maybe() ? Score::softmax : Score::sigmoid,
+                        .correction = maybe_floats(count), .groups = groups,
+                        .kept_groups = kept_groups, .group_best = between(1, 2),
+                        .normalised = maybe(), .scale = 2.0f, .index = nullptr, .weight = nullptr};
+  LinearArgs up{.dtype = dtype, .out_dtype = dtype, .n = features, .k = width,
+                .x = x.data, .x_stride = x.stride,
+                .weight = packed_experts(dtype, count, features, width),
+                .bias = maybe_floats(count * features), .gated = gated,
+                .activation = an_activation(), .alpha = 1.0f};
+  if (maybe()) up.limit = up.shift = 1.0f;
+  const LinearArgs down{.dtype = dtype, .out_dtype = dtype, .n = width, .k = inner,
+                        .weight = packed_experts(dtype, count, width, inner),
+                        .bias = maybe_floats(count * width), .alpha = 1.0f,
+                        .out = out.data, .out_stride = out.stride};
+  ExpertsMemory memory;
+  const ExpertsArgs args{route, up, down};
+  memory.reserve(args, rows);
+  run_experts(kernels, args, memory);
 }
 
 // Tokens are stored and attend, as in a layer. Blocks hold finite numbers before.
@@ -294,7 +336,8 @@ void sample() {
 
 constexpr std::pair<const char*, void (*)()> kCases[] = {
     {"linear", &linear}, {"norm", &norm}, {"rotate", &rotate}, {"embed", &embed},
-    {"elementwise", &elementwise}, {"attention", &attention}, {"sample", &sample},
+    {"elementwise", &elementwise}, {"experts", &experts}, {"attention", &attention},
+    {"sample", &sample},
 };
 
 }  // namespace

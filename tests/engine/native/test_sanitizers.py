@@ -63,7 +63,8 @@ def run(program: Path, *arguments: int) -> None:
 
 def sanitized_kernels(folder: Path, level: str, *options: str) -> Path:
     sources = [
-        SOURCES / f"{name}.cpp" for name in ("level", "pool", "scratch", "cpu", "attention_plan")
+        SOURCES / f"{name}.cpp"
+        for name in ("level", "pool", "scratch", "cpu", "attention_plan", "experts")
     ]
     options = (*options, f"-DLEVEL={level}", *INSTRUCTIONS[level])
     return build(folder, "kernels", [HERE / "sanitize_kernels.cpp", *sources], *options)

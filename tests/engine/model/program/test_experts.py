@@ -22,7 +22,7 @@ from engine.model.trace import trace
 from tests.support.graphs import evaluate, only
 from tests.support.zoo import MAX_LEN, tiny_model
 
-MIXTURES = ("gpt_oss", "mixtral", "qwen3_moe", "glm4_moe")
+MIXTURES = ("gpt_oss", "mixtral", "qwen3_moe", "glm4_moe", "qwen2_moe")
 
 
 def found(model: PreTrainedModel, with_experts: bool = True) -> tuple[Graph, Capture]:
@@ -167,13 +167,24 @@ def test_equal_logits_may_be_chosen_either_way() -> None:
     weight = logits.float().softmax(-1).gather(-1, index)
     weight /= weight.sum(-1, keepdim=True)
     given = Routed(logits, index, weight)
-    # Ours would take the first of the equal ones; in one row the model did, too.
-    first = torch.tensor([[5, 0]])
-    given = Routed(logits, torch.cat([first, index[1:]]), weight)
+    # Ours takes the first of the equal ones. So did the model, but for some rows.
+    first = torch.tensor([5, 0]).expand(22, 2)
+    given = Routed(logits, torch.cat([first, index[22:]]), weight)
     guess = guess_routing(given, [], None)
     assert guess is not None
     chosen, _ = guess.choose(settled(guess, given))
     assert chosen.sort().values.equal(given.index.sort().values)
+
+
+def test_a_choice_among_equals_is_of_the_correction_that_makes_it() -> None:
+    correction = CORRECTION[:8]
+    logits = torch.zeros(30, 8)
+    index = correction.topk(2).indices.expand(30, 2)
+    given = Routed(logits, index, torch.full((30, 2), 0.5))
+    guess = guess_routing(given, [correction], None)
+    assert guess is not None
+    assert guess.correction is not None
+    assert guess_routing(given, [], None) is None
 
 
 # Gates

@@ -62,7 +62,7 @@ def step(runner: TorchRunner, token_ids: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", sorted(SERVED | MIXED))
+@pytest.mark.parametrize("name", [*sorted(SERVED | MIXED), "glm4_moe", "qwen2_moe"])
 def test_every_architecture_passes_the_gate_as_a_program(name: str, dtype: torch.dtype) -> None:
     model = tiny_model(name, dtype=dtype)
     forward = checked_forward(model, config_for(model), shape_of(model), "cpu")
