@@ -37,7 +37,7 @@ from benchmarks.heading import heading
 from engine.cache.storage import CacheShape
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.program.agree import differences
-from engine.model.program.build import Built, build
+from engine.model.program.build import Built, Pool, build
 from engine.model.program.gating import Gating
 from engine.model.program.graph import Embed, Experts, Graph, Linear, Operation, Value, View
 from engine.model.program.routing import Routing
@@ -189,7 +189,7 @@ def _build(table: Tensor, blocks: list[Any], native: Any, most_rows: int) -> Bui
         Graph(operations, head),
         nn.Module(),
         native,
-        storage,
+        Pool([storage], [(0, 0)]),
         max_tokens=most_rows,
         max_samples=most_rows,
     )

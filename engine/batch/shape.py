@@ -20,6 +20,13 @@ class LayerHeads:
     num_kv_heads: int
     head_dim: int
     value_dim: int
+    value_in_key: bool = False
+
+    @property
+    def stored(self) -> int:
+        """Numbers that are stored of a token."""
+        apart = 0 if self.value_in_key else self.value_dim
+        return self.num_kv_heads * (self.head_dim + apart)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,9 @@ class ModelShape:
         vocab_size: rows of the output head.
         num_heads, num_kv_heads: query heads, and key/value heads, of one layer.
         head_dim, value_dim: length of a key and of a value of one head.
+        value_in_key: whether a value is the first numbers of its key, so that it is stored once.
+            That is so of latents, with one head of which all query heads attend (DeepSeek-V2, arXiv
+            2405.04434, section 2.1).
         mixed: the heads of each layer that attends, where they differ; the numbers above are then
             the largest. Empty where all are alike.
         windows: sliding window of each layer that attends, in tokens; None is full attention.
@@ -53,11 +63,25 @@ class ModelShape:
     dtype_bytes: int
     state_bytes: int = 0
     mixed: tuple[LayerHeads, ...] = ()
+    value_in_key: bool = False
 
     @property
     def num_layers(self) -> int:
         """Layers that attend."""
         return len(self.windows)
+
+    @property
+    def layers(self) -> tuple[LayerHeads, ...]:
+        """The heads of each layer that attends."""
+        alike = LayerHeads(
+            self.num_heads, self.num_kv_heads, self.head_dim, self.value_dim, self.value_in_key
+        )
+        return self.mixed or (alike,) * self.num_layers
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether a layer stores latents, of which keys and values are made."""
+        return self.value_in_key or any(one.value_in_key for one in self.mixed)
 
     @property
     def weight_bytes(self) -> int:
@@ -66,11 +90,7 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
-        if self.mixed:
-            numbers = sum(one.num_kv_heads * (one.head_dim + one.value_dim) for one in self.mixed)
-        else:
-            numbers = self.num_layers * self.num_kv_heads * (self.head_dim + self.value_dim)
-        return numbers * self.dtype_bytes
+        return sum(one.stored for one in self.layers) * self.dtype_bytes
 
     def card(
         self,
@@ -128,10 +148,7 @@ class ModelShape:
         flops = 2 * self.num_active_params * work.tokens
         flops += 2 * self.hidden_size * self.vocab_size * work.samples
         layers, written = max(self.num_layers, 1), self.kv_bytes_per_token * work.tokens
-        if self.mixed:
-            pairs = sum(one.num_heads * (one.head_dim + one.value_dim) for one in self.mixed)
-        else:
-            pairs = layers * self.num_heads * (self.head_dim + self.value_dim)
+        pairs = sum(one.num_heads * (one.head_dim + one.value_dim) for one in self.layers)
         flops += 2 * pairs * work.attended // layers
         read = self.kv_bytes_per_token * work.read // layers
         return StepCost(flops, self.weight_bytes + read + written)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.api.config import EngineConfig
-from engine.batch.shape import ModelShape
+from engine.batch.shape import LayerHeads, ModelShape
 from engine.cache.host import PIECE_BYTES
 from engine.cache.host_store import HostStore
 from engine.native import kernels
@@ -28,6 +28,8 @@ class CacheShape:
         block_size: token slots in a block.
         num_host_blocks: blocks in host memory, for `swap_out`.
         head_dim, value_dim: length of a key and of a value of one head.
+        value_in_key: whether values are the first `value_dim` numbers of their keys, and are not
+            stored beside them.
     """
 
     num_layers: int
@@ -39,6 +41,7 @@ class CacheShape:
     dtype: torch.dtype
     device: torch.device
     num_host_blocks: int = 0
+    value_in_key: bool = False
 
 
 def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
@@ -51,6 +54,7 @@ def cache_shape(config: EngineConfig, shape: ModelShape) -> CacheShape:
         num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim,
         value_dim=shape.value_dim,
+        value_in_key=shape.value_in_key,
         dtype=getattr(torch, config.dtype),
         device=torch.device(config.device),
     )
@@ -61,28 +65,35 @@ def cache_shapes(config: EngineConfig, shape: ModelShape) -> list[CacheShape]:
     which the layers first have them.
     """
     whole = cache_shape(config, shape)
-    kinds = Counter((one.num_kv_heads, one.head_dim, one.value_dim) for one in shape.mixed)
+    kinds = Counter(map(_kind, shape.layers))
     return [
         replace(
-            whole, num_layers=count, num_kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim
+            whole,
+            num_layers=count,
+            num_kv_heads=kind.num_kv_heads,
+            head_dim=kind.head_dim,
+            value_dim=kind.value_dim,
+            value_in_key=kind.value_in_key,
         )
-        for (kv_heads, head_dim, value_dim), count in kinds.items()
+        for kind, count in kinds.items()
     ] or [whole]
 
 
 def places(shape: ModelShape) -> list[tuple[int, int]]:
     """For each layer that attends, the part of the pool that it lies in, and its place there."""
-    if not shape.mixed:
-        return [(0, layer) for layer in range(shape.num_layers)]
-    parts: dict[tuple[int, int, int], int] = {}
+    parts: dict[LayerHeads, int] = {}
     found: list[tuple[int, int]] = []
     used: Counter[int] = Counter()
-    for one in shape.mixed:
-        kind = (one.num_kv_heads, one.head_dim, one.value_dim)
+    for kind in map(_kind, shape.layers):
         part = parts.setdefault(kind, len(parts))
         found.append((part, used[part]))
         used[part] += 1
     return found
+
+
+def _kind(heads: LayerHeads) -> LayerHeads:
+    """What of a layer's heads matters to its cache: not how many attend."""
+    return replace(heads, num_heads=heads.num_kv_heads)
 
 
 class KVStorage(ABC):
@@ -92,7 +103,7 @@ class KVStorage(ABC):
     lies in memory is its attention backend's choice.
 
     Attributes:
-        keys, values: for each layer, [num_blocks, *block].
+        keys, values: for each layer, [num_blocks, *block]; no values where they are in the keys.
 
     Args:
         key_block, value_block: shape of one block of a layer.
@@ -102,23 +113,22 @@ class KVStorage(ABC):
         self, shape: CacheShape, key_block: tuple[int, ...], value_block: tuple[int, ...]
     ) -> None:
         self.shape = shape
+        blocks = (key_block,) if shape.value_in_key else (key_block, value_block)
         # All layers are in one allocation, so that a copy of blocks is one operation, not one for
         # each layer. The memory is left as it comes: zeroing 1.6 GB took 4.5 s at start, and a
         # block is cleared when it is given.
-        self._all_keys, self._all_values = (
+        self._all = tuple(
             torch.empty(
                 shape.num_layers, shape.num_blocks, *block, dtype=shape.dtype, device=shape.device
             )
-            for block in (key_block, value_block)
+            for block in blocks
         )
-        self.keys = self._all_keys.unbind(0)
-        self.values = self._all_values.unbind(0)
-        self._key_width, self._value_width = (
-            shape.num_layers * prod(block) for block in (key_block, value_block)
-        )
+        self.keys = self._all[0].unbind(0)
+        self.values = () if shape.value_in_key else self._all[1].unbind(0)
+        self._widths = [shape.num_layers * prod(block) for block in blocks]
         self._host = HostStore(
             shape.num_host_blocks,
-            self._key_width + self._value_width,
+            sum(self._widths),
             shape.dtype,
             pinned=shape.device.type == "cuda" and shape.num_host_blocks > 0,
         )
@@ -130,7 +140,7 @@ class KVStorage(ABC):
         Args:
             slots: [T] int64, distinct.
             key: [T, num_kv_heads, head_dim].
-            value: [T, num_kv_heads, value_dim].
+            value: [T, num_kv_heads, value_dim]; it is not looked at where values are in the keys.
         """
 
     @property
@@ -142,15 +152,15 @@ class KVStorage(ABC):
         """Copy (source, target) blocks in every layer, as if all at once."""
         if pairs:
             sources, targets = (self._index(blocks) for blocks in zip(*pairs, strict=True))
-            for tensor in (self._all_keys, self._all_values):
+            for tensor in self._all:
                 tensor.index_copy_(1, targets, tensor.index_select(1, sources))
 
     def clear_blocks(self, blocks: Sequence[int]) -> None:
         """Fill blocks with zeros in every layer."""
         if blocks:
             index = self._index(blocks)
-            self._all_keys.index_fill_(1, index, 0)
-            self._all_values.index_fill_(1, index, 0)
+            for tensor in self._all:
+                tensor.index_fill_(1, index, 0)
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy (block, host block) to host memory in every layer.
@@ -209,15 +219,12 @@ class KVStorage(ABC):
 
     def _piece(self, num_blocks: int) -> Tensor:
         """Memory of the device for blocks as they lie in host memory, [num_blocks, width]."""
-        width = self._key_width + self._value_width
         shape = self.shape
-        return torch.empty(num_blocks, width, dtype=shape.dtype, device=shape.device)
+        return torch.empty(num_blocks, sum(self._widths), dtype=shape.dtype, device=shape.device)
 
     def _parts(self, piece: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Keys and values of a piece, [n, num_layers, *block], each with those of the pool."""
-        tensors = (self._all_keys, self._all_values)
-        widths = [self._key_width, self._value_width]
-        for part, tensor in zip(torch.split(piece, widths, dim=1), tensors, strict=True):
+        for part, tensor in zip(torch.split(piece, self._widths, dim=1), self._all, strict=True):
             yield part.view(len(piece), len(tensor), *tensor.shape[2:]), tensor
 
     def _synchronise(self) -> None:
@@ -241,15 +248,18 @@ class TokenStorage(KVStorage):
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         self._key_slots[layer].index_copy_(0, slots, key)
-        self._value_slots[layer].index_copy_(0, slots, value)
+        if self._value_slots:
+            self._value_slots[layer].index_copy_(0, slots, value)
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of whole blocks, [B] int64.
 
         Returns:
-            [B, block_size, num_kv_heads, head_dim] and [B, block_size, num_kv_heads, value_dim].
+            [B, block_size, num_kv_heads, head_dim] and [B, block_size, num_kv_heads, value_dim];
+            where values are in the keys, the keys twice.
         """
-        return self.keys[layer].index_select(0, blocks), self.values[layer].index_select(0, blocks)
+        keys = self.keys[layer].index_select(0, blocks)
+        return keys, self.values[layer].index_select(0, blocks) if self.values else keys
 
 
 class HeadStorage(KVStorage):
@@ -294,8 +304,8 @@ class UnitStorage(KVStorage):
             (shape.num_kv_heads, native.value_unit(shape.value_dim)),
         )
         # Blocks are read in any order, which causes many TLB misses with small pages.
-        native.advise_huge(self._all_keys)
-        native.advise_huge(self._all_values)
+        for tensor in self._all:
+            native.advise_huge(tensor)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         self._native.store(self.keys[layer], self.values[layer], slots, _rows(key), _rows(value))

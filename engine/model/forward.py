@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,13 +17,17 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
 from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
-from engine.model.attention.interface import ATTENTION_NAME, computing_step
+from engine.model.attention.interface import ATTENTION_NAME, Expansions, computing_step
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
 from engine.model.batch import PackedStep
+from engine.model.latents import take_expansions
 from engine.model.program.forward import make_program
 from engine.model.program.unreadable import UnreadableError
+from engine.model.state.cache import StateCache
 from engine.model.state.modules import StateModules
+from engine.model.state.probe import cache_argument
+from engine.model.state.slots import StateSlots
 from engine.model.unofficial import attention_in_force
 
 logger = logging.getLogger(__name__)
@@ -74,6 +78,7 @@ class ModuleForward:
     Args:
         shape: the model's dimensions.
         states: those of the modules that keep states beside attention; None if none does.
+        expansions: those of the layers that store latents; None if none does.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class ModuleForward:
         backend: AttentionBackend,
         shape: ModelShape,
         states: StateModules | None = None,
+        expansions: Expansions | None = None,
     ) -> None:
         model.set_attn_implementation(ATTENTION_NAME)
         if attention_in_force(model) != ATTENTION_NAME:
@@ -96,6 +102,13 @@ class ModuleForward:
         self._parts: tuple[KVStorage, ...] = ()
         layers = range(shape.num_layers) if states is None else states.layers
         self._places = dict(zip(layers, places(shape), strict=True))
+        self._expansions = expansions or {}
+        self._arguments: dict[str, Any] = {}
+        if states is not None:
+            self._arguments = states.arguments
+        elif self._expansions:
+            # Latents are known from what the cache is handed.
+            self._arguments = {cache_argument(model): StateCache(StateSlots(0))}
 
     @property
     def attention(self) -> str:
@@ -130,13 +143,13 @@ class ModuleForward:
         ]
         if self._states is not None:
             self._states.begin(step, slots.device)
-        with computing_step(*contexts, places=self._places):
+        with computing_step(*contexts, places=self._places, expansions=self._expansions):
             output = self._model(
                 input_ids=input_ids[None],
                 position_ids=position_ids[None],
                 use_cache=False,
                 **({"logits_to_keep": last_tokens} if self._keeps else {}),
-                **({} if self._states is None else self._states.arguments),
+                **self._arguments,
             )
         logits: Tensor = output.logits[0]
         if not self._keeps:
@@ -166,18 +179,21 @@ def make_forward(
 
     Raises:
         ModelError: the model does not let its attention be chosen.
-        MismatchError: a kernel computes something else than the model. The model has lost weights
-            and cannot be used any more.
+        ExpansionError: a layer makes something else of its latents than was expected.
+        MismatchError: a kernel computes something else than the model. In both cases the model has
+            lost weights and cannot be used any more.
     """
     model.eval()  # type: ignore[no-untyped-call]
     backend = backend or pick_backend(*cache_shapes(config, shape))
+    expansions = take_expansions(model) if shape.has_latents else None
     states = (
         StateModules(model, config.max_num_seqs, config.num_snapshots)
         if shape.state_bytes
         else None
     )
-    if backend == "torch" or (backend == "triton" and states is not None):
-        return ModuleForward(model, _attention(backend), shape, states)
+    by_modules = backend == "torch" or (backend == "triton" and states is not None)
+    if by_modules or expansions is not None:
+        return ModuleForward(model, _attention(backend), shape, states, expansions)
     if backend == "triton":
         return _on_gpu(model, config, shape)
     try:

@@ -25,6 +25,7 @@ from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.shape import ModelShape
 from engine.model.device import is_out_of_memory
 from engine.model.forward import Forward, make_forward
+from engine.model.latents import ExpansionError
 from engine.model.program.verify import MismatchError
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
@@ -108,12 +109,13 @@ def checked_forward(
 
     Raises:
         ModelError: they differ, or are not finite.
-        MismatchError: a kernel computes something else than the model, or cannot be run. The model
-            may have lost weights and cannot be used any more.
+        ExpansionError: a layer makes something else of its latents than was expected.
+        MismatchError: a kernel computes something else than the model, or cannot be run. In both
+            cases the model may have lost weights and cannot be used any more.
     """
     wide = any(window is not None and window >= _LENGTH for window in shape.windows)
     if wide or model.dtype != torch.float32:
-        small, small_shape = _miniature(model)
+        small, small_shape = _miniature(model, latents=shape.has_latents)
         freeze_rope(small, config.max_model_len)
         _compared(small, replace(config, dtype="float32"), small_shape, backend)
     return _compared(model, config, shape, backend)
@@ -153,7 +155,7 @@ def _compared(
             for got, row in zip(logits, plan.rows, strict=True):
                 differences.append(_difference(got, expected[row.seq, row.start + row.count - 1]))
         runner.close()
-    except (ModelError, MismatchError):
+    except (ModelError, ExpansionError, MismatchError):
         raise
     except Exception as error:
         if is_out_of_memory(error):
@@ -214,7 +216,7 @@ def _difference(got: Tensor, expected: Tensor) -> float:
     return float((got - expected).norm() / expected.norm())
 
 
-def _miniature(model: PreTrainedModel) -> tuple[PreTrainedModel, ModelShape]:
+def _miniature(model: PreTrainedModel, *, latents: bool) -> tuple[PreTrainedModel, ModelShape]:
     """A small random model of the same class with short windows, in float32."""
     name = type(model).__name__
     try:
@@ -230,7 +232,7 @@ def _miniature(model: PreTrainedModel) -> tuple[PreTrainedModel, ModelShape]:
             f"{name} is not supported: no small model of its class can be built to test it "
             f"({cause_of(error)})"
         ) from error
-    return small, trace(type(model), config, torch.float32).shape
+    return small, trace(type(model), config, torch.float32, latents=latents).shape
 
 
 def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:

@@ -45,6 +45,7 @@ from engine.model.footprint import footprint_of
 from engine.model.forward import Forward, ModuleForward, pick_backend
 from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
+from engine.model.latents import ExpansionError
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds, show_bytes
 from engine.model.program.forward import ProgramForward
 from engine.model.program.verify import MismatchError
@@ -144,13 +145,14 @@ class _Preparation:
         self._config = read_config(folder, stated, self._checkpoint)
         forget(self._config)
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
-            whole = find_class(self._config)
-            self._part = text_config(whole, self._config)
+            self._whole = find_class(self._config)
+            self._part = text_config(self._whole, self._config)
+        self._folder = folder
         self.device = pick_device(request.device)
         use_device(self.device)
         self._dtype = pick_dtype(request.dtype, entry.dtype, self._checkpoint.dtype, self.device)
-        self.traced = trace(whole, self._part, self._dtype)
-        self._class = without(whole, self.traced.unread)
+        self.traced = trace(self._whole, self._part, self._dtype)
+        self._class = without(self._whole, self.traced.unread)
         packed = self._method is not None
         check_elements(self.traced.num_elements, self._checkpoint, folder / CONFIG_FILE, packed)
         self._weights = (
@@ -158,25 +160,9 @@ class _Preparation:
             if gguf is None
             else gguf.stored_weights(self._config)
         )
-        self._needs = MemoryNeeds(
-            name=entry.name,
-            shape=self.traced.shape,
-            weight_bytes=self._weight_bytes,
-            num_layers=self.traced.num_layers,
-            layer_width=self.traced.layer_width,
-            layer_experts=self.traced.layer_experts,
-            max_positions=(
-                max_positions(self._config, folder) if self.traced.shape.num_layers else _UNLIMITED
-            ),
-            context_length=entry.context_length,
-        )
-        smallest = EngineConfig(
-            num_blocks=1, max_model_len=1, dtype=self._dtype_name, device=str(self.device)
-        )
-        self._backend = pick_backend(*cache_shapes(smallest, self.traced.shape))
         self._share = entry.memory_share or default_share(self.device)
         self._free = free_memory(self.device)
-        self._envelope = self._plan(self._backend)
+        self._backend, self._envelope = self._plan_traced()
         self._tokenizer = read_tokenizer(folder, gguf)
         self._vocabulary = read_vocabulary(folder, self._tokenizer)
         generation = read_generation(folder)
@@ -187,7 +173,20 @@ class _Preparation:
     @property
     def needs(self) -> MemoryNeeds:
         """What the model asks of the device."""
-        return self._needs
+        return MemoryNeeds(
+            name=self._entry.name,
+            shape=self.traced.shape,
+            weight_bytes=self._weight_bytes,
+            num_layers=self.traced.num_layers,
+            layer_width=self.traced.layer_width,
+            layer_experts=self.traced.layer_experts,
+            max_positions=(
+                max_positions(self._config, self._folder)
+                if self.traced.shape.num_layers
+                else _UNLIMITED
+            ),
+            context_length=self._entry.context_length,
+        )
 
     @property
     def _dtype_name(self) -> str:
@@ -201,10 +200,18 @@ class _Preparation:
             return held
         return min(self._checkpoint.num_bytes_as(self._dtype.itemsize), held)
 
+    def _plan_traced(self) -> tuple[str, EngineConfig]:
+        """The backend and the envelope of the model as it was traced."""
+        smallest = EngineConfig(
+            num_blocks=1, max_model_len=1, dtype=self._dtype_name, device=str(self.device)
+        )
+        backend = pick_backend(*cache_shapes(smallest, self.traced.shape))
+        return backend, self._plan(backend)
+
     def _plan(self, backend: str) -> EngineConfig:
         return plan_memory(
             self._request,
-            self._needs,
+            self.needs,
             footprint_of(backend, self.device),
             device=str(self.device),
             dtype=self._dtype_name,
@@ -218,7 +225,23 @@ class _Preparation:
         return encoding(self._tokenizer, self._key)
 
     def load(self, progress: Progress) -> tuple[Forward, EngineConfig]:
-        """Read the weights and test the model. If a kernel of ours is wrong, use torch alone."""
+        """Read the weights and test the model. If a layer makes something else of its latents than
+        attention knows of, store what it makes.
+        """
+        try:
+            return self._load_traced(progress)
+        except ExpansionError as error:
+            reason = str(error)
+            logger.warning("%s: %s, so what it makes is stored", self._entry.name, reason)
+        # As below, this runs where the error is gone.
+        gc.collect()
+        self._free = free_memory(self.device)
+        self.traced = trace(self._whole, self._part, self._dtype, latents=False)
+        self._backend, self._envelope = self._plan_traced()
+        return self._load_traced(progress)
+
+    def _load_traced(self, progress: Progress) -> tuple[Forward, EngineConfig]:
+        """The same, as the model was traced. If a kernel of ours is wrong, use torch alone."""
         try:
             forward = self._load(self._backend, self._envelope, progress)
         except MismatchError as error:
@@ -250,7 +273,7 @@ class _Preparation:
         from engine.model.gpu.start import start_runner
 
         assert isinstance(forward, GpuForward)
-        bounds = pool_bounds(self._request, self._needs, envelope)
+        bounds = pool_bounds(self._request, self.needs, envelope)
         share = 1.0 if bounds.least == bounds.most else self._share
         return start_runner(
             forward,

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +20,8 @@ from engine.batch.shape import LayerHeads, ModelShape
 from engine.model.attention.base import StepContext
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
+from engine.model.latents import NotingCache, Sizes, are_latents
 from engine.model.rope import freeze_rope
-from engine.model.state.cache import StateCache
 from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
 from engine.model.text_part import Reads, drop
@@ -56,34 +57,40 @@ class TracedModel:
 @dataclass(frozen=True, slots=True)
 class _AttentionCall:
     num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    value_dim: int
+    sizes: Sizes
     window: int | None
+
+    def heads(self, handed: Sizes | None) -> LayerHeads:
+        """The heads of its layer, which handed such keys and values to its cache, if any."""
+        if handed is not None and are_latents(handed, self.sizes, self.num_heads):
+            return LayerHeads(self.num_heads, 1, handed.key + handed.value, handed.key, True)
+        return LayerHeads(self.num_heads, *self.sizes)
 
 
 @dataclass(slots=True)
 class _Recorder:
     """Stands for the KV storage and the attention backend, and computes nothing."""
 
-    kv_shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    sizes: dict[int, Sizes] = field(default_factory=dict)
     calls: dict[int, _AttentionCall] = field(default_factory=dict)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        self.kv_shapes[layer] = (key.shape[1], key.shape[2], value.shape[2])
+        self.sizes[layer] = Sizes(key.shape[1], key.shape[2], value.shape[2])
 
     def attend(
         self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
-        num_kv_heads, head_dim, value_dim = self.kv_shapes[layer]
-        self.calls[layer] = _AttentionCall(
-            query.shape[1], num_kv_heads, head_dim, value_dim, params.window
-        )
-        return query.new_empty(query.shape[0], query.shape[1], value_dim)
+        sizes = self.sizes[layer]
+        self.calls[layer] = _AttentionCall(query.shape[1], sizes, params.window)
+        return query.new_empty(query.shape[0], query.shape[1], sizes.value)
 
 
 def trace(
-    model_class: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype
+    model_class: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    *,
+    latents: bool = True,
 ) -> TracedModel:
     """Run a model's forward pass on the meta device and record what reaches attention.
 
@@ -91,6 +98,7 @@ def trace(
 
     Args:
         dtype: the type that weights and cache will have.
+        latents: whether layers that hand their cache latents store those.
 
     Raises:
         ModelError: a layer does not go through our attention, drops the step's context, or differs
@@ -114,7 +122,7 @@ def trace(
         raise ModelError(f"{name} cannot be built from its config: {cause_of(error)}") from error
     freeze_rope(model, max_model_len=1)
     recorder, read, slots = _Recorder(), Reads(model), StateSlots(0)
-    cache = {cache_argument(model): StateCache(slots)}
+    cache = NotingCache(slots)
     try:
         with torch.device("meta"), torch.no_grad(), computing_step(_context(recorder)), read:
             one_token = torch.zeros(1, 1, dtype=torch.int64)
@@ -123,7 +131,7 @@ def trace(
                 position_ids=one_token,
                 use_cache=False,
                 logits_to_keep=one_token[0],
-                **cache,
+                **{cache_argument(model): cache},
             )
     except ModelError as error:
         raise ModelError(f"{name} is not supported: {error.message}") from None
@@ -135,7 +143,13 @@ def trace(
     drop(model, unread)
     held = (*model.parameters(), *model.buffers())
     return TracedModel(
-        _shape(model, dtype, recorder.calls, slots.bytes_per_sequence),
+        _shape(
+            model,
+            dtype,
+            recorder.calls,
+            cache.sizes if latents else {},
+            slots.bytes_per_sequence,
+        ),
         model.config.get_text_config().num_hidden_layers,
         _layer_width(model),
         _layer_experts(model),
@@ -159,7 +173,8 @@ def _context(recorder: Any) -> StepContext:
 def _shape(
     model: PreTrainedModel,
     dtype: torch.dtype,
-    calls: dict[int, _AttentionCall],
+    calls: Mapping[int, _AttentionCall],
+    handed: Mapping[int, Sizes],
     state_bytes: int,
 ) -> ModelShape:
     config, name = model.config.get_text_config(), type(model).__name__
@@ -169,10 +184,7 @@ def _shape(
             f"{name} is not supported: it attends in {len(calls)} layers and its config has "
             f"{layers}, so it keeps state that is not in the KV cache, or shares it between layers"
         )
-    heads = [
-        LayerHeads(one.num_heads, one.num_kv_heads, one.head_dim, one.value_dim)
-        for _, one in sorted(calls.items())
-    ] or [_NO_HEADS]
+    heads = [one.heads(handed.get(layer)) for layer, one in sorted(calls.items())] or [_NO_HEADS]
     for one in heads:
         if one.num_heads % one.num_kv_heads:
             raise ModelError(
@@ -192,6 +204,7 @@ def _shape(
         dtype_bytes=dtype.itemsize,
         state_bytes=state_bytes,
         mixed=tuple(heads) if len(set(heads)) > 1 else (),
+        value_in_key=all(one.value_in_key for one in heads),
     )
 
 

@@ -151,6 +151,24 @@ STATEFUL: dict[str, dict[str, Any]] = {
 }
 """Architectures with states beside attention that must be served."""
 
+LATENT: dict[str, dict[str, Any]] = {
+    "glm4_moe_lite": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 20,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
+}
+"""Architectures whose cache is latents, of which keys and values of heads are made."""
+
 BY_MODULES: dict[str, dict[str, Any]] = {
     "stablelm": {
         "rope_parameters": {
@@ -302,7 +320,7 @@ def tiny_config(name: str, **changes: Any) -> PreTrainedConfig:
     """The configuration of a model of the zoo; `changes` override single values of its text."""
     if name in WRAPPERS | MORE_WRAPPERS:
         return _wrapped(name, _COMMON | (WRAPPERS | MORE_WRAPPERS)[name] | changes)
-    overrides = (SERVED | STATEFUL | BY_MODULES | MIXED | OTHERS)[name]
+    overrides = (SERVED | STATEFUL | LATENT | BY_MODULES | MIXED | OTHERS)[name]
     model_type = "llama" if name == "llama_dynamic_rope" else name
     return AutoConfig.for_model(model_type, **(_COMMON | overrides | changes))
 

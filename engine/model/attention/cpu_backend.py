@@ -34,6 +34,8 @@ class CpuAttention:
             return f"the native kernels do not compute in {shape.dtype}"
         if shape.block_size != native.BLOCK:
             return f"the native kernels take blocks of {native.BLOCK}, not {shape.block_size}"
+        if shape.value_in_key:
+            return "the native kernels take values beside their keys"
         return ""
 
     @staticmethod

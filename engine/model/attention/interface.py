@@ -5,50 +5,87 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from engine.api.errors import ModelError
 from engine.model.attention.base import StepContext
+from engine.model.attention.latent import Expansion
 from engine.model.attention.params import AttentionParams
 
 ATTENTION_NAME = "batchdeck"
 
 Places = Mapping[int, tuple[int, int]]
+Expansions = Mapping[int, Expansion]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step that is computed, as `computing_step` was told."""
+
+    parts: Sequence[StepContext]
+    places: Places | None
+    expansions: Expansions
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """What was handed to the cache last, and for which layer.
+
+    A module that several layers share has no number of its own.
+    """
+
+    layer: int
+    key: Tensor
+    value: Tensor
+
 
 # The step that is computed. Many models do not hand arguments of their own down to attention.
-_step: ContextVar[tuple[Sequence[StepContext], Places | None]] = ContextVar("step")
-
-# The layer whose keys and values were handed to the cache last. A module that several layers share
-# has no number of its own.
-_layer: ContextVar[int | None] = ContextVar("layer", default=None)
+_step: ContextVar[_Step] = ContextVar("step")
+_handed: ContextVar[_Handed | None] = ContextVar("handed", default=None)
 
 # Arguments that change the scores in ways that no backend here knows.
 _UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
 
 
 @contextmanager
-def computing_step(*parts: StepContext, places: Places | None = None) -> Iterator[None]:
+def computing_step(
+    *parts: StepContext, places: Places | None = None, expansions: Expansions | None = None
+) -> Iterator[None]:
     """Let the attention of models that are called meanwhile, in this thread, be of this step.
 
     Args:
         parts: the step over each part of the pool.
         places: the part that each layer that attends lies in, and its place there, by the number of
             the layer; None if there is one part, and all layers attend.
+        expansions: those of the layers that store latents, by their numbers.
     """
-    before, layer = _step.set((parts, places)), _layer.set(None)
+    before = _step.set(_Step(parts, places, expansions or {}))
+    handed = _handed.set(None)
     try:
         yield
     finally:
         _step.reset(before)
-        _layer.reset(layer)
+        _handed.reset(handed)
 
 
-def attends_next(layer: int) -> None:
-    """Say which layer's attention comes next, whatever number its module has."""
-    _layer.set(layer)
+def attends_next(layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Say which layer's attention comes next, whatever number its module has, and what its cache is
+    handed: keys and values, or latents, [1, heads, T, size] both.
+
+    Returns:
+        what the module is to go on with. Of latents that is one token, since what the module makes
+        of it is not looked at.
+    """
+    _handed.set(_Handed(layer, key, value))
+    step = _step.get(None)
+    if step is not None and layer in step.expansions:
+        return key[:, :, :1], value[:, :, :1]
+    return key, value
 
 
 def paged_attention(
@@ -64,7 +101,7 @@ def paged_attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Store one layer's keys and values, then attend through the block tables.
+    """Store one layer's keys and values, or its latents, then attend through the block tables.
 
     The model's attention modules call it while a step is computed (`computing_step`).
 
@@ -72,7 +109,7 @@ def paged_attention(
         module: the attention module; its `layer_idx` is the layer, if `attends_next` does not say.
         query: [1, H, T, head_dim], rotated already.
         key: [1, num_kv_heads, T, head_dim], rotated already.
-        value: [1, num_kv_heads, T, value_dim].
+        value: [1, num_kv_heads, T, value_dim]. Neither matters to a layer that stores latents.
         attention_mask: None, because no mask function is registered under our name.
         sliding_window: window of this layer, in tokens. It is taken from nowhere else, because
             configurations name windows that single layers do not use.
@@ -83,28 +120,26 @@ def paged_attention(
     Raises:
         ModelError: the model asks for something that the backends do not do.
     """
-    parts, places = _step.get()
     _check_supported(module, attention_mask, is_causal, kwargs)
-    number = _layer.get()
-    if number is None:
-        number = getattr(module, "layer_idx", None)
-    _layer.set(None)
+    step, handed = _step.get(), _handed.get()
+    _handed.set(None)
+    number = handed.layer if handed is not None else getattr(module, "layer_idx", None)
     assert isinstance(number, int)
-    part, layer = (0, number) if places is None else places[number]
-    context = parts[part]
-    context.storage.write(layer, context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
-    output = context.backend.attend(
-        query[0].transpose(0, 1),
-        layer,
-        context,
-        AttentionParams(
-            query.shape[-1] ** -0.5 if scaling is None else scaling,
-            sliding_window,
-            softcap,
-            s_aux,
-        ),
+    expansion = step.expansions.get(number)
+    params = AttentionParams(
+        query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window, softcap, s_aux
     )
-    return output.unsqueeze(0), None
+    part, layer = (0, number) if step.places is None else step.places[number]
+    context = step.parts[part]
+    queries = query[0].transpose(0, 1)
+    if expansion is not None:
+        assert handed is not None
+        latents = torch.cat((handed.key, handed.value), dim=-1)[0].transpose(0, 1)
+        context.storage.write(layer, context.slots, latents, latents)
+        attended = context.backend.attend(expansion.absorb(queries), layer, context, params)
+        return expansion.release(attended).unsqueeze(0), None
+    context.storage.write(layer, context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    return context.backend.attend(queries, layer, context, params).unsqueeze(0), None
 
 
 def _check_supported(

@@ -117,9 +117,12 @@ class TorchAttention:
         storage = context.storage
         assert isinstance(storage, TokenStorage)
         tokens, heads, head_dim = query.shape
-        kv_heads, value_dim = storage.values[layer].shape[2:]
+        kv_heads, value_dim = storage.shape.num_kv_heads, storage.shape.value_dim
         grouped = query.reshape(tokens, kv_heads, heads // kv_heads, head_dim)
-        output = query.new_empty(*grouped.shape[:3], value_dim)
+        # Where values are in their keys, whole keys are weighed: `scaled_dot_product_attention` is
+        # faster where both are equally long.
+        width = head_dim if storage.shape.value_in_key else value_dim
+        output = query.new_empty(*grouped.shape[:3], width)
         for run in layout.decodes:
             key, value = storage.gather(layer, run.blocks)
             output[run.first : run.last] = _decode(
@@ -129,7 +132,7 @@ class TorchAttention:
             key, value = storage.gather(layer, row.blocks)
             packed = slice(row.offset, row.offset + row.count)
             self._prefill(row, grouped[packed], key, value, params, output[packed])
-        return output.flatten(1, 2)
+        return output.flatten(1, 2)[..., :value_dim]
 
     def _prefill(
         self,

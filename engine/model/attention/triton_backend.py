@@ -53,6 +53,8 @@ class TritonAttention:
             return f"the Triton kernels do not compute in {shape.dtype}"
         if max(shape.head_dim, shape.value_dim) > MAX_HEAD_DIM:
             return f"the Triton kernels take heads of at most {MAX_HEAD_DIM} numbers"
+        if shape.value_in_key:
+            return "the Triton kernels take values beside their keys"
         return ""
 
     @staticmethod

@@ -36,8 +36,8 @@ class Sequences(NamedTuple):
 class StateCache:
     """Keeps the states of sequences that run side by side, each in a slot.
 
-    It has the methods that modules call on `transformers.Cache`. Keys and values pass through it
-    untouched, because attention stores them (`engine.model.attention.interface`). States are copied
+    It has the methods that modules call on `transformers.Cache`. Keys and values pass through it,
+    because attention stores them (`engine.model.attention.interface`). States are copied
     out of their slots for the sequences that a module computes (`computing`), and back when it has
     computed them, since a module may change in place what it was handed.
 
@@ -94,9 +94,10 @@ class StateCache:
 
     # Of attention.
 
-    def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> Any:
-        attends_next(layer)
-        return key, value
+    def update(
+        self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        return attends_next(layer, key, value)
 
     def get_seq_length(self, layer: int = 0) -> int:
         return 0

@@ -29,6 +29,7 @@ from tests.support.clock import VirtualClock
 from tests.support.delaying_stream import DelayingStream
 from tests.support.zoo import (
     BY_MODULES,
+    LATENT,
     MAX_LEN,
     MIXED,
     MORE_WRAPPERS,
@@ -148,9 +149,9 @@ def test_the_engine_of_a_gpu_gives_the_tokens_of_generate(name: str) -> None:
     check_engine(name, "triton")
 
 
-@pytest.mark.parametrize("name", [*sorted(STATEFUL), *sorted(BY_MODULES)])
+@pytest.mark.parametrize("name", [*sorted(STATEFUL), *sorted(LATENT), *sorted(BY_MODULES)])
 def test_models_that_no_program_computes_give_the_tokens_of_generate(name: str) -> None:
-    check_engine(name, None if DEVICE == "cpu" else "triton")
+    check_engine(name, None)
 
 
 @pytest.mark.parametrize("name", sorted(SERVED | WRAPPERS | MIXED))

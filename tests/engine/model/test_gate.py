@@ -181,7 +181,7 @@ def test_shape_counts_the_chosen_experts_only() -> None:
     assert shape.num_active_params == 3 * (attention + router + 2 * expert)
 
 
-def test_shape_of_latent_attention_has_longer_keys_than_values() -> None:
+def test_latent_attention_has_one_head_whose_values_are_in_its_keys() -> None:
     config = AutoConfig.for_model(
         "deepseek_v3",
         num_hidden_layers=2,
@@ -197,7 +197,8 @@ def test_shape_of_latent_attention_has_longer_keys_than_values() -> None:
         vocab_size=64,
     )
     shape = trace(find_class(config), config, torch.float32).shape
-    assert (shape.num_kv_heads, shape.head_dim, shape.value_dim) == (4, 192, 128)
+    assert (shape.num_heads, shape.num_kv_heads) == (4, 1)
+    assert (shape.head_dim, shape.value_dim, shape.value_in_key) == (512 + 64, 512, True)
 
 
 class Wrong(TorchAttention):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from engine.api.client import ChatMessage, LoadRequest
 from engine.api.sampling import SamplingParams
@@ -95,6 +96,35 @@ def test_a_host_pool_is_made_and_its_rate_measured(folder: Path) -> None:
     loaded = load(folder, swap_memory=1 << 20)
     assert loaded.config.num_host_blocks == (1 << 20) // (16 * 3 * 2 * 2 * 12 * 4)
     assert loaded.swap_rate > 0
+
+
+def test_latents_are_stored_unless_a_layer_makes_something_else_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = save_checkpoint(tmp_path, "glm4_moe_lite")
+    assert load(tmp_path).card.kv_bytes_per_token == 3 * (20 + 8) * 4
+
+    project = nn.Linear.forward
+
+    def squared(module: nn.Linear, x: Tensor) -> Tensor:
+        output = project(module, x)
+        return output.square() if module.in_features == 20 else output
+
+    monkeypatch.setattr(nn.Linear, "forward", squared)
+    loaded = load(tmp_path)
+    assert loaded.card.kv_bytes_per_token == 3 * 4 * (20 + 16) * 4
+    assert "layer 0 does not make keys and values linearly, so what it makes is stored" in (
+        caplog.text
+    )
+    logits = loaded.runner.logits(  # type: ignore[attr-defined]
+        StepPlan(
+            1,
+            (Row(0, 0, 3, (0,), True, True),),
+            new=(NewSequence(0, (5, 6, 7), 3, SamplingParams(), 0, (), ()),),
+        )
+    )
+    expected = model(torch.tensor([[5, 6, 7]]), use_cache=False).logits[0, -1:]
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_loaded_model_describes_itself(folder: Path) -> None:

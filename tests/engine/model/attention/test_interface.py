@@ -54,7 +54,7 @@ class TestInterface:
         arguments: dict[str, object] = {"attention_mask": None}
         with computing_step(context, places=places):
             if cached is not None:
-                attends_next(cached)
+                attends_next(cached, x, x)
             paged_attention(module, x, x, x, **(arguments | keywords))  # type: ignore[arg-type]
         return storage
 
@@ -70,7 +70,8 @@ class TestInterface:
             assert [bool(keys[0].any()) for keys in storage.keys] == [False, True]
 
     def test_a_layer_that_never_attended_is_forgotten_with_its_step(self) -> None:
-        attends_next(1)
+        x = torch.zeros(1, 1, 1, 8)
+        attends_next(1, x, x)
         assert self.call(layer=0).keys[0][0].any()
 
     def test_outside_of_a_step_there_is_no_attention(self) -> None:
