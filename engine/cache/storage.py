@@ -308,7 +308,8 @@ class UnitStorage(KVStorage):
             native.advise_huge(tensor)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        self._native.store(self.keys[layer], self.values[layer], slots, _rows(key), _rows(value))
+        values, rows = (self.values[layer], _rows(value)) if self.values else (None, None)
+        self._native.store(self.keys[layer], values, slots, _rows(key), rows)
 
 
 def _rows(heads: Tensor) -> Tensor:

@@ -34,8 +34,6 @@ class CpuAttention:
             return f"the native kernels do not compute in {shape.dtype}"
         if shape.block_size != native.BLOCK:
             return f"the native kernels take blocks of {native.BLOCK}, not {shape.block_size}"
-        if shape.value_in_key:
-            return "the native kernels take values beside their keys"
         return ""
 
     @staticmethod
@@ -78,7 +76,7 @@ class CpuAttention:
             output.flatten(1),
             query.flatten(1),
             storage.keys[layer],
-            storage.values[layer],
+            storage.values[layer] if storage.values else None,
             context.starts,
             context.counts,
             context.block_tables,

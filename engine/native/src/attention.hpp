@@ -91,7 +91,7 @@ class Attention {
     sums_ = memory.take<float>(padded * 16);
     scores_ = memory.take<float>(kTileRows * kStep);
     weights_ = memory.take<uint32_t>(kTileRows * kStep / kUnit<T>);
-    values_ = memory.take<uint32_t>(prepared_values<T>(cache_.value_dim));
+    values_ = memory.take<uint32_t>(prepared_values<T>(cache_));
   }
 
   int64_t position(int64_t row) const { return start_ + item_.query + row / group_; }
@@ -141,7 +141,7 @@ class Attention {
       step.next_values[b] = next.values;
       if (!kTiled<T> && is_read) fetch_block<T>(cache_, next);
     }
-    prepare_values<T>(step, length_ - base * kBlock, cache_.value_dim, values_);
+    prepare_values<T>(step, length_ - base * kBlock, cache_, values_);
     for (int64_t row = 0; row < rows_; row += kTileRows) {
       const int64_t count = min(kTileRows, rows_ - row);
       const Tile tile{row, count, position(row), position(row + count - 1)};

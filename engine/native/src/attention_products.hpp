@@ -3,6 +3,7 @@
 
 #include "attention_step.hpp"
 #include "attention_tiles.hpp"
+#include "attention_turning.hpp"
 
 namespace batchdeck::LEVEL::attention {
 
@@ -115,23 +116,39 @@ inline void score(const uint32_t* query, int64_t rows, int64_t depth, const Step
 }
 
 // Makes the step's values ready for `weigh`; the first `tokens` are the context's. What lies in a
-// slot past them may be NaN, and 0 * NaN is NaN. `memory` holds prepared_values<T>(value_dim).
+// slot past them may be NaN, and 0 * NaN is NaN. `memory` holds prepared_values<T>(cache).
 template <class T>
-constexpr int64_t prepared_values(int64_t value_dim) {
-  return (kTiled<T> ? kStep * round_up(value_dim, 16) : value_unit(value_dim)) / kUnit<T>;
+constexpr int64_t prepared_values(const Cache& cache) {
+  const int64_t turned = cache.values != nullptr ? 0 : kTiled<T> ? 1 : kStepBlocks - 1;
+  const int64_t unit = value_unit(cache.value_dim);
+  return ((kTiled<T> ? kStep * round_up(cache.value_dim, 16) : unit) + turned * unit) / kUnit<T>;
 }
 template <class T>
-inline void prepare_values(Step& step, int64_t tokens, int64_t value_dim, uint32_t* memory) {
+inline void prepare_values(Step& step, int64_t tokens, const Cache& cache, uint32_t* memory) {
+  const int64_t value_dim = cache.value_dim;
+  const bool are_in_keys = cache.values == nullptr;
 #ifdef __AMX_BF16__
   if constexpr (kTiled<T>) {
+    uint32_t* turned = memory + kStep * round_up(value_dim, 16) / kUnit<T>;
     for (int64_t b = step.low / 2 * 2; b < round_up(step.high, 2); b++) {
+      if (are_in_keys && step.values[b] != nullptr) {
+        turn_block<T>(step.keys[b], value_dim, turned);
+        step.values[b] = turned;
+      }
       tile_values(step.values[b], tokens - b * kBlock, b, value_dim, step.next_values[b],
                   memory);
     }
     return;
   }
 #endif
-  const int64_t last = step.high - 1;
+  const int64_t last = step.high - 1, unit = value_unit(value_dim) / kUnit<T>;
+  if (are_in_keys) {
+    for (int64_t b = step.low; b < step.high; b++) {
+      turn_block<T>(step.keys[b], value_dim, memory + b * unit);
+      step.values[b] = memory + b * unit;
+    }
+    memory += last * unit;
+  }
   if (step.high * kBlock <= tokens) return;
   for (int64_t i = 0; i < kBlock / kUnit<T>; i++) {
     const uint32_t mask = seen<T>(i, tokens - last * kBlock);

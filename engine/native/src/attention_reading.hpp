@@ -11,6 +11,7 @@ constexpr int64_t kAhead = 4;
 // The blocks that a piece's items read, one after another.
 class Reading {
  public:
+  // Values that are in their keys are where the keys are.
   struct Block {
     const uint32_t *keys, *values;
   };
@@ -23,10 +24,11 @@ class Reading {
     const int64_t table = args.tables[item.row * args.table_stride + block];
     const int64_t unit = table * cache.kv_heads + item.kv_head;
     const int64_t size = size_of(cache.dtype);
-    return {static_cast<const uint32_t*>(cache.keys) +
-                unit * key_unit(cache.dtype, cache.head_dim) * size / 4,
-            static_cast<const uint32_t*>(cache.values) +
-                unit * value_unit(cache.value_dim) * size / 4};
+    const auto* keys = static_cast<const uint32_t*>(cache.keys) +
+                       unit * key_unit(cache.dtype, cache.head_dim) * size / 4;
+    if (cache.values == nullptr) return {keys, keys};
+    return {keys, static_cast<const uint32_t*>(cache.values) +
+                      unit * value_unit(cache.value_dim) * size / 4};
   }
 
   // The next block; again the last where there is no other.
@@ -48,6 +50,7 @@ class Reading {
 template <class T>
 inline void fetch_block(const Cache& cache, Reading::Block block) {
   fetch(block.keys, key_unit(cache.dtype, cache.head_dim) * int64_t(sizeof(T)));
+  if (block.values == block.keys) return;
   fetch(block.values, value_unit(cache.value_dim) * int64_t(sizeof(T)));
 }
 

@@ -23,14 +23,20 @@ int64_t head_size(const Rows& rows, int64_t heads, const char* name) {
   return rows.width / heads;
 }
 
-void store(const Array& keys, const Array& values, const Array& slots, const Array& key,
-           const Array& value) {
-  const Rows key_rows = rows_of(key, "key"), value_rows = rows_of(value, "value");
+const Array* given(const std::optional<Array>& array) {
+  return array.has_value() ? &*array : nullptr;
+}
+
+void store(const Array& keys, const std::optional<Array>& values, const Array& slots,
+           const Array& key, const std::optional<Array>& value) {
+  if (values.has_value() != value.has_value()) refuse("value", "must be given if values are");
+  const Rows key_rows = rows_of(key, "key");
+  const Rows value_rows = value.has_value() ? rows_of(*value, "value") : key_rows;
   check_equal(int64_t(keys.ndim()), 3, "keys", "dimensions");
   const int64_t kv_heads = keys.shape(1);
   const int64_t head_dim = head_size(key_rows, kv_heads, "key");
   const int64_t value_dim = head_size(value_rows, kv_heads, "value");
-  const auto [cache, blocks] = cache_of(keys, values, head_dim, value_dim);
+  const auto [cache, blocks] = cache_of(keys, given(values), head_dim, value_dim);
   check_dtype(key_rows.dtype, cache.dtype, "key");
   check_dtype(value_rows.dtype, cache.dtype, "value");
   check_equal(value_rows.rows, key_rows.rows, "value", "rows");
@@ -77,13 +83,14 @@ Spans spans_of(const Array& starts, const Array& counts) {
   return spans;
 }
 
-void attend(const Array& out, const Array& query, const Array& keys, const Array& values,
-            const Array& starts, const Array& counts, const Array& block_tables, int64_t heads,
-            float scaling, int64_t window, float softcap, const std::optional<Array>& sinks) {
+void attend(const Array& out, const Array& query, const Array& keys,
+            const std::optional<Array>& values, const Array& starts, const Array& counts,
+            const Array& block_tables, int64_t heads, float scaling, int64_t window, float softcap,
+            const std::optional<Array>& sinks) {
   const Rows queries = rows_of(query, "query"), outs = writable_rows_of(out, "out");
   const int64_t head_dim = head_size(queries, heads, "query");
   const int64_t value_dim = head_size(outs, heads, "out");
-  const auto [cache, blocks] = cache_of(keys, values, head_dim, value_dim);
+  const auto [cache, blocks] = cache_of(keys, given(values), head_dim, value_dim);
   check_dtype(queries.dtype, cache.dtype, "query");
   check_dtype(outs.dtype, cache.dtype, "out");
   if (heads % cache.kv_heads != 0) refuse("heads", "is no multiple of those of the keys");
@@ -176,11 +183,11 @@ void bind_attention(nb::module_& m) {
     return key_unit(dtype == "float32" ? DType::f32 : DType::bf16, head_dim);
   }, nb::arg("dtype"), nb::arg("head_dim"));
   m.def("value_unit", &value_unit, nb::arg("value_dim"));
-  m.def("store", &store, nb::arg("keys"), nb::arg("values"), nb::arg("slots"), nb::arg("key"),
-        nb::arg("value"));
-  m.def("attend", &attend, nb::arg("out"), nb::arg("query"), nb::arg("keys"), nb::arg("values"),
-        nb::arg("starts"), nb::arg("counts"), nb::arg("block_tables"), nb::arg("heads"),
-        nb::arg("scaling"), nb::arg("window") = 0, nb::arg("softcap") = 0.0f,
+  m.def("store", &store, nb::arg("keys"), nb::arg("values").none(), nb::arg("slots"),
+        nb::arg("key"), nb::arg("value").none());
+  m.def("attend", &attend, nb::arg("out"), nb::arg("query"), nb::arg("keys"),
+        nb::arg("values").none(), nb::arg("starts"), nb::arg("counts"), nb::arg("block_tables"),
+        nb::arg("heads"), nb::arg("scaling"), nb::arg("window") = 0, nb::arg("softcap") = 0.0f,
         nb::arg("sinks") = nb::none());
   m.def("most_plan_bytes", &most_plan_bytes, nb::arg("rows"), nb::arg("tokens"),
         nb::arg("longest"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("value_dim"));

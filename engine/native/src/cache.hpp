@@ -52,10 +52,11 @@ inline void store_tokens(const StoreArgs& args, int64_t first, int64_t last) {
     const int64_t unit = args.slots[row] / kBlock * cache.kv_heads;
     const int64_t place = args.slots[row] % kBlock;
     const T* key = static_cast<const T*>(args.key) + row * args.key_stride;
-    const T* value = static_cast<const T*>(args.value) + row * args.value_stride;
     for (int64_t head = 0; head < cache.kv_heads; head++) {
       store_key(key + head * cache.head_dim, cache.head_dim, place,
                 static_cast<T*>(cache.keys) + (unit + head) * key_size);
+      if (cache.values == nullptr) continue;
+      const T* value = static_cast<const T*>(args.value) + row * args.value_stride;
       store_value(value + head * cache.value_dim, cache.value_dim, place,
                   static_cast<T*>(cache.values) + (unit + head) * value_size);
     }

@@ -103,6 +103,7 @@ struct RotateArgs {
 // values  bf16 [block][kv_head][8 pairs of tokens][value_dim][2 tokens],
 //         float32 [block][kv_head][16 tokens][value_dim]
 // where depth is head_dim filled up with zeros to a multiple of kDepth (bf16; float32: head_dim).
+// Where `values` is null, they are the first value_dim numbers of the keys.
 struct Cache {
   DType dtype;
   int64_t kv_heads, head_dim, value_dim;

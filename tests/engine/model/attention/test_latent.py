@@ -8,20 +8,25 @@ import torch
 from torch import nn
 
 from engine.cache.storage import CacheShape
-from engine.model.attention.base import StepContext
+from engine.model.attention.base import AttentionBackend, StepContext
+from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import attends_next, computing_step, paged_attention
 from engine.model.attention.latent import Expansion
-from tests.engine.model.attention.test_backends import BACKENDS, Case, dense
+from engine.model.attention.torch_backend import TorchAttention
+from engine.native import kernels
+from tests.engine.model.attention.test_backends import Case, dense
 
 TOKENS, HEADS, CONTENT, POSITION, LATENT, VALUE = 20, 3, 5, 4, 12, 6
 """Tokens of a sequence, heads, and how long K c, r, c and V c are."""
 
 
+@pytest.mark.parametrize("backend", [TorchAttention(), *([CpuAttention()] if kernels() else [])])
 @pytest.mark.parametrize("r_first", [False, True])
 @pytest.mark.parametrize("start", [0, 13, 19])
-def test_heads_attend_as_to_keys_and_values_of_their_own(start: int, r_first: bool) -> None:
+def test_heads_attend_as_to_keys_and_values_of_their_own(
+    start: int, r_first: bool, backend: AttentionBackend
+) -> None:
     torch.manual_seed(1)
-    backend = BACKENDS["torch"]()
     storage = backend.storage(
         CacheShape(
             num_layers=2,
