@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.api.config import EngineConfig
 from engine.api.status import ModelCard
@@ -46,9 +46,13 @@ class ModelShape:
             2405.04434, section 2.1).
         mixed: the heads of each layer that attends, where they differ; the numbers above are then
             the largest. Empty where all are alike.
+        sources: for each layer that attends, the one whose keys and values it reads, both counted
+            among those that attend: its own, or those of one before it (cross-layer attention,
+            arXiv 2405.12981). Empty where each has its own.
         windows: sliding window of each layer that attends, in tokens; None is full attention.
         dtype_bytes: bytes of one weight and of one cache entry.
         state_bytes: bytes of what a sequence has beside keys and values, however long it is.
+        kv_bytes_per_token: bytes of keys and values of one token in all layers, as they are stored.
     """
 
     num_params: int
@@ -64,6 +68,23 @@ class ModelShape:
     state_bytes: int = 0
     mixed: tuple[LayerHeads, ...] = ()
     value_in_key: bool = False
+    sources: tuple[int, ...] = ()
+    kv_bytes_per_token: int = field(init=False)
+    # What each step asks for: numbers of a token that all layers read, and numbers that a pair of a
+    # query and a key is multiplied with, in all layers.
+    _read: int = field(init=False, repr=False)
+    _pairs: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        layers = self.layers
+        stored = sum(layers[layer].stored for layer in self.storing)
+        sums = {
+            "kv_bytes_per_token": stored * self.dtype_bytes,
+            "_read": sum(one.stored for one in layers),
+            "_pairs": sum(one.num_heads * (one.head_dim + one.value_dim) for one in layers),
+        }
+        for name, value in sums.items():
+            object.__setattr__(self, name, value)
 
     @property
     def num_layers(self) -> int:
@@ -79,6 +100,12 @@ class ModelShape:
         return self.mixed or (alike,) * self.num_layers
 
     @property
+    def storing(self) -> tuple[int, ...]:
+        """Which of the layers that attend store keys and values of their own."""
+        sources = self.sources or range(self.num_layers)
+        return tuple(layer for layer, source in enumerate(sources) if layer == source)
+
+    @property
     def has_latents(self) -> bool:
         """Whether a layer stores latents, of which keys and values are made."""
         return self.value_in_key or any(one.value_in_key for one in self.mixed)
@@ -86,11 +113,6 @@ class ModelShape:
     @property
     def weight_bytes(self) -> int:
         return self.num_params * self.dtype_bytes
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token in all layers."""
-        return sum(one.stored for one in self.layers) * self.dtype_bytes
 
     def card(
         self,
@@ -148,9 +170,9 @@ class ModelShape:
         flops = 2 * self.num_active_params * work.tokens
         flops += 2 * self.hidden_size * self.vocab_size * work.samples
         layers, written = max(self.num_layers, 1), self.kv_bytes_per_token * work.tokens
-        pairs = sum(one.num_heads * (one.head_dim + one.value_dim) for one in self.layers)
-        flops += 2 * pairs * work.attended // layers
-        read = self.kv_bytes_per_token * work.read // layers
+        flops += 2 * self._pairs * work.attended // layers
+        # A layer reads what it attends to, whoever stored it.
+        read = self._read * self.dtype_bytes * work.read // layers
         return StepCost(flops, self.weight_bytes + read + written)
 
 

@@ -65,7 +65,8 @@ def cache_shapes(config: EngineConfig, shape: ModelShape) -> list[CacheShape]:
     which the layers first have them.
     """
     whole = cache_shape(config, shape)
-    kinds = Counter(map(_kind, shape.layers))
+    layers = shape.layers
+    kinds = Counter(_kind(layers[layer]) for layer in shape.storing)
     return [
         replace(
             whole,
@@ -80,15 +81,18 @@ def cache_shapes(config: EngineConfig, shape: ModelShape) -> list[CacheShape]:
 
 
 def places(shape: ModelShape) -> list[tuple[int, int]]:
-    """For each layer that attends, the part of the pool that it lies in, and its place there."""
+    """For each layer that attends, the part of the pool that its keys and values lie in, and their
+    place there. Layers that share them have the same place.
+    """
     parts: dict[LayerHeads, int] = {}
-    found: list[tuple[int, int]] = []
+    found: dict[int, tuple[int, int]] = {}
     used: Counter[int] = Counter()
-    for kind in map(_kind, shape.layers):
-        part = parts.setdefault(kind, len(parts))
-        found.append((part, used[part]))
+    layers = shape.layers
+    for layer in shape.storing:
+        part = parts.setdefault(_kind(layers[layer]), len(parts))
+        found[layer] = (part, used[part])
         used[part] += 1
-    return found
+    return [found[source] for source in shape.sources or range(len(layers))]
 
 
 def _kind(heads: LayerHeads) -> LayerHeads:

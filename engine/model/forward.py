@@ -102,6 +102,7 @@ class ModuleForward:
         self._parts: tuple[KVStorage, ...] = ()
         layers = range(shape.num_layers) if states is None else states.layers
         self._places = dict(zip(layers, places(shape), strict=True))
+        self._borrowing = frozenset(layers) - {layers[at] for at in shape.storing}
         self._expansions = expansions or {}
         self._arguments: dict[str, Any] = {}
         if states is not None:
@@ -143,7 +144,12 @@ class ModuleForward:
         ]
         if self._states is not None:
             self._states.begin(step, slots.device)
-        with computing_step(*contexts, places=self._places, expansions=self._expansions):
+        with computing_step(
+            *contexts,
+            places=self._places,
+            expansions=self._expansions,
+            borrowing=self._borrowing,
+        ):
             output = self._model(
                 input_ids=input_ids[None],
                 position_ids=position_ids[None],

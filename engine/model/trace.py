@@ -56,9 +56,16 @@ class TracedModel:
 
 @dataclass(frozen=True, slots=True)
 class _AttentionCall:
+    """What reached attention in a layer.
+
+    Attributes:
+        source: the layer that first brought the same keys and values.
+    """
+
     num_heads: int
     sizes: Sizes
     window: int | None
+    source: int
 
     def heads(self, handed: Sizes | None) -> LayerHeads:
         """The heads of its layer, which handed such keys and values to its cache, if any."""
@@ -71,18 +78,33 @@ class _AttentionCall:
 class _Recorder:
     """Stands for the KV storage and the attention backend, and computes nothing."""
 
-    sizes: dict[int, Sizes] = field(default_factory=dict)
+    brought: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     calls: dict[int, _AttentionCall] = field(default_factory=dict)
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
-        self.sizes[layer] = Sizes(key.shape[1], key.shape[2], value.shape[2])
+        self.brought[layer] = key, value
 
     def attend(
         self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
-        sizes = self.sizes[layer]
-        self.calls[layer] = _AttentionCall(query.shape[1], sizes, params.window)
+        key, value = self.brought[layer]
+        sizes = Sizes(key.shape[1], key.shape[2], value.shape[2])
+        source = next(
+            one
+            for one, (its_key, its_value) in self.brought.items()
+            if _are_same(its_key, key) and _are_same(its_value, value)
+        )
+        self.calls[layer] = _AttentionCall(query.shape[1], sizes, params.window, source)
         return query.new_empty(query.shape[0], query.shape[1], sizes.value)
+
+
+def _are_same(a: Tensor, b: Tensor) -> bool:
+    """Whether two views show the same memory. On meta it has no address."""
+
+    def shown(view: Tensor) -> tuple[object, ...]:
+        return id(view._base), view.storage_offset(), view.shape, view.stride()
+
+    return shown(a) == shown(b)
 
 
 def trace(
@@ -205,7 +227,16 @@ def _shape(
         state_bytes=state_bytes,
         mixed=tuple(heads) if len(set(heads)) > 1 else (),
         value_in_key=all(one.value_in_key for one in heads),
+        sources=_sources(calls),
     )
+
+
+def _sources(calls: Mapping[int, _AttentionCall]) -> tuple[int, ...]:
+    """As `ModelShape` has them."""
+    layers = sorted(calls)
+    if all(call.source == layer for layer, call in calls.items()):
+        return ()
+    return tuple(layers.index(calls[layer].source) for layer in layers)
 
 
 def _layer_matrices(model: Any) -> list[tuple[str, nn.Parameter]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ class _Step:
     parts: Sequence[StepContext]
     places: Places | None
     expansions: Expansions
+    borrowing: Collection[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ _UNSUPPORTED = ("position_bias", "sinks", "indices", "block_indices")
 
 @contextmanager
 def computing_step(
-    *parts: StepContext, places: Places | None = None, expansions: Expansions | None = None
+    *parts: StepContext,
+    places: Places | None = None,
+    expansions: Expansions | None = None,
+    borrowing: Collection[int] = (),
 ) -> Iterator[None]:
     """Let the attention of models that are called meanwhile, in this thread, be of this step.
 
@@ -63,8 +67,9 @@ def computing_step(
         places: the part that each layer that attends lies in, and its place there, by the number of
             the layer; None if there is one part, and all layers attend.
         expansions: those of the layers that store latents, by their numbers.
+        borrowing: the numbers of the layers whose keys and values another one has stored.
     """
-    before = _step.set(_Step(parts, places, expansions or {}))
+    before = _step.set(_Step(parts, places, expansions or {}, borrowing))
     handed = _handed.set(None)
     try:
         yield
@@ -138,7 +143,10 @@ def paged_attention(
         context.storage.write(layer, context.slots, latents, latents)
         attended = context.backend.attend(expansion.absorb(queries), layer, context, params)
         return expansion.release(attended).unsqueeze(0), None
-    context.storage.write(layer, context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    if number not in step.borrowing:
+        context.storage.write(
+            layer, context.slots, key[0].transpose(0, 1), value[0].transpose(0, 1)
+        )
     return context.backend.attend(queries, layer, context, params).unsqueeze(0), None
 
 

@@ -99,7 +99,8 @@ class TorchAttention:
     def step_bytes(shape: ModelShape, largest: LargestStep, device: torch.device) -> int:
         """Most bytes that the attention of a step takes. Its layers take them in turn."""
         together = min(_group_limit(device), largest.seqs * largest.longest)
-        gathered = max(largest.longest, together) * shape.kv_bytes_per_token // shape.num_layers
+        token = max((one.stored for one in shape.layers), default=0) * shape.dtype_bytes
+        gathered = max(largest.longest, together) * token
         scores = _SCORE_COPIES * 4 * _MAX_SCORES
         return _GATHERED_COPIES * gathered + scores + _MASK_BYTES * largest.longest
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api.telemetry import StepCost
 from engine.batch.plan import Row
-from engine.batch.shape import ModelShape
+from engine.batch.shape import LayerHeads, ModelShape
 
 SHAPES = st.builds(
     ModelShape,
@@ -86,3 +88,37 @@ def test_a_7b_decode() -> None:
     attention = 32 * 1001 * 4 * 4096
     assert cost.flops == linear + attention
     assert cost.bytes == 13_476_831_232 + (1001 + 1) * 524_288
+
+
+def test_what_is_stored_once_counts_once() -> None:
+    """GLM-4.7-Flash keeps 576 numbers a layer, whose first 512 are values. Layers that have keys
+    and values of others store none, and read those.
+    """
+    latents = ModelShape(
+        num_params=0,
+        num_active_params=0,
+        hidden_size=1,
+        vocab_size=1,
+        num_heads=20,
+        num_kv_heads=1,
+        head_dim=576,
+        value_dim=512,
+        value_in_key=True,
+        windows=(None,) * 47,
+        dtype_bytes=2,
+    )
+    assert latents.kv_bytes_per_token == 54_144
+    row = Row(1, 999, 1, (), samples=False, prefill=False)
+    assert latents.cost([row]).bytes == 1001 * 54_144
+
+    heads = LayerHeads(4, 2, 16, 16), LayerHeads(8, 1, 32, 32)
+    mixed = replace(
+        latents,
+        value_in_key=False,
+        mixed=(heads[0], heads[1], heads[1], heads[0]),
+        windows=(None,) * 4,
+        sources=(0, 1, 1, 0),
+    )
+    assert mixed.storing == (0, 1)
+    assert mixed.kv_bytes_per_token == 2 * (64 + 64)
+    assert mixed.cost([row]).bytes == (2 * 1000 + 1) * 2 * (64 + 64)

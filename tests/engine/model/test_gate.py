@@ -134,13 +134,14 @@ def test_layers_of_different_heads_lie_in_parts_of_the_pool() -> None:
     sliding, full = LayerHeads(4, 2, 16, 16), LayerHeads(4, 1, 32, 32)
     assert shape.mixed == (sliding, full, full)
     assert (shape.num_kv_heads, shape.head_dim) == (2, 32), "the largest"
-    assert shape.kv_bytes_per_token == 4 * (2 * 32 + 2 * 64)
+    assert shape.sources == (0, 1, 1), "the last layer has keys and values of the one before"
+    assert shape.kv_bytes_per_token == 4 * (2 * 32 + 64)
     parts = cache_shapes(EngineConfig(num_blocks=7, max_model_len=MAX_LEN), shape)
     assert [(one.num_layers, one.num_kv_heads, one.head_dim) for one in parts] == [
         (1, 2, 16),
-        (2, 1, 32),
+        (1, 1, 32),
     ]
-    assert places(shape) == [(0, 0), (1, 0), (1, 1)]
+    assert places(shape) == [(0, 0), (1, 0), (1, 0)]
 
 
 @pytest.mark.parametrize("name", SERVED)

@@ -29,6 +29,7 @@ class TestInterface:
         layer: int | None = 0,
         places: dict[int, tuple[int, int]] | None = None,
         cached: int | None = None,
+        borrowing: tuple[int, ...] = (),
         **keywords: object,
     ) -> KVStorage:
         """Attend to a token of ones; returns where it was stored.
@@ -36,6 +37,7 @@ class TestInterface:
         Args:
             layer: number of the module.
             cached: layer that was handed to the cache before.
+            borrowing: layers whose keys and values another one has stored.
         """
         module = nn.Module()
         if layer is not None:
@@ -52,7 +54,7 @@ class TestInterface:
             block_tables=np.array([[0]]),
         )
         arguments: dict[str, object] = {"attention_mask": None}
-        with computing_step(context, places=places):
+        with computing_step(context, places=places, borrowing=borrowing):
             if cached is not None:
                 attends_next(cached, x, x)
             paged_attention(module, x, x, x, **(arguments | keywords))  # type: ignore[arg-type]
@@ -62,6 +64,11 @@ class TestInterface:
         """Where only some layers attend, their places are not their numbers."""
         storage = self.call(layer=7, places={3: (0, 0), 7: (0, 1)})
         assert [bool(layer[0].any()) for layer in storage.keys] == [False, True]
+
+    def test_what_another_layer_has_stored_is_not_stored_again(self) -> None:
+        places = {3: (0, 0), 7: (0, 0)}
+        assert self.call(layer=3, places=places, borrowing=(7,)).keys[0][0].any()
+        assert not self.call(layer=7, places=places, borrowing=(7,)).keys[0][0].any()
 
     def test_the_layer_that_was_handed_to_the_cache_is_the_one(self) -> None:
         """A module that several layers share has no number, or that of another."""
