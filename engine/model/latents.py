@@ -192,19 +192,15 @@ def _expansion(latents: _Latents, key: Tensor, value: Tensor) -> Expansion | Non
     is_of_latents = len(key) == len(value) == len(c) and size > second
     if not is_of_latents or key[zeros].any() or value[first : zeros + 1].any():
         return None
-    for r_first in (False, True):
-        content = slice(second, None) if r_first else slice(0, size - second)
-        found = Expansion(
-            key[:first, :, content].permute(1, 2, 0).contiguous(),
-            value[:first].permute(1, 2, 0).contiguous(),
-            r_first,
-        )
-        of_content, of_position = found.split(key)
-        if torch.equal(of_position, r[:, None].expand_as(of_position)):
-            pairs = [(of_content, found.keys), (value, found.values)]
-            exact = all(_are_close(got, torch.einsum("nc,hdc->nhd", c, by)) for got, by in pairs)
-            return found if exact else None
-    return None
+    content, position = key.tensor_split([size - second], dim=2)
+    if not torch.equal(position, r[:, None].expand_as(position)):
+        return None
+    found = Expansion(
+        content[:first].permute(1, 2, 0).contiguous(), value[:first].permute(1, 2, 0).contiguous()
+    )
+    pairs = [(content, found.keys), (value, found.values)]
+    exact = all(_are_close(got, torch.einsum("nc,hdc->nhd", c, by)) for got, by in pairs)
+    return found if exact else None
 
 
 def _are_close(got: Tensor, expected: Tensor) -> bool:

@@ -20,22 +20,15 @@ class Expansion:
     Attributes:
         keys: [H, head_dim - R, C], the matrices K_h; C is how long c is, and R how long r is.
         values: [H, value_dim, C], the matrices V_h.
-        r_first: whether keys are (r, K_h c) instead.
     """
 
     keys: Tensor
     values: Tensor
-    r_first: bool = False
-
-    @property
-    def latent_dim(self) -> int:
-        """How long c is."""
-        return self.keys.shape[2]
 
     def absorb(self, query: Tensor) -> Tensor:
         """The queries of a step, [T, H, head_dim], as they attend to latents, [T, H, C + R]."""
-        content, position = self.split(query)
-        size = self.latent_dim
+        content, position = query.tensor_split([self.keys.shape[1]], dim=2)
+        size = self.keys.shape[2]
         absorbed = query.new_empty(*query.shape[:2], size + position.shape[2])
         absorbed[..., :size] = torch.bmm(content.transpose(0, 1), self.keys).transpose(0, 1)
         absorbed[..., size:] = position
@@ -45,11 +38,3 @@ class Expansion:
         """What attention to latents gives, [T, H, C], as values of heads, [T, H, value_dim]."""
         heads = torch.bmm(attended.transpose(0, 1), self.values.transpose(1, 2))
         return heads.transpose(0, 1)
-
-    def split(self, heads: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of queries or keys, [..., head_dim], that belongs to c, and that of r."""
-        content = self.keys.shape[1]
-        if self.r_first:
-            position = heads.shape[-1] - content
-            return heads[..., position:], heads[..., :position]
-        return heads[..., :content], heads[..., content:]

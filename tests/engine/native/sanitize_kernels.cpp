@@ -254,9 +254,11 @@ void attention() {
   const int64_t kv_heads = between(1, 3), heads = kv_heads * between(1, 9);
   const int64_t head_dim = between(1, 140), value_dim = maybe() ? head_dim : between(1, 140);
   const int64_t rows = between(1, 4), table_width = between(1, 12), blocks = rows * table_width;
+  const bool are_in_keys = value_dim <= head_dim && maybe();
+  const int64_t value_numbers = blocks * kv_heads * value_unit(value_dim);
   const Cache cache{dtype, kv_heads, head_dim, value_dim,
                     floats(dtype, blocks * kv_heads * key_unit(dtype, head_dim)),
-                    floats(dtype, blocks * kv_heads * value_unit(value_dim))};
+                    are_in_keys ? nullptr : floats(dtype, value_numbers)};
   const int64_t table_stride = table_width + between(0, 3);
   auto *starts = numbers<int64_t>(rows), *counts = numbers<int64_t>(rows);
   auto *offsets = numbers<int64_t>(rows);

@@ -21,10 +21,9 @@ TOKENS, HEADS, CONTENT, POSITION, LATENT, VALUE = 20, 3, 5, 4, 12, 6
 
 
 @pytest.mark.parametrize("backend", [TorchAttention(), *([CpuAttention()] if kernels() else [])])
-@pytest.mark.parametrize("r_first", [False, True])
 @pytest.mark.parametrize("start", [0, 13, 19])
 def test_heads_attend_as_to_keys_and_values_of_their_own(
-    start: int, r_first: bool, backend: AttentionBackend
+    start: int, backend: AttentionBackend
 ) -> None:
     torch.manual_seed(1)
     storage = backend.storage(
@@ -41,9 +40,7 @@ def test_heads_attend_as_to_keys_and_values_of_their_own(
         )
     )
     storage.clear_blocks([2, 0])
-    expansion = Expansion(
-        torch.randn(HEADS, CONTENT, LATENT), torch.randn(HEADS, VALUE, LATENT), r_first
-    )
+    expansion = Expansion(torch.randn(HEADS, CONTENT, LATENT), torch.randn(HEADS, VALUE, LATENT))
     latents, positions = torch.randn(TOKENS, 1, LATENT), torch.randn(TOKENS, 1, POSITION)
     query = torch.randn(TOKENS, HEADS, CONTENT + POSITION)
     slots = torch.tensor([*range(32, 48), *range(4)])
@@ -66,8 +63,7 @@ def test_heads_attend_as_to_keys_and_values_of_their_own(
         )
 
     content = torch.einsum("tc,hdc->thd", latents[:, 0], expansion.keys)
-    parts = [content, positions.expand(-1, HEADS, -1)]
-    key = torch.cat(parts[::-1] if r_first else parts, dim=2)
+    key = torch.cat((content, positions.expand(-1, HEADS, -1)), dim=2)
     value = torch.einsum("tc,hdc->thd", latents[:, 0], expansion.values)
     case = Case([(start, TOKENS - start)], kv_heads=HEADS, groups=1)
     expected = dense(query[start:], key, value, start, case, None)
