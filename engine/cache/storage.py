@@ -259,11 +259,13 @@ class TokenStorage(KVStorage):
         """Copies of whole blocks, [B] int64.
 
         Returns:
-            [B, block_size, num_kv_heads, head_dim] and [B, block_size, num_kv_heads, value_dim];
-            where values are in the keys, the keys twice.
+            [B, block_size, num_kv_heads, head_dim] and [B, block_size, num_kv_heads, value_dim], a
+            view of the former where values are in the keys.
         """
         keys = self.keys[layer].index_select(0, blocks)
-        return keys, self.values[layer].index_select(0, blocks) if self.values else keys
+        if self.shape.value_in_key:
+            return keys, keys[..., : self.shape.value_dim]
+        return keys, self.values[layer].index_select(0, blocks)
 
 
 class HeadStorage(KVStorage):

@@ -120,17 +120,15 @@ class TorchAttention:
         tokens, heads, head_dim = query.shape
         kv_heads, value_dim = storage.shape.num_kv_heads, storage.shape.value_dim
         grouped = query.reshape(tokens, kv_heads, heads // kv_heads, head_dim)
-        # Where values are in their keys, whole keys are weighed: `scaled_dot_product_attention` is
-        # faster where both are equally long.
         width = head_dim if storage.shape.value_in_key else value_dim
         output = query.new_empty(*grouped.shape[:3], width)
         for run in layout.decodes:
-            key, value = storage.gather(layer, run.blocks)
+            key, value = _gather(storage, layer, run.blocks)
             output[run.first : run.last] = _decode(
                 run, grouped[run.first : run.last], key, value, params
             )
         for row in layout.prefills:
-            key, value = storage.gather(layer, row.blocks)
+            key, value = _gather(storage, layer, row.blocks)
             packed = slice(row.offset, row.offset + row.count)
             self._prefill(row, grouped[packed], key, value, params, output[packed])
         return output.flatten(1, 2)[..., :value_dim]
@@ -197,6 +195,14 @@ class TorchAttention:
         mask = band[:queries, reach - before : reach + queries]
         # CUDA's memory-efficient kernel wants an aligned mask, and looks at its strides only.
         return mask if mask.device.type == "cpu" else mask.contiguous()
+
+
+def _gather(storage: TokenStorage, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of whole blocks. Where values are in their keys, whole keys are weighed:
+    `scaled_dot_product_attention` holds all scores in memory where the two are not equally long.
+    """
+    key, value = storage.gather(layer, blocks)
+    return key, key if storage.shape.value_in_key else value
 
 
 def _decode(

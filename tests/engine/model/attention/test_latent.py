@@ -14,13 +14,17 @@ from engine.model.attention.interface import attends_next, computing_step, paged
 from engine.model.attention.latent import Expansion
 from engine.model.attention.torch_backend import TorchAttention
 from engine.native import kernels
-from tests.engine.model.attention.test_backends import Case, dense
+from tests.engine.model.attention.test_backends import BACKENDS, Case, dense
 
 TOKENS, HEADS, CONTENT, POSITION, LATENT, VALUE = 20, 3, 5, 4, 12, 6
 """Tokens of a sequence, heads, and how long K c, r, c and V c are."""
 
 
-@pytest.mark.parametrize("backend", [TorchAttention(), *([CpuAttention()] if kernels() else [])])
+@pytest.mark.parametrize(
+    "backend",
+    [TorchAttention(), BACKENDS["plain"](), *([CpuAttention()] if kernels() else [])],
+    ids=lambda backend: backend.name,
+)
 @pytest.mark.parametrize("start", [0, 13, 19])
 def test_heads_attend_as_to_keys_and_values_of_their_own(
     start: int, backend: AttentionBackend
