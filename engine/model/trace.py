@@ -104,7 +104,7 @@ def _are_same(a: Tensor, b: Tensor) -> bool:
     def shown(view: Tensor) -> tuple[object, ...]:
         return id(view._base), view.storage_offset(), view.shape, view.stride()
 
-    return shown(a) == shown(b)
+    return a._base is not None and shown(a) == shown(b)
 
 
 def trace(
