@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import statistics
@@ -26,11 +25,11 @@ from engine.batch.shape import ModelShape
 from engine.model.device import is_out_of_memory
 from engine.model.forward import Forward, make_forward
 from engine.model.latents import ExpansionError
+from engine.model.miniature import miniature
 from engine.model.program.verify import MismatchError
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
-from engine.model.trace import trace
-from engine.model.unofficial import built, lets_attention_be_replaced
+from engine.model.unofficial import lets_attention_be_replaced
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +42,6 @@ _OTHER_LAYER_TYPES = ("linear_attention", "conv", "mamba", "hybrid", "hybrid_sli
 # small host. They suffice to cut a prompt at odd places, to share steps between two sequences, and
 # to cross from block to block.
 _LENGTH = 20
-_WINDOW = 6
-# Width of what a small model's is free to have.
-_WIDTH = 64
 
 # Largest difference of a row's logits from the expected ones, as the quotient of their norms. A
 # wrong computation gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and
@@ -115,7 +111,7 @@ def checked_forward(
     """
     wide = any(window is not None and window >= _LENGTH for window in shape.windows)
     if wide or model.dtype != torch.float32:
-        small, small_shape = _miniature(model, latents=shape.has_latents)
+        small, small_shape = miniature(type(model), model.config, shape, model.device)
         freeze_rope(small, config.max_model_len)
         _compared(small, replace(config, dtype="float32"), small_shape, backend)
     return _compared(model, config, shape, backend)
@@ -214,91 +210,3 @@ def _plans(token_ids: list[list[int]], config: EngineConfig) -> list[StepPlan]:
 def _difference(got: Tensor, expected: Tensor) -> float:
     expected = expected.float()
     return float((got - expected).norm() / expected.norm())
-
-
-def _miniature(model: PreTrainedModel, *, latents: bool) -> tuple[PreTrainedModel, ModelShape]:
-    """A small random model of the same class with short windows, in float32."""
-    name = type(model).__name__
-    try:
-        config = _miniature_config(model.config)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            with torch.device("meta"):
-                small: Any = built(type(model), config, dtype=torch.float32)
-            small = small.to_empty(device=model.device).eval()
-            small.init_weights()
-    except Exception as error:
-        raise ModelError(
-            f"{name} is not supported: no small model of its class can be built to test it "
-            f"({cause_of(error)})"
-        ) from error
-    return small, trace(type(model), config, torch.float32, latents=latents).shape
-
-
-def _miniature_config(original: PreTrainedConfig) -> PreTrainedConfig:
-    """A configuration with a layer of each kind, and two at least; with few heads of the same size,
-    and with a window that the self-test crosses.
-    """
-    whole: Any = copy.deepcopy(original)
-    config: Any = whole.get_text_config()
-    layers = config.num_hidden_layers
-    stated = config.to_dict()
-    lists = {
-        key: value
-        for key, value in stated.items()
-        if isinstance(value, list) and len(value) == layers
-    }
-    # What single layers have of their own, by their numbers.
-    own = stated.get("per_layer_config") or {}
-    kinds = [
-        (str(own.get(str(layer))), *(str(values[layer]) for values in lists.values()))
-        for layer in range(layers)
-    ]
-    chosen = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
-    chosen = (chosen * 2)[: max(2, len(chosen))]
-    few: dict[str, Any] = {
-        key: [values[layer] for layer in chosen] for key, values in lists.items()
-    }
-    few["num_hidden_layers"] = len(chosen)
-    if own:
-        # Heads that differ stay as they are, and layers do not share keys and values: their numbers
-        # would be others.
-        few |= {"hidden_size": _WIDTH, "num_kv_shared_layers": 0}
-        few["per_layer_config"] = {
-            str(at): own[str(layer)] for at, layer in enumerate(chosen) if str(layer) in own
-        }
-        config = type(config).from_dict(stated | few)
-        if whole.get_text_config() is whole:
-            whole = config
-        else:
-            whole.text_config = config
-    else:
-        for key, value in few.items():
-            setattr(config, key, value)
-        _take_heads(config)
-    if getattr(config, "sliding_window", None):
-        config.sliding_window = _WINDOW
-    for key in ("intermediate_size", "moe_intermediate_size"):
-        if isinstance(getattr(config, key, None), int):
-            setattr(config, key, _WIDTH)
-    for key in ("vocab_size", "vocab_size_per_layer_input"):
-        if isinstance(getattr(config, key, None), int):
-            setattr(config, key, 128)
-    if config.pad_token_id is not None:
-        config.pad_token_id = 0
-    if hasattr(config, "initializer_range"):
-        # At the usual 0.02 attention is close to uniform, and a wrong window hardly shows.
-        config.initializer_range = 0.2
-    return whole  # type: ignore[no-any-return]
-
-
-def _take_heads(config: Any) -> None:
-    """Give a configuration few heads, of the size that they have."""
-    kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    groups = config.num_attention_heads // kv_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    kv_heads = min(kv_heads, 2)
-    config.num_attention_heads = kv_heads * groups
-    config.num_key_value_heads = kv_heads
-    # Where a configuration states no size of heads, it is the width over their number.
-    config.hidden_size = head_dim * kv_heads * groups

@@ -85,7 +85,9 @@ def test_supported_architectures_pass(name: str) -> None:
     admit(tiny_model(name))
 
 
-@pytest.mark.parametrize("name", ["llama", "mixtral", "gemma2", "gpt_oss", "qwen3_next", "lfm2"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mixtral", "gemma2", "gpt_oss", "qwen3_next", "lfm2", "mamba2", "gemma4_text"]
+)
 def test_coarse_types_pass(name: str) -> None:
     admit(tiny_model(name, dtype=torch.bfloat16))
 
