@@ -52,6 +52,7 @@ def miniature(
     original: PreTrainedConfig,
     shape: ModelShape,
     device: torch.device,
+    seed: int = 0,
 ) -> tuple[PreTrainedModel, ModelShape]:
     """A small random model of a class in float32, which attends and keeps states as a given one.
 
@@ -69,17 +70,32 @@ def miniature(
     try:
         config, small_shape = _smallest(model_class, original, shape)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            with torch.device("meta"):
-                small: Any = built(model_class, config, dtype=torch.float32)
-            small = small.to_empty(device=device).eval()
-            small.init_weights()
+            torch.manual_seed(seed)
+            small = _built(model_class, config, device)
     except Exception as error:
         raise ModelError(
             f"{model_class.__name__} is not supported: no small model of its class can be built "
             f"to test it ({cause_of(error)})"
         ) from error
-    return small, small_shape
+    return small.eval(), small_shape  # type: ignore[no-untyped-call]
+
+
+def _built(
+    model_class: type[PreTrainedModel], config: PreTrainedConfig, device: torch.device
+) -> PreTrainedModel:
+    """A random model. One of several parts is first built without memory: its class lets go of
+    towers that are not small. What only the constructor of a module sets is zero then.
+    """
+    if config.get_text_config() is config:
+        with device:
+            return built(model_class, config, dtype=torch.float32)
+    with torch.device("meta"):
+        small: Any = built(model_class, config, dtype=torch.float32)
+    small = small.to_empty(device=device)
+    for tensor in (*small.parameters(), *small.buffers()):
+        tensor.detach().zero_()
+    small.init_weights()
+    return small  # type: ignore[no-any-return]
 
 
 def _smallest(

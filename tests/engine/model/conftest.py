@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.model import loader
+from engine.model import gate, loader
 from engine.model.attention.cpu_backend import CpuAttention
+from engine.model.script import Script, short_script
 from engine.native import kernels
 from engine.text.encoder import ChatEncoder
 from tests.support.checkpoints import save_checkpoint
@@ -29,6 +30,16 @@ def backend(request: pytest.FixtureRequest) -> str:
 def modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models run module by module: a program takes their weights."""
     monkeypatch.setattr(CpuAttention, "why_not", lambda shape: "the test looks at the weights")
+
+
+@pytest.fixture
+def short_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate runs three steps of small models, too: an interpreted one takes a second."""
+
+    def script(vocab_size: int, block_size: int, *, keeps_states: bool) -> Script:
+        return short_script(vocab_size, block_size)
+
+    monkeypatch.setattr(gate, "long_script", script)
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,15 @@ from transformers import (
 
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
-from engine.batch.plan import StepPlan
 from engine.batch.shape import LayerHeads
 from engine.cache.storage import cache_shapes, places
+from engine.model import gate
 from engine.model.attention.base import StepContext
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.gate import checked_forward, find_class
+from engine.model.program.capture import NUM_TOKENS
 from engine.model.rope import freeze_rope
-from engine.model.runner import TorchRunner
 from engine.model.trace import trace
 from tests.support.zoo import (
     BY_MODULES,
@@ -256,7 +256,10 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
     model = tiny_model("llama", dtype=torch.float16)
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 4] = value
-    assert refusal(model) == "LlamaForCausalLM gives logits that are not finite in torch.float16"
+    assert refusal(model) == (
+        "LlamaForCausalLM gives logits that are not finite in torch.float16; bfloat16 holds larger "
+        "numbers"
+    )
 
 
 @pytest.mark.parametrize(("max_model_len", "length"), [(32, 32), (128, 100)])
@@ -314,20 +317,21 @@ def test_self_test_is_a_few_short_passes(monkeypatch: pytest.MonkeyPatch) -> Non
     shape = trace(type(model), model.config, torch.bfloat16).shape
     config = EngineConfig(num_blocks=16, max_model_len=MAX_LEN, dtype="bfloat16")
     passes: list[int] = []
-    forward, logits = type(model).forward, TorchRunner.logits
+    forward, played = type(model).forward, gate.play
 
     def by_modules(self: PreTrainedModel, input_ids: Tensor, **named: Any) -> Any:
-        passes.append(input_ids.numel())
+        if self is model:
+            passes.append(input_ids.numel())
         return forward(self, input_ids, **named)
 
-    def by_runner(self: TorchRunner, plan: StepPlan) -> Tensor:
-        passes.append(plan.num_tokens)
-        return logits(self, plan)
+    def play(its: PreTrainedModel, *rest: Any) -> Any:
+        if its is model:
+            passes.extend(step.plan.num_tokens for step in rest[-1].steps)
+        return played(its, *rest)
 
     monkeypatch.setattr(type(model), "forward", by_modules)
-    monkeypatch.setattr(TorchRunner, "logits", by_runner)
+    monkeypatch.setattr(gate, "play", play)
     checked_forward(model, config, shape)
-    # It is traced with one token. Then the small model of its class and the model itself run two
-    # sequences by eager attention, are read as a program, and run them by paged attention.
-    assert max(passes) <= 40
-    assert sum(passes) <= 1 + 2 * 3 * 40
+    # Its steps; then two sequences run by eager attention, and it is read as a program. All else
+    # is for the small model of its class.
+    assert passes == [8, 29, 3, 40, NUM_TOKENS]

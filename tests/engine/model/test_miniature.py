@@ -51,7 +51,14 @@ def small(kind: str, **changes: Any) -> tuple[int, ModelShape, ModelShape]:
     return sum(one.numel() for one in model.parameters()), small_shape, shape
 
 
-@pytest.mark.parametrize("kind", REAL)
+# Those of each way in which sizes depend on each other; tracing the real ones takes the time.
+SHORT = ("llama", "gemma4_text", "mamba2", "bamba", "qwen3_next")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in SHORT else pytest.param(kind, marks=pytest.mark.long) for kind in REAL],
+)
 def test_a_real_model_has_a_miniature_like_it(kind: str) -> None:
     size, got, real = small(kind, **REAL[kind])
     assert size < 64e6, "a quarter of a GB"
@@ -77,3 +84,25 @@ def test_what_cannot_be_made_small_is_refused_with_the_reason() -> None:
     config.hidden_act = "unheard of"
     with pytest.raises(ModelError, match="LlamaForCausalLM is not supported: no small model"):
         miniature(find_class(config), config, shape, META)
+
+
+def test_what_only_constructors_set_is_set() -> None:
+    """The bends of Apertus' activation are parameters that no initialisation knows."""
+    config = AutoConfig.for_model(
+        "apertus", hidden_size=48, num_attention_heads=4, num_hidden_layers=2, vocab_size=128
+    )
+    shape = trace(find_class(config), config, torch.float32).shape
+    model, _ = miniature(find_class(config), config, shape, torch.device("cpu"))
+    assert model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False).logits.isfinite().all()
+    assert not model.training
+
+
+def test_seeds_give_different_models() -> None:
+    config = tiny_config("llama")
+    shape = trace(find_class(config), config, torch.float32).shape
+    one, same, other = (
+        miniature(find_class(config), config, shape, torch.device("cpu"), seed)[0].lm_head.weight
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)

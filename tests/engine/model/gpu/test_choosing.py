@@ -206,6 +206,7 @@ SHORT = ("qwen2",)
         for name in sorted(SERVED)
     ],
 )
+@pytest.mark.usefixtures("short_scripts")
 def test_every_architecture_passes_the_gate_by_strips(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

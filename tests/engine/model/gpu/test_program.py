@@ -52,7 +52,16 @@ def program_of(model: PreTrainedModel) -> GpuForward:
         for name in sorted(SERVED | MIXED)
     ],
 )
+@pytest.mark.usefixtures("short_scripts")
 def test_every_architecture_passes_the_gate_as_launches(name: str) -> None:
+    model = tiny_model(name)
+    forward = checked_forward(model, config_for(model), shape_of(model), "triton")
+    assert isinstance(forward, GpuForward)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["gpt_oss", "mistral"])
+def test_all_that_the_gate_tries_is_right_as_launches(name: str) -> None:
     model = tiny_model(name)
     forward = checked_forward(model, config_for(model), shape_of(model), "triton")
     assert isinstance(forward, GpuForward)

@@ -1,0 +1,57 @@
+"""play: has a model compute a script by our engine, and compares with its own eager attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from engine.api.config import EngineConfig
+from engine.batch.shape import ModelShape
+from engine.model.forward import Forward, make_forward
+from engine.model.runner import TorchRunner
+from engine.model.script import Script
+
+
+class Finding(NamedTuple):
+    """By how much a row's logits differ from the model's own: the quotient of their norms."""
+
+    situation: str
+    difference: float
+
+
+@torch.inference_mode()
+def play(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str, script: Script
+) -> tuple[Forward, list[Finding]]:
+    """Run a script's steps, and compare with one eager pass over all of its sequences.
+
+    Args:
+        model: as `engine.model.forward.make_forward` takes it; so it belongs to the forward pass
+            afterwards.
+        config: the envelope of the forward pass, with room for the script's steps.
+
+    Returns:
+        the forward pass, and a finding for each row that gives logits, in the script's order.
+    """
+    model.set_attn_implementation("eager")
+    token_ids = torch.tensor(script.token_ids, device=model.device)
+    expected = model(input_ids=token_ids, use_cache=False).logits
+    forward = make_forward(model, config, shape, backend)
+    runner = TorchRunner(forward, script.envelope(config), shape)
+    findings = []
+    for plan, situations in script.steps:
+        rows = zip(plan.rows, situations, strict=True)
+        told = [(row, situation) for row, situation in rows if row.samples]
+        for got, (row, situation) in zip(runner.logits(plan), told, strict=True):
+            own = expected[row.seq, row.start + row.count - 1]
+            findings.append(Finding(situation, _difference(got, own)))
+    runner.close()
+    return forward, findings
+
+
+def _difference(got: Tensor, expected: Tensor) -> float:
+    expected = expected.float()
+    return float((got - expected).norm() / expected.norm())
