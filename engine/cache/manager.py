@@ -51,31 +51,53 @@ class KVCache:
         before the last one. Where the model keeps states, the hit ends at a snapshot.
         """
         self._hash_upto(request, request.num_known_tokens)
+        return self._found(
+            request.block_hashes[: (request.num_known_tokens - 1) // self.block_size]
+        )
+
+    def _found(self, hashes: Sequence[bytes]) -> list[int]:
+        """The blocks of the longest prefix that a request could take over."""
         blocks = []
-        for hash in request.block_hashes[: (request.num_known_tokens - 1) // self.block_size]:
+        for hash in hashes:
             block = self.index.find(hash)
             if block is None:
                 break
             blocks.append(block)
         if self.snapshots is not None:
-            while blocks and not self.snapshots.has(request.block_hashes[len(blocks) - 1]):
+            while blocks and not self.snapshots.has(hashes[len(blocks) - 1]):
                 blocks.pop()
         return blocks
 
     def row_end(self, request: Request, start: int, end: int) -> int:
         """Where a row that could compute tokens [start, end) is to end.
 
-        Where the model keeps states, a prompt is cut at its last full block, and a chunk of it at
-        the end of a block, since snapshots are of full blocks.
+        Where the model keeps states, a prompt is cut at its last full block and where a pinned
+        prefix ends, and a chunk of it at the end of a block, since snapshots are of full blocks.
         """
         if not self.takes_snapshots or not request.is_prefill:
             return end
         size = self.block_size
-        last = (request.num_tokens - 1) // size * size
-        if start < last < end:
-            return last
+        cuts = [(request.num_tokens - 1) // size * size, *self._ends_of_pins(request, end)]
+        inside = [cut for cut in cuts if start < cut < end]
+        if inside:
+            return min(inside)
         aligned = end // size * size
         return aligned if start < aligned and end < request.num_tokens else end
+
+    def _ends_of_pins(self, request: Request, end: int) -> list[int]:
+        """After how many of a request's first `end` tokens a pinned prefix ends that has no
+        snapshot yet.
+        """
+        assert self.snapshots is not None
+        if not self._pins:
+            return []
+        self._hash_upto(request, end)
+        return [
+            len(hashes) * self.block_size
+            for hashes in self._pins.values()
+            if request.block_hashes[len(hashes) - 1 : len(hashes)] == hashes[-1:]
+            and not self.snapshots.has(hashes[-1])
+        ]
 
     def keep_state(self, request: Request, num_tokens: int, snapshot: int) -> None:
         """Let the snapshot of a request's state after `num_tokens` tokens, which end a block, be
@@ -218,7 +240,8 @@ class KVCache:
         return blocks
 
     def pin(self, name: str, token_ids: Sequence[int]) -> int:
-        """Keep the full blocks of a prefix from eviction, from when they are first computed.
+        """Keep the full blocks of a prefix from eviction, from when they are first computed; where
+        the model keeps states, also the snapshot of the one behind them.
 
         Args:
             name: for `unpin`; a prefix pinned under it before is let go.
@@ -228,13 +251,9 @@ class KVCache:
 
         Raises:
             InvalidRequestError: a request of the model's length would no longer fit beside what is
-                pinned, so that the head of the queue could wait for ever; or the model keeps
-                states. Nothing was changed.
+                pinned, so that the head of the queue could wait for ever; or no snapshot would
+                be left for what is not pinned. Nothing was changed.
         """
-        if self.snapshots is not None:
-            raise InvalidRequestError(
-                "the model keeps states beside its cache, which are not pinned", "pin"
-            )
         hashes: list[bytes] = []
         self._chain(hashes, token_ids)
         others = {hash for pin, kept in self._pins.items() if pin != name for hash in kept}
@@ -245,9 +264,20 @@ class KVCache:
                 "pool has beyond one sequence of the model's length",
                 "pin",
             )
+        if self.snapshots is not None:
+            ends = {kept[-1] for pin, kept in self._pins.items() if pin != name}.union(hashes[-1:])
+            spare = max(self.snapshots.num_snapshots - 1, 0)
+            if len(ends) > spare:
+                raise InvalidRequestError(
+                    f"pinned prefixes would take {len(ends)} snapshots of states; {spare} are what "
+                    "snapshot_memory has room for beyond one",
+                    "pin",
+                )
         self.unpin(name)
         self._pins[name] = hashes
         self._pinned.update(hashes)
+        if self.snapshots is not None and hashes:
+            self.snapshots.pin(hashes[-1])
         for hash in hashes:
             block = self.index.find(hash)
             if block is not None:
@@ -258,7 +288,12 @@ class KVCache:
         """Let the blocks of a pinned prefix be evicted again, its tail first; an unknown name is
         ignored.
         """
-        for hash in reversed(self._pins.pop(name, [])):
+        hashes = self._pins.pop(name, [])
+        if self.snapshots is not None and hashes:
+            others = {kept[-1] for kept in self._pins.values()}
+            if hashes[-1] not in others:
+                self.snapshots.unpin(hashes[-1])
+        for hash in reversed(hashes):
             self._pinned[hash] -= 1
             if not self._pinned[hash]:
                 del self._pinned[hash]
@@ -267,11 +302,16 @@ class KVCache:
                     self.pool.unpin(block)
 
     def pins(self) -> list[tuple[str, int, int]]:
-        """The pinned prefixes: (name, number of blocks, how many of them are computed)."""
-        return [
-            (name, len(hashes), sum(self.index.find(hash) is not None for hash in hashes))
-            for name, hashes in self._pins.items()
-        ]
+        """The pinned prefixes: (name, number of blocks, how many of them are computed). Where the
+        model keeps states, those count behind which there is a snapshot.
+        """
+
+        def computed(hashes: list[bytes]) -> int:
+            if self.snapshots is not None:
+                return len(self._found(hashes))
+            return sum(self.index.find(hash) is not None for hash in hashes)
+
+        return [(name, len(hashes), computed(hashes)) for name, hashes in self._pins.items()]
 
     def _hash_upto(self, request: Request, num_tokens: int) -> None:
         hashes = request.block_hashes

@@ -12,7 +12,7 @@ class SnapshotPool:
     them was taken. A snapshot is free, pending (the step that takes it has not ended) or kept by
     the hash of its prefix (`engine.cache.prefix`); `free + pending + kept == num_snapshots` always.
     When none is free, the kept one that was used longest ago is given up, unless a request is about
-    to go on from it.
+    to go on from it, or its prefix is pinned.
     """
 
     def __init__(self, num_snapshots: int) -> None:
@@ -21,6 +21,7 @@ class SnapshotPool:
         self._pending: set[int] = set()
         self._kept: OrderedDict[bytes, int] = OrderedDict()
         self._held: Counter[bytes] = Counter()
+        self._pinned: set[bytes] = set()
 
     @property
     def num_kept(self) -> int:
@@ -43,11 +44,11 @@ class SnapshotPool:
             del self._held[hash]
 
     def take(self) -> int | None:
-        """A snapshot for a step to write; None if all are pending or held."""
+        """A snapshot for a step to write; None if all are pending, held or pinned."""
         if self._free:
             snapshot = self._free.pop()
         else:
-            oldest = next((hash for hash in self._kept if hash not in self._held), None)
+            oldest = next((hash for hash in self._kept if self._may_go(hash)), None)
             if oldest is None:
                 return None
             snapshot = self._kept.pop(oldest)
@@ -69,9 +70,20 @@ class SnapshotPool:
         self._free.append(snapshot)
 
     def forget(self, hash: bytes) -> None:
-        """Give the snapshot of a prefix up, if there is one that nobody holds."""
-        if hash in self._kept and hash not in self._held:
+        """Give the snapshot of a prefix up, if there is one that is neither held nor pinned."""
+        if hash in self._kept and self._may_go(hash):
             self._free.append(self._kept.pop(hash))
+
+    def pin(self, hash: bytes) -> None:
+        """Never give the snapshot of a prefix up, from when there is one until `unpin`."""
+        self._pinned.add(hash)
+
+    def unpin(self, hash: bytes) -> None:
+        """Let the snapshot of a prefix be given up again; another one is ignored."""
+        self._pinned.discard(hash)
+
+    def _may_go(self, hash: bytes) -> bool:
+        return hash not in self._held and hash not in self._pinned
 
     def check(self) -> None:
         """Verify the books.

@@ -34,6 +34,20 @@ def test_what_is_held_is_never_given_up() -> None:
     assert not pool.has(b"a")
 
 
+def test_what_is_pinned_is_never_given_up_whenever_it_is_taken() -> None:
+    pool = SnapshotPool(2)
+    pool.pin(b"a")
+    for name in (b"a", b"b"):
+        pool.keep(taken(pool), name)
+    pool.forget(b"a")
+    taken(pool)
+    assert pool.has(b"a")
+    assert not pool.has(b"b")
+    assert pool.take() is None
+    pool.unpin(b"a")
+    assert pool.take() is not None
+
+
 def test_of_two_of_one_prefix_the_first_is_kept() -> None:
     pool = SnapshotPool(2)
     first, second = taken(pool), taken(pool)
@@ -62,19 +76,20 @@ class SnapshotMachine(RuleBasedStateMachine):
         self.pending: list[int] = []
         self.contents: dict[int, bytes] = {}
         self.held: list[bytes] = []
+        self.pinned: set[bytes] = set()
 
     @rule()
     def take(self) -> None:
         snapshot = self.pool.take()
         if snapshot is None:
-            held = {self.pool.hold(name) for name in set(self.held)}
-            for name in set(self.held):
-                self.pool.release(name)
-            assert len(held) + len(self.pending) == self.pool.num_snapshots
+            stays = self.pinned.union(self.held)
+            assert all(name in stays for name in self.contents.values())
+            assert len(self.contents) + len(self.pending) == self.pool.num_snapshots
             return
         assert snapshot not in self.pending
         gone = self.contents.pop(snapshot, None)
         assert gone not in self.held
+        assert gone not in self.pinned
         self.pending.append(snapshot)
 
     @precondition(lambda self: self.pending)
@@ -103,8 +118,17 @@ class SnapshotMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from((b"a", b"b", b"c")))
     def forget(self, name: bytes) -> None:
         self.pool.forget(name)
-        if name not in self.held:
+        if name not in self.held and name not in self.pinned:
             self.contents = {k: v for k, v in self.contents.items() if v != name}
+
+    @rule(name=st.sampled_from((b"a", b"b", b"c")), pins=st.booleans())
+    def pin(self, name: bytes, pins: bool) -> None:
+        if pins:
+            self.pool.pin(name)
+            self.pinned.add(name)
+        else:
+            self.pool.unpin(name)
+            self.pinned.discard(name)
 
     @invariant()
     def balances(self) -> None:

@@ -120,11 +120,68 @@ def test_a_fork_goes_on_from_a_snapshot_of_its_source() -> None:
     assert all(plan.copies == () for plan in engine.runner.plans)
 
 
-def test_pins_are_refused_with_the_reason() -> None:
-    engine = harness()
-    engine.core.pins.pin("system", PROMPT)
+def crowd(engine: CoreHarness) -> None:
+    """Others whose prompts and replies take every snapshot that may be taken."""
+    for _ in range(6):
+        first = len(engine.ends) + 40
+        served(engine, f"other{first}", [*range(first, first + 21)], 6)
+
+
+def pin_view(engine: CoreHarness) -> tuple[int, int, str]:
     (view,) = engine.core.draft().snapshot().pins
-    assert view.error == "the model keeps states beside its cache, which are not pinned"
+    return view.blocks, view.computed, view.error
+
+
+def test_a_prompt_is_cut_where_a_pinned_prefix_ends() -> None:
+    engine = harness()
+    engine.core.pins.pin("system", PROMPT[:10])
+    served(engine, "a", PROMPT)
+    rows = [(row.start, row.count) for plan in engine.runner.plans[:3] for row in plan.rows]
+    assert rows == [(0, 8), (8, 12), (20, 1)]
+    before = len(engine.runner.plans)
+    served(engine, "b", [*PROMPT[:8], *range(50, 60)])
+    (row,) = engine.runner.plans[before].rows
+    assert (row.start, row.count) == (8, 8), "its snapshot is there, so nothing is cut for it"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_snapshot_of_a_pinned_prefix_stays(when: str) -> None:
+    engine = harness(num_snapshots=2)
+    if when == "before":
+        engine.core.pins.pin("system", PROMPT[:8])
+        assert pin_view(engine) == (2, 0, "")
+    served(engine, "a", PROMPT[:9], 1)
+    if when == "after":
+        engine.core.pins.pin("system", PROMPT[:8])
+    assert pin_view(engine) == (2, 2, "")
+    crowd(engine)
+    assert pin_view(engine) == (2, 2, "")
+    assert served(engine, "b", [*PROMPT[:8], *range(50, 60)]) == 8
+
+
+def test_without_its_pin_it_goes() -> None:
+    engine = harness(num_snapshots=2)
+    engine.core.pins.pin("system", PROMPT[:8])
+    engine.core.pins.pin("the same", PROMPT[:8])
+    served(engine, "a", PROMPT[:9], 1)
+    engine.core.pins.unpin("system")
+    crowd(engine)
+    assert served(engine, "b", [*PROMPT[:8], 7]) == 8, "another pin is of it"
+    engine.core.pins.unpin("the same")
+    crowd(engine)
+    assert served(engine, "c", [*PROMPT[:8], 5]) == 0
+
+
+def test_pins_leave_a_snapshot_to_others() -> None:
+    engine = harness(num_snapshots=2)
+    engine.core.pins.pin("one", PROMPT[:8])
+    engine.core.pins.pin("two", PROMPT[:12])
+    views = {view.name: view.error for view in engine.core.draft().snapshot().pins}
+    assert views == {
+        "one": "",
+        "two": "pinned prefixes would take 2 snapshots of states; 1 are what snapshot_memory has "
+        "room for beyond one",
+    }
 
 
 def test_a_request_that_ends_before_its_first_row_lets_its_snapshot_go() -> None:
