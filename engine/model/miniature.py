@@ -44,6 +44,7 @@ _MAMBA_HEADS = (
     ("n_mamba_heads", "mamba_headdim", "mamba_expand"),
     ("num_heads", "head_dim", "expand"),
 )
+_STATES = ("mamba_d_state", "ssm_state_size", "state_size")
 _MAMBA_GROUPS = ("mamba_n_groups", "n_groups", "mamba_ngroups")
 
 
@@ -276,7 +277,7 @@ def _few_heads(config: Any) -> None:
     ratio = (getattr(config, "linear_num_value_heads", None) or 1) // (
         getattr(config, "linear_num_key_heads", None) or 1
     )
-    _set(config, ("linear_num_key_heads",), 2)
+    _set(config, ("linear_num_heads", "linear_num_key_heads"), 2)
     _set(config, ("linear_num_value_heads",), 2 * ratio)
 
 
@@ -296,6 +297,8 @@ def _few_mamba_heads(config: Any) -> None:
         if all(isinstance(getattr(config, key, None), int | float) for key in keys):
             heads, size, expand = (getattr(config, key) for key in keys)
             width = int(expand * config.hidden_size)
+            if getattr(config, "mamba_d_ssm", None):  # which need not be as wide
+                width = 2 * size
             heads = max(width // size, 1)
             setattr(config, keys[0], heads)
             setattr(config, keys[1], width // heads)
@@ -304,6 +307,10 @@ def _few_mamba_heads(config: Any) -> None:
                 if isinstance(groups := getattr(config, key, None), int):
                     setattr(config, key, math.gcd(groups, heads))
             return
+
+
+def _small_states(config: Any) -> None:
+    _set(config, _STATES, SHORT_CHUNK)
 
 
 def _few_experts(config: Any) -> None:
@@ -340,5 +347,6 @@ _CHANGES: tuple[Callable[[Any], None], ...] = (
     _few_heads,
     _narrow,
     _few_mamba_heads,
+    _small_states,
     _sharpen,
 )
