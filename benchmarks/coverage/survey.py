@@ -21,6 +21,7 @@ from benchmarks.coverage.rows import Row
 from engine.api.errors import EngineError, cause_of
 from engine.model.loader import load_model
 from engine.model.program.forward import ProgramForward
+from engine.model.runner import TorchRunner
 from engine.serving.loading import LoadedModel
 
 
@@ -126,10 +127,9 @@ def _compare(
 
 def _served_by(loaded: LoadedModel, heard: _Heard) -> tuple[By, str]:
     """What computes a loaded model, and what there is to say of it."""
-    # A runner tells nobody its forward pass; only a survey wants to know.
-    forward = loaded.runner._forward  # type: ignore[attr-defined]
-    if isinstance(forward, ProgramForward):
-        opaque = ", ".join(forward.opaque)
+    assert isinstance(loaded.runner, TorchRunner)  # it was loaded to the processor
+    if isinstance(loaded.runner.forward, ProgramForward):
+        opaque = ", ".join(loaded.runner.forward.opaque)
         return By.PROGRAM, f"torch runs {opaque}" if opaque else ""
     return By.MODULES, heard.last.partition("with native attention only: ")[2] or heard.last
 

@@ -42,11 +42,12 @@ class TorchRunner:
         shape: the model's dimensions.
 
     Attributes:
+        forward: the model's forward pass, until it is closed.
         swap_rate: bytes a second at which blocks are swapped, measured once; 0 without host blocks.
     """
 
     def __init__(self, forward: Forward, config: EngineConfig, shape: ModelShape) -> None:
-        self._forward = forward
+        self.forward = forward
         self._device = torch.device(config.device)
         self._batch = Batch(config)
         self._max_num_seqs = config.max_num_seqs
@@ -99,7 +100,7 @@ class TorchRunner:
 
     def close(self) -> None:
         """Let go of the model and the pool; the runner cannot be used again."""
-        del self._forward, self._storage
+        del self.forward, self._storage
 
     @torch.inference_mode()
     def _start(self, plan: StepPlan) -> _Handle:
@@ -109,7 +110,7 @@ class TorchRunner:
             return _Handle(None, torch.empty(0), started, perf_counter())
         step = self._batch.pack(plan.rows)
         prepared = perf_counter()
-        logits = self._forward(step)
+        logits = self.forward(step)
         if plan.saves:
             self._copy_states(
                 [(self._batch.index_of(seq), self._snapshot(one)) for seq, one in plan.saves]
@@ -117,8 +118,8 @@ class TorchRunner:
         return _Handle(step, logits, started, prepared)
 
     def _copy_states(self, pairs: list[tuple[int, int]]) -> None:
-        assert isinstance(self._forward, KeepsStates)
-        self._forward.copy_states(pairs)
+        assert isinstance(self.forward, KeepsStates)
+        self.forward.copy_states(pairs)
 
     def _snapshot(self, snapshot: int) -> int:
         """The slot of a snapshot: those of sequences come first."""

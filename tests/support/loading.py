@@ -39,5 +39,5 @@ def refusal(folder: Path, **options: Any) -> EngineError:
 
 
 def weights_of(loaded: LoadedModel) -> PreTrainedModel:
-    model: PreTrainedModel = loaded.runner._forward._model  # type: ignore[attr-defined]
+    model: PreTrainedModel = loaded.runner.forward._model  # type: ignore[attr-defined]
     return model

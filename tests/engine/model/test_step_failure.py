@@ -52,8 +52,10 @@ def outputs(fail: str | None, backend: str) -> dict[str, tuple[list[int], Finish
             if step == 4:
                 core.submit(Submission(request_id="c"), prompts[2], SAMPLING)
                 if fail is not None:
-                    target = {"forward": runner, "learning": runner._batch}[fail]
-                    name = {"forward": "_forward", "learning": "add"}[fail]
+                    target, name = {
+                        "forward": (runner, "forward"),
+                        "learning": (runner._batch, "add"),
+                    }[fail]
 
                     def out_of_memory(*_: object, **__: object) -> None:
                         patch.undo()  # it fails once
