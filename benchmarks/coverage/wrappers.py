@@ -10,6 +10,21 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 from benchmarks.coverage.texts import TEXTS
 from benchmarks.coverage.tiny import HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE, tiny_values
 
+_UNUSED = VOCAB_SIZE - 20
+_MROPE_SECTION = [4, 2, 2]
+_HALF_MROPE = [2, 1, 1]  # of half as many
+
+
+def _rope(section: list[int], *, rotated: float = 1.0) -> dict[str, Any]:
+    """Positions of several axes: how many numbers each turns, of the rotated part of a head."""
+    return {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": rotated,
+        "mrope_section": section,
+    }
+
+
 WRAPPERS: dict[str, Mapping[str, Any]] = {
     name: {}
     for name in (
@@ -35,6 +50,29 @@ WRAPPERS: dict[str, Mapping[str, Any]] = {
         "adapter_config": {"vision_feature_layer": [1, 0]},
     },
     "inkling2": {"vision_config": {"text_hidden_size": HIDDEN}},
+    # The code of these reads it, and their classes have no default for it.
+    "qwen2_5_omni_thinker": {"vision_start_token_id": _UNUSED},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": _UNUSED},
+    "glm4v_moe": {"text_config": {"rope_parameters": _rope(_HALF_MROPE, rotated=0.5)}},
+    "ernie4_5_vl_moe": {
+        "text_config": {"moe_intermediate_size": [32, 16], "rope_parameters": _rope([3, 3, 2])}
+    },
+    "hunyuan_vl": {
+        "text_config": {"head_dim": HEAD_DIM, "rope_parameters": _rope([2, 2, 2, 2])},
+    },
+    "muse_spark": {
+        "out_hidden_size": HIDDEN,
+        "projector_hidden_size": HIDDEN,
+        "audio_config": {"num_hidden_layers": 4, "hidden_sizes": [16, 16, 16, 32]},
+    },
+    "emu3": {
+        "vocabulary_map": {
+            "<image>": VOCAB_SIZE - 1,
+            "<|extra_200|>": VOCAB_SIZE - 2,
+            **{f"<|visual token {i:06d}|>": _UNUSED - i for i in range(8)},
+        },
+        "vq_config": {"base_channels": 32, "codebook_size": 8},
+    },
 }
 """What overrides the values of each type's outermost configuration, and of those inside it."""
 
@@ -42,7 +80,6 @@ _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 # These rotate by three positions, whether or not the default says how many numbers each turns.
 _MROPE = {"qwen2_vl", "qwen2_5_vl", "qwen2_5_omni_thinker", "glm4v", "glm4v_moe", "glm46v"}
-_MROPE_SECTION = [4, 2, 2]
 
 _TOWER: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "embed_dim", "hidden_dim", "image_size"), 32),

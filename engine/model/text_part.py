@@ -74,8 +74,29 @@ def without(model_class: type[PreTrainedModel], names: tuple[str, ...]) -> type[
         model_class.__init__(self, config, *args, **kwargs)
         drop(self, names)
 
-    known = {"__init__": init, "__module__": model_class.__module__, "__doc__": model_class.__doc__}
+    def get_submodule(self: PreTrainedModel, target: str) -> nn.Module:
+        if any(target == name or target.startswith(f"{name}.") for name in names):
+            return _Dropped()
+        return model_class.get_submodule(self, target)
+
+    known = {
+        "__init__": init,
+        "get_submodule": get_submodule,
+        "__module__": model_class.__module__,
+        "__doc__": model_class.__doc__,
+    }
     return type(model_class.__name__, (model_class,), known)
+
+
+class _Dropped(nn.Module):
+    """Stands for a module that was let go of while transformers puts weights into their places.
+
+    A stored tensor may hold weights of several modules. Those of one that is not there have no
+    place, and are left out as those that no module has.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return None
 
 
 def drop(model: nn.Module, names: tuple[str, ...]) -> None:

@@ -97,6 +97,18 @@ def test_a_class_without_some_modules_is_else_the_class(name: str) -> None:
     assert text(config).state_dict().keys() == tiny_model(name).state_dict().keys() - lost
 
 
+def test_weights_have_no_place_in_a_module_that_was_let_go_of() -> None:
+    config = tiny_config("mistral3")
+    text = without(find_class(config), ("model.vision_tower",))(config)
+    # A tensor may hold weights of several modules, and transformers looks for all of them.
+    place = text.get_submodule("model.vision_tower.transformer.layers.0")
+    assert (place.weight, place.bias) == (None, None)
+    assert text.get_submodule("lm_head") is text.lm_head
+    for name in ("model.vision", "model.nowhere"):
+        with pytest.raises(AttributeError):
+            text.get_submodule(name)
+
+
 @pytest.mark.usefixtures("encodes_here", "modules")
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_the_rest_is_neither_read_nor_counted(tmp_path: Path, name: str) -> None:
