@@ -1,4 +1,4 @@
-"""Checkpoint: the safetensors files of a model folder, checked before any weight is read."""
+"""Checkpoint: the weight files of a model folder, checked before any weight is read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from typing import Any
 
 from engine.api.errors import ModelError
 from engine.model.files import INDEX_BYTES, check_file, parse_json, read_json
+from engine.model.pickled import read_pickled
 
 SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
+INDEX_FILE = f"{SINGLE_FILE}.index.json"
+PICKLED_FILE = "pytorch_model.bin"
+PICKLED_SUFFIX = ".bin"
 CONFIG_FILE = "config.json"
 GGUF_SUFFIX = ".gguf"
 _PROJECTOR = "mmproj"  # how GGUF files begin that only see or hear
@@ -135,12 +138,13 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds a configuration and all safetensors files that it needs, or a GGUF
+    """Whether the folder holds a configuration and all files of weights that it needs, or a GGUF
     file; or is one."""
     try:
         if (gguf := find_gguf(folder)) is not None:
             return gguf.is_file()
-        return (folder / CONFIG_FILE).is_file() and all(f.is_file() for f in _weight_files(folder))
+        files, _ = _weight_files(folder)
+        return (folder / CONFIG_FILE).is_file() and all(file.is_file() for file in files)
     except (ModelError, OSError):
         return False
 
@@ -155,40 +159,42 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     tensors: dict[str, StoredTensor] = {}
     metadata: dict[str, str] = {}
     digest = hashlib.sha256()
-    for file in _weight_files(folder):
-        header, stored, said = _read_header(file)
+    files, index = _weight_files(folder)
+    for file in files:
+        header, stored, said = _read(file)
         metadata.update(said)
         digest.update(f"{file.name}\n{file.stat().st_size}\n".encode())
         digest.update(header)
         tensors.update((tensor.name, tensor) for tensor in stored)
     if not tensors:
-        raise ModelError(f"{folder} has safetensors files without any tensor")
-    for name, file in _index(folder).items():
+        raise ModelError(f"{folder} has files of weights without any tensor")
+    for name, file in index.items():
         if name not in tensors:
-            raise ModelError(f"{file} lacks the tensor {name} that {INDEX_FILE} says it holds")
+            raise ModelError(f"{file} lacks the tensor {name} that the index says it holds")
     return Checkpoint(folder, tuple(tensors.values()), digest.hexdigest(), metadata)
 
 
-def _weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files that transformers would read. A single file takes precedence over an index."""
-    if (folder / SINGLE_FILE).exists():
-        return (folder / SINGLE_FILE,)
-    if (folder / INDEX_FILE).exists():
-        return tuple(sorted(set(_index(folder).values())))
+def _weight_files(folder: Path) -> tuple[tuple[Path, ...], dict[str, Path]]:
+    """The files that transformers would read, and the shard of each tensor, by the tensor's name,
+    where there are shards. A single file takes precedence over an index, and safetensors over
+    pickles.
+    """
+    for name in (SINGLE_FILE, PICKLED_FILE):
+        if (folder / name).exists():
+            return (folder / name,), {}
+        if (folder / f"{name}.index.json").exists():
+            index = _read_index(folder / f"{name}.index.json")
+            return tuple(sorted(set(index.values()))), index
     others = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth") for p in folder.glob(kind))
     if others:
         raise ModelError(
-            f"{folder} holds its weights as {others[0]}; only safetensors are loaded "
-            f"({SINGLE_FILE}, or shards with {INDEX_FILE}), or one GGUF file"
+            f"{folder} holds its weights as {others[0]}; loaded are {SINGLE_FILE}, {PICKLED_FILE}, "
+            f"shards of these with an index ({INDEX_FILE}), or one GGUF file"
         )
     raise ModelError(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}")
 
 
-def _index(folder: Path) -> dict[str, Path]:
-    """The shard of each tensor, by the tensor's name; empty if one file holds all."""
-    path = folder / INDEX_FILE
-    if (folder / SINGLE_FILE).exists() or not path.exists():
-        return {}
+def _read_index(path: Path) -> dict[str, Path]:
     weight_map = (read_json(path, INDEX_BYTES) or {}).get("weight_map")
     try:
         shards = {str(name): str(file) for name, file in weight_map.items()}  # type: ignore[union-attr]
@@ -197,7 +203,22 @@ def _index(folder: Path) -> dict[str, Path]:
     for file in shards.values():
         if Path(file).name != file:
             raise ModelError(f"{path} names the shard {file!r}; it must lie in the same folder")
-    return {name: folder / file for name, file in shards.items()}
+    return {name: path.parent / file for name, file in shards.items()}
+
+
+def _read(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]:
+    """What a file says of its tensors, these, and its metadata."""
+    try:
+        if file.suffix != PICKLED_SUFFIX:
+            return _read_header(file)
+        pickle, tensors = read_pickled(file)
+    except FileNotFoundError:
+        raise ModelError(f"{file} is missing; the index says it holds weights") from None
+    stored = [
+        StoredTensor(one.name, file, one.dtype, one.shape, one.offset, one.num_bytes)
+        for one in tensors
+    ]
+    return pickle, stored, {}
 
 
 def _read_header(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]:
@@ -211,7 +232,7 @@ def _read_header(file: Path) -> tuple[bytes, list[StoredTensor], dict[str, str]]
                 raise ModelError(f"{file} is truncated or no safetensors file: its header is cut")
             header = stream.read(length)
     except FileNotFoundError:
-        raise ModelError(f"{file} is missing; {INDEX_FILE} says it holds weights") from None
+        raise
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from None
     try:

@@ -19,6 +19,8 @@ from engine.serving.loading import Progress
 # Files of the top folder only: copies of the weights in other formats lie in folders below it.
 # Mistral keeps one in the top folder, too; its name, consolidated.safetensors, is not wanted.
 _WANTED = re.compile(r"(model[\w.-]*\.safetensors|[\w.-]+\.(json|jinja|txt|model))")
+# Weights as old repositories have them; where there are safetensors too, they are the same.
+_PICKLED = re.compile(r"pytorch_model[\w.-]*\.bin")
 
 
 def download(hub_id: str, progress: Progress) -> Path:
@@ -69,11 +71,10 @@ def _list_files(hub_id: str) -> tuple[list[str], int]:
         info = model_info(hub_id, files_metadata=True)
     except Exception as error:
         raise _refusal(hub_id, error) from error
-    sizes = {
-        file.rfilename: file.size or 0
-        for file in info.siblings or ()
-        if _WANTED.fullmatch(file.rfilename)
-    }
+    all_sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    sizes = {name: size for name, size in all_sizes.items() if _WANTED.fullmatch(name)}
+    if not any(name.endswith(".safetensors") for name in sizes):
+        sizes |= {name: size for name, size in all_sizes.items() if _PICKLED.fullmatch(name)}
     if not sizes:
         raise ModelError(f"{hub_id} on the hub holds no model in safetensors")
     lacking = [name for name in sizes if try_to_load_from_cache(hub_id, name) is None]

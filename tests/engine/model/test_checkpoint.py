@@ -90,16 +90,16 @@ def test_missing_weights_name_the_files_looked_for(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path} has neither {SINGLE_FILE} nor {INDEX_FILE}"
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.pth"])
+@pytest.mark.parametrize("name", ["weights.bin", "model.pt", "weights.pth"])
 def test_other_formats_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"weights")
-    assert f"holds its weights as {name}; only safetensors are loaded" in refusal(tmp_path)
+    assert f"holds its weights as {name}; loaded are {SINGLE_FILE}, " in refusal(tmp_path)
 
 
 def test_missing_shard(shards: Path) -> None:
     shard = sorted(shards.glob("*.safetensors"))[1]
     shard.unlink()
-    assert refusal(shards) == f"{shard} is missing; {INDEX_FILE} says it holds weights"
+    assert refusal(shards) == f"{shard} is missing; the index says it holds weights"
     assert not has_weights(shards)
 
 
@@ -109,7 +109,7 @@ def test_tensor_missing_from_its_shard(shards: Path) -> None:
     lost = sorted(tensors)[0]
     del tensors[lost]
     save_file(tensors, shard)
-    assert refusal(shards) == f"{shard} lacks the tensor {lost} that {INDEX_FILE} says it holds"
+    assert refusal(shards) == f"{shard} lacks the tensor {lost} that the index says it holds"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": 3}'])

@@ -420,7 +420,7 @@ def test_a_name_in_the_index_alone_is_shown_harmless(sharded: Path, tmp_path: Pa
     index["weight_map"]["\x1b[31mred\n"] = shard
     path.write_text(json.dumps(index))
     assert refusal(folder) == (
-        f"{{}}/{shard} lacks the tensor \\x1b[31mred\\n that {INDEX_FILE} says it holds"
+        f"{{}}/{shard} lacks the tensor \\x1b[31mred\\n that the index says it holds"
     )
 
 

@@ -108,6 +108,15 @@ def test_takes_the_models_own_files_and_counts_their_bytes(
 
 
 @pytest.mark.usefixtures("hub")
+def test_takes_pickles_where_there_are_no_safetensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FILES, "model.safetensors")
+    folder = download("owner/model", lambda *_: None)
+    assert {path.name for path in folder.iterdir()} == (
+        WANTED - {"model.safetensors"} | {"pytorch_model.bin"}
+    )
+
+
+@pytest.mark.usefixtures("hub")
 def test_progress_can_end_the_download() -> None:
     def progress(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
         if loaded_bytes:
