@@ -203,7 +203,7 @@ FORMATS: dict[str, Format] = {
         packing.awq, quant_method="awq", bits=4, group_size=128, version="gemm", zero_point=True
     ),
     "gptq": _quantized(
-        packing.gptq, quant_method="gptq", bits=4, group_size=128, desc_act=False, sym=True
+        packing.gptq, quant_method="gptq", bits=4, group_size=128, desc_act=False, sym=False
     ),
     "compressed-tensors w4a16": _compressed(
         packing.int4_groups,
@@ -262,7 +262,7 @@ FORMATS: dict[str, Format] = {
         quant_method="auto-round",
         bits=4,
         group_size=128,
-        sym=True,
+        sym=False,
         data_type="int",
         packing_format="auto_round:auto_gptq",
     ),

@@ -2,7 +2,8 @@
 
 Each function takes the matrix of a product, [outputs, inputs] in float32, and gives what is stored
 by the ends of the tensors' names, and the matrix that this stands for. Scales are powers of two, so
-that all but those of NF4 are exact in bfloat16 too, whatever type a reader computes them in.
+that all but those of NF4 are exact in bfloat16 too, whatever type a reader computes them in; a test
+that is to see in which type that is asks for others (`scaled`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from torch import Tensor
 
 Packed = tuple[dict[str, Tensor], Tensor]
 Packer = Callable[[Tensor], Packed]
+Scaled = Callable[[Tensor], Tensor]
+"""The scales that are stored for those that would be best."""
 
 _FP8, _FP8_MOST = torch.float8_e4m3fn, 448.0
 _FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -33,12 +36,17 @@ _NF4_BLOCK, _NF4_NESTED_BLOCK = 64, 256
 _AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-def fp8_blocks(matrix: Tensor, side: int = 128) -> Packed:
+def power(scale: Tensor) -> Tensor:
+    """The powers of two that are next above."""
+    return torch.exp2(scale.clamp_min(2.0**-20).log2().ceil())
+
+
+def fp8_blocks(matrix: Tensor, side: int = 128, scaled: Scaled = power) -> Packed:
     """DeepSeek V3: FP8 with a scale for each square of 128 by 128."""
     outputs, inputs = matrix.shape
     padded = functional.pad(matrix, (0, -inputs % side, 0, -outputs % side))
     squares = _split(_split(padded, 0, side), 2, side)
-    scale = _power(squares.abs().amax((1, 3)) / _FP8_MOST)
+    scale = scaled(squares.abs().amax((1, 3)) / _FP8_MOST)
     spread = scale.repeat_interleave(side, 0).repeat_interleave(side, 1)[:outputs, :inputs]
     stored = (matrix / spread).to(_FP8)
     return {"weight": stored, "weight_scale_inv": scale}, stored.float() * spread
@@ -46,7 +54,7 @@ def fp8_blocks(matrix: Tensor, side: int = 128) -> Packed:
 
 def fp8_channels(matrix: Tensor) -> Packed:
     """compressed-tensors: FP8 with a scale for each output."""
-    scale = _power(matrix.abs().amax(1, keepdim=True) / _FP8_MOST)
+    scale = power(matrix.abs().amax(1, keepdim=True) / _FP8_MOST)
     stored = (matrix / scale).to(_FP8)
     return {"weight": stored, "weight_scale": scale}, stored.float() * scale
 
@@ -62,32 +70,46 @@ def int4_groups(matrix: Tensor, group: int = 32) -> Packed:
     return parts, plain
 
 
-def gptq(matrix: Tensor, group: int = 128) -> Packed:
-    """GPTQ: words of eight inputs. Zeros are stored as one less than they are."""
-    values, scale, plain = _int4(matrix, group)
-    groups, outputs = scale.shape[1], matrix.shape[0]
+def gptq(
+    matrix: Tensor,
+    group: int = 128,
+    *,
+    bits: int = 4,
+    less: int = 1,
+    by_activation: bool = False,
+    scaled: Scaled = power,
+) -> Packed:
+    """GPTQ: words of neighbouring inputs.
+
+    Args:
+        less: what zeros are stored less than they are: 1 in the format's first version, then 0.
+        by_activation: whether groups hold inputs from everywhere, as they do when the inputs with
+            the largest activations come first.
+    """
+    inputs = matrix.shape[1]
+    order = torch.arange(inputs)
+    if by_activation:
+        order = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))
+    back = torch.argsort(order)
+    values, zero, scale, plain = _unsigned(matrix[:, order], group, bits, scaled)
     parts = {
-        "qweight": _words(values + 8).T.contiguous(),
-        "qzeros": _words(torch.full((groups, outputs), 8 - 1)),
+        "qweight": _words(values[:, back], bits).T.contiguous(),
+        "qzeros": _words(zero.T - less, bits),
         "scales": scale.T.contiguous().half(),
-        "g_idx": (torch.arange(matrix.shape[1]) // group).int(),
+        "g_idx": (back // group).int(),
     }
-    return parts, plain
+    return parts, plain[:, back]
 
 
-def awq(matrix: Tensor, group: int = 128) -> Packed:
-    """AWQ (`gemm`): words of eight outputs in an order of its own, with zeros of their own."""
-    low, high = (end(matrix, group) for end in (_least, _most))
-    scale = _power((high - low) / 15)
-    zero = (-low / scale).round().clamp(0, 15)
-    spread, offset = (one.repeat_interleave(group, 1) for one in (scale, zero))
-    values = (matrix / spread + offset).round().clamp(0, 15)
+def awq(matrix: Tensor, group: int = 128, scaled: Scaled = power) -> Packed:
+    """AWQ (`gemm`): words of eight outputs in an order of its own."""
+    values, zero, scale, plain = _unsigned(matrix, group, 4, scaled)
     parts = {
         "qweight": _words(_awq_ordered(values.T)),
         "qzeros": _words(_awq_ordered(zero.T)),
         "scales": scale.T.contiguous().half(),
     }
-    return parts, (values - offset) * spread
+    return parts, plain
 
 
 def nvfp4(matrix: Tensor) -> Packed:
@@ -116,7 +138,7 @@ def modelopt_nvfp4(matrix: Tensor) -> Packed:
 def nf4(matrix: Tensor) -> Packed:
     """bitsandbytes: 4 bits in blocks of 64 numbers, whose scales are quantized in turn."""
     blocks = matrix.reshape(-1, _NF4_BLOCK)
-    absmax = _power(blocks.abs().amax(1))
+    absmax = power(blocks.abs().amax(1))
     codes = (blocks[..., None] / absmax[:, None, None] - _NF4).abs().argmin(-1)
     plain = (_NF4[codes] * absmax[:, None]).reshape(matrix.shape)
     pairs = codes.reshape(-1, 2).to(torch.uint8)
@@ -146,7 +168,7 @@ def nf4(matrix: Tensor) -> Packed:
 
 def int8_rows(matrix: Tensor) -> Packed:
     """bitsandbytes: 8 bits, with the largest number of each output."""
-    most = _power(matrix.abs().amax(1)) * 127 / 128
+    most = power(matrix.abs().amax(1)) * 127 / 128
     stored = (matrix * 127 / most[:, None]).round().clamp(-127, 127).to(torch.int8)
     parts = {"weight": stored, "SCB": most, "weight_format": torch.tensor(0, dtype=torch.uint8)}
     return parts, stored.float() * most[:, None] / 127
@@ -159,7 +181,7 @@ def q8_blocks(matrix: Tensor) -> tuple[Tensor, Tensor]:
         Bytes [outputs, blocks * 34], and the matrix that they stand for.
     """
     blocks = _split(matrix.float(), 1, 32)
-    scale = _power(blocks.abs().amax(-1, keepdim=True) / 127)
+    scale = power(blocks.abs().amax(-1, keepdim=True) / 127)
     values = (blocks / scale).round().to(torch.int8)
     stored = torch.cat([scale.half().view(torch.uint8), values.view(torch.uint8)], -1)
     return stored.flatten(1), (values.float() * scale).reshape(matrix.shape)
@@ -176,7 +198,7 @@ def mxfp4(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         that they stand for.
     """
     groups = _split(matrices.transpose(1, 2), 2, 32)
-    scale = _power(groups.abs().amax(-1) / _FP4_MOST)
+    scale = power(groups.abs().amax(-1) / _FP4_MOST)
     stored, values = _fp4(groups / scale[..., None])
     plain = (values * scale[..., None]).flatten(2).transpose(1, 2).contiguous()
     return stored, (scale.log2().round() + 127).to(torch.uint8), plain
@@ -188,31 +210,37 @@ def _split(tensor: Tensor, axis: int, count: int) -> Tensor:
     return tensor.reshape(*sides[:axis], sides[axis] // count, count, *sides[axis + 1 :])
 
 
-def _power(scale: Tensor) -> Tensor:
-    """The powers of two that are next above."""
-    return torch.exp2(scale.clamp_min(2.0**-20).log2().ceil())
-
-
 def _int4(matrix: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers from -8 to 7, the scale of each group of inputs, and what they stand for."""
-    scale = _power(_most(matrix.abs(), group) / 7)
+    scale = power(_most(matrix.abs(), group) / 7)
     spread = scale.repeat_interleave(group, 1)
     values = (matrix / spread).round().clamp(-8, 7)
     return values, scale, values * spread
+
+
+def _unsigned(
+    matrix: Tensor, group: int, bits: int, scaled: Scaled
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Numbers without a sign, zero and scale of each group of inputs, and what they stand for, as
+    it is in the scales' own type, float16."""
+    most = (1 << bits) - 1
+    least = _split(matrix, 1, group).amin(-1)
+    scale = scaled((_most(matrix, group) - least) / most)
+    zero = (-least / scale).round().clamp(1, most)
+    spread, offset = (one.repeat_interleave(group, 1) for one in (scale, zero))
+    values = (matrix / spread + offset).round().clamp(0, most)
+    return values, zero, scale, ((values - offset).half() * spread.half()).float()
 
 
 def _most(matrix: Tensor, group: int) -> Tensor:
     return _split(matrix, 1, group).amax(-1)
 
 
-def _least(matrix: Tensor, group: int) -> Tensor:
-    return _split(matrix, 1, group).amin(-1)
-
-
-def _words(values: Tensor) -> Tensor:
-    """Words of 32 bits out of each eight numbers of 4 bits in a row, the first in the lowest."""
-    eights = _split(values.long(), 1, 8)
-    words = (eights << (4 * torch.arange(8))).sum(-1)
+def _words(values: Tensor, bits: int = 4) -> Tensor:
+    """Words of 32 bits out of as many numbers in a row as fit, the first in the lowest."""
+    count = 32 // bits
+    several = _split(values.long(), 1, count)
+    words = (several << (bits * torch.arange(count))).sum(-1)
     return torch.where(words >= 1 << 31, words - (1 << 32), words).int()
 
 
@@ -222,7 +250,7 @@ def _awq_ordered(values: Tensor) -> Tensor:
 
 def _fp4_groups(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Bytes [outputs, inputs / 2], a scale for each 16 inputs, and what they stand for."""
-    scale = _power(_most(matrix.abs(), 16) / _FP4_MOST)
+    scale = power(_most(matrix.abs(), 16) / _FP4_MOST)
     spread = scale.repeat_interleave(16, 1)
     stored, values = _fp4(matrix / spread)
     return stored, scale, values * spread

@@ -1,9 +1,11 @@
-"""Quantized checkpoints of tiny models, written by the formats' own libraries where these can."""
+"""Quantized checkpoints of tiny models, written by the formats' own libraries where these can, else
+by the packers of the survey of models."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 
+from benchmarks.coverage import packing
+from benchmarks.coverage.packing import Packed
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
 from tests.support.checkpoints import save_checkpoint, tiny_tokenizer
 
@@ -74,45 +78,41 @@ def _rewrite(
     return dense
 
 
-def _fp8(block: int) -> Callable[[Path, str, dict[str, Any]], State]:
-    def pack(module: str, weight: Tensor) -> State:
-        rows, columns = (-(-side // block) for side in weight.shape)
-        padded = torch.zeros(rows * block, columns * block)
-        padded[: weight.shape[0], : weight.shape[1]] = weight
-        blocks = padded.view(rows, block, columns, block)
-        scale = blocks.abs().amax((1, 3)) / 448
-        values = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn)
-        dense = (values.float() * scale[:, None, :, None]).view_as(padded)
-        cut = tuple(slice(side) for side in weight.shape)
-        return {
-            f"{module}.weight": values.view_as(padded)[cut],
-            f"{module}.weight_scale_inv": scale,
-            _DENSE: dense[cut],
-        }
+def _packed(
+    quantization: dict[str, Any], pack: Callable[[Tensor], Packed]
+) -> Callable[[Path, str, dict[str, Any]], State]:
+    """By a packer of the survey of models."""
+
+    def parts(module: str, weight: Tensor) -> State:
+        stored, plain = pack(weight)
+        return {f"{module}.{name}": part for name, part in stored.items()} | {_DENSE: plain}
 
     def write(folder: Path, name: str, changes: dict[str, Any]) -> State:
-        stated = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [block, block]}
-        return _rewrite(folder, name, changes, stated | {"activation_scheme": "dynamic"}, pack)
+        return _rewrite(folder, name, changes, quantization, parts)
 
     return write
+
+
+def _in_half(scale: Tensor) -> Tensor:
+    """Scales that say in which type a reader computes."""
+    return scale.half().float()
+
+
+def _fp8(block: int) -> Callable[[Path, str, dict[str, Any]], State]:
+    stated = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [block, block]}
+    pack = partial(packing.fp8_blocks, side=block, scaled=Tensor.clone)
+    return _packed(stated | {"activation_scheme": "dynamic"}, pack)
 
 
 def _write_mxfp4(folder: Path, name: str, changes: dict[str, Any]) -> None:
     assert name == "gpt_oss"
     save_checkpoint(folder, name, **changes)
-    generator = torch.Generator().manual_seed(4)
     written: State = {}
     for key, value in load_file(folder / SINGLE_FILE).items():
-        if not key.endswith(("gate_up_proj", "down_proj")):
+        if key.endswith(("gate_up_proj", "down_proj")):
+            written[f"{key}_blocks"], written[f"{key}_scales"], _ = packing.mxfp4(value)
+        else:
             written[key] = value
-            continue
-        experts, inputs, outputs = value.shape
-        shape = (experts, outputs, inputs // 32)
-        blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, generator=generator)
-        written[f"{key}_blocks"] = blocks
-        written[f"{key}_scales"] = torch.randint(
-            122, 126, shape, dtype=torch.uint8, generator=generator
-        )
     save_file(written, folder / SINGLE_FILE)
     skipped = ["model.layers.*.self_attn", "lm_head"]
     state(folder, {"quant_method": "mxfp4", "modules_to_not_convert": skipped})
@@ -165,75 +165,59 @@ def _compressed(kind: str) -> Callable[[Path, str, dict[str, Any]], None]:
     return write
 
 
-def _packed(values: Tensor, bits: int, order: list[int]) -> Tensor:
-    """Unsigned numbers packed into int32 along the last axis, in an order of their own."""
-    words = values.long().unflatten(-1, (-1, 32 // bits))[..., order]
-    word = (words << (torch.arange(32 // bits) * bits)).sum(-1)
-    return torch.where(word >= 1 << 31, word - (1 << 32), word).to(torch.int32)
+def _gptq(bits: int, *, version: int = 1, **how: Any) -> Callable[..., State]:
+    stated = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": GROUP,
+        "desc_act": "by_activation" in how,
+        "sym": False,
+        "checkpoint_format": "gptq_v2" if version == 2 else "gptq",
+    }
+    return _packed(stated, _as_gptq(bits, 2 - version, **how))
 
 
-def _grouped(weight: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Unsigned numbers [out, in], and zeros and scales of groups of inputs [out, groups]."""
-    groups = weight.unflatten(1, (-1, GROUP))
-    least, most = groups.amin(-1), groups.amax(-1)
-    scale = ((most - least) / ((1 << bits) - 1)).half().float()
-    zero = (-least / scale).round().clamp(1, (1 << bits) - 1)
-    numbers = (groups / scale[..., None] + zero[..., None]).round().clamp(0, (1 << bits) - 1)
-    return numbers.flatten(1), zero, scale
+def _as_gptq(bits: int, less: int, **how: Any) -> Callable[[Tensor], Packed]:
+    return partial(packing.gptq, group=GROUP, bits=bits, less=less, scaled=_in_half, **how)
 
 
-def _dense(numbers: Tensor, zero: Tensor, scale: Tensor) -> Tensor:
-    """What the numbers stand for, by the definition of both formats, in the type of the scales."""
-    groups = numbers.unflatten(1, (-1, GROUP)) - zero[..., None]
-    return (groups.half() * scale.half()[..., None]).flatten(1)
+_AS_AWQ = partial(packing.awq, group=GROUP, scaled=_in_half)
+_AWQ = {
+    "quant_method": "awq",
+    "bits": 4,
+    "group_size": GROUP,
+    "version": "gemm",
+    "zero_point": True,
+}
 
 
-def _write_awq(folder: Path, name: str, changes: dict[str, Any]) -> State:
-    order = [0, 2, 4, 6, 1, 3, 5, 7]
-
-    def pack(module: str, weight: Tensor) -> State:
-        numbers, zero, scale = _grouped(weight, 4)
-        return {
-            f"{module}.qweight": _packed(numbers.T, 4, order),
-            f"{module}.qzeros": _packed(zero.T, 4, order),
-            f"{module}.scales": scale.T.half(),
-            _DENSE: _dense(numbers, zero, scale),
-        }
-
-    stated = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
-    return _rewrite(folder, name, changes, stated | {"zero_point": True}, pack)
+def _auto_round(form: str, pack: Callable[[Tensor], Packed]) -> Callable[..., State]:
+    stated = {"bits": 4, "group_size": GROUP, "sym": False, "data_type": "int"}
+    return _packed(stated | {"quant_method": "auto-round", "packing_format": form}, pack)
 
 
-def _gptq(bits: int, *, acts_order: bool, version: int) -> Callable[..., State]:
-    order = list(range(32 // bits))
-    less = 2 - version
+def _modelopt(algorithm: str, pack: Callable[[Tensor], Packed]) -> Callable[..., State]:
+    return _packed({"quant_method": "modelopt", "quant_algo": algorithm}, pack)
 
-    def pack(module: str, weight: Tensor) -> State:
-        inputs = weight.shape[1]
-        shuffled = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))
-        where = shuffled if acts_order else torch.arange(inputs)
-        numbers, zero, scale = _grouped(weight[:, where], bits)
-        back = torch.argsort(where)
-        return {
-            f"{module}.qweight": _packed(numbers[:, back], bits, order).T,
-            f"{module}.qzeros": _packed(zero.T - less, bits, order),
-            f"{module}.scales": scale.T.half(),
-            f"{module}.g_idx": (back // GROUP).int(),
-            _DENSE: _dense(numbers, zero, scale)[:, back],
-        }
 
-    def write(folder: Path, name: str, changes: dict[str, Any]) -> State:
-        stated = {
-            "quant_method": "gptq",
-            "bits": bits,
-            "group_size": GROUP,
-            "desc_act": acts_order,
-            "sym": False,
-            "checkpoint_format": "gptq_v2" if version == 2 else "gptq",
-        }
-        return _rewrite(folder, name, changes, stated, pack)
+def _modelopt_fp8(of_outputs: bool) -> Callable[[Tensor], Packed]:
+    def pack(weight: Tensor) -> Packed:
+        most = weight.abs().amax(1, keepdim=True) if of_outputs else weight.abs().max()
+        scale = most / 448
+        stored = (weight / scale).to(torch.float8_e4m3fn)
+        parts = {"weight": stored, "weight_scale": scale.flatten() if of_outputs else scale}
+        # Of a projection of keys there is a scale of the cache, too.
+        unread = {name: torch.tensor(3.0) for name in ("input_scale", "k_scale")}
+        return parts | unread, stored.float() * scale
 
-    return write
+    return pack
+
+
+def _modelopt_awq(weight: Tensor) -> Packed:
+    """Inputs are multiplied before they are given to a matrix that was divided likewise."""
+    before = torch.linspace(0.5, 2.0, weight.shape[1])
+    parts, plain = packing.modelopt_nvfp4(weight / before)
+    return parts | {"pre_quant_scale": before}, plain * before
 
 
 def _by_transformers(quantization: Callable[[], Any]) -> Callable[..., None]:
@@ -260,10 +244,17 @@ _WRITERS: dict[str, Callable[[Path, str, dict[str, Any]], State | None]] = {
     "fp8 with cut blocks": _fp8(40),
     "mxfp4": _write_mxfp4,
     **{f"compressed {kind}": _compressed(kind) for kind in _COMPRESSED},
-    "awq": _write_awq,
-    "gptq": _gptq(4, acts_order=False, version=1),
-    "gptq 8 bits": _gptq(8, acts_order=False, version=1),
-    "gptq in order of activations": _gptq(4, acts_order=True, version=2),
+    "awq": _packed(_AWQ, _AS_AWQ),
+    "gptq": _gptq(4),
+    "gptq 8 bits": _gptq(8),
+    "gptq in order of activations": _gptq(4, version=2, by_activation=True),
+    "auto-round": _auto_round("auto_round:auto_gptq", _as_gptq(4, 1)),
+    "auto-round of its own": _auto_round("auto_round", _as_gptq(4, 0)),
+    "auto-round as awq": _auto_round("auto_round:auto_awq", _AS_AWQ),
+    "modelopt nvfp4": _modelopt("NVFP4", packing.modelopt_nvfp4),
+    "modelopt nvfp4 awq": _modelopt("NVFP4_AWQ", _modelopt_awq),
+    "modelopt fp8": _modelopt("FP8", _modelopt_fp8(False)),
+    "modelopt fp8 of outputs": _modelopt("FP8_PER_CHANNEL_PER_TOKEN", _modelopt_fp8(True)),
     "bitsandbytes nf4": _by_transformers(lambda: _nf4(False)),
     "bitsandbytes nf4 nested": _by_transformers(lambda: _nf4(True)),
     "bitsandbytes int8": _by_transformers(lambda: BitsAndBytesConfig(load_in_8bit=True)),

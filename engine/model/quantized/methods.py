@@ -9,10 +9,22 @@ from transformers import PreTrainedConfig
 
 from engine.api.errors import ModelError
 from engine.model.checkpoint import CONFIG_FILE, Checkpoint
-from engine.model.quantized import awq, bitsandbytes, compressed, fp8, gptq, mxfp4, torchao
+from engine.model.files import CONFIG_BYTES, read_json
+from engine.model.quantized import (
+    auto_round,
+    awq,
+    bitsandbytes,
+    compressed,
+    fp8,
+    gptq,
+    modelopt,
+    mxfp4,
+    torchao,
+)
 from engine.model.stored import StoredWeight, plain_weights
 
 _KEY = "quantization_config"
+_MODELOPT_FILE = "hf_quant_config.json"
 _METHODS: dict[str, Callable[[dict[str, Any], Checkpoint], Iterator[StoredWeight]]] = {
     "fp8": fp8.weights,
     "mxfp8": fp8.weights,
@@ -21,6 +33,8 @@ _METHODS: dict[str, Callable[[dict[str, Any], Checkpoint], Iterator[StoredWeight
     "bitsandbytes": bitsandbytes.weights,
     "awq": awq.weights,
     "gptq": gptq.weights,
+    "auto-round": auto_round.weights,
+    "modelopt": modelopt.weights,
     "torchao": torchao.weights,
 }
 
@@ -34,7 +48,7 @@ def method_of(stated: dict[str, Any], checkpoint: Checkpoint) -> str | None:
     Raises:
         ModelError: it is quantized in a way that is not supported.
     """
-    found = _stated(stated)
+    found = _stated(stated, checkpoint)
     if found is None:
         return None
     method = found.get("quant_method") if isinstance(found, dict) else None
@@ -61,7 +75,7 @@ def stored_weights(stated: dict[str, Any], checkpoint: Checkpoint) -> tuple[Stor
     method = method_of(stated, checkpoint)
     if method is None:
         return tuple(plain_weights(checkpoint))
-    return tuple(_METHODS[method](_stated(stated), checkpoint))
+    return tuple(_METHODS[method](_stated(stated, checkpoint), checkpoint))
 
 
 def forget(config: PreTrainedConfig) -> None:
@@ -71,8 +85,12 @@ def forget(config: PreTrainedConfig) -> None:
             delattr(one, _KEY)
 
 
-def _stated(stated: dict[str, Any]) -> Any:
-    """What is said of quantization, by the whole or by its text model."""
+def _stated(stated: dict[str, Any], checkpoint: Checkpoint) -> Any:
+    """What is said of quantization, by the whole or by its text model; or by ModelOpt, which had a
+    file of its own before its configurations had a part."""
     text = stated.get("text_config")
     inner = text.get(_KEY) if isinstance(text, dict) else None
-    return stated.get(_KEY, inner)
+    found = stated.get(_KEY, inner)
+    if found is None and read_json(checkpoint.folder / _MODELOPT_FILE, CONFIG_BYTES) is not None:
+        return {"quant_method": "modelopt"}  # its tensors say the rest
+    return found

@@ -49,13 +49,13 @@ def restate(folder: Path, **changes: Any) -> None:
     state(folder, stated | changes)
 
 
-@pytest.mark.parametrize("method", ["hqq", "modelopt", None, 3, ["fp8"]])
+@pytest.mark.parametrize("method", ["hqq", "quark", None, 3, ["fp8"]])
 def test_a_method_that_is_not_read(tmp_path: Path, method: object) -> None:
     save_checkpoint(tmp_path)
     state(tmp_path, {"quant_method": method})
     assert refusal(tmp_path).message == (
         f"{tmp_path / CONFIG_FILE} is quantized by {method!r}; read are fp8, mxfp8, mxfp4, "
-        "compressed-tensors, bitsandbytes, awq, gptq, torchao, and GGUF files"
+        "compressed-tensors, bitsandbytes, awq, gptq, auto-round, modelopt, torchao, and GGUF files"
     )
 
 
@@ -65,6 +65,7 @@ def test_a_method_that_is_not_read(tmp_path: Path, method: object) -> None:
         ("compressed int4", "compressed_tensors", "compressed-tensors", "compressed-tensors"),
         ("awq", "compressed_tensors", "compressed-tensors", "AWQ"),
         ("gptq", "compressed_tensors", "compressed-tensors", "GPTQ"),
+        ("modelopt nvfp4", "compressed_tensors", "compressed-tensors", "ModelOpt's NVFP4"),
         ("bitsandbytes nf4", "bitsandbytes", "bitsandbytes", "bitsandbytes"),
     ],
 )
@@ -184,6 +185,67 @@ class TestGptq:
         assert refusal(tmp_path).message == (
             f"{tmp_path / CONFIG_FILE} has checkpoint_format 'marlin'; gptq, gptq_v2 are read"
         )
+
+
+class TestAutoRound:
+    @pytest.mark.parametrize("form", ["auto_round:llm_compressor", None])
+    def test_another_packing(self, tmp_path: Path, form: str | None) -> None:
+        save_quantized(tmp_path, "auto-round")
+        restate(tmp_path, packing_format=form)
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / CONFIG_FILE} has packing_format {form!r}; of auto-round, "
+            "auto_round:auto_gptq, auto_round:gptqmodel, auto_round:exllamav2, auto_round, "
+            "auto_round:auto_awq are read"
+        )
+
+    def test_numbers_that_are_no_integers(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "auto-round")
+        restate(tmp_path, data_type="mx_fp")
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / CONFIG_FILE} has data_type 'mx_fp'; of auto-round, 'int' is read"
+        )
+
+    def test_modules_of_other_bits(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "auto-round")
+        extra = {"lm_head": {"bits": 16}, "model.layers.0.mlp.up_proj": {"bits": 8}}
+        restate(tmp_path, extra_config=extra)
+        assert refusal(tmp_path).message == (
+            f"{tmp_path / CONFIG_FILE} states 8 bits for model.layers.0.mlp.up_proj and 4 for "
+            "others; all that is packed must have the same"
+        )
+        restate(tmp_path, extra_config={"lm_head": {"bits": 16}})
+        with pytest.raises(AssertionError, match="weights were read"):
+            refusal(tmp_path)
+
+
+class TestModelopt:
+    NAME = "model.layers.0.mlp.up_proj"
+
+    def test_a_part_is_missing(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "modelopt nvfp4")
+        remove(tmp_path, f"{self.NAME}.weight_scale_2")
+        assert f"and lacks {self.NAME}.weight_scale_2" in refusal(tmp_path).message
+
+    def test_scales_of_another_kind(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "modelopt fp8")
+        file = tmp_path / SINGLE_FILE
+        save_file(load_file(file) | {f"{self.NAME}.weight_scale": torch.ones(3, 2)}, file)
+        assert refusal(tmp_path).message == (
+            f"{file} stores {self.NAME}.weight as F8_E4M3 [96, 64] with a weight_scale of F32 "
+            "[3, 2]; of ModelOpt, FP8 with a scale for a matrix or for each output is read, and "
+            "NVFP4"
+        )
+
+    def test_a_file_of_its_own_says_it_too(self, tmp_path: Path) -> None:
+        save_quantized(tmp_path, "modelopt fp8")
+        stated = json.loads((tmp_path / CONFIG_FILE).read_text())
+        quantization = stated.pop("quantization_config")
+        (tmp_path / CONFIG_FILE).write_text(json.dumps(stated))
+        assert "nothing says by what it is scaled" in refusal(tmp_path).message
+        own = {"producer": {"name": "modelopt"}, "quantization": quantization}
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(own))
+        with pytest.raises(AssertionError, match="weights were read"):
+            refusal(tmp_path)
 
 
 def test_bitsandbytes_without_the_weight(tmp_path: Path) -> None:
