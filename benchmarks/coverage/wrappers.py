@@ -8,7 +8,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from benchmarks.coverage.texts import TEXTS
-from benchmarks.coverage.tiny import HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE, tiny_values
+from benchmarks.coverage.tiny import HEAD_DIM, HEADS, HIDDEN, VOCAB_SIZE, WINDOW, tiny_values
 
 _UNUSED = VOCAB_SIZE - 20
 _MROPE_SECTION = [4, 2, 2]
@@ -60,6 +60,7 @@ WRAPPERS: dict[str, Mapping[str, Any]] = {
     "hunyuan_vl": {
         "text_config": {"head_dim": HEAD_DIM, "rope_parameters": _rope([2, 2, 2, 2])},
     },
+    "step3p7": {"text_config": {"sliding_window": WINDOW}},
     "muse_spark": {
         "out_hidden_size": HIDDEN,
         "projector_hidden_size": HIDDEN,

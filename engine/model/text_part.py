@@ -47,6 +47,10 @@ class Reads(TorchFunctionMode):
             self._seen.update(id(one) for one in given if isinstance(one, nn.Parameter))
         return output
 
+    def all_of(self, module: nn.Module) -> None:
+        """Note a module as read, with all that it holds."""
+        self._seen.update(id(one) for one in (*module.modules(), *module.parameters()))
+
     def unread(self) -> tuple[str, ...]:
         """Names of the largest modules that were not called, and of which nothing was read."""
         return tuple(self._unread(self._model, ""))

@@ -26,6 +26,7 @@ from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
 from engine.model.text_part import Reads, drop
 from engine.model.unofficial import built, look_for_no_padding
+from engine.model.valueless import passing_values
 
 # Of a model that does not attend at all: its blocks hold nothing.
 _NO_HEADS = LayerHeads(1, 1, 16, 16)
@@ -80,6 +81,7 @@ class _Recorder:
 
     brought: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     calls: dict[int, _AttentionCall] = field(default_factory=dict)
+    num_calls: int = 0
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
         self.brought[layer] = key, value
@@ -87,6 +89,7 @@ class _Recorder:
     def attend(
         self, query: Tensor, layer: int, context: StepContext, params: AttentionParams
     ) -> Tensor:
+        self.num_calls += 1
         key, value = self.brought[layer]
         sizes = Sizes(key.shape[1], key.shape[2], value.shape[2])
         source = next(
@@ -146,7 +149,13 @@ def trace(
     recorder, read, slots = _Recorder(), Reads(model), StateSlots(0)
     cache = NotingCache(slots)
     try:
-        with torch.device("meta"), torch.no_grad(), computing_step(_context(recorder)), read:
+        with (
+            torch.device("meta"),
+            torch.no_grad(),
+            computing_step(_context(recorder)),
+            passing_values(model, lambda: recorder.num_calls, read.all_of),
+            read,
+        ):
             one_token = torch.zeros(1, 1, dtype=torch.int64)
             model(
                 input_ids=one_token,
