@@ -12,7 +12,7 @@ A row says what did not happen of this on the way.
 
 A row counts as served if its tokens agree. Of the 25 models that people run most, one counts if all
 its rows do, in the form that its checkpoints have. Nothing is downloaded. Each row has a process of
-its own.
+its own. It needs the libraries of the forms, which `batchdeck[dev]` brings.
 """
 
 from __future__ import annotations

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoConfig
 
 from benchmarks.coverage import packing
-from benchmarks.coverage.gguf import interleaved, write_gguf
-from benchmarks.coverage.packing import Packer, q8_blocks
+from benchmarks.coverage.gguf import as_stored, interleaved, write_gguf
+from benchmarks.coverage.packing import Packer
 from benchmarks.coverage.tiny import tiny_words
 
+_IN_GGUF = "Q8_0"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 Tensors = dict[str, Tensor]
 
@@ -106,19 +108,26 @@ def _gguf(*, alone: bool) -> Callable[[Path, Tensors], None]:
     """Writes a GGUF file, alone or beside the configuration and the tokenizer."""
 
     def write(folder: Path, weights: Tensors) -> None:
-        config = json.loads((folder / CONFIG).read_text())
+        config = AutoConfig.from_pretrained(folder)
         if alone:
             for file in folder.iterdir():
                 file.unlink()
-        write_gguf(folder / "model-Q8_0.gguf", config, tiny_words(), weights)
+        write_gguf(
+            folder / "model.gguf",
+            config,
+            tiny_words(),
+            weights,
+            _IN_GGUF,
+            ends={"pad": 0, "bos": 1, "eos": 2},
+            merges=["w 0"],  # transformers takes a tokenizer without any for another kind
+        )
 
     return write
 
 
 def _in_blocks(weights: Tensors) -> tuple[Tensors, Tensors]:
     """What GGUF makes of the weights. It packs all matrices while it is written."""
-    plain = {name: q8_blocks(w)[1] if w.ndim == 2 else w for name, w in weights.items()}
-    return weights, plain
+    return weights, {name: as_stored(weight, _IN_GGUF) for name, weight in weights.items()}
 
 
 _MISTRAL_NAMES = {

@@ -1,40 +1,21 @@
-"""GGUF: a Llama-like model as llama.cpp has it, in one file with its configuration and tokenizer.
+"""GGUF: a model in one file, with configuration and tokenizer, as llama.cpp's converter writes it.
 
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes the form.
+The gguf library, which reads such files here, also packs and writes them.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
-from benchmarks.coverage.packing import q8_blocks
-
-_MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
-_UINT32, _INT32, _FLOAT32, _STRING, _ARRAY = 4, 5, 6, 8, 9
-_F32, _Q8_0 = 0, 8
+_ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe"}
 _NORMAL_TOKEN, _CONTROL_TOKEN = 1, 3
-
-_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "model.layers": "blk",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.down_proj": "ffn_down",
-    "mlp.up_proj": "ffn_up",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
 
 
 def interleaved(weight: Tensor, head_dim: int) -> Tensor:
@@ -44,85 +25,101 @@ def interleaved(weight: Tensor, head_dim: int) -> Tensor:
     return halves.transpose(1, 2).reshape(weight.shape)
 
 
+def as_stored(weight: Tensor, kind: str) -> Tensor:
+    """What of a weight is left in a file whose matrices are of this type."""
+    if weight.ndim < 2:
+        return weight
+    own = gguf.GGMLQuantizationType[kind]
+    packed = gguf.quantize(weight.float().contiguous().numpy(), own)
+    return torch.from_numpy(gguf.dequantize(packed, own)).reshape(weight.shape)
+
+
 def write_gguf(
-    path: Path, config: Mapping[str, Any], words: Sequence[str], weights: Mapping[str, Tensor]
+    path: Path,
+    config: PreTrainedConfig,
+    tokens: Sequence[str],
+    weights: Mapping[str, Tensor],
+    kind: str = "Q8_0",
+    *,
+    ends: Mapping[str, int],
+    merges: Sequence[str] = (),
+    more: Mapping[str, int | str] | None = None,
 ) -> None:
-    """Write a model of the type llama, its matrices in Q8_0.
+    """Write a model.
 
     Args:
-        config: as transformers has it.
-        words: the tokens of a tokenizer of bytes, without merges. The first three are special.
+        tokens: of a tokenizer of bytes. Those that begin with < are special.
         weights: by the names that transformers has for them.
+        kind: the type of the matrices; the others stay in float32.
+        ends: number of the tokens `pad`, `bos`, `eos` and `unk`, as far as there are such.
+        merges: of the tokenizer.
+        more: keys that are written besides; `architecture` is written in place of the model's own.
     """
-    metadata = b"".join(
-        _text(key) + struct.pack("<I", kind) + value for key, kind, value in _keys(config, words)
-    )
-    infos, data = b"", b""
-    for name, weight in weights.items():
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            weight = interleaved(weight, config["head_dim"])
-        for theirs, ours in _NAMES.items():
-            name = name.replace(theirs, ours)
-        is_matrix = weight.ndim == 2
-        stored = q8_blocks(weight)[0] if is_matrix else weight.float()
-        sides = tuple(reversed(weight.shape))
-        infos += _text(name) + struct.pack(f"<I{len(sides)}Q", len(sides), *sides)
-        infos += struct.pack("<IQ", _Q8_0 if is_matrix else _F32, len(data))
-        data += stored.contiguous().view(torch.uint8).numpy().tobytes()
-        data += bytes(-len(data) % _ALIGNMENT)
-    count = len(_keys(config, words))
-    head = _MAGIC + struct.pack("<IQQ", _VERSION, len(weights), count) + metadata + infos
-    path.write_bytes(head + bytes(-len(head) % _ALIGNMENT) + data)
+    own = _ARCHITECTURES[config.model_type]
+    told = dict(more or {})
+    writer = gguf.GGUFWriter(path, str(told.pop("architecture", own)))
+    _write_config(writer, config)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(list(tokens))
+    kinds = [_CONTROL_TOKEN if token.startswith("<") else _NORMAL_TOKEN for token in tokens]
+    writer.add_token_types(kinds)
+    writer.add_token_merges(list(merges))
+    for name, number in ends.items():
+        getattr(writer, f"add_{name}_token_id")(number)
+    for key, value in told.items():
+        (writer.add_uint16 if isinstance(value, int) else writer.add_string)(key, value)
+    architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == own)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    stored = gguf.GGMLQuantizationType[kind]
+    for key, weight in weights.items():
+        for name, part in _tensors(key, weight.float(), config, names):
+            values = part.contiguous().numpy()
+            if values.ndim > 1:
+                writer.add_tensor(name, gguf.quantize(values, stored), raw_dtype=stored)
+            else:
+                writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
-def _keys(config: Mapping[str, Any], words: Sequence[str]) -> list[tuple[str, int, bytes]]:
-    """Key, type and value of all that is said beside the tensors."""
-    numbers = {
-        "general.file_type": 7,
-        "llama.block_count": config["num_hidden_layers"],
-        "llama.context_length": config["max_position_embeddings"],
-        "llama.embedding_length": config["hidden_size"],
-        "llama.feed_forward_length": config["intermediate_size"],
-        "llama.attention.head_count": config["num_attention_heads"],
-        "llama.attention.head_count_kv": config["num_key_value_heads"],
-        "llama.attention.key_length": config["head_dim"],
-        "llama.attention.value_length": config["head_dim"],
-        "llama.rope.dimension_count": config["head_dim"],
-        "llama.vocab_size": config["vocab_size"],
-        "tokenizer.ggml.padding_token_id": 0,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
-    }
-    fractions = {
-        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        "llama.rope.freq_base": config["rope_parameters"]["rope_theta"],
-    }
-    texts = {
-        "general.architecture": "llama",
-        "general.name": "tiny",
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-    }
-    kinds = [_CONTROL_TOKEN] * 3 + [_NORMAL_TOKEN] * (len(words) - 3)
-    types = struct.pack(f"<{len(kinds)}i", *kinds)
-    return [
-        *((key, _STRING, _text(text)) for key, text in texts.items()),
-        *((key, _UINT32, struct.pack("<I", number)) for key, number in numbers.items()),
-        *((key, _FLOAT32, struct.pack("<f", number)) for key, number in fractions.items()),
-        (
-            "tokenizer.ggml.tokens",
-            _ARRAY,
-            _array(_STRING, len(words)) + b"".join(map(_text, words)),
-        ),
-        ("tokenizer.ggml.token_type", _ARRAY, _array(_INT32, len(kinds)) + types),
-        ("tokenizer.ggml.merges", _ARRAY, _array(_STRING, 0)),
-    ]
+def _write_config(writer: Any, config: Any) -> None:
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    head_dim = _head_dim(config)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    if hasattr(config, "num_experts"):
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
 
 
-def _array(kind: int, count: int) -> bytes:
-    return struct.pack("<IQ", kind, count)
+def _head_dim(config: Any) -> int:
+    found: int = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    return found
 
 
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack("<Q", len(encoded)) + encoded
+def _tensors(key: str, weight: Tensor, config: Any, names: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of llama.cpp's converter for a weight of a model."""
+    base, dot, suffix = key.rpartition(".")
+    if ".experts." in key:
+        layer = key.split(".")[2]
+        split = suffix == "gate_up_proj"
+        parts = weight.chunk(2, dim=1) if split else (weight,)
+        for name, part in zip(("gate", "up") if split else ("down",), parts, strict=True):
+            yield f"blk.{layer}.ffn_{name}_exps.weight", part
+        return
+    if config.model_type == "llama" and base.endswith(("q_proj", "k_proj")):
+        weight = interleaved(weight, _head_dim(config))
+    yield names.get_name(base) + dot + suffix, weight

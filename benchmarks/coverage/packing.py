@@ -174,19 +174,6 @@ def int8_rows(matrix: Tensor) -> Packed:
     return parts, stored.float() * most[:, None] / 127
 
 
-def q8_blocks(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Q8_0 of GGUF: 8 bits in blocks of 32 inputs, each with a scale in float16.
-
-    Returns:
-        Bytes [outputs, blocks * 34], and the matrix that they stand for.
-    """
-    blocks = _split(matrix.float(), 1, 32)
-    scale = power(blocks.abs().amax(-1, keepdim=True) / 127)
-    values = (blocks / scale).round().to(torch.int8)
-    stored = torch.cat([scale.half().view(torch.uint8), values.view(torch.uint8)], -1)
-    return stored.flatten(1), (values.float() * scale).reshape(matrix.shape)
-
-
 def mxfp4(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """gpt-oss: FP4 in groups of 32 with exponents as scales.
 

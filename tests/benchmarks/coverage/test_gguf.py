@@ -1,27 +1,14 @@
-"""A GGUF file, read again as its description has it."""
+"""A GGUF file, read again by its library."""
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
+import gguf
 import torch
+from transformers import LlamaConfig
 
-from benchmarks.coverage.gguf import interleaved, write_gguf
-from benchmarks.coverage.packing import q8_blocks
-
-CONFIG = {
-    "num_hidden_layers": 1,
-    "max_position_embeddings": 64,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 5,
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {"rope_theta": 10000.0},
-}
+from benchmarks.coverage.gguf import as_stored, interleaved, write_gguf
 
 
 def test_neighbours_turn_together() -> None:
@@ -29,27 +16,34 @@ def test_neighbours_turn_together() -> None:
     assert interleaved(rows, 4)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
-def test_the_tensors_lie_where_the_header_says(tmp_path: Path) -> None:
-    generator = torch.Generator().manual_seed(3)
-    matrix, norm = torch.randn(5, 64, generator=generator), torch.randn(64, generator=generator)
-    weights = {"model.embed_tokens.weight": matrix, "model.norm.weight": norm}
-    path = tmp_path / "model.gguf"
-    write_gguf(path, CONFIG, ["<pad>", "<s>", "</s>", "a", "b"], weights)
-    file = path.read_bytes()
-    assert struct.unpack("<4sIQ", file[:16]) == (b"GGUF", 3, 2)
-
-    at = file.index(b"token_embd.weight") + len(b"token_embd.weight")
-    assert struct.unpack("<IQQIQ", file[at : at + 32]) == (2, 64, 5, 8, 0)
-    at = file.index(b"output_norm.weight") + len(b"output_norm.weight")
-    axes, side, kind, offset = struct.unpack("<IQIQ", file[at : at + 24])
-    assert (axes, side, kind) == (1, 64, 0)
-    start = -(-(at + 24) // 32) * 32
-    assert offset % 32 == 0
-    assert torch.frombuffer(bytearray(file[start + offset :][:256]), dtype=torch.float32).equal(
-        norm
+def test_the_file_has_the_weights_as_they_are_left(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=5,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
     )
-
-    blocks = torch.frombuffer(bytearray(file[start : start + 5 * 2 * 34]), dtype=torch.uint8)
-    blocks = blocks.view(10, 34)
-    scales, values = blocks[:, :2].view(torch.float16).float(), blocks[:, 2:].view(torch.int8)
-    assert torch.equal((scales * values).view(5, 64), q8_blocks(matrix)[1])
+    generator = torch.Generator().manual_seed(3)
+    weights = {
+        "model.embed_tokens.weight": torch.randn(5, 64, generator=generator),
+        "model.norm.weight": torch.randn(64, generator=generator),
+        "model.layers.0.self_attn.k_proj.weight": torch.randn(32, 64, generator=generator),
+    }
+    path = tmp_path / "model.gguf"
+    tokens = ["<pad>", "<s>", "</s>", "a", "b"]
+    write_gguf(path, config, tokens, weights, "Q8_0", ends={"eos": 2}, more={"said": "so"})
+    reader = gguf.GGUFReader(path)
+    found = {
+        one.name: torch.tensor(gguf.dequantize(one.data, one.tensor_type)) for one in reader.tensors
+    }
+    table, norm, keys = (as_stored(weight, "Q8_0") for weight in weights.values())
+    assert torch.equal(norm, weights["model.norm.weight"])
+    assert 0 < (table - weights["model.embed_tokens.weight"]).abs().max() < 0.02
+    assert torch.equal(found["token_embd.weight"], table)
+    assert torch.equal(found["output_norm.weight"], norm)
+    assert torch.equal(found["blk.0.attn_k.weight"], interleaved(keys, 16))
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    assert (fields["llama.attention.head_count_kv"], fields["said"]) == (2, "so")
+    assert fields["tokenizer.ggml.token_type"] == [3, 3, 3, 1, 1]

@@ -56,7 +56,7 @@ def test_mxfp4_is_what_transformers_reads() -> None:
     [
         *((packing.fp8_blocks, 0.03), (packing.fp8_channels, 0.03), (packing.int4_groups, 0.16)),
         *((packing.gptq, 0.18), (packing.awq, 0.17), (packing.nvfp4, 0.13), (packing.nf4, 0.13)),
-        *((packing.modelopt_nvfp4, 0.13), (packing.int8_rows, 0.012), (packing.q8_blocks, 0.012)),
+        *((packing.modelopt_nvfp4, 0.13), (packing.int8_rows, 0.012)),
     ],
 )
 def test_what_is_stored_stands_for_nearly_the_same(
