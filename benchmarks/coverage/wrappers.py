@@ -58,7 +58,11 @@ WRAPPERS: dict[str, Mapping[str, Any]] = {
         "text_config": {"moe_intermediate_size": [32, 16], "rope_parameters": _rope([3, 3, 2])}
     },
     "hunyuan_vl": {
-        "text_config": {"head_dim": HEAD_DIM, "rope_parameters": _rope([2, 2, 2, 2])},
+        "text_config": {
+            "head_dim": HEAD_DIM,
+            "rope_parameters": _rope([2, 2, 2, 2])
+            | {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0},
+        },
     },
     "step3p7": {"text_config": {"sliding_window": WINDOW}},
     "muse_spark": {

@@ -185,7 +185,9 @@ def _weight_files(folder: Path) -> tuple[tuple[Path, ...], dict[str, Path]]:
         if (folder / f"{name}.index.json").exists():
             index = _read_index(folder / f"{name}.index.json")
             return tuple(sorted(set(index.values()))), index
-    others = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth") for p in folder.glob(kind))
+    others = sorted(
+        p.name for kind in ("*.safetensors", "*.bin", "*.pt", "*.pth") for p in folder.glob(kind)
+    )
     if others:
         raise ModelError(
             f"{folder} holds its weights as {others[0]}; loaded are {SINGLE_FILE}, {PICKLED_FILE}, "

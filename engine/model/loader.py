@@ -55,7 +55,7 @@ from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
 from engine.model.sizes import check_elements
-from engine.model.text_part import text_config, without
+from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace
 from engine.model.weights import load_weights
 from engine.serving.loading import LoadedModel, Progress
@@ -142,7 +142,7 @@ class _Preparation:
         stated = read_stated(folder, gguf)
         self._checkpoint = open_checkpoint(folder) if gguf is None else gguf.checkpoint
         self._method = method_of(stated, self._checkpoint) if gguf is None else gguf.kind
-        self._config = read_config(folder, stated, self._checkpoint)
+        self._config = language_part(read_config(folder, stated, self._checkpoint))
         forget(self._config)
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
             self._whole = find_class(self._config)

@@ -16,6 +16,20 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from engine.model.program.capture import tensors_in
 
 
+def language_part(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration of the model that reads and writes text: all of it, unless several models
+    lie in one folder, of which that is one (the thinker of Qwen Omni, beside what speaks)."""
+    text = config.get_text_config()
+    for name in config.sub_configs:
+        inner = getattr(config, name, None)
+        if not isinstance(inner, PreTrainedConfig) or inner is text:
+            continue
+        if inner.sub_configs and inner.get_text_config() is text:
+            inner.architectures = None  # what single models are called there is no class's name
+            return inner
+    return config
+
+
 def text_config(model_class: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedConfig:
     """What a class is built from: a class of text alone takes the text part of a configuration."""
     text: PreTrainedConfig = config.get_text_config()

@@ -90,7 +90,9 @@ def test_missing_weights_name_the_files_looked_for(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path} has neither {SINGLE_FILE} nor {INDEX_FILE}"
 
 
-@pytest.mark.parametrize("name", ["weights.bin", "model.pt", "weights.pth"])
+@pytest.mark.parametrize(
+    "name", ["weights.bin", "model.pt", "weights.pth", "consolidated.safetensors"]
+)
 def test_other_formats_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"weights")
     assert f"holds its weights as {name}; loaded are {SINGLE_FILE}, " in refusal(tmp_path)

@@ -18,6 +18,8 @@ from transformers import (
     Qwen3_5ForCausalLM,
 )
 
+from benchmarks.coverage.build import build
+from benchmarks.coverage.rows import Kind, Row
 from engine.api.errors import ModelError
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
 from engine.model.gate import find_class
@@ -119,6 +121,27 @@ def test_the_rest_is_neither_read_nor_counted(tmp_path: Path, name: str) -> None
     assert found.keys() == {key for key in expected if not key.startswith(tuple(UNREAD[name]))}
     assert all(torch.equal(found[key], expected[key]) for key in found)
     assert loaded.card.num_params == sum(value.numel() for value in found.values())
+
+
+@pytest.mark.usefixtures("encodes_here", "modules")
+def test_of_several_models_in_a_folder_the_one_for_text_is_served(tmp_path: Path) -> None:
+    build(Row(Kind.WRAPPER, "qwen2_5_omni_thinker"), tmp_path)
+    folder = tmp_path / "model"
+    alone = load(folder)
+    expected = weights_of(alone).state_dict()
+    alone.close()
+    stated = json.loads((folder / CONFIG_FILE).read_text())
+    of_part = stated | {"architectures": ["TheThinker"]}
+    whole = {"architectures": ["Qwen2_5OmniModel"], "model_type": "qwen2_5_omni"}
+    (folder / CONFIG_FILE).write_text(json.dumps(whole | {"thinker_config": of_part}))
+    weights = {f"thinker.{key}": value for key, value in load_file(folder / SINGLE_FILE).items()}
+    save_file(weights | {"talker.codec_head.weight": torch.ones(4, 4)}, folder / SINGLE_FILE)
+    loaded = load(folder)
+    assert loaded.card.architecture == "Qwen2_5OmniThinkerForConditionalGeneration"
+    found = weights_of(loaded).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in found)
+    loaded.close()
 
 
 @pytest.mark.usefixtures("encodes_here")
