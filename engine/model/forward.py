@@ -192,11 +192,10 @@ def make_forward(
     model.eval()  # type: ignore[no-untyped-call]
     backend = backend or pick_backend(*cache_shapes(config, shape))
     expansions = take_expansions(model) if shape.has_latents else None
-    states = (
-        StateModules(model, config.max_num_seqs, config.num_snapshots)
-        if shape.state_bytes
-        else None
-    )
+    states = None
+    if shape.state_bytes or shape.num_layers < model.config.get_text_config().num_hidden_layers:
+        # A probe tells which layers attend.
+        states = StateModules(model, config.max_num_seqs, config.num_snapshots)
     by_modules = backend == "torch" or (backend == "triton" and states is not None)
     if by_modules or expansions is not None:
         return ModuleForward(model, _attention(backend), shape, states, expansions)

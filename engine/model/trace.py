@@ -170,7 +170,8 @@ def trace(
         raise ModelError(
             f"{name} is not supported: its forward pass cannot be traced ({cause_of(error)})"
         ) from error
-    unread = read.unread() if config.sub_configs else ()
+    skipped = _skipped(model, read, recorder.calls)
+    unread = read.unread() if config.sub_configs or skipped else ()
     drop(model, unread)
     held = (*model.parameters(), *model.buffers())
     return TracedModel(
@@ -179,6 +180,7 @@ def trace(
             dtype,
             recorder.calls,
             cache.sizes if latents else {},
+            skipped,
             slots.bytes_per_sequence,
         ),
         model.config.get_text_config().num_hidden_layers,
@@ -201,16 +203,30 @@ def _context(recorder: Any) -> StepContext:
     )
 
 
+def _skipped(model: Any, read: Reads, calls: Mapping[int, _AttentionCall]) -> frozenset[int]:
+    """Numbers of the layers that text passes by: layers of their own for what an image gives."""
+    layers = model.config.get_text_config().num_hidden_layers
+    unread = {id(model.get_submodule(name)) for name in read.unread()}
+    passed: set[int] = set()
+    for one in model.modules():
+        if isinstance(one, nn.ModuleList) and len(one) == layers:
+            left = {at for at, layer in enumerate(one) if layer is None or id(layer) in unread}
+            if len(left) < layers:  # a tower may have as many, of which none is read
+                passed |= left
+    return frozenset(passed - calls.keys())
+
+
 def _shape(
     model: PreTrainedModel,
     dtype: torch.dtype,
     calls: Mapping[int, _AttentionCall],
     handed: Mapping[int, Sizes],
+    skipped: frozenset[int],
     state_bytes: int,
 ) -> ModelShape:
     config, name = model.config.get_text_config(), type(model).__name__
     layers = config.num_hidden_layers
-    if not state_bytes and sorted(calls) != list(range(layers)):
+    if not state_bytes and calls.keys() | skipped != set(range(layers)):
         raise ModelError(
             f"{name} is not supported: it attends in {len(calls)} layers and its config has "
             f"{layers}, so it keeps state that is not in the KV cache, or shares it between layers"

@@ -14,20 +14,24 @@ from transformers import (
     CONFIG_MAPPING,
     LlamaForCausalLM,
     LlavaForConditionalGeneration,
+    MllamaForCausalLM,
+    MllamaTextConfig,
     PreTrainedModel,
     Qwen3_5ForCausalLM,
 )
 
 from benchmarks.coverage.build import build
 from benchmarks.coverage.rows import Kind, Row
+from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
-from engine.model.gate import find_class
+from engine.model.forward import ModuleForward
+from engine.model.gate import checked_forward, find_class
 from engine.model.text_part import Reads, drop, text_config, without
 from engine.model.trace import trace
 from tests.support.checkpoints import END_ID, save_checkpoint
 from tests.support.loading import load, weights_of
-from tests.support.zoo import WRAPPERS, tiny_config, tiny_model
+from tests.support.zoo import VOCAB_SIZE, WRAPPERS, tiny_config, tiny_model
 
 UNREAD = {
     "gemma3": {"model.vision_tower", "model.multi_modal_projector"},
@@ -121,6 +125,43 @@ def test_the_rest_is_neither_read_nor_counted(tmp_path: Path, name: str) -> None
     assert found.keys() == {key for key in expected if not key.startswith(tuple(UNREAD[name]))}
     assert all(torch.equal(found[key], expected[key]) for key in found)
     assert loaded.card.num_params == sum(value.numel() for value in found.values())
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_layers_that_text_passes_by_are_let_go_of(backend: str) -> None:
+    config = MllamaTextConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        cross_attention_layers=[1, 3],  # to what an image gives
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        pad_token_id=0,
+    )
+    traced = trace(MllamaForCausalLM, config, torch.float32)
+    assert traced.unread == ("model.layers.1", "model.layers.3")
+    assert traced.shape.num_layers == 2
+    model = without(MllamaForCausalLM, traced.unread)(config)
+    assert traced.num_elements < sum(one.numel() for one in MllamaForCausalLM(config).parameters())
+    envelope = EngineConfig(num_blocks=16, max_model_len=64, dtype="float32")
+    forward = checked_forward(model, envelope, traced.shape, backend)
+    assert isinstance(forward, ModuleForward)
+
+
+def test_of_layers_that_are_called_and_do_not_attend_none_is_let_go_of() -> None:
+    config = CONFIG_MAPPING["recurrent_gemma"](
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        lru_width=64,
+        vocab_size=VOCAB_SIZE,
+        block_types=["recurrent", "recurrent", "attention"],
+    )
+    with pytest.raises(ModelError, match="it attends in 1 layers and its config has 3"):
+        trace(find_class(config), config, torch.float32)
 
 
 @pytest.mark.usefixtures("encodes_here", "modules")
