@@ -13,20 +13,27 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import EngineStatus
 from engine.api.stream import Context, RequestStream
 from engine.api.telemetry import StepRecord
+from engine.api.tools import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a chat; `role` is system, user or assistant.
+    """One message of a chat; `role` is system, user, assistant or tool.
 
     Attributes:
+        content: of a tool, what it gave.
         thinking: what the assistant thought before it said the content. The chat template is told
             of it, and most drop it from all replies but the last.
+        tool_calls: the tools that the assistant called; the content does not repeat them.
+        tool_call_id, name: of the call that a tool answers, and of the tool, where they are known.
     """
 
     role: str
     content: str
     thinking: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    name: str = ""
 
 
 def new_request_id() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from engine.api.errors import InvalidRequestError
+from engine.api.tools import check_tools
 
 MAX_STOPS = 16
 MAX_BIASES = 1024
@@ -51,6 +52,8 @@ class SamplingParams:
         ignore_eos: go on past the model's end-of-sequence tokens.
         chat_template_kwargs: arguments of the chat template by name, such as `enable_thinking`,
             with values as JSON has them. Whoever states some replaces all.
+        tools: functions that the model may call, as OpenAI's interface has them
+            (`engine.api.tools.check_tools`). The template tells the model of them.
 
     Raises:
         InvalidRequestError: a value is outside its range; `param` names the field.
@@ -72,6 +75,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict, hash=False)
+    tools: tuple[Mapping[str, object], ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         self._check_number("temperature", 0.0, 100.0)
@@ -97,6 +101,7 @@ class SamplingParams:
         self._check_stops()
         self._check_bias()
         self._check_arguments()
+        check_tools(self.tools)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError(
                 f"ignore_eos is {self.ignore_eos!r}; it must be true or false", "ignore_eos"
@@ -119,6 +124,13 @@ class SamplingParams:
         if isinstance(bias := clean.get("logit_bias"), Mapping):
             clean["logit_bias"] = tuple((_token_id(key), value) for key, value in bias.items())
         return replace(self, **clean)  # type: ignore[arg-type]  # __post_init__ checks the values
+
+    @property
+    def template_arguments(self) -> Mapping[str, object]:
+        """All that the chat template is told beside the messages, by name."""
+        if not self.tools:
+            return self.chat_template_kwargs
+        return {**self.chat_template_kwargs, "tools": list(self.tools)}
 
     def _check_number(self, name: str, low: float, high: float, *, above: bool = False) -> None:
         value = getattr(self, name)
@@ -193,6 +205,8 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"{name} has {min(taken)!r}, which is no argument of a chat template", name
             )
+        if "tools" in arguments:
+            raise InvalidRequestError(f"{name} has 'tools', which is a field of its own", name)
         try:
             json.dumps(arguments)
         except (TypeError, ValueError, RecursionError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.logprobs import OutputToken
+from engine.api.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Finish:
         error: set when the reason is `error`.
         context: token ids of the whole conversation with this reply, for the next turn; None after
             an error.
+        tool_use: the tools that the reply calls; None if it calls none, and where nobody knows the
+            format in which the model does. The text has them in any case, as it was written.
     """
 
     reason: FinishReason
@@ -55,6 +58,7 @@ class Finish:
     timings: Timings
     error: ErrorInfo | None = None
     context: Context | None = None
+    tool_use: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

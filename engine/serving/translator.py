@@ -15,6 +15,7 @@ from engine.api.errors import EngineError, InvalidRequestError, UnavailableError
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
+from engine.api.tools import ToolUse
 from engine.batch.output import TokenOutput
 from engine.core.core import EngineCore
 from engine.serving.loading import LoadedModel
@@ -22,7 +23,7 @@ from engine.serving.pending import Pending
 from engine.text.encodings import Encoding, Encodings
 from engine.text.job import num_bytes
 from engine.text.pool import ClosedError
-from engine.text.processor import OutputProcessor
+from engine.text.processor import Ending, OutputProcessor
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ Mail: TypeAlias = Callable[[EngineCore], None] | LoadRequest
 
 JOIN_TIMEOUT = 10.0
 _PINS = ""  # no user has this name
+_ENDINGS = "\n"  # nor one that ends like this: an ending does not wait for its user's prompts
 
 
 class Translator:
@@ -202,7 +204,7 @@ class Translator:
             if submission.prompt_token_ids is None:
                 codec.check_size(submission.messages, model.config.max_model_len)
                 size = num_bytes(submission.messages)
-                arguments = sampling.chat_template_kwargs
+                arguments = sampling.template_arguments
                 encode = partial(codec.encode, submission.messages, submission.context, arguments)
             else:
                 # Such a prompt takes its turn too: it may be a fork of one that came before it.
@@ -239,7 +241,8 @@ class Translator:
         assert self._processor is not None
         submission = pending.submission
         pending.stream.num_prompt_tokens = len(token_ids)
-        self._processor.open(pending.stream, sampling, len(submission.messages), token_ids)
+        stream, user = pending.stream, submission.origin.user
+        self._processor.open(stream, sampling, len(submission.messages), token_ids, user)
         arrival = pending.arrival
         self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival))
 
@@ -267,7 +270,7 @@ class Translator:
         def done(result: list[int] | BaseException) -> None:
             self._post(partial(self._pin_encoded, name, messages, model, result))
 
-        arguments = model.sampling.chat_template_kwargs
+        arguments = model.sampling.template_arguments
         encoding = Encoding(partial(model.codec.common_prefix, messages, arguments), done)
         self._encodings.put(_PINS, encoding, num_bytes(messages))
 
@@ -296,6 +299,20 @@ class Translator:
         for found in self._processor.process(outputs):
             self._forward(partial(EngineCore.stop, found=found))
 
+    def _read_calls(self, model: LoadedModel, ending: Ending) -> None:
+        """Have the tool calls of a reply read, and then end it."""
+
+        def done(result: ToolUse | BaseException | None) -> None:
+            tool_use = result if isinstance(result, ToolUse) else None
+            self._post(partial(self._end_reply, ending, tool_use))
+
+        read = partial(model.codec.read_calls, ending.context, ending.num_prompt, ending.tools)
+        self._encodings.put(ending.user + _ENDINGS, Encoding(read, done), 0)
+
+    def _end_reply(self, ending: Ending, tool_use: ToolUse | None) -> None:
+        assert self._processor is not None
+        self._processor.end(ending, tool_use)
+
     def _hold(self, request: LoadRequest) -> None:
         self._awaited = self._untold = request
         self._holding = True
@@ -311,8 +328,11 @@ class Translator:
     def _serve(self, model: LoadedModel, request: LoadRequest) -> None:
         if request is not self._awaited:
             return
+        if self._processor is not None:
+            self._processor.end_unread()
         self._model = model
-        self._processor = OutputProcessor(model.codec, self._abort)
+        read = partial(self._read_calls, model)
+        self._processor = OutputProcessor(model.codec, self._abort, read)
         self._holding = False
         for name, messages in self._pins.items():
             self._encode_pin(name, messages, model)

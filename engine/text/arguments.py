@@ -19,11 +19,17 @@ def context_key(model_key: str, arguments: Mapping[str, object]) -> str:
 
 
 def map_texts(value: object, change: Callable[[str], str]) -> object:
-    """A value of JSON with all texts in it changed, the keys of its maps too."""
+    """A value of JSON with all texts in it changed, the keys of its maps too. Keys that become the
+    same are numbered, so that none is lost.
+    """
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(str(k)): map_texts(v, change) for k, v in value.items()}
+        told: dict[str, object] = {}
+        for number, (key, entry) in enumerate(value.items()):
+            name = change(str(key))
+            told[name if name not in told else f"{name}{number}"] = map_texts(entry, change)
+        return told
     if isinstance(value, (list, tuple)):
         return [map_texts(entry, change) for entry in value]
     return value

@@ -8,11 +8,14 @@ from typing import Protocol
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
+from engine.api.tools import ToolUse
 from engine.text.arguments import NO_ARGUMENTS
+from engine.text.calls import states_calls
 from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
 from engine.text.job import num_bytes
 from engine.text.parts import Parts
+from engine.text.reading import CallReader, Reader
 from engine.text.thinking import TaggedParts, Tags
 from engine.text.vocabulary import Vocabulary
 
@@ -20,8 +23,10 @@ from engine.text.vocabulary import Vocabulary
 _PROMPT_END = 32
 
 
-class Encoder(Protocol):
-    """Makes prompts of chats, as `EncoderPool` does. Any thread may call it; its methods block."""
+class Encoder(Reader, Protocol):
+    """Makes prompts of chats and reads replies, as `EncoderPool` does. Any thread may call it; its
+    methods block.
+    """
 
     def encode(
         self,
@@ -39,10 +44,14 @@ class ChatCodec:
     """Turns chats into token ids by an encoder, and token ids into text by a vocabulary.
 
     The encoder works in other processes, the vocabulary in this one. Any thread may call the
-    methods that encode. Only one thread may call the others, and use the detokenizers.
+    methods that encode and `read_calls`. Only one thread may call the others, and use the
+    detokenizers.
 
     Args:
         model_key: the model's `LoadedModel.key`.
+
+    Attributes:
+        reads_calls: whether the tokenizer states what tool calls look like.
     """
 
     def __init__(self, vocabulary: Vocabulary, encoder: Encoder, model_key: str) -> None:
@@ -51,6 +60,8 @@ class ChatCodec:
         self._encoder = encoder
         self._channels = Channels.find(vocabulary)
         self._tags = Tags.find(vocabulary)
+        self._reader = CallReader(encoder, model_key)
+        self.reads_calls = states_calls(vocabulary.response_template)
 
     def encode(
         self,
@@ -66,6 +77,12 @@ class ChatCodec:
     ) -> list[int]:
         """As `ChatEncoder.common_prefix`."""
         return self._encoder.common_prefix(messages, arguments)
+
+    def read_calls(
+        self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
+    ) -> ToolUse | None:
+        """As `CallReader.read`."""
+        return self._reader.read(context, num_prompt, tools)
 
     def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
         """Check that messages can fit into the context, before anything is spent on encoding them.

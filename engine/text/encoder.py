@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import takewhile
-from typing import Any
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
+from engine.api.tools import ToolUse
 from engine.text.arguments import NO_ARGUMENTS, context_key, map_texts
+from engine.text.calls import read_calls
 from engine.text.guard import ContentGuard
+from engine.text.messages import check, fold_system, in_template_form, reply
 from engine.text.thinking import FIELDS, Tags
 from engine.text.vocabulary import Tokenizer, Vocabulary
-
-ROLES = ("system", "user", "assistant")
 
 # It has letters only, because templates trim white space and cut at tags.
 SENTINEL = "thereplystandshere"
 THOUGHT = "thethinkingstandshere"
+TOOL = "thetoolstandshere"
+_PROBE = {"name": TOOL, "description": TOOL, "parameters": {"type": "object", "properties": {}}}
 
 _READS_FIELD = re.compile(rf"[.'\"]({'|'.join(FIELDS)})\b")
 
@@ -71,22 +74,24 @@ class ChatEncoder:
         guards).
 
         Args:
-            messages: the whole chat; the last message is the user's.
+            messages: the whole chat; the last message is the user's, or what a tool gave.
             context: ids of the leading messages, the last of which is a reply. It is set aside if
                 it is of another model or of other arguments, if the reply has thinking that the
                 template does not repeat, or if what the template puts behind the reply cannot be
-                told.
+                told, or depends on the tools that the reply calls.
             arguments: of the chat template, by name. Text in them is guarded as messages are.
 
         Raises:
             InvalidRequestError: an empty chat or prompt, an unknown role, content that is no valid
-                text, or a chat that the template refuses or would forge a special token from.
+                text, tools that the template does not write, or a chat that it refuses or would
+                forge a special token from.
         """
         if context is not None:
             tail = self.encode_after(messages, context, arguments)
             if tail is not None:
                 return [*context.token_ids, *tail]
-        _check(messages)
+        check(messages)
+        self._check_tools(arguments)
         safe = self._guarded(arguments)
         return self._guard.encode(messages, partial(self._encode_whole, arguments=safe))
 
@@ -103,9 +108,10 @@ class ChatEncoder:
         Raises:
             InvalidRequestError: as `encode`.
         """
-        _check(messages)
+        check(messages)
         if context.model_key != context_key(self.model_key, arguments) or not context.token_ids:
             return None
+        self._check_tools(arguments)
         safe = self._guarded(arguments)
         encode = partial(self._encode_tail, context=context, arguments=safe)
         return self._guard.encode(messages, encode)
@@ -129,6 +135,36 @@ class ChatEncoder:
         same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
         return [token for token, _ in same]
 
+    def read_calls(
+        self,
+        prompt: Sequence[int],
+        reply: Sequence[int],
+        tools: Sequence[Mapping[str, object]],
+    ) -> ToolUse | None:
+        """As `engine.text.calls.read_calls`."""
+        return read_calls(self._tokenizer, prompt, reply, tools)
+
+    @cached_property
+    def _writes_tools(self) -> bool:
+        """Whether the template writes the functions that it is given. One that refuses the question
+        tells nothing, and is given them.
+        """
+        if self._tokenizer.chat_template is None:
+            return False
+        question, tools = ChatMessage("user", SENTINEL), [{"type": "function", "function": _PROBE}]
+        try:
+            return TOOL in self._render([question], {"tools": tools})
+        except InvalidRequestError:
+            return True
+
+    def _check_tools(self, arguments: Mapping[str, object]) -> None:
+        if arguments.get("tools") and not self._writes_tools:
+            raise InvalidRequestError(
+                "tools are stated, and the model's chat template takes none; ask without them, or "
+                "ask another model",
+                "tools",
+            )
+
     def _guarded(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """Arguments none of whose texts spells a token that only the template may write."""
         return {k: map_texts(value, self._guard.harmless) for k, value in arguments.items()}
@@ -138,10 +174,10 @@ class ChatEncoder:
     ) -> str:
         if self._tokenizer.chat_template is None:
             return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant:"
-        for chat in (messages, _fold_system(messages)):
+        for chat in (messages, fold_system(messages)):
             try:
                 text: str = self._tokenizer.apply_chat_template(
-                    [self._as_template_reads(message) for message in chat],
+                    [in_template_form(message, in_parts=self._in_parts) for message in chat],
                     add_generation_prompt=True,
                     tokenize=False,
                     **arguments,
@@ -154,15 +190,6 @@ class ChatEncoder:
         raise InvalidRequestError(
             f"messages are refused by the model's chat template: {refusal}", "messages"
         ) from refusal
-
-    def _as_template_reads(self, message: ChatMessage) -> dict[str, Any]:
-        """A message as the template is given it: its text, as one part where only parts are shown,
-        and its thinking under each of the names that it has in templates.
-        """
-        text = message.content
-        content = [{"type": "text", "text": text}] if self._in_parts else text
-        told: dict[str, Any] = {"role": message.role, "content": content}
-        return told | dict.fromkeys(FIELDS, message.thinking) if message.thinking else told
 
     def _shows_content(self, in_parts: bool) -> bool:
         """Whether the template writes what a message says, as text or as a list of parts.
@@ -182,20 +209,44 @@ class ChatEncoder:
         arguments: Mapping[str, object],
     ) -> str | None:
         """What the template puts behind the reply that ends the covered messages; None if that
-        cannot be told, or if the reply has thinking that the template does not repeat.
+        cannot be told, if the reply has thinking that the template does not repeat, or if it calls
+        tools and the template writes something else behind that.
         """
         if not 0 < num_covered < len(messages) or messages[num_covered - 1].role != "assistant":
             return None
-        thinks = bool(messages[num_covered - 1].thinking)
+        covered = messages[num_covered - 1]
+        thinks = bool(covered.thinking)
         marked = list(messages)
-        marked[num_covered - 1] = self._marked_reply() if thinks else _reply(SENTINEL)
+        marked[num_covered - 1] = self._marked_reply() if thinks else reply(SENTINEL)
         try:
             text = self._render(marked, arguments)
+            whole = self._render(messages, arguments) if covered.tool_calls else text
+            is_shown = self._shows_outcomes(marked, num_covered, arguments)
         except InvalidRequestError:
             return None
-        if text.count(SENTINEL) != 1 or (thinks and THOUGHT not in text):
+        if text.count(SENTINEL) != 1 or (thinks and THOUGHT not in text) or not is_shown:
             return None
-        return text.partition(SENTINEL)[2]
+        tail = text.partition(SENTINEL)[2]
+        return tail if whole.endswith(tail) else None
+
+    def _shows_outcomes(
+        self,
+        marked: Sequence[ChatMessage],
+        num_covered: int,
+        arguments: Mapping[str, object],
+    ) -> bool:
+        """Whether the template writes what each tool gave, all of it behind the marked reply. Some
+        write it only beside the call.
+        """
+        outcomes = [message.role == "tool" for message in marked[num_covered:]]
+        if not any(outcomes):
+            return True
+        rest = (
+            replace(message, content=SENTINEL) if is_outcome else message
+            for message, is_outcome in zip(marked[num_covered:], outcomes, strict=True)
+        )
+        text = self._render([*marked[:num_covered], *rest], arguments)
+        return text.count(SENTINEL) == 1 + sum(outcomes)
 
     def _marked_reply(self) -> ChatMessage:
         """A reply with thinking, in the form in which the template may repeat it: in a field, or
@@ -203,7 +254,7 @@ class ChatEncoder:
         """
         if self._reads_field or self._tags is None:
             return ChatMessage("assistant", SENTINEL, THOUGHT)
-        return _reply(f"{self._tags.open}\n{THOUGHT}\n{self._tags.close}\n\n{SENTINEL}")
+        return reply(f"{self._tags.open}\n{THOUGHT}\n{self._tags.close}\n\n{SENTINEL}")
 
     def _encode_whole(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object]
@@ -261,57 +312,3 @@ class ChatEncoder:
             if len(token_ids) > 1 and token_ids[0] == token_id:
                 return token
         return ""
-
-
-def _reply(content: str) -> ChatMessage:
-    return ChatMessage("assistant", content)
-
-
-def _fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The chat with the text of its system messages at the head of the first user message."""
-    head = "".join(f"{m.content}\n\n" for m in messages if m.role == "system")
-    folded = []
-    for message in messages:
-        if message.role == "user":
-            message, head = ChatMessage("user", head + message.content), ""
-        if message.role != "system":
-            folded.append(message)
-    return folded
-
-
-def _check(messages: Sequence[ChatMessage]) -> None:
-    if not messages:
-        raise InvalidRequestError(
-            "messages is empty; a chat needs at least one message from the user", "messages"
-        )
-    for i, message in enumerate(messages):
-        if message.role not in ROLES:
-            raise InvalidRequestError(
-                f"messages[{i}].role is {message.role!r}; it must be one of {', '.join(ROLES)}",
-                "messages",
-            )
-        if not isinstance(message.content, str):
-            raise InvalidRequestError(
-                f"messages[{i}].content is of type {type(message.content).__name__}; "
-                "it must be text",
-                "messages",
-            )
-        try:
-            message.content.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"messages[{i}].content has the surrogate U+{ord(message.content[error.start]):X} "
-                f"at character {error.start}; it must be valid Unicode text",
-                "messages",
-            ) from None
-    if messages[-1].role != "user":
-        raise InvalidRequestError(
-            f"messages[{len(messages) - 1}].role is {messages[-1].role!r}; "
-            "the last message must be from the user",
-            "messages",
-        )
-    if not messages[-1].content.strip():
-        raise InvalidRequestError(
-            "prompt is empty; the last message must have at least one character that is not blank",
-            "prompt",
-        )

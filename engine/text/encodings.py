@@ -1,4 +1,4 @@
-"""Encodings: threads that have prompts encoded, so that no other thread waits for that."""
+"""Encodings: threads that wait for the processes that encode, so that no other thread does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from engine.text.pool import NUM_PROCESSES
 from engine.text.turns import Turns
@@ -19,16 +20,16 @@ _FIXED_COST = 1024
 
 @dataclass(slots=True, eq=False)
 class Encoding:
-    """A prompt that is to be encoded.
+    """A prompt that is to be encoded, or a reply that is to be read.
 
     Attributes:
-        encode: makes the token ids; it blocks, and may raise anything.
-        done: called once with the token ids or the error, on a thread of `Encodings`.
-        is_wanted: whether anybody still wants the token ids. If not, `encode` is not called.
+        encode: makes the token ids, or what else is wanted; it blocks, and may raise anything.
+        done: called once with what `encode` returned or raised, on a thread of `Encodings`.
+        is_wanted: whether anybody still wants it. If not, `encode` is not called.
     """
 
-    encode: Callable[[], list[int]]
-    done: Callable[[list[int] | BaseException], None]
+    encode: Callable[[], Any]
+    done: Callable[[Any], None]
     is_wanted: bool = True
 
 
@@ -60,9 +61,8 @@ class Encodings:
     def _run(self) -> None:
         while (turn := self._next()) is not None:
             user, encoding = turn
-            result: list[int] | BaseException
             try:
-                result = encoding.encode() if encoding.is_wanted else []
+                result = encoding.encode() if encoding.is_wanted else None
             except BaseException as error:  # the model's own code: this ends the request alone
                 result = error
             encoding.done(result)

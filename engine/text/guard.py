@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
+from engine.text.messages import changed
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
 TokenIds = TypeVar("TokenIds", bound=list[int] | None)
@@ -72,8 +72,8 @@ class ContentGuard:
         it, the whole chat is encoded with every character set apart.
 
         Args:
-            encode: renders a chat and returns its token ids, or None if it cannot. What is changed
-                of the messages is their content and their thinking.
+            encode: renders a chat and returns its token ids, or None if it cannot. All of the
+                messages but their roles is changed.
 
         Returns:
             what `encode` returns.
@@ -120,10 +120,7 @@ class ContentGuard:
 
 
 def _changed(messages: Sequence[ChatMessage], change: Callable[[str], str]) -> list[ChatMessage]:
-    return [
-        replace(m, content=change(m.content), thinking=change(m.thinking) if m.thinking else "")
-        for m in messages
-    ]
+    return [changed(message, change) for message in messages]
 
 
 def _blank(content: str) -> str:

@@ -1,15 +1,18 @@
-"""Job: what an encoder's process is asked to do, what it may take for that, and its answer."""
+"""Jobs: what an encoder's process is asked to do, what it may take for that, and its answer."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
 
 from engine.api.client import ChatMessage
-from engine.api.errors import InvalidRequestError
+from engine.api.errors import EngineError, InvalidRequestError
 from engine.api.stream import Context
+from engine.api.tools import ToolCall, ToolUse
 
 MIB = 1 << 20
 # On a busy core, 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB, and
@@ -20,11 +23,51 @@ _SECONDS_PER_BYTE = 20e-6
 _JOB_MEMORY = 512 * MIB
 _MEMORY_PER_BYTE = 1024
 
-_WHOLE, _TAIL, _REFUSAL = b"w", b"t", b"r"
+_WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE = b"w", b"t", b"r", b"c", b"u"
+_BYTES_PER_TOKEN = 4
+
+
+class Job(ABC):
+    """What is asked of a process.
+
+    Attributes:
+        name, failure: what is done, and that it cannot be, for errors.
+        doer: what of the model's own does it.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    failure: ClassVar[str]
+    doer: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """About how much text it is."""
+
+    @property
+    def seconds(self) -> float:
+        """Time beyond `JOB_SECONDS` that the length of the text allows."""
+        return _SECONDS_PER_BYTE * self.num_bytes
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it may need beside those that the process has already."""
+        return _JOB_MEMORY + _MEMORY_PER_BYTE * self.num_bytes
+
+    def late(self, seconds: float) -> InvalidRequestError:
+        """The error if it took all of its time, `seconds`."""
+        text = f"{self.failure}: {self.doer} did not come to an end within {seconds:.3g} s"
+        return InvalidRequestError(text, "prompt")
+
+    def greedy(self) -> InvalidRequestError:
+        """The error if it took all of its memory."""
+        text = f"{self.name} needs more than {self.memory // MIB} MiB of memory in {self.doer}"
+        return InvalidRequestError(text, "prompt")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PromptJob(Job):
     """A prompt to encode.
 
     Attributes:
@@ -39,32 +82,29 @@ class Job:
     context: Context | None = None
     common: bool = False
     arguments: Mapping[str, object] = field(default_factory=dict)
+    name: ClassVar[str] = "encoding the prompt"
+    failure: ClassVar[str] = "the prompt cannot be encoded"
+    doer: ClassVar[str] = "the model's chat template or tokenizer"
 
     @property
     def num_bytes(self) -> int:
         return num_bytes(self.messages) + len(json.dumps(self.arguments))
 
-    @property
-    def seconds(self) -> float:
-        """Time beyond `JOB_SECONDS` that the length of the text allows."""
-        return _SECONDS_PER_BYTE * self.num_bytes
-
-    @property
-    def memory(self) -> int:
-        """Bytes that it may need beside those that the process has already."""
-        return _JOB_MEMORY + _MEMORY_PER_BYTE * self.num_bytes
-
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why there are no token ids.
+class ReplyJob(Job):
+    """A reply whose tool calls are to be read (`engine.text.calls.read_calls`)."""
 
-    Attributes:
-        param: name of the field at fault; None if none is.
-    """
+    prompt: tuple[int, ...]
+    reply: tuple[int, ...]
+    tools: tuple[Mapping[str, object], ...]
+    name: ClassVar[str] = "reading the reply"
+    failure: ClassVar[str] = "the reply cannot be read"
+    doer: ClassVar[str] = "the model's response template"
 
-    message: str
-    param: str | None
+    @property
+    def num_bytes(self) -> int:
+        return _BYTES_PER_TOKEN * (len(self.prompt) + len(self.reply)) + len(json.dumps(self.tools))
 
 
 def num_bytes(messages: Sequence[ChatMessage]) -> int:
@@ -72,7 +112,10 @@ def num_bytes(messages: Sequence[ChatMessage]) -> int:
     return sum(
         len(text.encode(errors="surrogatepass"))
         for message in messages
-        for text in (message.content, message.thinking)
+        for text in (
+            *(message.content, message.thinking, message.name, message.tool_call_id),
+            *(text for call in message.tool_calls for text in (call.name, call.arguments)),
+        )
         if isinstance(text, str)
     )
 
@@ -82,8 +125,39 @@ def pack_ids(token_ids: Sequence[int], *, is_tail: bool = False) -> bytes:
     return (_TAIL if is_tail else _WHOLE) + array("I", token_ids).tobytes()
 
 
-def pack_refusal(refusal: Refusal) -> bytes:
-    return _REFUSAL + json.dumps([refusal.message, refusal.param]).encode()
+def pack_refusal(error: EngineError) -> bytes:
+    """An answer that says why there is no other; `param` names the field at fault."""
+    return _REFUSAL + json.dumps([error.message, error.param]).encode()
+
+
+def pack_use(use: ToolUse | None) -> bytes:
+    """An answer with the tool calls of a reply."""
+    return _CALLS + json.dumps(None if use is None else asdict(use)).encode()
+
+
+def pack_unreadable(why: str) -> bytes:
+    return _UNREADABLE + why.encode(errors="replace")
+
+
+class UnreadableError(Exception):
+    """A reply is none that the model's response template can read."""
+
+
+def read_use(answer: bytes) -> ToolUse | None:
+    """Take the tool calls of a reply from an answer.
+
+    Raises:
+        UnreadableError: it has none, because the reply cannot be read.
+        InvalidRequestError: the answer is a refusal.
+    """
+    if answer[:1] == _UNREADABLE:
+        raise UnreadableError(answer[1:].decode())
+    if answer[:1] == _REFUSAL:
+        raise InvalidRequestError(*json.loads(answer[1:]))
+    told = json.loads(answer[1:])
+    if told is None:
+        return None
+    return ToolUse(tuple(ToolCall(**call) for call in told["calls"]), told["content"])
 
 
 def read_answer(answer: bytes, context: Context | None) -> list[int]:
@@ -96,8 +170,7 @@ def read_answer(answer: bytes, context: Context | None) -> list[int]:
         InvalidRequestError: the answer is a refusal.
     """
     if answer[:1] == _REFUSAL:
-        message, param = json.loads(answer[1:])
-        raise InvalidRequestError(message, param)
+        raise InvalidRequestError(*json.loads(answer[1:]))
     token_ids = array("I")
     token_ids.frombytes(answer[1:])
     if answer[:1] == _TAIL and context is not None:

@@ -1,4 +1,4 @@
-"""EncoderPool: the processes that encode prompts for one model."""
+"""EncoderPool: the processes that encode prompts and read replies for one model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from dataclasses import replace
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, UnavailableError
 from engine.api.stream import Context
+from engine.api.tools import ToolUse
 from engine.text.arguments import NO_ARGUMENTS
-from engine.text.job import JOB_SECONDS, Job, read_answer
+from engine.text.job import JOB_SECONDS, Job, PromptJob, ReplyJob, read_answer, read_use
 from engine.text.process import EncoderProcess
 from engine.text.vocabulary import Tokenizer
 from engine.text.worker import Start
@@ -68,15 +69,29 @@ class EncoderPool:
             ClosedError: the pool was closed.
         """
         last = context and replace(context, token_ids=context.token_ids[-1:])
-        job = Job(tuple(messages), last, arguments=dict(arguments))
+        job = PromptJob(tuple(messages), last, arguments=dict(arguments))
         return read_answer(self._run(job), context)
 
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
         """As `ChatEncoder.common_prefix`; blocks, and raises as `encode`."""
-        job = Job(tuple(messages), common=True, arguments=dict(arguments))
+        job = PromptJob(tuple(messages), common=True, arguments=dict(arguments))
         return read_answer(self._run(job), None)
+
+    def read_calls(
+        self,
+        prompt: Sequence[int],
+        reply: Sequence[int],
+        tools: Sequence[Mapping[str, object]],
+    ) -> ToolUse | None:
+        """As `engine.text.calls.read_calls`; blocks.
+
+        Raises:
+            UnreadableError: whatever that raises.
+            EngineError: as `encode`.
+        """
+        return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools))))
 
     def ready(self) -> None:
         """Wait for the process that was started first.

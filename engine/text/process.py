@@ -1,4 +1,4 @@
-"""EncoderProcess: one process that encodes prompts, as the program sees it."""
+"""EncoderProcess: one process that encodes prompts and reads replies, as the program sees it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import tempfile
 import time
 from contextlib import suppress
 
-from engine.api.errors import EngineError, InvalidRequestError, ModelError
-from engine.text.job import MIB, Job
+from engine.api.errors import EngineError, ModelError
+from engine.text.job import Job
 from engine.text.wire import Channel
 from engine.text.worker import Start
 
@@ -90,7 +90,7 @@ class EncoderProcess:
         self.is_ready = True
 
     def run(self, job: Job) -> bytes:
-        """Have a prompt encoded; returns the answer. After an error, the process has ended.
+        """Have a job done; returns the answer. After an error, the process has ended.
 
         Raises:
             InvalidRequestError: it takes too much time or memory.
@@ -103,19 +103,11 @@ class EncoderProcess:
             return self._channel.receive(deadline)
         except TimeoutError:
             self.kill()
-            raise InvalidRequestError(
-                "the prompt cannot be encoded: the model's chat template or tokenizer did not come "
-                f"to an end within {seconds:.3g} s",
-                "prompt",
-            ) from None
+            raise job.late(seconds) from None
         except (EOFError, OSError):
             words = self._last_words()
             if "memory allocation" in words:
-                raise InvalidRequestError(
-                    f"encoding the prompt needs more than {job.memory // MIB} MiB of memory in the "
-                    "model's chat template or tokenizer",
-                    "prompt",
-                ) from None
+                raise job.greedy() from None
             raise EngineError(f"the process that encodes prompts ended: {words}") from None
 
     def kill(self) -> None:

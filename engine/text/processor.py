@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.api.errors import ErrorInfo, cause_of
@@ -11,6 +11,7 @@ from engine.api.lifecycle import FinishReason, Timings
 from engine.api.logprobs import Candidate, OutputToken
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
+from engine.api.tools import ToolUse
 from engine.batch.output import End, StopFound, TokenOutput
 from engine.text.arguments import context_key
 from engine.text.codec import ChatCodec
@@ -21,11 +22,30 @@ from engine.text.stops import StopMatcher
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ending:
+    """A reply whose text is complete, and whose tool calls have not been read.
+
+    Attributes:
+        user: whose it is.
+        finish: its end as it is without tool calls.
+        context, num_prompt, tools: as `ChatCodec.read_calls` takes them.
+    """
+
+    user: str
+    finish: Finish
+    context: Sequence[int]
+    num_prompt: int
+    tools: Sequence[Mapping[str, object]]
+
+
 @dataclass(slots=True, eq=False)
 class _Reply:
     """An open stream and the state of its text.
 
     Attributes:
+        user: whose it is.
+        tools: functions that the model may call.
         num_messages: messages of the prompt.
         key: marks the contexts that it continues (`Context.model_key`).
         parts: tells thinking from content; None where the model does not think.
@@ -35,6 +55,8 @@ class _Reply:
     """
 
     stream: RequestStream
+    user: str
+    tools: Sequence[Mapping[str, object]]
     num_messages: int
     detokenizer: Detokenizer
     matcher: StopMatcher
@@ -100,16 +122,23 @@ class OutputProcessor:
 
     Args:
         abort: called with the id of a request whose tokens cannot be made text, to end it.
+        read: called with a reply whose tool calls are to be read; `end` is to be called then.
     """
 
-    def __init__(self, codec: ChatCodec, abort: Callable[[str], None]) -> None:
+    def __init__(
+        self, codec: ChatCodec, abort: Callable[[str], None], read: Callable[[Ending], None]
+    ) -> None:
         self._codec = codec
         self._abort = abort
+        self._read = read
         self._replies: dict[str, _Reply] = {}
+        self._endings: dict[Ending, _Reply] = {}
 
     def is_open(self, request_id: str) -> bool:
         """Whether a stream with this request id has not ended."""
-        return request_id in self._replies
+        return request_id in self._replies or any(
+            reply.stream.request_id == request_id for reply in self._endings.values()
+        )
 
     def open(
         self,
@@ -117,6 +146,7 @@ class OutputProcessor:
         sampling: SamplingParams,
         num_messages: int,
         prompt: Sequence[int],
+        user: str = "",
     ) -> None:
         """Expect outputs for a stream.
 
@@ -125,13 +155,16 @@ class OutputProcessor:
         Args:
             num_messages: messages of the prompt.
             prompt: its token ids.
+            user: whose it is.
         """
         self._replies[stream.request_id] = _Reply(
             stream,
+            user,
+            sampling.tools,
             num_messages,
             self._codec.detokenizer(),
             StopMatcher(sampling.stop, sampling.min_tokens),
-            context_key(self._codec.model_key, sampling.chat_template_kwargs),
+            context_key(self._codec.model_key, sampling.template_arguments),
             self._codec.parts(prompt),
         )
 
@@ -183,11 +216,24 @@ class OutputProcessor:
             found.append(StopFound(output.request_id, reply.matcher.stopped_at))
         return reply.put(thinking, text)
 
+    def end(self, ending: Ending, tool_use: ToolUse | None) -> None:
+        """End a reply whose tool calls were read; ignored if it has ended already."""
+        reply = self._endings.pop(ending, None)
+        if reply is not None:
+            reply.put("", "", replace(ending.finish, tool_use=tool_use))
+            _wake([reply.stream])
+
+    def end_unread(self) -> None:
+        """End the replies whose tool calls have not been read, without them."""
+        for ending in tuple(self._endings):
+            self.end(ending, None)
+
     def close_all(self, error: ErrorInfo) -> None:
         """End every open stream, because the engine has stopped and the core will tell no ends.
 
         Their usage counts the output tokens that were received; the rest of it is not known.
         """
+        self.end_unread()
         replies = list(self._replies.values())
         self._replies.clear()
         for reply in replies:
@@ -224,7 +270,14 @@ class OutputProcessor:
             context_ids = context_ids[: len(context_ids) - surplus]
         context = Context(reply.key, context_ids, reply.num_messages + 1)
         finish = Finish(reason, reply.counted(usage), end.timings, context=context)
-        return reply.put(thinking, text, finish)
+        # The calls of a reply that was cut may lack arguments.
+        if reason is not FinishReason.STOP or not self._codec.reads_calls:
+            return reply.put(thinking, text, finish)
+        ending = Ending(reply.user, finish, context_ids, end.usage.prompt_tokens, reply.tools)
+        self._endings[ending] = reply
+        has_news = reply.put(thinking, text)
+        self._read(ending)
+        return has_news
 
 
 def _wake(streams: Iterable[RequestStream]) -> None:

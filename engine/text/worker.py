@@ -1,4 +1,4 @@
-"""Worker: the process that renders and encodes prompts, with the model's own code.
+"""Worker: the process that encodes prompts and reads replies, with the model's own code.
 
 `engine.text.process` starts it as `python -m engine.text.worker`. Frames (`engine.text.wire`) come
 on standard input: a `Start`, then jobs. Each is answered on standard output. The `Start` is
@@ -20,7 +20,7 @@ from engine.text.wire import pack, read_frame
 
 if TYPE_CHECKING:
     from engine.text.encoder import ChatEncoder
-    from engine.text.job import Job
+    from engine.text.job import PromptJob, ReplyJob
 
 # The program kills a process that takes too long. If the program is gone, the process ends itself,
 # this much later.
@@ -73,15 +73,26 @@ def main() -> None:
         return
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
-        job: Job = pickle.loads(frame)
+        job: PromptJob | ReplyJob = pickle.loads(frame)
         with _Bounds(start.seconds + job.seconds, job.memory):
             answer = _run(encoder, job)
         _answer(answers, answer)
 
 
-def _run(encoder: ChatEncoder, job: Job) -> bytes:
+def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob) -> bytes:
+    from engine.text.job import ReplyJob, pack_refusal
+
+    try:
+        if isinstance(job, ReplyJob):
+            return _read(encoder, job)
+        return _encode(encoder, job)
+    except MemoryError:
+        return pack_refusal(job.greedy())
+
+
+def _encode(encoder: ChatEncoder, job: PromptJob) -> bytes:
     from engine.api.errors import InvalidRequestError, cause_of
-    from engine.text.job import MIB, Refusal, pack_ids, pack_refusal
+    from engine.text.job import pack_ids, pack_refusal
 
     try:
         if job.common:
@@ -92,16 +103,24 @@ def _run(encoder: ChatEncoder, job: Job) -> bytes:
                 return pack_ids(tail, is_tail=True)
         return pack_ids(encoder.encode(job.messages, None, job.arguments))
     except InvalidRequestError as error:
-        refusal = Refusal(error.message, error.param)
+        return pack_refusal(error)
     except MemoryError:
-        text = (
-            f"encoding the prompt needs more than {job.memory // MIB} MiB of memory in the model's "
-            "chat template or tokenizer"
-        )
-        refusal = Refusal(text, "prompt")
+        raise
     except BaseException as error:  # a panic of tokenizers is no Exception
-        refusal = Refusal(f"the prompt could not be read: {cause_of(error)}", "prompt")
-    return pack_refusal(refusal)
+        text = f"the prompt could not be read: {cause_of(error)}"
+        return pack_refusal(InvalidRequestError(text, "prompt"))
+
+
+def _read(encoder: ChatEncoder, job: ReplyJob) -> bytes:
+    from engine.api.errors import cause_of
+    from engine.text.job import pack_unreadable, pack_use
+
+    try:
+        return pack_use(encoder.read_calls(job.prompt, job.reply, job.tools))
+    except MemoryError:
+        raise
+    except BaseException as error:
+        return pack_unreadable(cause_of(error))
 
 
 def _answer(answers: BinaryIO, content: bytes) -> None:

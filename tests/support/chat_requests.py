@@ -50,7 +50,7 @@ FULL: dict[str, Any] = {
     "seed": 2**64 - 1,
     "min_tokens": 2,
     "stop": ["\n\n", "END"],
-    "chat_template_kwargs": {"enable_thinking": False, "tools": [{"name": "f"}]},
+    "chat_template_kwargs": {"enable_thinking": False, "documents": [{"text": "f"}]},
     "stream": False,
     "accepted": False,
     "delta_qos": 1,

@@ -13,6 +13,7 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.api.stream import Context
+from engine.api.tools import ToolUse
 from engine.batch.plan import StepPlan
 from engine.serving.loading import LoadedModel, Progress
 from engine.text.arguments import NO_ARGUMENTS
@@ -40,11 +41,15 @@ class WordCodec:
     Attributes:
         before_encode: called on the text thread with the messages.
         arguments: of the chat template, of each prompt; `refused` among them refuses it.
+        reads_calls: whether replies have tool calls.
+        read_calls: called on a thread of `Encodings` when a reply has ended.
     """
 
     model_key: str
     before_encode: Callable[[Sequence[ChatMessage]], None] = lambda messages: None
     arguments: list[Mapping[str, object]] = field(default_factory=list)
+    reads_calls: bool = False
+    read_calls: Callable[..., ToolUse | None] = lambda *_: None
 
     def encode(
         self,

@@ -142,7 +142,7 @@ class TestSamplingParams:
 
 class TestTemplateArguments:
     def test_they_are_kept_as_stated(self) -> None:
-        stated = {"enable_thinking": False, "tools": [{"name": "f"}], "reasoning_effort": "low"}
+        stated = {"enable_thinking": False, "documents": [{"text": "f"}], "reasoning_effort": "low"}
         params = SamplingParams().override({"chat_template_kwargs": stated})
         assert params.chat_template_kwargs == stated
         assert params.override({"chat_template_kwargs": {}}).chat_template_kwargs == {}
@@ -157,6 +157,7 @@ class TestTemplateArguments:
             ({"chat_template": "{{ 1 }}"}, "has 'chat_template', which is no argument"),
             ({"a": 1, "tokenize": True}, "has 'tokenize', which is no argument"),
             ({"a": object()}, "must have values as JSON has them"),
+            ({"tools": []}, "has 'tools', which is a field of its own"),
         ],
     )
     def test_others_are_refused(self, stated: object, reason: str) -> None:

@@ -370,8 +370,8 @@ def test_without_a_template_the_tokenizer_begins_the_sequence_and_does_not_end_i
     [
         ([], "messages is empty", "messages"),
         (
-            [ChatMessage("tool", "x")],
-            r"messages\[0\].role is 'tool'; it must be one of system, user, assistant",
+            [ChatMessage("function", "x")],
+            r"messages\[0\].role is 'function'; it must be one of system, user, assistant, tool",
             "messages",
         ),
         (

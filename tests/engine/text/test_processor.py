@@ -17,7 +17,7 @@ from engine.batch.output import End, StopFound, TokenOutput
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
 from engine.text.encoder import ChatEncoder
-from engine.text.processor import OutputProcessor
+from engine.text.processor import Ending, OutputProcessor
 from engine.text.vocabulary import Vocabulary
 
 KEY = "model@revision:float32"
@@ -39,7 +39,8 @@ class Desk:
         self.aborted: list[str] = []
         self.asking: set[str] = set()
         codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, KEY), KEY)
-        self.processor = OutputProcessor(codec, self.aborted.append)
+        self.unread: list[Ending] = []
+        self.processor = OutputProcessor(codec, self.aborted.append, self.unread.append)
 
     def open(
         self,

@@ -92,7 +92,7 @@ class Model:
         """The prompt of a chat, and the whole reply of a model that writes this text."""
         chosen = dict(arguments or {})
         prompt = self.codec.encode(messages, None, chosen)
-        processor = OutputProcessor(self.codec, lambda _: None)
+        processor = OutputProcessor(self.codec, lambda _: None, lambda _: None)
         stream = RequestStream("r")
         sampling = SamplingParams(stop=stop, chat_template_kwargs=chosen)
         processor.open(stream, sampling, len(messages), prompt)

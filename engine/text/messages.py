@@ -1,0 +1,154 @@
+"""Messages: what a chat must be that a prompt is made of, and how a template is given it."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.tools import ToolCall
+from engine.text.arguments import map_texts
+from engine.text.thinking import FIELDS
+
+ROLES = ("system", "user", "assistant", "tool")
+ASKING = ("user", "tool")
+
+
+def reply(content: str) -> ChatMessage:
+    return ChatMessage("assistant", content)
+
+
+def in_template_form(message: ChatMessage, *, in_parts: bool) -> dict[str, Any]:
+    """A message as the template is given it: its text, its thinking under each of the names that it
+    has in templates, and the arguments of its tool calls as values.
+
+    Args:
+        in_parts: whether the text is one part of a list.
+    """
+    text = message.content
+    told: dict[str, Any] = {
+        "role": message.role,
+        "content": [{"type": "text", "text": text}] if in_parts else text,
+    }
+    if message.thinking:
+        told |= dict.fromkeys(FIELDS, message.thinking)
+    if message.tool_calls:
+        told["tool_calls"] = [_call_in_template_form(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        told["tool_call_id"] = message.tool_call_id
+    if message.name:
+        told["name"] = message.name
+    return told
+
+
+def fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The chat with the text of its system messages at the head of the first user message."""
+    head = "".join(f"{m.content}\n\n" for m in messages if m.role == "system")
+    folded = []
+    for message in messages:
+        if message.role == "user":
+            message, head = ChatMessage("user", head + message.content), ""
+        if message.role != "system":
+            folded.append(message)
+    return folded
+
+
+def changed(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
+    """A message with all of its texts changed that anybody may have written."""
+    return replace(
+        message,
+        content=change(message.content),
+        thinking=change(message.thinking) if message.thinking else "",
+        tool_calls=tuple(_changed_call(call, change) for call in message.tool_calls),
+        tool_call_id=change(message.tool_call_id) if message.tool_call_id else "",
+        name=change(message.name) if message.name else "",
+    )
+
+
+def check(messages: Sequence[ChatMessage]) -> None:
+    """
+    Raises:
+        InvalidRequestError: they are no chat that can be answered.
+    """
+    if not messages:
+        raise InvalidRequestError(
+            "messages is empty; a chat needs at least one message from the user", "messages"
+        )
+    for i, message in enumerate(messages):
+        _check_message(f"messages[{i}]", message)
+    last = messages[-1]
+    if last.role not in ASKING:
+        raise InvalidRequestError(
+            f"messages[{len(messages) - 1}].role is {last.role!r}; "
+            "the last message must be from the user or a tool",
+            "messages",
+        )
+    if last.role == "user" and not last.content.strip():
+        raise InvalidRequestError(
+            "prompt is empty; the last message must have at least one character that is not blank",
+            "prompt",
+        )
+
+
+def _check_message(place: str, message: ChatMessage) -> None:
+    if message.role not in ROLES:
+        raise InvalidRequestError(
+            f"{place}.role is {message.role!r}; it must be one of {', '.join(ROLES)}", "messages"
+        )
+    if not isinstance(message.content, str):
+        raise InvalidRequestError(
+            f"{place}.content is of type {type(message.content).__name__}; it must be text",
+            "messages",
+        )
+    if message.tool_calls and message.role != "assistant":
+        raise InvalidRequestError(
+            f"{place}.tool_calls is stated for the role {message.role!r}; only the assistant calls",
+            "messages",
+        )
+    for j, call in enumerate(message.tool_calls):
+        _check_text(f"{place}.tool_calls[{j}].id", call.id or "")
+        _check_text(f"{place}.tool_calls[{j}].function.name", call.name)
+        where, arguments = f"{place}.tool_calls[{j}].function.arguments", arguments_of(call)
+        if not isinstance(arguments, dict):
+            raise InvalidRequestError(
+                f"{where} is {reprlib.repr(call.arguments)}; it must be a JSON object, as text",
+                "messages",
+            )
+        _check_text(where, json.dumps(arguments, ensure_ascii=False))
+    _check_text(f"{place}.content", message.content)
+    _check_text(f"{place}.tool_call_id", message.tool_call_id)
+    _check_text(f"{place}.name", message.name)
+
+
+def arguments_of(call: ToolCall) -> object:
+    """The arguments of a call as values; None if they are no JSON."""
+    try:
+        return json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_text(place: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{place} has the surrogate U+{ord(text[error.start]):X} "
+            f"at character {error.start}; it must be valid Unicode text",
+            "messages",
+        ) from None
+
+
+def _call_in_template_form(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": arguments_of(call)}
+    told: dict[str, Any] = {"type": "function", "function": function}
+    return {"id": call.id, **told} if call.id else told
+
+
+def _changed_call(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
+    arguments = json.dumps(map_texts(arguments_of(call), change))
+    return ToolCall(change(call.name), arguments, change(call.id) if call.id else None)

@@ -1,0 +1,72 @@
+"""CallReader: has the tool calls of replies read, and says once where that cannot be done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from engine.api.errors import EngineError
+from engine.api.tools import ToolUse
+from engine.text.job import UnreadableError
+from engine.text.pool import ClosedError
+
+log = logging.getLogger(__name__)
+
+# The prompt ends with the header of the reply, which is some ten tokens, or some hundred where the
+# template begins the reply with text of its own.
+_PROMPT_END = 1024
+
+
+class Reader(Protocol):
+    """Reads tool calls elsewhere, as `EncoderPool` does; it blocks."""
+
+    def read_calls(
+        self,
+        prompt: Sequence[int],
+        reply: Sequence[int],
+        tools: Sequence[Mapping[str, object]],
+    ) -> ToolUse | None: ...
+
+
+class CallReader:
+    """Reads the tool calls of one model's replies. Any thread may call it.
+
+    A reply that cannot be read stays text. One that takes too much time or memory, or ends the
+    process, is the last that is tried: the others need these processes for their prompts.
+    """
+
+    def __init__(self, reader: Reader, model_key: str) -> None:
+        self._reader = reader
+        self._model_key = model_key
+        self._has_told = False
+        self._has_given_up = False
+
+    def read(
+        self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
+    ) -> ToolUse | None:
+        """The tool calls of a reply; None if it makes none, or none that can be read. Blocks.
+
+        Args:
+            context: token ids of prompt and reply.
+            num_prompt: how many of them are the prompt.
+        """
+        if self._has_given_up:
+            return None
+        prompt = context[max(0, num_prompt - _PROMPT_END) : num_prompt]
+        try:
+            return self._reader.read_calls(prompt, context[num_prompt:], tools)
+        except ClosedError:
+            pass  # Another model is loaded, and the text is all that is left to tell.
+        except UnreadableError as error:
+            if not self._has_told:
+                self._has_told = True
+                self._tell(f"a reply with tool calls stays text, as will others: {error}")
+        except EngineError as error:
+            if not self._has_given_up:
+                self._has_given_up = True
+                self._tell(f"all replies stay text from here on: {error}")
+        return None
+
+    def _tell(self, what: str) -> None:
+        log.warning("%s: %s", self._model_key, what)
