@@ -10,8 +10,9 @@ from typing import Any
 
 from app.gateway.mqtt.client import AskClient, AskError
 from app.gateway.mqtt.protocol.replies import Accepted, DeltaReply, Final
-from app.gateway.mqtt.protocol.requests import MAX_DEADLINE_MS, ChatRequest, ChatTurn
+from app.gateway.mqtt.protocol.requests import MAX_DEADLINE_MS, ChatRequest
 from app.gateway.mqtt.protocol.topics import check_level
+from app.gateway.mqtt.protocol.turns import ChatTurn
 from app.process.exits import ExitCode
 from app.process.process import StreamError, complain, is_terminal, show
 from app.settings.flags import Ask

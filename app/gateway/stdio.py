@@ -291,6 +291,8 @@ def _reply(message: Message, logprobs: list[OutputToken]) -> dict[str, object]:
     }
     if message.thinking:
         reply["reasoning_content"] = message.thinking
+    if message.tool_use is not None:
+        reply["tool_calls"] = [call.in_openai_form() for call in message.tool_use.calls]
     if logprobs:
         reply["logprobs"] = [
             {

@@ -149,7 +149,9 @@ def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
     return Entry(
         key=message.id,
         role=message.role,
-        author={"user": author, "system": "system"}.get(message.role, message.model or "model"),
+        author={"user": author, "system": "system", "tool": "tool"}.get(
+            message.role, message.model or "model"
+        ),
         clock=time.strftime("%H:%M", time.localtime(message.created)),
         text=message.content,
         thinking=message.thinking,

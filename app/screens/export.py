@@ -17,7 +17,7 @@ def as_markdown(title: str, messages: Iterable[Message], user: str = "You") -> s
     """
     parts = [f"# {title}\n"]
     for message in messages:
-        who = user if message.role == "user" else message.model or "Model"
+        who = {"user": user, "tool": "Tool"}.get(message.role, message.model or "Model")
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(message.created))
         parts.append(f"## {who}, {when}\n\n{message.content}\n")
     return "\n".join(parts)

@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.api.client import ChatMessage
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Usage
+from engine.api.tools import ToolUse
 
 
 def new_id() -> str:
@@ -46,8 +48,11 @@ class Message:
 
     Attributes:
         parent_id: the message before it; those with one parent are alternatives.
-        role: user or assistant.
+        role: user, assistant, or tool: then the content is what a tool gave.
         thinking: what the model thought before it said the content.
+        tool_use: the tools that the assistant called; the content has the calls too, as the model
+            wrote them.
+        tool_call_id, name: of the call that a tool answers, and of the tool, where they are known.
         created: seconds since the epoch.
         model: name of the model that wrote it, or that it was sent to.
         request_id: of the request that wrote it.
@@ -61,6 +66,9 @@ class Message:
     role: str
     content: str
     thinking: str = ""
+    tool_use: ToolUse | None = None
+    tool_call_id: str = ""
+    name: str = ""
     created: float = field(default_factory=time.time)
     model: str = ""
     request_id: str | None = None
@@ -68,3 +76,15 @@ class Message:
     error: ErrorInfo | None = None
     usage: Usage | None = None
     timings: Timings | None = None
+
+    def told(self) -> ChatMessage:
+        """The message as the model is told it."""
+        use = self.tool_use
+        return ChatMessage(
+            self.role,
+            self.content if use is None else use.content,
+            self.thinking,
+            () if use is None else use.calls,
+            self.tool_call_id,
+            self.name,
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator, Sequence
 
 from app.store.conversation import Conversation, Message
 from app.store.database import DeletedError, StoreError
@@ -86,6 +87,23 @@ class History:
         self._is_changed = True
         return question
 
+    def add_outcomes(self, outcomes: Sequence[ChatMessage]) -> Message:
+        """What tools gave, at the end of the branch on view; returns the last one of these."""
+        parent_id = self.conversation.leaf
+        for outcome in outcomes:
+            message = Message(
+                conversation_id=self.conversation.id,
+                parent_id=parent_id,
+                role=outcome.role,
+                content=outcome.content,
+                tool_call_id=outcome.tool_call_id,
+                name=outcome.name,
+            )
+            self._tree[message.id] = self._unwritten[message.id] = message
+            parent_id = message.id
+        self._is_changed = True
+        return message
+
     def asked(self, request_id: str) -> Message | None:
         """The question of the newest turn, if its reply is an earlier attempt at this request."""
         branch = self.messages
@@ -94,15 +112,12 @@ class History:
     def prompt(self, question: Message) -> tuple[tuple[ChatMessage, ...], Context | None]:
         """What the model is told, and the newest context that these messages begin with."""
         told: list[Message] = []
-        for asked, reply in _turns(self._branch(question.parent_id)):
-            if reply.content or reply.finish_reason is not FinishReason.ERROR:
-                told += (asked, reply)
+        for turn in _turns(self._branch(question.parent_id)):
+            if turn[-1].content or turn[-1].finish_reason is not FinishReason.ERROR:
+                told += turn
         system = self.conversation.system
         first = (ChatMessage("system", system),) if system else ()
-        messages = (
-            *first,
-            *(ChatMessage(m.role, m.content, m.thinking) for m in (*told, question)),
-        )
+        messages = (*first, *(message.told() for message in (*told, question)))
         lengths = {message.id: len(first) + n for n, message in enumerate(told, 1)}
         newest = self._newest_context(question.parent_id)
         if newest is None or newest[1].num_messages != lengths.get(newest[0]):
@@ -132,6 +147,7 @@ class History:
             reply.error = finish.error
             reply.usage = finish.usage
             reply.timings = finish.timings
+            reply.tool_use = finish.tool_use
             if finish.context is not None:
                 self._contexts[reply.id] = finish.context
         # Last: with it another thread takes the reply for complete.
@@ -200,9 +216,16 @@ def _check(text: str) -> None:
         ) from None
 
 
-def _turns(branch: tuple[Message, ...]) -> zip[tuple[Message, Message]]:
-    """Messages in pairs: the user's and the reply."""
-    return zip(branch[::2], branch[1::2], strict=True)
+def _turns(branch: tuple[Message, ...]) -> Iterator[list[Message]]:
+    """What was asked, or what tools gave, and the reply to that; the last may have none yet."""
+    turn: list[Message] = []
+    for message in branch:
+        turn.append(message)
+        if message.role == "assistant":
+            yield turn
+            turn = []
+    if turn:
+        yield turn
 
 
 def _title(text: str) -> str:

@@ -21,6 +21,7 @@ from app.store.private import make_file, make_folder, tighten, tighten_folder
 from app.system.paths import CRASHES
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Context, Usage
+from engine.api.tools import ToolUse
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +48,13 @@ DELETE FROM conversation WHERE id IN (
 
 _SAVE_MESSAGE = """
 INSERT INTO message
-    (id, conversation_id, parent_id, role, content, thinking, created, model, request_id,
-    finish_reason, error, usage, timings)
-VALUES (:id, :conversation_id, :parent_id, :role, :content, :thinking, :created, :model,
-    :request_id, :finish_reason, :error, :usage, :timings)
+    (id, conversation_id, parent_id, role, content, thinking, tool_use, tool_call_id, name, created,
+    model, request_id, finish_reason, error, usage, timings)
+VALUES (:id, :conversation_id, :parent_id, :role, :content, :thinking, :tool_use, :tool_call_id,
+    :name, :created, :model, :request_id, :finish_reason, :error, :usage, :timings)
 ON CONFLICT (id) DO UPDATE SET
-    content = :content, thinking = :thinking, finish_reason = :finish_reason, error = :error,
-    usage = :usage, timings = :timings
+    content = :content, thinking = :thinking, tool_use = :tool_use, finish_reason = :finish_reason,
+    error = :error, usage = :usage, timings = :timings
 """
 
 # A message and those before it, the newest first.
@@ -68,8 +69,8 @@ WITH RECURSIVE up (id, parent_id, distance) AS (
 
 # By their names, as `*` would read the contexts, too, which are the larger part.
 _COLUMNS = (
-    "message.id, conversation_id, message.parent_id, role, content, thinking, created, model,"
-    " request_id, finish_reason, error, usage, timings"
+    "message.id, conversation_id, message.parent_id, role, content, thinking, tool_use,"
+    " tool_call_id, name, created, model, request_id, finish_reason, error, usage, timings"
 )
 
 _BRANCH = f"""
@@ -227,6 +228,9 @@ class Store:
             "role": message.role,
             "content": message.content,
             "thinking": message.thinking,
+            "tool_use": _dump(message.tool_use),
+            "tool_call_id": message.tool_call_id,
+            "name": message.name,
             "created": message.created,
             "model": message.model,
             "request_id": message.request_id,
@@ -280,7 +284,7 @@ class Store:
             return _token_ids(rows)
 
 
-def _dump(value: Usage | Timings | None) -> str | None:
+def _dump(value: ToolUse | Usage | Timings | None) -> str | None:
     return None if value is None else json.dumps(asdict(value))
 
 
@@ -326,6 +330,8 @@ def _message(row: sqlite3.Row) -> Message:
     reason = values["finish_reason"]
     values["finish_reason"] = FinishReason(reason) if reason else None
     values["error"] = load_error(values["error"])
+    if values["tool_use"] is not None:
+        values["tool_use"] = ToolUse.load(json.loads(values["tool_use"]))
     for name, kind in (("usage", Usage), ("timings", Timings)):
         if values[name] is not None:
             values[name] = kind(**json.loads(values[name]))

@@ -6,7 +6,7 @@ import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from engine.api.errors import InvalidRequestError
 
@@ -47,6 +47,11 @@ class ToolUse:
 
     calls: tuple[ToolCall, ...]
     content: str = ""
+
+    @staticmethod
+    def load(told: Mapping[str, Any]) -> ToolUse:
+        """From what `dataclasses.asdict` makes of one, and JSON of that."""
+        return ToolUse(tuple(ToolCall(**call) for call in told["calls"]), told["content"])
 
 
 def check_tools(tools: object) -> None:

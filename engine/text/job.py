@@ -12,7 +12,7 @@ from typing import ClassVar
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, InvalidRequestError
 from engine.api.stream import Context
-from engine.api.tools import ToolCall, ToolUse
+from engine.api.tools import ToolUse
 
 MIB = 1 << 20
 # On a busy core, 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB, and
@@ -155,9 +155,7 @@ def read_use(answer: bytes) -> ToolUse | None:
     if answer[:1] == _REFUSAL:
         raise InvalidRequestError(*json.loads(answer[1:]))
     told = json.loads(answer[1:])
-    if told is None:
-        return None
-    return ToolUse(tuple(ToolCall(**call) for call in told["calls"]), told["content"])
+    return None if told is None else ToolUse.load(told)
 
 
 def read_answer(answer: bytes, context: Context | None) -> list[int]:

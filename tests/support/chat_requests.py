@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from app.gateway.mqtt.protocol.faults import Fault
-from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.parsing import parse_request
+from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller
 
 CALLER = Caller("default", "alice", "phone", "r1")
@@ -51,6 +52,7 @@ FULL: dict[str, Any] = {
     "min_tokens": 2,
     "stop": ["\n\n", "END"],
     "chat_template_kwargs": {"enable_thinking": False, "documents": [{"text": "f"}]},
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
     "stream": False,
     "accepted": False,
     "delta_qos": 1,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from engine.api.client import Submission
+from engine.api.tools import ToolCall, ToolUse
 
 Replies: TypeAlias = Mapping[str, str] | Callable[[Submission], str]
 
 
 def echo(submission: Submission) -> str:
     return f"You said: {submission.messages[-1].content}"
+
+
+def use_in(text: str) -> ToolUse | None:
+    """The tools that a reply calls by `<tool_call>NAME ARGUMENTS</tool_call>`, and the rest."""
+    calls = re.findall(r"<tool_call>(\S+) (.*?)</tool_call>", text)
+    content = text.partition("<tool_call>")[0].strip()
+    return ToolUse(tuple(ToolCall(*call) for call in calls), content) if calls else None
 
 
 def reply_to(submission: Submission, replies: Replies, stops: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from engine.api.stream import Context, Delta, Finish, RequestStream
 from engine.batch.output import End
 from engine.text.parts import Parts
 from engine.text.thinking import TaggedParts, Tags
+from tests.support.replies import use_in
 from tests.support.scripted_core import MODEL_KEY
 
 THINK = Tags("<think>", "</think>")
@@ -24,6 +25,7 @@ class ScriptedChat:
         script: token ids of the reply.
         error: what its owner is to be told instead of how it ended in the core.
         parts: tells the thinking of the reply from the rest.
+        said: the rest of it so far.
     """
 
     submission: Submission
@@ -34,6 +36,7 @@ class ScriptedChat:
     arrival: float
     error: EngineError | None = None
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
+    said: str = ""
 
     def take(self, texts: list[tuple[int, str]], finish: Finish | None) -> Delta:
         """What its owner is told of the next tokens, which are given with their texts."""
@@ -44,6 +47,9 @@ class ScriptedChat:
             usage = replace(finish.usage, reasoning_tokens=self.parts.num_thinking)
             finish = replace(finish, usage=usage)
         thinking, text = self.parts.split("".join(text for _, text in texts))
+        self.said += text
+        if finish is not None and finish.reason is FinishReason.STOP:
+            finish = replace(finish, tool_use=use_in(self.said))
         return Delta(text, len(texts), finish, thinking=thinking)
 
     def finish(self, end: End, last: int) -> Finish:

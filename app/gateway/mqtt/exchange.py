@@ -18,6 +18,7 @@ from app.gateway.mqtt.protocol.replies import (
     DeltaText,
     ErrorReply,
     Final,
+    ReplyCall,
     ReplyTimings,
     ReplyUsage,
     parse_reply,
@@ -34,6 +35,7 @@ from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
 from engine.api.origin import Origin
 from engine.api.stream import Context, Finish, RequestStream
+from engine.api.tools import ToolUse
 
 # All exchanges share one count, so that the one that changed last has the largest version.
 _versions = itertools.count(1)
@@ -215,6 +217,7 @@ class Exchange:
             last_seq=self.seq - 1,
             text=self.reply.content,
             reasoning_content=self.reply.thinking or None,
+            tool_calls=_reply_calls(finish.tool_use),
             finish_reason="length" if finish.reason is FinishReason.LENGTH else "stop",
             model=self.reply.model,
             usage=ReplyUsage(
@@ -267,7 +270,7 @@ class Exchange:
                 conversation_id=self.conversation.id,
                 parent_id=None,
                 role=turn.role,
-                content=turn.content,
+                content=turn.content or "",
                 created=self.reply.created,
             )
 
@@ -321,6 +324,12 @@ def without_text(ending: bytes, size: int, most: int | None) -> bytes:
         queue_depth=None,
         last_seq=reply.last_seq,
     ).encode()
+
+
+def _reply_calls(tool_use: ToolUse | None) -> list[ReplyCall] | None:
+    if tool_use is None:
+        return None
+    return [ReplyCall.model_validate(call.in_openai_form()) for call in tool_use.calls]
 
 
 def milliseconds(seconds: float | None) -> float | None:

@@ -14,14 +14,15 @@ from app.gateway.mqtt.exchange import Exchange, ReplyTo, ending_of, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.node import Node
 from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.mqtt.protocol.parsing import parse_request
 from app.gateway.mqtt.protocol.replies import ErrorReply, parse_reply
-from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Caller, Topics
 from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.tally import TOPIC_LENGTH, Tally
 from app.gateway.mqtt.transport.link import Inbound, Link, Outcome, Outgoing
-from app.store.conversation import Conversation
+from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
 from app.store.history import History
 from app.store.journal import JournalEntry
@@ -259,7 +260,7 @@ class Intake:
         else:
             history = self._session(caller, request, request.session_id)
         # What failed is asked again, and not once more.
-        question = history.asked(caller.key) or history.add(request.messages[-1].content)
+        question = history.asked(caller.key) or _add(history, request)
         messages, context = history.prompt(question)
         if request.session_id is None:
             messages = self._one_shot(request)
@@ -283,7 +284,7 @@ class Intake:
 
     def _one_shot(self, request: ChatRequest) -> tuple[ChatMessage, ...]:
         """The chat that a request states, with our system prompt if it has none."""
-        messages = tuple(ChatMessage(turn.role, turn.content) for turn in request.messages)
+        messages = tuple(turn.message() for turn in request.messages)
         if messages[0].role == "system" or not self._system:
             return messages
         return (ChatMessage("system", self._system), *messages)
@@ -298,7 +299,7 @@ class Intake:
         if conversation is None:
             conversation = Conversation(
                 id=conversation_id,
-                system=request.messages[0].content if told else self._system,
+                system=request.messages[0].message().content if told else self._system,
                 user=caller.user,
                 source=SOURCE,
                 is_open=False,
@@ -310,6 +311,15 @@ class Intake:
         if history.is_busy:
             raise _busy(session_id)
         return history
+
+
+def _add(history: History, request: ChatRequest) -> Message:
+    """Add what a request says that is new: its last message, or all that tools gave."""
+    last = request.messages[-1].message()
+    if last.role == "user":
+        return history.add(last.content)
+    new = request.messages if request.session_id is not None else request.messages[-1:]
+    return history.add_outcomes([turn.message() for turn in new])
 
 
 def _busy(session_id: str) -> Fault:

@@ -16,6 +16,7 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.logprobs import Candidate, OutputToken
 from engine.api.stream import Delta, Finish, RequestStream, Usage
+from engine.api.tools import ToolCall
 from engine.serving.host import EngineHost
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_loader import Loader
@@ -138,6 +139,20 @@ def test_thinking_is_a_field_of_the_object() -> None:
     (reply,) = run.objects
     assert (reply["text"], reply["reasoning_content"]) == (" Hello you", "They greet.")
     assert reply["usage"]["reasoning_tokens"] == 2 < reply["usage"]["completion_tokens"]
+
+
+def test_tool_calls_are_a_field_of_the_object() -> None:
+    text = 'It is <tool_call>clock {"zone": 1}</tool_call>'
+    replies = {"When?": text, "So?": "Noon"}
+    run = Run(b"When?\nSo?\n", ScriptedEngine(replies, drives_itself=True))
+    assert run.gateway(as_json=True).converse()
+    called, plain = run.objects
+    function = {"name": "clock", "arguments": '{"zone": 1}'}
+    assert called["text"] == text
+    assert called["tool_calls"] == [{"id": None, "type": "function", "function": function}]
+    assert "tool_calls" not in plain
+    told = run.engine.submissions[1].messages[1]
+    assert (told.content, told.tool_calls) == ("It is", (ToolCall("clock", '{"zone": 1}'),))
 
 
 def test_thinking_is_no_part_of_plain_replies() -> None:

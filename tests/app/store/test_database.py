@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.store.conversation import Conversation, Message
-from app.store.database import APPLICATION_ID, SCHEMA_VERSION, Database, StoreError
+from app.store.database import APPLICATION_ID, Database, StoreError
 from app.store.journal import RESTARTED, JournalEntry
+from app.store.migrations import SCHEMA_VERSION
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from engine.api.stream import Context

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from app.store.conversation import Conversation, Message
+from app.store.history import History
 from app.store.journal import RESTARTED
 from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import ChatMessage
-from engine.api.errors import InvalidRequestError
-from engine.api.lifecycle import FinishReason
+from engine.api.errors import ErrorInfo, InvalidRequestError
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.stream import Finish, Usage
+from engine.api.tools import ToolCall, ToolUse
 from tests.support.scripted_engine import ScriptedEngine
 
 REPLIES = {"one": "first reply", "two": "second reply", "long": "a b c d e f g h"}
@@ -325,4 +328,50 @@ def test_thinking_is_kept_apart_and_told_with_the_next_turn(store: Store) -> Non
     session.send("and")
     told = engine.submissions[-1].messages
     assert told[1] == ChatMessage("assistant", "Hello you", "They greet.")
+    session.close()
+
+
+def test_tool_calls_are_kept_beside_the_text_and_told_with_the_next_turn(store: Store) -> None:
+    text = 'It is <tool_call>clock {"zone": "Köln"}</tool_call>'
+    engine = ScriptedEngine({"When?": text})
+    session = ChatSession(engine, Conversation(), store)
+    reply = ask(session, engine, "When?")
+    use = ToolUse((ToolCall("clock", '{"zone": "Köln"}'),), "It is")
+    assert (reply.content, reply.tool_use) == (text, use)
+
+    (kept,) = reopened(engine, store).messages[1:]
+    assert (kept.content, kept.tool_use) == (text, use)
+    session.send("and")
+    told = engine.submissions[-1].messages
+    assert told[1] == ChatMessage("assistant", "It is", tool_calls=use.calls)
+    assert extends_context(engine, 0)
+    session.close()
+
+
+def test_what_tools_gave_is_kept_in_the_order_of_a_turn(store: Store) -> None:
+    call = "<tool_call>clock {}</tool_call>"
+    engine = ScriptedEngine({"When?": f"{call} {call}", "Noon": "", "Night": "Both"})
+    session = ChatSession(engine, Conversation(), store)
+    ask(session, engine, "When?")
+    outcomes = [
+        ChatMessage("tool", "Noon", tool_call_id="c1", name="clock"),
+        ChatMessage("tool", "Night"),
+    ]
+    for attempt in (1, 2):  # what failed is told once more, and its outcomes are not repeated
+        history = History(store.conversations()[0], store)
+        last = history.add_outcomes(outcomes) if attempt == 1 else history.asked("r")
+        assert last is not None
+        messages, context = history.prompt(last)
+        assert [m.role for m in messages] == ["user", "assistant", "tool", "tool"]
+        assert list(messages[2:]) == outcomes
+        assert context is not None
+        assert context.num_messages == 2
+        reply = history.reply(last, model="m", request_id="r")
+        error = ErrorInfo("engine_error", "the device is gone")
+        history.finish(reply, Finish(FinishReason.ERROR, Usage(0, 0, 0), Timings(), error))
+        with store.transaction():
+            history.save()
+    history.finish(reply, Finish(FinishReason.STOP, Usage(0, 0, 0), Timings()))
+    messages, _ = history.prompt(history.add("and"))
+    assert [m.role for m in messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
     session.close()

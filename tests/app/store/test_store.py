@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from app.store import database
 from app.store.conversation import Conversation, Message
-from app.store.database import SCHEMA_VERSION, StoreError
+from app.store.database import StoreError
 from app.store.journal import RESTARTED, JournalEntry
+from app.store.migrations import SCHEMA_VERSION
 from app.store.store import Store
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings

@@ -96,12 +96,33 @@ class ReplyTimings(Part):
     e2e_ms: float | None
 
 
+class ReplyFunction(Part):
+    """A function that the model calls, and with what: a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class ReplyCall(Part):
+    """A call of a tool, in the shape that OpenAI clients know.
+
+    Attributes:
+        id: the call's own; None if the model gave it none.
+    """
+
+    id: str | None
+    type: Literal["function"]
+    function: ReplyFunction
+
+
 class Final(ServerMessage):
     """The end of an attempt that went well, with the whole text.
 
     Attributes:
         last_seq: the `seq` of the last delta; -1 if there was none.
         reasoning_content: what the model thought before it said the text; None if it did not.
+        tool_calls: the tools that the model calls; None if it calls none, or in a format that is
+            not known. The text has them too, as the model wrote them.
     """
 
     type: Literal["final"] = "final"
@@ -114,6 +135,7 @@ class Final(ServerMessage):
     usage: ReplyUsage
     timings: ReplyTimings
     reasoning_content: str | None = None
+    tool_calls: list[ReplyCall] | None = None
 
 
 class ErrorBody(Part):

@@ -68,11 +68,11 @@ def fits(name: str, message: object) -> bool:
 @pytest.mark.parametrize(("name", "text"), MESSAGES, ids=[name for name, _ in MESSAGES])
 def test_a_message_shown_is_one(name: str, text: str) -> None:
     message = MODELS[name].model_validate_json(text)
-    told = json.loads(message.model_dump_json())
-    shown = json.loads(text)
-    assert fits(name, shown)
     # Of what the server sends all is shown; of requests what one may state.
     asked = name in ("ChatRequest", "ControlMessage")
+    told = json.loads(message.model_dump_json(exclude_none=asked))
+    shown = json.loads(text)
+    assert fits(name, shown)
     assert {key: told[key] for key in shown} == shown if asked else told == shown
 
 
@@ -84,7 +84,8 @@ def test_every_kind_of_message_is_shown() -> None:
     "fields",
     [
         {"messages": []},
-        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "function", "content": "x"}]},
+        {"messages": [{"role": "user", "content": "x"}], "tools": ["f"]},
         {"messages": [{"role": "user", "content": "x"}], "temprature": 1},
         {"messages": [{"role": "user", "content": "x"}], "session_id": "a/b"},
         {"messages": [{"role": "user", "content": "x"}], "stop": [1]},
@@ -96,6 +97,24 @@ def test_the_schema_refuses_what_the_server_refuses(fields: dict[str, Any]) -> N
     assert not fits("ChatRequest", fields)
     with pytest.raises(ValueError, match="validation error"):
         ChatRequest.model_validate_json(json.dumps(fields))
+
+
+TOOLS = [
+    json.loads(text)
+    for text in re.findall(r"```json\n(.*?)```", DOC.split("### Tools")[1], re.DOTALL)
+]
+
+
+def test_the_tools_shown_are_taken_and_told() -> None:
+    asked, told, answered = TOOLS
+    for request in (asked, answered):
+        assert fits("ChatRequest", request)
+        ChatRequest.model_validate_json(json.dumps(request))
+    (call,) = told["tool_calls"]
+    assert fits("ReplyCall", call)
+    assert answered["messages"][1]["tool_calls"] == [
+        {"type": "function", "function": call["function"]}
+    ]
 
 
 FIELDS = {row[0].strip("`"): row[1:] for row in rows("| field | allowed | default | meaning |")}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.gateway.mqtt import intake
-from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.parsing import parse_request
+from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller
 from app.gateway.mqtt.transport import link
 from engine.api.client import LoadRequest

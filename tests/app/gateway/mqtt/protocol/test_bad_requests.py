@@ -9,8 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, Fault
-from app.gateway.mqtt.protocol.requests import ChatRequest, ChatTurn, parse_request
+from app.gateway.mqtt.protocol.parsing import parse_request
+from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller
+from app.gateway.mqtt.protocol.turns import ChatTurn
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_BIASES
 from tests.support.chat_requests import CALLER, HI, body, refused
@@ -23,6 +25,12 @@ def turns(*roles: str) -> list[dict[str, str]]:
     return [{"role": role, "content": "x"} for role in roles]
 
 
+def calling(calls: object) -> bytes:
+    """A request whose first message calls tools."""
+    return body(messages=[{"role": "assistant", "content": "", "tool_calls": calls}, *HI])
+
+
+FUNCTION = {"name": "f", "arguments": "{}"}
 BIG = b'{"messages": [{"role": "user", "content": "x"}], "%s": %s}'
 
 
@@ -68,8 +76,8 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "messages.0",
     ),
     "role": (
-        body(messages=[*HI, *turns("tool")]),
-        "messages.1.role is 'tool'; it must be one of system, user,",
+        body(messages=[*HI, *turns("function")]),
+        "messages.1.role is 'function'; it must be one of system, user, assistant, tool",
         "messages.1.role",
     ),
     "content": (
@@ -95,12 +103,83 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
     ),
     "name": (
         body(messages=[{"role": "user", "content": "", "name": "x"}]),
-        "messages.0.name is no field of a message; allowed are role, content",
+        "messages.0.name is stated of the role 'user'; only the role tool has it",
         "messages.0.name",
+    ),
+    "field": (
+        body(messages=[{"role": "user", "content": "", "refusal": "x"}]),
+        "messages.0.refusal is no field of a message; allowed are role, content, tool_calls, tool_",
+        "messages.0.refusal",
+    ),
+    "null content": (
+        body(messages=[{"role": "assistant", "content": None, "tool_calls": []}, *HI]),
+        "messages.0.content is null; it must be text",
+        "messages.0.content",
+    ),
+    "user's call": (
+        body(messages=[{"role": "user", "content": "x", "tool_calls": []}]),
+        "messages.0.tool_calls is stated of the role 'user'; only the role assistant has it",
+        "messages.0.tool_calls",
+    ),
+    "calls": (
+        calling({"name": "f"}),
+        "messages.0.tool_calls is {'name': 'f'}; it must be a list of calls",
+        "messages.0.tool_calls",
+    ),
+    "call": (
+        calling([7]),
+        "messages.0.tool_calls.0 is 7; it must be an object with function",
+        "messages.0.tool_calls.0",
+    ),
+    "kind of call": (
+        calling([{"type": "x", "function": FUNCTION}]),
+        "messages.0.tool_calls.0.type is 'x'; it must be function",
+        "messages.0.tool_calls.0.type",
+    ),
+    "no function": (
+        calling([{"id": "c1"}]),
+        "messages.0.tool_calls.0.function is missing; it must be an object with name and arguments",
+        "messages.0.tool_calls.0.function",
+    ),
+    "field of a call": (
+        calling([{"function": FUNCTION, "index": 0}]),
+        "messages.0.tool_calls.0.index is no field of a call; allowed are function, type, id",
+        "messages.0.tool_calls.0.index",
+    ),
+    "arguments of a call": (
+        calling([{"function": {"name": "f", "arguments": {}}}]),
+        "messages.0.tool_calls.0.function.arguments is {}; it must be a JSON object, as text",
+        "messages.0.tool_calls.0.function.arguments",
+    ),
+    "field of a function": (
+        calling([{"function": {**FUNCTION, "a": 1}}]),
+        "messages.0.tool_calls.0.function.a is no field of a function; allowed are name, arguments",
+        "messages.0.tool_calls.0.function.a",
+    ),
+    "call id": (
+        body(messages=[*HI, {"role": "tool", "content": "x", "tool_call_id": 1}]),
+        "messages.1.tool_call_id is 1; it must be text",
+        "messages.1.tool_call_id",
+    ),
+    "tools": (body(tools={}), "tools is {}; it must be a list of at most 128", "tools"),
+    "many tools": (
+        body(tools=[{}] * 129),
+        "tools has 129 entries; it must be a list of at most 128 functions",
+        "tools",
+    ),
+    "tool": (
+        body(tools=["f"]),
+        "tools.0 is 'f'; it must be an object with type and function",
+        "tools.0",
+    ),
+    "tool's name": (
+        body(tools=[{"type": "function", "function": {"name": ""}}]),
+        "tools[0].function.name is ''; it must be a text of 1 to 256 characters",
+        "tools",
     ),
     "last": (
         body(messages=turns("user", "assistant")),
-        "messages.1.role is 'assistant'; the last message must be the user's",
+        "messages.1.role is 'assistant'; the last message must be the user's or a tool's",
         "messages.1.role",
     ),
     "session": (
@@ -255,6 +334,15 @@ MANY = {f"f{number}": 1 for number in range(20_000)}
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "fields": (body(**MANY), "f0"),
     "fields of a message": (body(messages=[{**HI[0], **MANY}]), "messages.0.f0"),
+    "fields of a call": (calling([MANY]), "messages.0.tool_calls.0.f0"),
+    "fields of a function": (
+        calling([{"function": MANY}]),
+        "messages.0.tool_calls.0.function.f0",
+    ),
+    "calls in great number": (
+        calling([{f"f{number}": 1} for number in range(9_000)]),
+        "messages.0.tool_calls.0.function",
+    ),
     "biases": (body(logit_bias={str(number): "x" for number in range(18_000)}), "logit_bias"),
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.parsing import parse_request
+from app.gateway.mqtt.protocol.requests import ChatRequest
 from tests.support.chat_requests import CALLER, FULL, HI, parse
 
 
@@ -43,6 +44,7 @@ CHANGED: dict[str, Any] = {
     "min_tokens": 1,
     "stop": ["\n\n"],
     "chat_template_kwargs": {"enable_thinking": True},
+    "tools": [{"type": "function", "function": {"name": "g"}}],
     "stream": True,
     "accepted": True,
     "delta_qos": 0,
@@ -57,7 +59,23 @@ def test_another_request_has_another_digest(name: str) -> None:
     assert parse(**before).digest() != parse(**before | {name: CHANGED[name]}).digest()
 
 
-def test_a_request_without_template_arguments_keeps_the_digest_of_before_there_were_any() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+        {"tool_calls": []},
+        {"content": None, "tool_calls": [{"function": {"name": "g", "arguments": "{}"}}]},
+    ],
+)
+def test_what_a_message_calls_counts(changes: dict[str, object]) -> None:
+    called: dict[str, object] = {"role": "assistant", "content": "x"}
+    before = parse(messages=[*HI, called, *HI])
+    assert parse(messages=[*HI, called | changes, *HI]).digest() != before.digest()
+    outcomes = [{"role": "tool", "content": "x"}, {"role": "tool", "content": "x", "name": "f"}]
+    assert len({parse(messages=[*HI, outcome]).digest() for outcome in outcomes}) == 2
+
+
+def test_a_request_without_later_fields_keeps_the_digest_of_before_there_were_any() -> None:
     # As it stood in the journal of an earlier version.
     before = "bd84f8adfa44d4d81de7676847a3d382f6300c4440ca9a2bad859e4181295387"
     assert parse().digest() == before

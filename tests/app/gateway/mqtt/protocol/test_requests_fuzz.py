@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, Fault
-from app.gateway.mqtt.protocol.requests import ChatRequest, parse_request
+from app.gateway.mqtt.protocol.parsing import parse_request
+from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller
 from engine.api.sampling import SamplingParams
 
@@ -20,7 +21,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 CHAT = st.tuples(
     st.lists(
         st.fixed_dictionaries(
-            {"role": st.sampled_from(["system", "user", "assistant"]), "content": TEXT}
+            {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": TEXT}
         ),
         max_size=3,
     ),
@@ -31,6 +32,10 @@ NEW = st.tuples(st.booleans(), TEXT).map(
         [{"role": "system", "content": "s"}] * new[0] + [{"role": "user", "content": new[1]}]
     )
 )
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
 def number(low: float, high: float) -> st.SearchStrategy[float]:
@@ -57,6 +62,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "min_tokens": st.integers(0, 10),
     "stop": TEXT.filter(bool) | st.lists(TEXT.filter(bool), max_size=3),
     "chat_template_kwargs": st.dictionaries(st.sampled_from(["a", "b"]), TEXT | st.booleans()),
+    "tools": st.lists(TEXT.filter(bool).map(tool), max_size=2),
     "stream": st.booleans(),
     "accepted": st.booleans(),
     "delta_qos": st.sampled_from([0, 1]),

@@ -80,6 +80,7 @@ REPLIES: dict[str, tuple[Accepted | DeltaReply | Final | ErrorReply, dict[str, A
             },
             "timings": {"queue_ms": 1.25, "ttft_ms": 20.0, "tpot_ms": None, "e2e_ms": 61.7},
             "reasoning_content": None,
+            "tool_calls": None,
         },
     ),
     "error": (

@@ -1,0 +1,85 @@
+"""ChatTurn: one message of the chat that a client states, in the form of OpenAI's interface."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.tools import ToolCall
+
+
+class Wire(BaseModel):
+    """What a client sends: nothing that is not known, and nothing of another type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class CalledFunction(Wire):
+    """A function that the assistant called, and with what: a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class TurnCall(Wire):
+    """A call of a tool in a message of the assistant."""
+
+    function: CalledFunction
+    type: Literal["function"] = "function"
+    id: str | None = None
+
+
+_Calls = Annotated[tuple[TurnCall, ...], Field(fail_fast=True)]
+
+
+class ChatTurn(Wire):
+    """One message of a chat.
+
+    Attributes:
+        content: the text; of a tool, what it gave. None is for an assistant that only calls tools.
+        tool_calls: of the assistant.
+        tool_call_id, name: of a tool: the call that it answers, and what it is called.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: _Calls | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def check(self, place: str) -> None:
+        """Check that the fields go together.
+
+        Raises:
+            InvalidRequestError: they do not; `place` begins the path of the field.
+        """
+        if self.content is None and not self.tool_calls:
+            how = "null" if "content" in self.model_fields_set else "missing"
+            raise InvalidRequestError(
+                f"{place}.content is {how}; it must be text", f"{place}.content"
+            )
+        for field, role in (
+            ("tool_calls", "assistant"),
+            ("tool_call_id", "tool"),
+            ("name", "tool"),
+        ):
+            if getattr(self, field) is not None and self.role != role:
+                path = f"{place}.{field}"
+                text = f"{path} is stated of the role {self.role!r}; only the role {role} has it"
+                raise InvalidRequestError(text, path)
+
+    def message(self) -> ChatMessage:
+        """The message as the engine takes it."""
+        calls = self.tool_calls or ()
+        return ChatMessage(
+            self.role,
+            self.content or "",
+            tool_calls=tuple(
+                ToolCall(call.function.name, call.function.arguments, call.id) for call in calls
+            ),
+            tool_call_id=self.tool_call_id or "",
+            name=self.name or "",
+        )

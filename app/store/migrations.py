@@ -1,0 +1,82 @@
+"""Migrations: the tables of the store, version after version."""
+
+from __future__ import annotations
+
+# Each brings a file of the version before it, from 0 on, to its own. No semicolon but at the end of
+# a statement.
+MIGRATIONS = (
+    """
+CREATE TABLE conversation (
+    id TEXT PRIMARY KEY,
+    title TEXT NOT NULL,
+    system TEXT NOT NULL,
+    sampling TEXT NOT NULL,
+    user TEXT NOT NULL,
+    source TEXT NOT NULL,
+    created REAL NOT NULL,
+    updated REAL NOT NULL,
+    leaf TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
+    is_open INTEGER NOT NULL
+) STRICT;
+CREATE TABLE message (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    conversation_id TEXT NOT NULL REFERENCES conversation (id) ON DELETE CASCADE,
+    parent_id TEXT REFERENCES message (id) DEFERRABLE INITIALLY DEFERRED,
+    role TEXT NOT NULL,
+    content TEXT NOT NULL,
+    created REAL NOT NULL,
+    model TEXT NOT NULL,
+    request_id TEXT,
+    finish_reason TEXT,
+    error TEXT,
+    usage TEXT,
+    timings TEXT,
+    context BLOB,
+    context_start INTEGER,
+    context_messages INTEGER,
+    model_key TEXT
+) STRICT;
+CREATE INDEX message_by_conversation ON message (conversation_id);
+CREATE INDEX message_by_parent ON message (parent_id);
+CREATE INDEX message_by_request ON message (request_id);
+CREATE TABLE request (
+    request_id TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    user TEXT NOT NULL,
+    conversation_id TEXT REFERENCES conversation (id) ON DELETE SET NULL,
+    source TEXT NOT NULL,
+    body TEXT NOT NULL,
+    lease TEXT NOT NULL,
+    accepted_at REAL NOT NULL,
+    ended_at REAL,
+    reason TEXT,
+    error TEXT,
+    PRIMARY KEY (request_id, attempt)
+) STRICT;
+CREATE INDEX request_by_conversation ON request (conversation_id);
+CREATE INDEX request_unfinished ON request (lease) WHERE ended_at IS NULL;
+""",
+    """
+ALTER TABLE request ADD COLUMN digest TEXT NOT NULL DEFAULT '';
+ALTER TABLE request ADD COLUMN reply_to TEXT NOT NULL DEFAULT '';
+ALTER TABLE request ADD COLUMN ending TEXT;
+ALTER TABLE request ADD COLUMN told_at REAL;
+CREATE INDEX request_untold ON request (source, request_id)
+    WHERE ended_at IS NOT NULL AND told_at IS NULL;
+CREATE INDEX request_told ON request (source, ended_at) WHERE told_at IS NOT NULL;
+""",
+    """
+CREATE INDEX conversation_by_age ON conversation (source, updated);
+CREATE INDEX conversation_by_leaf ON conversation (leaf);
+""",
+    """
+ALTER TABLE message ADD COLUMN thinking TEXT NOT NULL DEFAULT '';
+""",
+    """
+ALTER TABLE message ADD COLUMN tool_use TEXT;
+ALTER TABLE message ADD COLUMN tool_call_id TEXT NOT NULL DEFAULT '';
+ALTER TABLE message ADD COLUMN name TEXT NOT NULL DEFAULT '';
+""",
+)
+SCHEMA_VERSION = len(MIGRATIONS)
