@@ -72,6 +72,18 @@ def test_arguments_get_the_types_that_the_tools_state(byte_level: PreTrainedToke
     assert read(tokenizer, reply, tools=TOOLS) == ToolUse((ToolCall("weather", '{"days": 2}'),))
 
 
+@pytest.mark.parametrize("shift", range(0, 30, 3))
+def test_calls_that_two_pieces_share_are_whole(
+    tokenizer: PreTrainedTokenizerFast, shift: int
+) -> None:
+    """A long reply is given to transformers in pieces."""
+    arguments = '{"days": 2}'
+    reply = ("x" * (1000 + shift) + call("weather", arguments)) * 3 + "<|im_end|>"
+    found = read(tokenizer, reply)
+    assert found is not None
+    assert found.calls == (ToolCall("weather", arguments),) * 3
+
+
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
