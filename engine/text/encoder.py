@@ -288,18 +288,25 @@ class ChatEncoder:
         return token_ids[1:] if self._anchor else token_ids
 
     def _find_turns(self) -> str:
-        """The text that the chat template writes before messages that are no replies; "" if that
-        cannot be told. Text before replies is left out, because there the template may write more
-        than the mark of a turn, such as the beginning of the reasoning.
+        """The text that the chat template writes before messages that are no replies, and behind
+        those of tools, as far as that can be told. Text before replies is left out, because there
+        the template may write more than the mark of a turn, such as the beginning of the reasoning.
         """
-        roles = ("system", "user", "assistant", "user")
         if self._tokenizer.chat_template is None:
             return ""
-        try:
-            parts = self._render([ChatMessage(role, SENTINEL) for role in roles]).split(SENTINEL)
-        except InvalidRequestError:
-            return ""
-        return f"{parts[0]}{parts[1]}{parts[3]}" if len(parts) == len(roles) + 1 else ""
+        found = ""
+        for roles, places in (
+            (("system", "user", "assistant", "user"), (0, 1, 3)),
+            (("user", "assistant", "tool", "user"), (2, 3)),
+        ):
+            try:
+                text = self._render([ChatMessage(role, SENTINEL) for role in roles])
+            except InvalidRequestError:
+                continue
+            parts = text.split(SENTINEL)
+            if len(parts) == len(roles) + 1:
+                found += "".join(parts[place] for place in places)
+        return found
 
     def _find_anchor(self) -> str:
         """A special token to encode a tail behind; "" if there is none.

@@ -32,13 +32,15 @@ class ContentGuard:
 
     The guard knows the special tokens that are not blank, and those added tokens that the tokenizer
     does not call special though the template marks turns with them (`<|im_start|>` in many tuned
-    models). It lets other added tokens pass (`<think>`, `<tool_call>`), because templates look for
-    them in replies. It cannot guard what a template marks turns with if that is no token (`[INST]`
-    of Llama 2, `user:` where there is no template), because any text can imitate it.
+    models, `</tool_response>`). It lets other added tokens pass (`<think>`, `<tool_call>`), because
+    templates look for them in replies. It cannot guard what a template marks turns with if that is
+    no token (`[INST]` of Llama 2, `user:` where there is no template), because any text can imitate
+    it.
 
     Args:
         vocabulary: of the same tokenizer.
-        turns: the text that the template writes before messages that are no replies.
+        turns: the text that the template writes before messages that are no replies, and behind
+            those of tools.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, turns: str) -> None:
