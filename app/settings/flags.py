@@ -5,11 +5,21 @@ Options that state settings have the names of the settings. None means not state
 
 from __future__ import annotations
 
+import json
+import reprlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadParameter(f"{reprlib.repr(text)} is no JSON") from None
+
 
 Config = Annotated[
     Path | None, Option("--config", metavar="FILE", help="Configuration file to read.")
@@ -131,6 +141,15 @@ class Sampling:
     stop: Annotated[
         list[str] | None,
         Option("--stop", metavar="TEXT", help="Ends a reply; may be given several times."),
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, object] | None,
+        Option(
+            "--chat-template-kwargs",
+            metavar="JSON",
+            parser=_json,
+            help="Arguments of the chat template, such as '{\"enable_thinking\": false}'.",
+        ),
     ] = None
 
 

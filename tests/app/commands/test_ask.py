@@ -67,7 +67,9 @@ def test_the_reply_is_on_standard_output(broker: Mosquitto, own_process: Path) -
     flags = "--session s1 --max-tokens 5 --temperature 0 --top-p 0.5 --top-k 3 --seed 9 --stop A"
     more = "--stop B --priority 2 --timeout 20 --system Be brief."
     with responder(broker.port, hello) as server:
-        assert ask(broker, *flags.split(), *more.split(" ", 7), "hi") == (0, b"hello\n", b"")
+        arguments = ("--chat-template-kwargs", '{"enable_thinking": false}')
+        asked_with = (*flags.split(), *arguments, *more.split(" ", 7))
+        assert ask(broker, *asked_with, "hi") == (0, b"hello\n", b"")
     (asked,) = server.requests
     wanted = {
         "messages": [
@@ -81,6 +83,7 @@ def test_the_reply_is_on_standard_output(broker: Mosquitto, own_process: Path) -
         "top_k": 3,
         "seed": 9,
         "stop": ["A", "B"],
+        "chat_template_kwargs": {"enable_thinking": False},
         "priority": 2,
         "deadline_ms": 20_000,
         "stream": True,

@@ -78,7 +78,8 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
         " --temperature 0 --top-p 0.5 --top-k 3 --seed 9 --stop A --stop B --each --json"
         " --policy orca --knob order=fair --knob max_num_seqs=2 --pin-system"
     )
-    assert tui(*flags.split()).exit_code == 0
+    arguments = ("--chat-template-kwargs", '{"enable_thinking": false}')
+    assert tui(*flags.split(), *arguments).exit_code == 0
     settings = seen["settings"]
     assert isinstance(settings, Settings)
     assert settings.load_request() == LoadRequest(
@@ -102,6 +103,7 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
         "top_k": 3,
         "seed": 9,
         "stop": ["A", "B"],
+        "chat_template_kwargs": {"enable_thinking": False},
     }
     assert (seen["each"], seen["as_json"]) == (True, True)
 
