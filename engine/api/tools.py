@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from engine.api.errors import InvalidRequestError
 
 MAX_TOOLS = 128
-MAX_TOOLS_BYTES = 1 << 20
+MAX_TOOLS_BYTES = 1 << 18
 _NAME_LENGTH = 256
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -15,7 +16,11 @@ def context_key(model_key: str, arguments: Mapping[str, object]) -> str:
     A template may write the whole chat otherwise for other arguments, so the ids of a context are
     gone on from only with the same ones.
     """
-    return f"{model_key} {json.dumps(arguments, sort_keys=True)}" if arguments else model_key
+    if not arguments:
+        return model_key
+    # Tools may be long, and the store keeps the key with each reply.
+    digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
+    return f"{model_key} {digest}"
 
 
 def map_texts(value: object, change: Callable[[str], str]) -> object:

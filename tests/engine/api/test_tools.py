@@ -43,7 +43,7 @@ def test_tools_reach_the_template_beside_its_other_arguments() -> None:
         ([tool(extra=float("nan"))], r"^tools must have values as JSON has them$"),
         ([tool(extra="\ud800")], r"^tools must have values as JSON has them$"),
         ([tool()] * (MAX_TOOLS + 1), r"^tools has 129 entries; at most 128 are allowed$"),
-        ([tool(extra="é" * (MAX_TOOLS_BYTES // 2))], r"at most 1048576 are allowed$"),
+        ([tool(extra="é" * (MAX_TOOLS_BYTES // 2))], r"at most 262144 are allowed$"),
     ],
 )
 def test_what_are_no_functions_is_refused(tools: Any, sentence: str) -> None:
