@@ -63,6 +63,7 @@ ALLOWED = {
     "messages.*.tool_calls.*.function.arguments": "a JSON object, as text",
     "messages.*.tool_call_id": "text",
     "messages.*.name": "text",
+    "messages.*.reasoning_content": "text",
     "logit_bias": "a map of token ids to numbers from -100 to 100",
     "logit_bias.*": "a number from -100 to 100",
     "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty",
@@ -198,7 +199,7 @@ class ChatRequest(Wire):
         # Requests that were journalled before there were these fields keep their digests.
         _drop_unstated(fields, "chat_template_kwargs", "tools")
         for turn in fields["messages"]:
-            _drop_unstated(turn, "tool_calls", "tool_call_id", "name")
+            _drop_unstated(turn, "tool_calls", "tool_call_id", "name", "reasoning_content")
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
     def encode(self) -> bytes:

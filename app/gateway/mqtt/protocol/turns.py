@@ -35,6 +35,15 @@ class TurnCall(Wire):
 _Calls = Annotated[tuple[TurnCall, ...], Field(fail_fast=True)]
 
 
+# The fields that only one role has.
+_OWNERS = {
+    "tool_calls": "assistant",
+    "reasoning_content": "assistant",
+    "tool_call_id": "tool",
+    "name": "tool",
+}
+
+
 class ChatTurn(Wire):
     """One message of a chat.
 
@@ -42,6 +51,8 @@ class ChatTurn(Wire):
         content: the text; of a tool, what it gave. None is for an assistant that only calls tools.
         tool_calls: of the assistant.
         tool_call_id, name: of a tool: the call that it answers, and what it is called.
+        reasoning_content: what the assistant thought. Templates that repeat any do so between a
+            call and what comes of it.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -49,6 +60,7 @@ class ChatTurn(Wire):
     tool_calls: _Calls | None = None
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning_content: str | None = None
 
     def check(self, place: str) -> None:
         """Check that the fields go together.
@@ -61,11 +73,7 @@ class ChatTurn(Wire):
             raise InvalidRequestError(
                 f"{place}.content is {how}; it must be text", f"{place}.content"
             )
-        for field, role in (
-            ("tool_calls", "assistant"),
-            ("tool_call_id", "tool"),
-            ("name", "tool"),
-        ):
+        for field, role in _OWNERS.items():
             if getattr(self, field) is not None and self.role != role:
                 path = f"{place}.{field}"
                 text = f"{path} is stated of the role {self.role!r}; only the role {role} has it"
@@ -77,6 +85,7 @@ class ChatTurn(Wire):
         return ChatMessage(
             self.role,
             self.content or "",
+            self.reasoning_content or "",
             tool_calls=tuple(
                 ToolCall(call.function.name, call.function.arguments, call.id) for call in calls
             ),

@@ -42,12 +42,13 @@ def test_calls_have_a_field_of_their_own_and_are_answered(
         assert served.engine.submissions[0].sampling == {"tools": list(TOOLS)}
 
         called = {"role": "assistant", "content": None, "tool_calls": final["tool_calls"]}
+        called["reasoning_content"] = "They ask."
         alice.ask("2", messages=[ASKED, called, *GIVEN])
         served.accepted(2)
         assert finish(served, alice, "2")["tool_calls"] is None
         assert served.engine.submissions[1].messages == (
             ChatMessage("user", "How will it be?"),
-            ChatMessage("assistant", "", tool_calls=(CALL,)),
+            ChatMessage("assistant", "", "They ask.", (CALL,)),
             ChatMessage("tool", "", tool_call_id="c1"),
             ChatMessage("tool", "Rain", name="weather"),
         )

@@ -156,6 +156,16 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "messages.0.tool_calls.0.function.a is no field of a function; allowed are name, arguments",
         "messages.0.tool_calls.0.function.a",
     ),
+    "thinking": (
+        body(messages=[{"role": "user", "content": "x", "reasoning_content": "y"}]),
+        "messages.0.reasoning_content is stated of the role 'user'; only the role assistant has",
+        "messages.0.reasoning_content",
+    ),
+    "no thinking": (
+        body(messages=[{"role": "assistant", "content": "x", "reasoning_content": 1}, *HI]),
+        "messages.0.reasoning_content is 1; it must be text",
+        "messages.0.reasoning_content",
+    ),
     "call id": (
         body(messages=[*HI, {"role": "tool", "content": "x", "tool_call_id": 1}]),
         "messages.1.tool_call_id is 1; it must be text",

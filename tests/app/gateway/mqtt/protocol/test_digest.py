@@ -64,6 +64,7 @@ def test_another_request_has_another_digest(name: str) -> None:
     [
         {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
         {"tool_calls": []},
+        {"reasoning_content": "y"},
         {"content": None, "tool_calls": [{"function": {"name": "g", "arguments": "{}"}}]},
     ],
 )
