@@ -48,9 +48,13 @@ def read_calls(
         # it, and what its messages quote would be called.
         raise ValueError("the prompt has tool calls in it")
     text = _text(tokenizer, reply)
-    for start in range(0, len(text), _PIECE):
-        parser.feed(text[start : start + _PIECE])
-    message, _ = parser.finalize()
+    try:
+        for start in range(0, len(text), _PIECE):
+            parser.feed(text[start : start + _PIECE])
+        message, _ = parser.finalize()
+    except ValueError as error:
+        # Below its first line it quotes the reply, which is nothing for a log.
+        raise ValueError(str(error).partition("\n")[0]) from None
     calls = message.get(_FIELD)
     if calls is None:
         return None

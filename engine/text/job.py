@@ -139,7 +139,7 @@ def pack_unreadable(why: str) -> bytes:
     return _UNREADABLE + why.encode(errors="replace")
 
 
-class UnreadableError(Exception):
+class UnreadableError(EngineError):
     """A reply is none that the model's response template can read."""
 
 

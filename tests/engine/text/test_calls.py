@@ -196,11 +196,13 @@ class TestInProcesses:
             reader = CallReader(pool, KEY)
             prompt = ids(tokenizer, PROMPT * 500)  # only its end is looked at
             with caplog.at_level(logging.WARNING):
-                for junk in ("<tool_call>" * 2000, "<tool_call>{</tool_call>", "<tool_call>"):
+                for junk in ("<tool_call>secret" * 2000, "<tool_call>{</tool_call>", "<tool_call>"):
                     context = (*prompt, *ids(tokenizer, junk))
                     assert reader.read(context, len(prompt), ()) is None
             assert len(caplog.messages) == 1
             assert f"{KEY}: a reply with tool calls stays text" in caplog.text
+            assert "ValueError: json parser could not parse region as JSON." in caplog.text
+            assert "secret" not in caplog.text
             many = ids(tokenizer, call("f", "{}") * 200)
             found = reader.read((*prompt, *many), len(prompt), ())
             assert found == ToolUse((ToolCall("f", "{}"),) * 200)
