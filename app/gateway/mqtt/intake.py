@@ -297,6 +297,10 @@ class Intake:
         told = request.messages[0].role == "system"
         conversation = self._store.conversation(conversation_id)
         if conversation is None:
+            if request.messages[-1].role == "tool":
+                text = f"session {session_id!r} has no reply that a tool could answer; it must"
+                text += " begin with a message of the user"
+                raise Fault(400, text, "messages", reason="bad request")
             conversation = Conversation(
                 id=conversation_id,
                 system=request.messages[0].message().content if told else self._system,

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -175,6 +176,12 @@ class ChatRequest(Wire):
                 "messages",
                 "messages",
             )
+        for number, (before, role) in enumerate(pairwise(["", *roles])):
+            is_answer = before in ("assistant", "tool") or self.session_id is not None
+            if role == "tool" and not is_answer:
+                path = f"messages.{number}.role"
+                text = f"{path} is 'tool'; before it must be the assistant's message that called it"
+                raise InvalidRequestError(text, path)
         if roles[-1] not in ("user", "tool"):
             raise InvalidRequestError(
                 f"messages.{len(roles) - 1}.role is {roles[-1]!r}; the last message must be the "

@@ -54,6 +54,17 @@ def test_calls_have_a_field_of_their_own_and_are_answered(
         )
 
 
+def test_a_session_does_not_begin_with_what_a_tool_gave(
+    broker: Mosquitto, alice: Peer, tmp_path: Path
+) -> None:
+    with serving(broker.port, tmp_path) as served:
+        alice.ask("1", messages=GIVEN, session_id="s")
+        error = alice.end("1")["error"]
+        assert error["code"] == 400
+        assert "has no reply that a tool could answer" in error["message"]
+        assert not served.engine.submissions
+
+
 def test_a_session_is_gone_on_with_by_what_tools_gave(
     broker: Mosquitto, alice: Peer, tmp_path: Path
 ) -> None:

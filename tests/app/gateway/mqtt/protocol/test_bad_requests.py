@@ -121,6 +121,11 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "messages.0.tool_calls is stated of the role 'user'; only the role assistant has it",
         "messages.0.tool_calls",
     ),
+    "answer to nobody": (
+        body(messages=[*HI, *turns("tool", "user")]),
+        "messages.1.role is 'tool'; before it must be the assistant's message that called it",
+        "messages.1.role",
+    ),
     "calls": (
         calling({"name": "f"}),
         "messages.0.tool_calls is {'name': 'f'}; it must be a list of calls",
@@ -167,9 +172,9 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "messages.0.reasoning_content",
     ),
     "call id": (
-        body(messages=[*HI, {"role": "tool", "content": "x", "tool_call_id": 1}]),
-        "messages.1.tool_call_id is 1; it must be text",
-        "messages.1.tool_call_id",
+        body(messages=[*turns("user", "assistant"), *[{**turns("tool")[0], "tool_call_id": 1}]]),
+        "messages.2.tool_call_id is 1; it must be text",
+        "messages.2.tool_call_id",
     ),
     "tools": (body(tools={}), "tools is {}; it must be a list of at most 128", "tools"),
     "many tools": (

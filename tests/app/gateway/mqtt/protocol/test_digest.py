@@ -73,7 +73,8 @@ def test_what_a_message_calls_counts(changes: dict[str, object]) -> None:
     before = parse(messages=[*HI, called, *HI])
     assert parse(messages=[*HI, called | changes, *HI]).digest() != before.digest()
     outcomes = [{"role": "tool", "content": "x"}, {"role": "tool", "content": "x", "name": "f"}]
-    assert len({parse(messages=[*HI, outcome]).digest() for outcome in outcomes}) == 2
+    chats = ([*HI, called, outcome] for outcome in outcomes)
+    assert len({parse(messages=chat).digest() for chat in chats}) == 2
 
 
 def test_a_request_without_later_fields_keeps_the_digest_of_before_there_were_any() -> None:

@@ -21,7 +21,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 CHAT = st.tuples(
     st.lists(
         st.fixed_dictionaries(
-            {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": TEXT}
+            {"role": st.sampled_from(["system", "user", "assistant"]), "content": TEXT}
         ),
         max_size=3,
     ),
