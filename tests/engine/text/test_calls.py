@@ -12,12 +12,18 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
-from engine.api.stream import Context
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.sampling import SamplingParams
+from engine.api.stream import Context, Delta, RequestStream, Usage
 from engine.api.tools import ToolCall, ToolUse
+from engine.batch.output import End, TokenOutput
 from engine.text.calls import states_calls
+from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
 from engine.text.pool import EncoderPool
+from engine.text.processor import Ending, OutputProcessor
 from engine.text.reading import CallReader
+from engine.text.vocabulary import Vocabulary
 from tests.support.tool_calling import RESPONSE, TEMPLATE, TOOLS, call, tool_calling
 
 KEY = "model@revision:float32"
@@ -210,6 +216,49 @@ class TestInProcesses:
             pool.close()
         assert reader.read((*prompt, *many), len(prompt), ()) is None
         assert len(caplog.messages) == 1
+
+
+class TestReplies:
+    """A reply on its way to its owner."""
+
+    def test_it_streams_with_its_calls_and_ends_when_they_are_read(
+        self, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, KEY), KEY)
+        unread: list[Ending] = []
+        processor = OutputProcessor(codec, lambda _: None, unread.append)
+        stream, sampling = RequestStream("r"), SamplingParams(tools=TOOLS)
+        prompt = ids(tokenizer, PROMPT)
+        processor.open(stream, sampling, 1, prompt, "anna")
+        written = f"the cat.{call('weather', '{}')}"
+        output = (*ids(tokenizer, written), *ids(tokenizer, "<|im_end|>"))
+        usage = Usage(len(prompt), len(output), 0)
+        end = End(FinishReason.STOP, usage, Timings(), (*prompt, *output), None)
+        processor.process([TokenOutput("r", output, end)])
+        streamed = stream.drain()
+        assert streamed == Delta(written, len(output))
+        (ending,) = unread
+        assert ending.user == "anna"
+        assert processor.is_open("r")
+        found = codec.read_calls(ending.context, ending.num_prompt, ending.tools)
+        processor.end(ending, found)
+        processor.end(ending, None)
+        last = stream.drain()
+        assert last is not None
+        assert (last.text, last.num_tokens) == ("", 0)
+        assert last.finish is not None
+        assert last.finish.tool_use == ToolUse((ToolCall("weather", "{}"),), "the cat.")
+        assert last.finish.usage == usage
+        assert not processor.is_open("r")
+        assert stream.drain() is None
+
+    def test_a_model_that_states_no_calls_has_none_read(
+        self, byte_level: PreTrainedTokenizerFast
+    ) -> None:
+        for response in (None, {"fields": {"content": {}}}):
+            tokenizer = tool_calling(byte_level, response)
+            encoder = ChatEncoder(tokenizer, KEY)
+            assert not ChatCodec(Vocabulary(tokenizer), encoder, KEY).reads_calls
 
 
 class TestPrompts:
