@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,69 +23,80 @@ from engine.model.trace import trace
 POSITIONS = 40_960
 
 
-def _llama_8b() -> PreTrainedConfig:
-    return LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128_256,
+def _config(
+    kind: Any,
+    *,
+    hidden: int,
+    intermediate: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    vocab: int,
+    tied: bool = False,
+    **more: int,
+) -> PreTrainedConfig:
+    """A configuration of some kind. What only some kinds know is given under their own names."""
+    config: PreTrainedConfig = kind(
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=vocab,
         max_position_embeddings=POSITIONS,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
+        **more,
     )
-
-
-def _qwen_06b() -> PreTrainedConfig:
-    return Qwen3Config(
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=151_936,
-        max_position_embeddings=POSITIONS,
-        tie_word_embeddings=True,
-    )
-
-
-def _qwen_30b_a3b() -> PreTrainedConfig:
-    config: Any = Qwen3MoeConfig
-    return config(  # type: ignore[no-any-return]  # it takes `head_dim` without saying so
-        hidden_size=2048,
-        intermediate_size=6144,
-        moe_intermediate_size=768,
-        num_experts=128,
-        num_experts_per_tok=8,
-        num_hidden_layers=48,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        head_dim=128,
-        vocab_size=151_936,
-        max_position_embeddings=POSITIONS,
-        tie_word_embeddings=False,
-    )
-
-
-def _tiny() -> PreTrainedConfig:
-    return LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=300,
-        max_position_embeddings=POSITIONS,
-        tie_word_embeddings=False,
-    )
+    return config
 
 
 CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
-    "llama-8b": _llama_8b,
-    "qwen3-0.6b": _qwen_06b,
-    "qwen3-30b-a3b": _qwen_30b_a3b,
-    "tiny": _tiny,
+    "llama-8b": partial(
+        _config,
+        LlamaConfig,
+        hidden=4096,
+        intermediate=14_336,
+        layers=32,
+        heads=32,
+        kv_heads=8,
+        vocab=128_256,
+    ),
+    "qwen3-0.6b": partial(
+        _config,
+        Qwen3Config,
+        hidden=1024,
+        intermediate=3072,
+        layers=28,
+        heads=16,
+        kv_heads=8,
+        vocab=151_936,
+        tied=True,
+        head_dim=128,
+    ),
+    "qwen3-30b-a3b": partial(
+        _config,
+        Qwen3MoeConfig,
+        hidden=2048,
+        intermediate=6144,
+        layers=48,
+        heads=32,
+        kv_heads=4,
+        vocab=151_936,
+        head_dim=128,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+    ),
+    "tiny": partial(
+        _config,
+        LlamaConfig,
+        hidden=64,
+        intermediate=96,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        vocab=300,
+    ),
 }
 
 

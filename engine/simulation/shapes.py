@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from engine.api.errors import InvalidConfigError
 from engine.batch.shape import ModelShape
 
@@ -60,9 +62,20 @@ def _opt(*, hidden: int, layers: int, heads: int, vocab: int, positions: int) ->
     )
 
 
+_qwen = partial(
+    _gated,
+    hidden=896,
+    intermediate=4864,
+    layers=24,
+    heads=14,
+    kv_heads=2,
+    tied=True,
+    qkv_bias=True,
+)
+
 # The dimensions are those of the models' published config.json: Llama 3.1 8B and 70B, Mistral 7B
 # v0.1, OPT 13B and Qwen2.5 0.5B. `387m` is Qwen2.5 0.5B with a vocabulary of 32,000, as
-# benchmarks/smoke.py has it.
+# benchmarks/model_387m.py has it.
 SHAPES: dict[str, ModelShape] = {
     "llama-8b": _gated(
         hidden=4096, intermediate=14336, layers=32, heads=32, kv_heads=8, vocab=128256
@@ -74,26 +87,8 @@ SHAPES: dict[str, ModelShape] = {
         hidden=4096, intermediate=14336, layers=32, heads=32, kv_heads=8, vocab=32000, window=4096
     ),
     "opt-13b": _opt(hidden=5120, layers=40, heads=40, vocab=50272, positions=2050),
-    "qwen-0.5b": _gated(
-        hidden=896,
-        intermediate=4864,
-        layers=24,
-        heads=14,
-        kv_heads=2,
-        vocab=151936,
-        tied=True,
-        qkv_bias=True,
-    ),
-    "387m": _gated(
-        hidden=896,
-        intermediate=4864,
-        layers=24,
-        heads=14,
-        kv_heads=2,
-        vocab=32000,
-        tied=True,
-        qkv_bias=True,
-    ),
+    "qwen-0.5b": _qwen(vocab=151936),
+    "387m": _qwen(vocab=32000),
 }
 
 

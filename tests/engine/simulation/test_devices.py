@@ -15,10 +15,10 @@ from transformers import (
     OPTForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
-    Qwen2Config,
     Qwen2ForCausalLM,
 )
 
+from benchmarks.model_387m import make_config
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.model.trace import trace
 from engine.simulation.devices import DEVICES, named_device
@@ -26,14 +26,6 @@ from engine.simulation.shapes import SHAPES, named_shape
 from engine.simulation.simulation import envelope
 
 LLAMA = {"num_key_value_heads": 8, "vocab_size": 128256, "num_attention_heads": 32}
-QWEN = {
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
-}
 CASES: dict[str, tuple[type[PreTrainedModel], PreTrainedConfig]] = {
     "llama-8b": (
         LlamaForCausalLM,
@@ -59,8 +51,8 @@ CASES: dict[str, tuple[type[PreTrainedModel], PreTrainedConfig]] = {
             num_attention_heads=40,
         ),
     ),
-    "qwen-0.5b": (Qwen2ForCausalLM, Qwen2Config(**QWEN, vocab_size=151936)),
-    "387m": (Qwen2ForCausalLM, Qwen2Config(**QWEN, vocab_size=32000)),
+    "qwen-0.5b": (Qwen2ForCausalLM, make_config(vocab_size=151936)),
+    "387m": (Qwen2ForCausalLM, make_config()),
 }
 
 
