@@ -2,88 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from torch import Tensor
 from transformers.activations import ACT2FN
 
+from tests.support.elementwise import Case, cases
 from tests.support.matrices import DTYPES, ROUNDING, Matrix, assert_within
 from tests.support.native import kernels_or_skip
 
 native = kernels_or_skip()
 pytestmark = pytest.mark.usefixtures("level")
 
-DEFINITIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda x: x,
-    "silu": lambda x: x * torch.sigmoid(x),
-    "gelu": lambda x: x * torch.special.erfc(-x / math.sqrt(2)) / 2,
-    "gelu_tanh": lambda x: x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "relu": lambda x: x.clamp_min(0),
-    "relu2": lambda x: x.clamp_min(0) ** 2,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softplus": torch.nn.functional.softplus,
-}
 # Beyond rounding: the activation's own error, that of alpha x in its exponent, and that of the
 # product with y.
 RELATIVE = 3e-6
 
 
-def definition(
-    combine: str, activation: str, x: Tensor, y: Tensor | None, alpha: float
-) -> tuple[Tensor, Tensor]:
-    """The exact result in float64, and the size of what was added to make it."""
-    if combine == "none":
-        result = DEFINITIONS[activation](alpha * x)
-        return result, result.abs()
-    assert y is not None
-    if combine == "add":
-        return x + alpha * y, x.abs() + (alpha * y).abs()
-    result = DEFINITIONS[activation](x) * y * alpha
-    return result, result.abs()
-
-
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    dtype=st.sampled_from(DTYPES),
-    combine=st.sampled_from(("none", "add", "multiply")),
-    activation=st.sampled_from(tuple(DEFINITIONS)),
-    rows=st.integers(0, 9),
-    width=st.integers(1, 150),
-    gap=st.integers(0, 20),
-    alpha=st.sampled_from((1.0, 0.5, -2.0)),
-    one_row=st.booleans(),
-    in_place=st.booleans(),
-)
-def test_is_its_definition(
-    dtype: torch.dtype,
-    combine: str,
-    activation: str,
-    rows: int,
-    width: int,
-    gap: int,
-    alpha: float,
-    one_row: bool,
-    in_place: bool,
-) -> None:
-    x = Matrix(rows, width, dtype, gap, 1)
+@given(case=cases(DTYPES, 150))
+def test_is_its_definition(case: Case) -> None:
+    x = Matrix(case.rows, case.width, case.dtype, case.gap, 1)
     x.data.mul_(2)
-    y = None if combine == "none" else Matrix(1 if one_row else rows, width, dtype, gap + 2, 2)
-    if combine == "add":
-        activation = "none"
-    out = x if in_place else Matrix(rows, width, dtype, gap + 5, 3)
-    expected, size = definition(combine, activation, x.exact, y.exact if y else None, alpha)
+    y = Matrix(1 if case.one_row else case.rows, case.width, case.dtype, case.gap + 2, 2)
+    out = x if case.in_place else Matrix(case.rows, case.width, case.dtype, case.gap + 5, 3)
+    expected, size = case.definition(x.exact, y.exact)
 
-    given_y = y.data[0] if y is not None and one_row else y.data if y is not None else None
-    native.elementwise(out.data, x.data, combine, given_y, activation, alpha)
+    given_y = None if case.combine == "none" else y.data[0] if case.one_row else y.data
+    native.elementwise(out.data, x.data, case.combine, given_y, case.activation, case.alpha)
 
-    assert_within(out.data, expected, ROUNDING[dtype] * expected.abs() + RELATIVE * size + 1e-37)
+    bound = ROUNDING[case.dtype] * expected.abs() + RELATIVE * size + 1e-37
+    assert_within(out.data, expected, bound)
     assert x.keeps_rest()
     assert out.keeps_rest()
 
@@ -123,7 +72,9 @@ def test_a_column_may_serve_its_neighbours(
     x, y = Matrix(5, columns * repeat, dtype, 3, 1), Matrix(5, columns, dtype, 2, 2)
     out = Matrix(5, columns * repeat, dtype, 5, 3)
     each = y.exact.repeat_interleave(repeat, dim=1)
-    expected, size = definition(combine, "none", x.exact, each, 1.5)
+    scaled = 1.5 * each
+    expected = x.exact + scaled if combine == "add" else x.exact * scaled
+    size = x.exact.abs() + scaled.abs() if combine == "add" else expected.abs()
     native.elementwise(out.data, x.data, combine, y.data, "none", 1.5)
     assert_within(out.data, expected, ROUNDING[dtype] * expected.abs() + RELATIVE * size)
     assert out.keeps_rest()

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 pytest.importorskip("triton")
 
-from engine.model.program.activations import ACTIVATIONS
+from engine.model.program import activations
 from engine.triton import activation as kernels
 from engine.triton.elementwise import elementwise
 from engine.triton.gated import gated
+from tests.support.elementwise import ACTIVATIONS, Case, cases
 from tests.support.framed import DEVICE, DTYPES, Framed, in_any_order, numbers, within
 
-DEFINITIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    **ACTIVATIONS,
-    # torch's own loses the digits of its negative side, also in float64.
-    "gelu": lambda x: x * torch.special.erfc(-x / math.sqrt(2)) / 2,
-}
 # Beyond rounding: the activation's own error, and that of alpha x in its exponent.
 RELATIVE = 4e-6
 # GELU's 1 + erf(x) and 1 - tanh(x) cancel on the negative side.
@@ -32,7 +24,7 @@ ABSOLUTE = 1e-6
 
 
 def test_no_activation_is_missing() -> None:
-    assert set(kernels.ACTIVATIONS) == ACTIVATIONS.keys()
+    assert set(kernels.ACTIVATIONS) == activations.ACTIVATIONS.keys() == ACTIVATIONS.keys()
 
 
 @pytest.mark.parametrize("name", kernels.ACTIVATIONS)
@@ -41,49 +33,25 @@ def test_an_activation_is_right_wherever_it_is_asked(name: str) -> None:
     out = torch.empty_like(x)
     with np.errstate(over="ignore"):  # of the interpreter's exponential, far out
         elementwise(out, x, activation=name)
-    expected = DEFINITIONS[name](x.double())
+    expected = ACTIVATIONS[name](x.double())
     within(out, expected, RELATIVE * expected.abs() + ABSOLUTE)
 
 
 @settings(max_examples=80)
-@given(
-    dtype=st.sampled_from(DTYPES),
-    combine=st.sampled_from(("none", "add", "multiply")),
-    activation=st.sampled_from(kernels.ACTIVATIONS),
-    rows=st.integers(0, 9),
-    width=st.integers(1, 300),
-    gap=st.integers(0, 9),
-    alpha=st.sampled_from((1.0, 0.5, -2.0)),
-    one_row=st.booleans(),
-    in_place=st.booleans(),
-)
-def test_is_its_definition(
-    dtype: torch.dtype,
-    combine: str,
-    activation: str,
-    rows: int,
-    width: int,
-    gap: int,
-    alpha: float,
-    one_row: bool,
-    in_place: bool,
-) -> None:
-    x = Framed(rows, width, dtype, gap=gap, seed=1)
-    y = Framed(1 if one_row else rows, width, dtype, gap=gap + 2, seed=2)
-    out = x if in_place else Framed(rows, width, dtype, gap=gap + 5, frame=7)
-    if combine == "none":
-        expected = DEFINITIONS[activation](alpha * x.exact)
-        size = expected.abs()
-    elif combine == "add":
-        activation = "none"
-        expected = x.exact + alpha * y.exact
-        size = x.exact.abs() + (alpha * y.exact).abs()
-    else:
-        expected = alpha * DEFINITIONS[activation](x.exact) * y.exact
-        size = expected.abs() + y.exact.abs()
-    given_y = None if combine == "none" else y.data[0] if one_row else y.data
-    with in_any_order(width):
-        elementwise(out.data, x.data, combine, given_y, activation, alpha)
+@given(case=cases(DTYPES, 300))
+def test_is_its_definition(case: Case) -> None:
+    x = Framed(case.rows, case.width, case.dtype, gap=case.gap, seed=1)
+    y_rows = 1 if case.one_row else case.rows
+    y = Framed(y_rows, case.width, case.dtype, gap=case.gap + 2, seed=2)
+    out = x
+    if not case.in_place:
+        out = Framed(case.rows, case.width, case.dtype, gap=case.gap + 5, frame=7)
+    expected, size = case.definition(x.exact, y.exact)
+    if case.combine == "multiply":
+        size = size + y.exact.abs()  # what cancels is multiplied by y
+    given_y = None if case.combine == "none" else y.data[0] if case.one_row else y.data
+    with in_any_order(case.width):
+        elementwise(out.data, x.data, case.combine, given_y, case.activation, case.alpha)
     within(out.data, expected, RELATIVE * size + ABSOLUTE)
     assert x.keeps_frame()
     assert out.keeps_frame()
@@ -134,6 +102,6 @@ def test_a_gated_unit_is_its_definition(
     with in_any_order(width):
         gated(out.data, both.data, activation, bias)
     gate, up = (both.exact + (0.0 if bias is None else bias.double())).split(width, dim=1)
-    expected = DEFINITIONS[activation](gate) * up
+    expected = ACTIVATIONS[activation](gate) * up
     within(out.data, expected, RELATIVE * expected.abs() + ABSOLUTE * (up.abs() + 1))
     assert out.keeps_frame()

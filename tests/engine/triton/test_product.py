@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 
 from engine.triton.product import MOST_ROWS, Normed, Strip, product, strips
-from tests.engine.triton.test_elementwise import DEFINITIONS
+from tests.support.elementwise import ACTIVATIONS
 from tests.support.framed import DEVICE, DTYPES, LEAST, ROUNDING, Framed, in_any_order, numbers
 
 # SiLU's exponential, far out.
@@ -73,12 +73,12 @@ def check(
     error = terms * (4e-6 + (ROUNDING[dtype] if has_norm else 0.0))
     if is_gated:
         gate, up = result.chunk(2, -1)
-        result = DEFINITIONS[activation](gate) * up
+        result = ACTIVATIONS[activation](gate) * up
         # No activation here is steeper than 1.2.
         off, beside = error.chunk(2, -1)
-        error = 1.2 * off * up.abs() + (DEFINITIONS[activation](gate).abs() + off) * beside
+        error = 1.2 * off * up.abs() + (ACTIVATIONS[activation](gate).abs() + off) * beside
     else:
-        result, error = DEFINITIONS[activation](result), 1.2 * error
+        result, error = ACTIVATIONS[activation](result), 1.2 * error
     result, error = alpha * result + added, abs(alpha) * error
     excess = (out.data.double() - result).abs() - error - ROUNDING[out_type] * result.abs()
     # GELU's cancellation, as for the kernels beside this one.
