@@ -5,12 +5,11 @@ Scores are taken relative to the largest one and divided by the temperature, so 
 filter is a limit: the least size up to which there are so many tokens (top_k), or up to which they
 weigh so much (top_p; Holtzman et al., arXiv 1904.09751, section 3.1). It is found bit by bit, and
 nothing is sorted. Weights are integers, so that sums are exact in whatever order they are added.
-
-All functions are given the pointers of one row. It has `logits` as the model gave them, `scores`,
-which are read instead if it `is_adjusted`, and `maxima`, the largest score of each chunk.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -28,6 +27,32 @@ FAR = tl.constexpr(0x43800000)
 OCTAVE = tl.constexpr(0x00800000)
 # More than any sum of weights.
 UNREACHED = tl.constexpr(2**63 - 1)
+
+
+class Row(NamedTuple):
+    """What a program has of its row. Pointers are those of the row.
+
+    Attributes:
+        logits: as the model gave them.
+        scores: read in their place if the row `is_adjusted`.
+        maxima: the largest score of each chunk.
+        top: the largest score of all.
+        listed: [CHUNKS] int32 of room.
+        found: [2, CANDIDATES] int32 of room.
+        VOCAB, CHUNK, CHUNKS: constants, see `engine.triton.sampling_fields.chunk_of`.
+    """
+
+    logits: Any
+    scores: Any
+    is_adjusted: Any
+    maxima: Any
+    top: Any
+    temperature: Any
+    listed: Any
+    found: Any
+    VOCAB: Any
+    CHUNK: Any
+    CHUNKS: Any
 
 
 @triton.jit
@@ -49,19 +74,25 @@ def share_of(total, part):
 
 
 @triton.jit
-def read(logits, scores, is_adjusted, token, mask):
+def read(row, token, mask):
     """The scores of some tokens, -inf beside the mask."""
-    if is_adjusted:
-        found = tl.load(scores + token, mask=mask, other=float("-inf"))
+    if row.is_adjusted:
+        found = tl.load(row.scores + token, mask=mask, other=float("-inf"))
     else:
-        found = tl.load(logits + token, mask=mask, other=float("-inf"))
+        found = tl.load(row.logits + token, mask=mask, other=float("-inf"))
     return found
 
 
 @triton.jit
-def chunk_scores(maxima, top, temperature, CHUNKS: tl.constexpr):
+def scaled_by(row, scores):
+    """Scores relative to the row's largest one, over the temperature."""
+    return tl.div_rn(scores - row.top, row.temperature)
+
+
+@triton.jit
+def chunk_scores(row):
     """The chunks' largest scores, relative to the row's, over the temperature: [CHUNKS]."""
-    return tl.div_rn(tl.load(maxima + tl.arange(0, CHUNKS)) - top, temperature)
+    return scaled_by(row, tl.load(row.maxima + tl.arange(0, row.CHUNKS)))
 
 
 @triton.jit
@@ -89,54 +120,35 @@ def least_of_either(sizes, weights, count, wanted):
 
 
 @triton.jit
-def enlist(listed, maxima, top, temperature, limit, CHUNKS: tl.constexpr):
+def enlist(row, limit):
     """List the chunks whose largest score is within the limit, in order; returns how many."""
-    sizes = size_of(chunk_scores(maxima, top, temperature, CHUNKS))
+    sizes = size_of(chunk_scores(row))
     is_in = (sizes <= limit).to(tl.int32)
     # What was listed before has been read by all warps, and what is listed now will be.
     tl.debug_barrier()
-    tl.store(listed + tl.cumsum(is_in, 0) - 1, tl.arange(0, CHUNKS), mask=is_in > 0)
+    tl.store(row.listed + tl.cumsum(is_in, 0) - 1, tl.arange(0, row.CHUNKS), mask=is_in > 0)
     tl.debug_barrier()
     return tl.sum(is_in, 0)
 
 
 @triton.jit
-def sweep(
-    logits,
-    scores,
-    is_adjusted,
-    maxima,
-    top,
-    temperature,
-    listed,
-    found,
-    low,
-    high,
-    VOCAB: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    KEEPS: tl.constexpr,
-):
-    """Look for tokens whose sizes are in (low, high], in the order of the vocabulary.
-
-    Args:
-        listed: [CHUNKS] int32 of room.
-        found: [2, CANDIDATES] int32, gets the tokens' sizes and ids, as many as there is room for,
-            with KEEPS.
+def sweep(row, low, high, KEEPS: tl.constexpr):
+    """Look for tokens whose sizes are in (low, high], in the order of the vocabulary. With KEEPS,
+    `found` gets their sizes and ids, as many as there is room for.
 
     Returns:
         how many there are, and what they weigh.
     """
-    num_listed = enlist(listed, maxima, top, temperature, high, CHUNKS)
-    slot = tl.arange(0, TILE // CHUNK)
+    num_listed = enlist(row, high)
+    slot = tl.arange(0, TILE // row.CHUNK)
     count = tl.zeros([], tl.int32)
     mass = tl.zeros([], tl.int64)
-    for first in range(0, num_listed, TILE // CHUNK):
+    for first in range(0, num_listed, TILE // row.CHUNK):
         is_listed = first + slot < num_listed
-        chunk = tl.load(listed + first + slot, mask=is_listed, other=0)
-        token = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-        mask = is_listed[:, None] & (token < VOCAB)
-        scaled = tl.div_rn(read(logits, scores, is_adjusted, token, mask) - top, temperature)
+        chunk = tl.load(row.listed + first + slot, mask=is_listed, other=0)
+        token = chunk[:, None] * row.CHUNK + tl.arange(0, row.CHUNK)[None, :]
+        mask = is_listed[:, None] & (token < row.VOCAB)
+        scaled = scaled_by(row, read(row, token, mask))
         size = size_of(scaled)
         is_in = mask & (size > low) & (size <= high)
         counts = tl.sum(is_in.to(tl.int32), 1)
@@ -144,8 +156,8 @@ def sweep(
             nth = tl.cumsum(is_in.to(tl.int32), 1) - 1
             place = (count + tl.cumsum(counts, 0) - counts)[:, None] + nth
             has_room = is_in & (place < CANDIDATES)
-            tl.store(found + place, size, mask=has_room)
-            tl.store(found + CANDIDATES + place, token, mask=has_room)
+            tl.store(row.found + place, size, mask=has_room)
+            tl.store(row.found + CANDIDATES + place, token, mask=has_room)
         count += tl.sum(counts, 0)
         mass += tl.sum(tl.sum(tl.where(is_in, weight_of(scaled), 0), 1), 0)
     if KEEPS:
@@ -154,31 +166,16 @@ def sweep(
 
 
 @triton.jit
-def candidates(found, count):
+def candidates(row, count):
     """Sizes and weights of the tokens that a sweep has kept, and 1 for each of them, else 0."""
     at = tl.arange(0, CANDIDATES)
-    sizes = tl.load(found + at, mask=at < count, other=RULED_OUT)
+    sizes = tl.load(row.found + at, mask=at < count, other=RULED_OUT)
     weights = weight_of(-sizes.to(tl.float32, bitcast=True))
     return sizes, weights, (at < count).to(tl.int32)
 
 
 @triton.jit
-def narrow(
-    logits,
-    scores,
-    is_adjusted,
-    maxima,
-    top,
-    temperature,
-    listed,
-    found,
-    first,
-    by_mass,
-    wanted,
-    VOCAB: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-):
+def narrow(row, first, by_mass, wanted):
     """The least limit within which all tokens of the row add up to what is wanted.
 
     Sweeps bring the sizes between which it lies together, until so few tokens are left there that
@@ -193,13 +190,10 @@ def narrow(
     low = tl.full([], -1, tl.int32)
     high = tl.full([], RULED_OUT, tl.int32)
     below = tl.zeros([], tl.int64)
-    between = tl.full([], VOCAB, tl.int32)
+    between = tl.full([], row.VOCAB, tl.int32)
     middle = tl.minimum(first, RULED_OUT - 1)
     while (between > CANDIDATES) & (high - low > 1):
-        count, mass = sweep(
-            logits, scores, is_adjusted, maxima, top, temperature, listed, found, low, middle,
-            VOCAB, CHUNK, CHUNKS, False,
-        )  # fmt: skip
+        count, mass = sweep(row, low, middle, False)
         reached = below + tl.where(by_mass, mass, count.to(tl.int64))
         is_enough = reached >= wanted
         between = tl.where(is_enough, count, between - count)
@@ -212,34 +206,15 @@ def narrow(
         middle = tl.where(high == RULED_OUT, doubled, low + (high - low) // 2)
     limit = high
     if between <= CANDIDATES:
-        count, mass = sweep(
-            logits, scores, is_adjusted, maxima, top, temperature, listed, found, low, high,
-            VOCAB, CHUNK, CHUNKS, True,
-        )  # fmt: skip
-        sizes, weights, present = candidates(found, count)
+        count, mass = sweep(row, low, high, True)
+        sizes, weights, present = candidates(row, count)
         amounts = tl.where(by_mass, weights, present.to(tl.int64))
         limit = tl.minimum(least(sizes, amounts, wanted - below), high)
     return limit
 
 
 @triton.jit
-def limit_of(
-    logits,
-    scores,
-    is_adjusted,
-    maxima,
-    top,
-    temperature,
-    top_k,
-    top_p,
-    floor,
-    total,
-    listed,
-    found,
-    VOCAB: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-):
+def limit_of(row, top_k, top_p, floor, total):
     """The size up to which top_k, top_p and min_p, in this order, allow tokens.
 
     The j-th largest of the chunks' largest scores is at most the j-th largest score. So only chunks
@@ -253,28 +228,26 @@ def limit_of(
         the limit, and how many candidates are in `found` if all tokens within the limit are among
         them; else -1.
     """
-    by_k = top_k < VOCAB
+    by_k = top_k < row.VOCAB
     by_p = top_p < 1.0
     allowed = size_of(floor)
     wanted = tl.maximum(share_of(total, top_p), 1)
     limit = allowed
     if by_k | by_p:
         # Some hundreds of tokens reach what half of the chunks do.
-        chunks = tl.minimum(tl.where(by_k, top_k, tl.cdiv(VOCAB, CHUNK * 2)), tl.cdiv(VOCAB, CHUNK))
-        scaled = chunk_scores(maxima, top, temperature, CHUNKS)
+        half = tl.cdiv(row.VOCAB, row.CHUNK * 2)
+        chunks = tl.minimum(tl.where(by_k, top_k, half), tl.cdiv(row.VOCAB, row.CHUNK))
+        scaled = chunk_scores(row)
         goal = tl.where(by_k, UNREACHED, wanted)
         limit = least_of_either(size_of(scaled), weight_of(scaled), chunks, goal)
     # What top_p leaves after top_k depends on all that top_k leaves. Else min_p is as good before.
     is_cut = (allowed <= limit) & ((by_k & by_p) == 0)
     limit = tl.where(is_cut, allowed, limit)
-    count, mass = sweep(
-        logits, scores, is_adjusted, maxima, top, temperature, listed, found, -1, limit,
-        VOCAB, CHUNK, CHUNKS, True,
-    )  # fmt: skip
+    count, mass = sweep(row, -1, limit, True)
     is_enough = tl.where(by_k, count >= top_k, mass >= wanted)
     has_all = (count <= CANDIDATES) & (is_cut | is_enough)
     if has_all:
-        sizes, weights, present = candidates(found, count)
+        sizes, weights, present = candidates(row, count)
         if by_k:
             limit = tl.minimum(limit, least(sizes, present, top_k))
         if by_p:
@@ -289,14 +262,8 @@ def limit_of(
             if tl.where(by_mass, by_p, by_k):
                 goal = tl.where(by_mass, wanted, top_k.to(tl.int64))
                 if by_mass & by_k:
-                    _kept_count, kept = sweep(
-                        logits, scores, is_adjusted, maxima, top, temperature, listed, found,
-                        -1, limit, VOCAB, CHUNK, CHUNKS, False,
-                    )  # fmt: skip
+                    _kept_count, kept = sweep(row, -1, limit, False)
                     goal = tl.maximum(share_of(kept, top_p), 1)
-                narrowed = narrow(
-                    logits, scores, is_adjusted, maxima, top, temperature, listed, found,
-                    first, by_mass, goal, VOCAB, CHUNK, CHUNKS,
-                )  # fmt: skip
+                narrowed = narrow(row, first, by_mass, goal)
                 limit = tl.minimum(limit, narrowed)
     return tl.minimum(limit, allowed), tl.where(has_all, count, -1)

@@ -14,10 +14,12 @@ from engine.triton.filters import (
     CANDIDATES,
     RULED_OUT,
     TILE,
+    Row,
     candidates,
     chunk_scores,
     limit_of,
     read,
+    scaled_by,
     share_of,
     size_of,
     weight_of,
@@ -158,34 +160,26 @@ def choose(
             because the next step looks up its embedding.
     """
     let_next_start(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
-    words = rows + row * FIELDS
+    number = tl.program_id(0).to(tl.int64)
+    words = rows + number * FIELDS
     wait_for_previous(OVERLAP)
     index = tl.load(words).to(tl.int64)
     if index >= 0:
         flags = tl.load(words + 1)
         is_adjusted = (flags != 0) | (tl.load(words + 2) > 0)
-        logits += row * VOCAB
-        scores += row * VOCAB
-        maxima += row * CHUNKS
-        chunk = tl.arange(0, CHUNKS)
-        peaks = tl.load(maxima + chunk)
-        top = tl.max(peaks, 0)
-        is_bad = tl.max(((peaks != peaks) | (peaks == float("inf"))).to(tl.int32), 0)
-        token = tl.full([], -1, tl.int32)
-        if (is_bad == 0) & (top > float("-inf")):
-            if real(words + 4) > 0:
-                token = draw(
-                    logits, scores, is_adjusted, maxima, top, sums + row * CHUNKS,
-                    listed + row * CHUNKS, found + row * (2 * CANDIDATES), words,
-                    VOCAB, CHUNK, CHUNKS,
-                )  # fmt: skip
-            else:
-                best = tl.min(tl.where(peaks == top, chunk, CHUNKS), 0)
-                near = best * CHUNK + tl.arange(0, CHUNK)
-                score = read(logits, scores, is_adjusted, near, near < VOCAB)
-                token = tl.min(tl.where(score == top, near, VOCAB), 0)
-        tl.store(tokens + row, token)
+        maxima += number * CHUNKS
+        top = tl.max(tl.load(maxima + tl.arange(0, CHUNKS)), 0)
+        # A name would turn the constants of a tuple into numbers of the device.
+        token = token_of(
+            Row(
+                logits + number * VOCAB, scores + number * VOCAB, is_adjusted, maxima, top,
+                real(words + 4), listed + number * CHUNKS, found + number * (2 * CANDIDATES),
+                VOCAB, CHUNK, CHUNKS,
+            ),
+            sums + number * CHUNKS,
+            words,
+        )  # fmt: skip
+        tl.store(tokens + number, token)
         tl.store(latest + index, tl.maximum(token, 0))
         if ((flags & PENALISED) != 0) & (token >= 0):
             place = counts + index * VOCAB + token
@@ -197,84 +191,71 @@ def choose(
 
 
 @triton.jit
-def draw(
-    logits,
-    scores,
-    is_adjusted,
-    maxima,
-    top,
-    sums,
-    listed,
-    found,
-    words,
-    VOCAB: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-):
-    """Draw a token of a row, whose pointers these are, among those that its filters allow."""
+def token_of(row, sums, words):
+    """The token of a row, -1 if it has a NaN, +inf, or nothing finite.
+
+    Args:
+        sums, words: pointers of the row, as in `choose`.
+    """
+    chunk = tl.arange(0, row.CHUNKS)
+    peaks = tl.load(row.maxima + chunk)
+    is_bad = tl.max(((peaks != peaks) | (peaks == float("inf"))).to(tl.int32), 0)
+    token = tl.full([], -1, tl.int32)
+    if (is_bad == 0) & (row.top > float("-inf")):
+        if row.temperature > 0:
+            token = draw(row, sums, words)
+        else:
+            best = tl.min(tl.where(peaks == row.top, chunk, row.CHUNKS), 0)
+            near = best * row.CHUNK + tl.arange(0, row.CHUNK)
+            score = read(row, near, near < row.VOCAB)
+            token = tl.min(tl.where(score == row.top, near, row.VOCAB), 0)
+    return token
+
+
+@triton.jit
+def draw(row, sums, words):
+    """Draw a token of a row among those that its filters allow."""
     top_k = tl.load(words + 3)
-    temperature = real(words + 4)
     floor = real(words + 5)
     uniform = double(words + 9)
     top_p = double(words + 11)
     limit = tl.full([], RULED_OUT, tl.int32)
     count = tl.full([], -1, tl.int32)
-    if (top_k < VOCAB) | (top_p < 1.0) | (floor > float("-inf")):
-        total = tl.sum(chunk_weights(maxima, top, temperature, sums, CHUNKS), 0)
-        limit, count = limit_of(
-            logits, scores, is_adjusted, maxima, top, temperature, top_k, top_p, floor, total,
-            listed, found, VOCAB, CHUNK, CHUNKS,
-        )  # fmt: skip
+    if (top_k < row.VOCAB) | (top_p < 1.0) | (floor > float("-inf")):
+        total = tl.sum(chunk_weights(row, sums), 0)
+        limit, count = limit_of(row, top_k, top_p, floor, total)
         if count < 0:
-            reweigh(
-                logits, scores, is_adjusted, maxima, top, temperature, limit, sums,
-                VOCAB, CHUNK, CHUNKS,
-            )  # fmt: skip
+            reweigh(row, limit, sums)
     if count >= 0:
-        sizes, weights, _present = candidates(found, count)
+        sizes, weights, _present = candidates(row, count)
         place, _past = pick(tl.where(sizes <= limit, weights, 0), uniform)
-        token = tl.load(found + CANDIDATES + place)
+        token = tl.load(row.found + CANDIDATES + place)
     else:
-        token = pick_by_chunk(
-            logits, scores, is_adjusted, maxima, top, temperature, limit, sums, uniform,
-            VOCAB, CHUNK, CHUNKS,
-        )  # fmt: skip
+        token = pick_by_chunk(row, limit, sums, uniform)
     return token
 
 
 @triton.jit
-def chunk_weights(maxima, top, temperature, sums, CHUNKS: tl.constexpr):
+def chunk_weights(row, sums):
     """What each chunk weighs, relative to the largest score of the row: [CHUNKS]."""
-    scaled = chunk_scores(maxima, top, temperature, CHUNKS)
-    return share_of(tl.load(sums + tl.arange(0, CHUNKS)), tl.exp(scaled).to(tl.float64))
+    scaled = chunk_scores(row)
+    return share_of(tl.load(sums + tl.arange(0, row.CHUNKS)), tl.exp(scaled).to(tl.float64))
 
 
 @triton.jit
-def reweigh(
-    logits,
-    scores,
-    is_adjusted,
-    maxima,
-    top,
-    temperature,
-    limit,
-    sums,
-    VOCAB: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-):
+def reweigh(row, limit, sums):
     """Sum the chunks' weights again, of tokens within the limit only."""
     # All warps have read the sums before they change, and read them when all have changed.
     tl.debug_barrier()
-    for begin in range(0, VOCAB, TILE):
-        chunk = begin // CHUNK + tl.arange(0, TILE // CHUNK)
-        peak = tl.load(maxima + chunk)
-        has_some = size_of(tl.div_rn(peak - top, temperature)) <= limit
-        token = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-        mask = has_some[:, None] & (token < VOCAB)
-        score = read(logits, scores, is_adjusted, token, mask)
-        is_in = mask & (size_of(tl.div_rn(score - top, temperature)) <= limit)
-        weights = weight_of(tl.div_rn(score - peak[:, None], temperature))
+    for begin in range(0, row.VOCAB, TILE):
+        chunk = begin // row.CHUNK + tl.arange(0, TILE // row.CHUNK)
+        peak = tl.load(row.maxima + chunk)
+        has_some = size_of(scaled_by(row, peak)) <= limit
+        token = chunk[:, None] * row.CHUNK + tl.arange(0, row.CHUNK)[None, :]
+        mask = has_some[:, None] & (token < row.VOCAB)
+        score = read(row, token, mask)
+        is_in = mask & (size_of(scaled_by(row, score)) <= limit)
+        weights = weight_of(tl.div_rn(score - peak[:, None], row.temperature))
         tl.store(sums + chunk, tl.sum(tl.where(is_in, weights, 0), 1))
     tl.debug_barrier()
 
@@ -294,29 +275,16 @@ def pick(weights, uniform):
 
 
 @triton.jit
-def pick_by_chunk(
-    logits,
-    scores,
-    is_adjusted,
-    maxima,
-    top,
-    temperature,
-    limit,
-    sums,
-    uniform,
-    VOCAB: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
-):
+def pick_by_chunk(row, limit, sums, uniform):
     """Pick a chunk by what the chunks weigh, and by what is left of `uniform` a token of it."""
-    totals = chunk_weights(maxima, top, temperature, sums, CHUNKS)
+    totals = chunk_weights(row, sums)
     chunk, rest = pick(totals, uniform)
-    total = tl.sum(tl.where(tl.arange(0, CHUNKS) == chunk, totals, 0), 0)
-    token = chunk * CHUNK + tl.arange(0, CHUNK)
-    score = read(logits, scores, is_adjusted, token, token < VOCAB)
-    is_in = size_of(tl.div_rn(score - top, temperature)) <= limit
+    total = tl.sum(tl.where(tl.arange(0, row.CHUNKS) == chunk, totals, 0), 0)
+    token = chunk * row.CHUNK + tl.arange(0, row.CHUNK)
+    score = read(row, token, token < row.VOCAB)
+    is_in = size_of(scaled_by(row, score)) <= limit
     # Relative to the chunk's own largest score, an unlikely chunk's weights are exact too.
-    weights = weight_of(tl.div_rn(score - tl.load(maxima + chunk), temperature))
+    weights = weight_of(tl.div_rn(score - tl.load(row.maxima + chunk), row.temperature))
     left = rest.to(tl.float64) / total.to(tl.float64)
     place, _past = pick(tl.where(is_in, weights, 0), left)
-    return chunk * CHUNK + place
+    return chunk * row.CHUNK + place
