@@ -36,13 +36,16 @@ gc.set_threshold(*THRESHOLD)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """Give a heap that a test has settled for a model back to all tests (`app.process.heap`), also
-    if the test did not close the model.
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave what the tests of a file have imported and cached out of full collections, too. Give a
+    heap that a test has settled for a model back to all tests (`app.process.heap`), also if the
+    test did not close the model.
     """
-    if gc.get_threshold() != THRESHOLD:
+    is_settled = gc.get_threshold() != THRESHOLD
+    if is_settled:
         gc.set_threshold(*THRESHOLD)
         gc.unfreeze()
+    if is_settled or (nextitem is not None and nextitem.path != item.path):
         gc.collect()
         gc.freeze()
 
