@@ -5,6 +5,9 @@ STAMP := .venv/.installed
 # A file to a process: the tests of one may share a broker or a model. They come in the order of
 # their names, so that the many short ones of widgets/ come last and both processes end together.
 PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# Containers often set it. Then each process of the tests, and each of the hundreds that they start,
+# compiles all of the sources, and pytest's changes to them, anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run setup check test test-short test-long clean
 
