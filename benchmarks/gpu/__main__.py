@@ -105,7 +105,7 @@ def few_rows(limits: Limits, started: Started) -> None:
         table(title, FEW_ROWS_HEAD, rows(), first=36)
 
 
-def decodes(device: Device, limits: Limits, started: Started, small: bool) -> None:
+def decodes(limits: Limits, started: Started, small: bool) -> None:
     shaped = started.shaped
 
     def rows() -> Iterable[tuple[str, ...]]:
@@ -257,7 +257,7 @@ def engine(device: Device, limits: Limits, name: str, parts: list[str]) -> None:
         flush=True,
     )
     if "decode" in parts:
-        decodes(device, limits, started, small)
+        decodes(limits, started, small)
     if "prefill" in parts:
         prefills(limits, started, small)
     if "gap" in parts:

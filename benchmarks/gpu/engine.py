@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -97,14 +97,7 @@ def start(
     block = shaped.shape.kv_bytes_per_token * BLOCK_SIZE
     room = max(device.free_bytes() - _SPARE_BYTES, 64 * block)
     most = seqs * config.blocks_for(longest)
-    config = EngineConfig(
-        num_blocks=min(most, room // block),
-        max_model_len=longest,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=tokens,
-        dtype=config.dtype,
-        device=config.device,
-    )
+    config = replace(config, num_blocks=min(most, room // block))
     stream = stream_on(device.torch)
     begun = time.perf_counter()
     chosen = forward.choose(clock_on(stream)) if device.is_gpu else []
