@@ -95,9 +95,12 @@ class DeviceSampler:
         with np.errstate(divide="ignore"):
             reals[:] = (sampling.temperature, np.log(np.float32(sampling.min_p)), *penalties)
         words[_AT["top_p_low"] :].view(np.float64)[:] = sampling.top_p
-        if not (has_penalties or self._min_tokens[index] or sampling.logit_bias):
+        is_counted = has_penalties or self._min_tokens[index] > 0
+        if not (is_counted or sampling.logit_bias):
             return None
-        counts = _counts(new, suppressed if self._min_tokens[index] else [])
+        # Nothing reads the counts of a row that has biases only.
+        some = suppressed if self._min_tokens[index] else []
+        counts = _counts(new, some) if is_counted else None
         return lambda: self._upload(index, counts, sampling.logit_bias)
 
     def remove(self, index: int) -> None:
@@ -178,11 +181,11 @@ class DeviceSampler:
     def _upload(
         self,
         index: int,
-        counts: dict[int, int],
+        counts: dict[int, int] | None,
         biases: tuple[tuple[int, float], ...],
     ) -> None:
-        self._counts[index].zero_()
-        if counts:
+        if counts is not None:
+            self._counts[index].zero_()
             size = len(counts)
             tokens = send(np.fromiter(counts.keys(), np.int64, size), self._device)
             values = send(np.fromiter(counts.values(), np.int16, size), self._device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,14 +271,15 @@ def test_padding_writes_nothing() -> None:
     assert both.latest.tolist() == [-7, -7, int(logits[1].argmax()), -7, -7, -7]
 
 
-def test_penalties_of_who_had_the_index_before_are_forgotten() -> None:
+@pytest.mark.parametrize("after", [{"repetition_penalty": 2.0}, {"logit_bias": ((4, 0.001),)}, {}])
+def test_penalties_of_who_had_the_index_before_are_forgotten(after: dict[str, Any]) -> None:
     both = Both(300)
     greedy = SamplingParams(temperature=0, repetition_penalty=2.0)
     logits = torch.linspace(5, 1, 300)[None]
     both.add(0, NewSequence(1, (9,), 1, greedy, 0, (), ()))
     assert [both.sample(logits, [0], [1 + i])[0] for i in range(2)] == [0, 1]
     both.remove(0)
-    both.add(0, NewSequence(2, (9,), 1, greedy, 0, (), ()))
+    both.add(0, NewSequence(2, (9,), 1, SamplingParams(temperature=0, **after), 0, (), ()))
     assert both.sample(logits, [0], [1]) == [0]
 
 
