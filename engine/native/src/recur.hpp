@@ -158,7 +158,7 @@ inline void recur_head(const RecurArgs& args, int64_t row, int64_t head, const R
   }
 }
 
-// A piece is a head of a row. Decoding, it reads and writes a state of 64 KB in 6 us.
+// A piece is a head of a row. Decoding, it reads and writes a state of 64 KB in 3 us (AVX-512, EPYC).
 inline int64_t recur_pieces(const RecurArgs& args, int) { return args.rows.rows * args.heads; }
 
 inline void recur(const RecurArgs& args, int, int64_t piece, Scratch& scratch) {

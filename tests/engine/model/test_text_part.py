@@ -27,6 +27,7 @@ from engine.api.errors import ModelError
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE
 from engine.model.forward import ModuleForward
 from engine.model.gate import checked_forward, find_class
+from engine.model.program.forward import ProgramForward
 from engine.model.text_part import Reads, drop, text_config, without
 from engine.model.trace import trace
 from tests.support.checkpoints import END_ID, save_checkpoint
@@ -147,7 +148,7 @@ def test_layers_that_text_passes_by_are_let_go_of(backend: str) -> None:
     assert traced.num_elements < sum(one.numel() for one in MllamaForCausalLM(config).parameters())
     envelope = EngineConfig(num_blocks=16, max_model_len=64, dtype="float32")
     forward = checked_forward(model, envelope, traced.shape, backend)
-    assert isinstance(forward, ModuleForward)
+    assert isinstance(forward, ProgramForward if backend == "cpu" else ModuleForward)
 
 
 def test_of_layers_that_are_called_and_do_not_attend_none_is_let_go_of() -> None:

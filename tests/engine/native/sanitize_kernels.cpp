@@ -120,7 +120,7 @@ Matrix matrix(DType dtype, int64_t rows, int64_t width) {
 }
 
 DType a_dtype() { return one_of({DType::f32, DType::bf16}); }
-Activation an_activation() { return Activation(between(0, int64_t(Activation::sigmoid))); }
+Activation an_activation() { return Activation(between(0, int64_t(Activation::softplus))); }
 int64_t a_row_count() { return one_of({int64_t{1}, between(1, 8), between(1, 70)}); }
 
 // `n` rows of `k` columns, packed a share of the panels at a time.
@@ -193,20 +193,20 @@ void embed() {
 
 void elementwise() {
   const DType dtype = a_dtype();
-  const int64_t rows = a_row_count(), width = between(1, 200);
+  const int64_t rows = a_row_count(), repeat = maybe() ? 1 : between(2, 40);
+  const int64_t width = repeat * between(1, 200 / repeat);
   const auto combine = one_of({Combine::none, Combine::add, Combine::multiply});
   const Matrix x = matrix(dtype, rows, width), out = maybe() ? x : matrix(dtype, rows, width);
   Matrix y{};
   if (combine != Combine::none) {
-    y = maybe() ? matrix(dtype, rows, width) : Matrix{floats(dtype, width), 0};
+    const int64_t columns = width / repeat;
+    y = maybe() ? matrix(dtype, rows, columns) : Matrix{floats(dtype, columns), 0};
   }
-  const bool is_column = combine == Combine::multiply && maybe();
-  if (is_column) y = matrix(dtype, rows, 1);
   run_pieces(kernels.elementwise_pieces, kernels.elementwise,
              ElementwiseArgs{.dtype = dtype, .combine = combine, .activation = an_activation(),
                              .alpha = 0.5f, .rows = rows, .width = width,
                              .x = x.data, .x_stride = x.stride, .y = y.data, .y_stride = y.stride,
-                             .y_is_column = is_column, .out = out.data, .out_stride = out.stride});
+                             .out = out.data, .out_stride = out.stride, .y_repeat = repeat});
 }
 
 // Weights of experts, one behind the other.
@@ -246,6 +246,75 @@ void experts() {
   const ExpertsArgs args{route, up, down};
   memory.reserve(args, rows);
   run_experts(kernels, args, memory);
+}
+
+// Rows of a step, each with a slot of its own; returns how many slots there are.
+int64_t state_rows(StateRows& rows, int64_t& tokens) {
+  rows.rows = between(1, 4);
+  const int64_t slots = rows.rows + between(0, 2);
+  auto *starts = integers(rows.rows, 3), *counts = numbers<int64_t>(rows.rows);
+  auto *offsets = numbers<int64_t>(rows.rows), *places = numbers<int64_t>(rows.rows);
+  tokens = 0;
+  for (int64_t row = 0; row < rows.rows; row++) {
+    offsets[row] = tokens;
+    tokens += counts[row] = maybe() ? 1 : between(1, 40);
+    places[row] = slots - 1 - row;
+  }
+  rows.starts = starts;
+  rows.counts = counts;
+  rows.offsets = offsets;
+  rows.slots = places;
+  return slots;
+}
+
+void convolve() {
+  const DType dtype = a_dtype();
+  ConvolveArgs args{.dtype = dtype, .width = between(1, 150), .taps = between(2, kMostTaps)};
+  int64_t tokens;
+  const int64_t slots = state_rows(args.rows, tokens);
+  const Matrix x = matrix(dtype, tokens, args.width), out = matrix(dtype, tokens, args.width);
+  args.x = x.data;
+  args.x_stride = x.stride;
+  args.weight = floats(args.taps * args.width);
+  args.bias = maybe_floats(args.width);
+  args.activation = an_activation();
+  args.state = floats(dtype, slots * (args.taps - 1) * args.width);
+  args.out = out.data;
+  args.out_stride = out.stride;
+  run_pieces(kernels.convolve_pieces, kernels.convolve, args);
+}
+
+void recur() {
+  const DType dtype = a_dtype();
+  RecurArgs args{.dtype = dtype, .key_heads = between(1, 3), .key_dim = between(1, 40),
+                 .value_dim = between(1, 150)};
+  args.heads = args.key_heads * between(1, 3);
+  int64_t tokens;
+  const int64_t slots = state_rows(args.rows, tokens);
+  const int64_t keys = args.key_heads * args.key_dim, values = args.heads * args.value_dim;
+  const auto give = [&](const void*& data, int64_t& stride, int64_t width) {
+    const Matrix made = matrix(dtype, tokens, width);
+    data = made.data;
+    stride = made.stride;
+  };
+  give(args.query, args.query_stride, keys);
+  give(args.key, args.key_stride, keys);
+  give(args.value, args.value_stride, values);
+  give(args.decay, args.decay_stride, args.heads);
+  if (maybe()) give(args.beta, args.beta_stride, args.heads);
+  args.decay_bias = maybe_floats(args.heads);
+  args.decay_scale = floats(args.heads);
+  args.softplus = maybe();
+  args.high = 1;
+  args.scaled = maybe();
+  args.skip = maybe_floats(args.heads);
+  args.normalize = maybe();
+  args.scaling = 0.5f;
+  args.state = floats(slots * args.heads * args.key_dim * args.value_dim);
+  const Matrix out = matrix(dtype, tokens, values);
+  args.out = out.data;
+  args.out_stride = out.stride;
+  run_pieces(kernels.recur_pieces, kernels.recur, args);
 }
 
 // Tokens are stored and attend, as in a layer. Blocks hold finite numbers before.
@@ -338,8 +407,8 @@ void sample() {
 
 constexpr std::pair<const char*, void (*)()> kCases[] = {
     {"linear", &linear}, {"norm", &norm}, {"rotate", &rotate}, {"embed", &embed},
-    {"elementwise", &elementwise}, {"experts", &experts}, {"attention", &attention},
-    {"sample", &sample},
+    {"elementwise", &elementwise}, {"experts", &experts}, {"convolve", &convolve},
+    {"recur", &recur}, {"attention", &attention}, {"sample", &sample},
 };
 
 }  // namespace

@@ -83,7 +83,7 @@ def test_a_model_is_loaded_onto_them(saved: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_model_that_cannot_be_read_is_computed_module_by_module(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreadable(*_: Any) -> None:
+    def unreadable(*_: Any, **__: Any) -> None:
         raise UnreadableError("it is a test")
 
     monkeypatch.setattr(loader, "pick_backend", lambda cache: "triton")

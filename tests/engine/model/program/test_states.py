@@ -35,7 +35,7 @@ READ: dict[str, tuple[set[type], set[str]]] = {
     "qwen3_next": ({Convolve, Recur}, set()),
     "bamba": ({Convolve, Recur}, set()),
     "mamba2": ({Convolve, Recur}, set()),
-    "jamba": (set(), {"JambaMambaMixer", "JambaSparseMoeBlock"}),
+    "jamba": (set(), {"JambaMambaMixer"}),
 }
 DTYPES = (torch.float32, torch.bfloat16)
 
