@@ -24,6 +24,7 @@ from engine.model.attention.base import AttentionBackend, StepContext
 from engine.model.attention.interface import ATTENTION_NAME, computing_step
 from engine.model.attention.params import AttentionParams
 from engine.model.attention.torch_backend import TorchAttention
+from engine.model.program.layout import by_token
 from engine.model.program.writes import Change, Writes
 from engine.model.state.modules import StateModules
 
@@ -145,8 +146,10 @@ def capture(
         device=str(model.device),
     )
     found = dict(enumerate(places(shape)))
+    # Attention is told which of the layers that attend it is of, and not its place in a part.
+    turns = _Turns({layer: (found[at][0], at) for at, layer in enumerate(layers)})
     attentions = [
-        _RecordedAttention(reference.storage(part), found, recorder, reference)
+        _RecordedAttention(reference.storage(part), found, recorder, reference, turns)
         for part in cache_shapes(one_block, shape)
     ]
     contexts = [
@@ -161,9 +164,7 @@ def capture(
         for attention in attentions
     ]
     model.set_attn_implementation(ATTENTION_NAME)
-    # Attention is told which of the layers that attend it is of, and not its place in a part.
-    numbers = {layer: (found[at][0], at) for at, layer in enumerate(layers)}
-    with computing_step(*contexts, places=numbers), recorder.watching(model), recorder:
+    with computing_step(*contexts, places=turns), recorder.watching(model), recorder:
         output = model(
             input_ids=input_ids[None],
             position_ids=position_ids[None],
@@ -171,6 +172,15 @@ def capture(
             logits_to_keep=last_tokens,
         )
     return Capture(input_ids, position_ids, last_tokens, recorder.calls, output.logits)
+
+
+class _Turns(dict[int, tuple[int, int]]):
+    """Places by the layers' numbers, in order. A module of several layers takes the next one's."""
+
+    count = 0
+
+    def __missing__(self, number: int) -> tuple[int, int]:
+        return list(self.values())[self.count]
 
 
 class _Recorder(TorchFunctionMode):
@@ -258,7 +268,7 @@ class _Recorder(TorchFunctionMode):
                 return function(*args, **kwargs)
             before = Writes(tensors_in((args, kwargs)))
             with self.silence():
-                output = _by_token(function(*args, **kwargs))
+                output = by_token(function(*args, **kwargs), NUM_TOKENS)
             call = KernelCall(name, signature.bind(*args, **kwargs).arguments)
             self.record(call, args, kwargs, output, before.changed())
             return output
@@ -281,16 +291,6 @@ class _Recorder(TorchFunctionMode):
         self._scope.pop()
 
 
-def _by_token(value: Any) -> Any:
-    """The same with the numbers of each token together, as our kernels lay them out."""
-    if isinstance(value, tuple):
-        return tuple(map(_by_token, value))
-    if not isinstance(value, Tensor) or NUM_TOKENS not in value.shape:
-        return value
-    axis = value.shape.index(NUM_TOKENS)
-    return value.movedim(axis, 0).contiguous().movedim(0, axis)
-
-
 @dataclass(slots=True)
 class _RecordedAttention:
     """Stands for a part of a step's storage and its attention backend. It computes by the
@@ -298,12 +298,14 @@ class _RecordedAttention:
 
     Attributes:
         places: for each layer, its part, and its place there.
+        turns: is told of each layer that has attended.
     """
 
     blocks: KVStorage
     places: Mapping[int, tuple[int, int]]
     recorder: _Recorder
     reference: TorchAttention
+    turns: _Turns
     _written: tuple[Tensor, Tensor] | None = None
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
@@ -328,6 +330,7 @@ class _RecordedAttention:
             output = self.reference.attend(query, self.places[layer][1], inner, params)
         call = AttentionCall(layer, query, key, value, params)
         self.recorder.record(call, (), {}, output)
+        self.turns.count += 1
         return output
 
 

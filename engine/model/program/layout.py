@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,3 +70,13 @@ def dense_steps(axes: list[Axis]) -> list[int]:
         steps.append(step)
         step *= size
     return steps[::-1]
+
+
+def by_token(value: Any, tokens: int) -> Any:
+    """The same tensors with the numbers of each token together, as our kernels lay them out."""
+    if isinstance(value, tuple):
+        return tuple(by_token(one, tokens) for one in value)
+    if not isinstance(value, Tensor) or tokens not in value.shape:
+        return value
+    axis = value.shape.index(tokens)
+    return value.movedim(axis, 0).contiguous().movedim(0, axis)

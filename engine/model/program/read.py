@@ -215,14 +215,19 @@ class _Reader:
                 first, second = second, first
             x = self._provenance.like(first, output)
             y: View | Tensor
-            if second.shape == (x.columns,) and address_of(second) not in self._varying:
-                y = second.detach().float().contiguous()
+            if self._is_row(second, x.columns):
+                y = second.detach().float().flatten()
             elif second.numel() < first.numel():
                 y = self._spread(second, x, combine, out)
             else:
                 y = self._provenance.like(second, output)
             return Elementwise(out, x, combine, y)
         raise UnreadableError("none of our kernels does it")
+
+    def _is_row(self, tensor: Tensor, columns: int) -> bool:
+        """Whether it is a constant with one number for each column."""
+        one_row = tensor.numel() == tensor.shape[-1] == columns
+        return one_row and address_of(tensor) not in self._varying
 
     def _spread(self, tensor: Tensor, x: View, combine: str, out: Value) -> View:
         """The view that a tensor shows, if each of its columns serves some neighbours of x's."""

@@ -214,6 +214,24 @@ class Normalised(nn.Module):
         return x / x.abs().max()
 
 
+class Scaled(nn.Module):
+    """Has a number for each column, with axes for sequences and tokens."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.scale = torch.linspace(0.5, 2, 48).view(1, 1, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.inner(x)
+
+
+def test_a_row_may_have_axes_of_one() -> None:
+    graph, recorded = found(rebuilt(tiny_model("llama"), "mlp", Scaled))
+    assert not only(Opaque, graph)
+    agree(fuse(graph), recorded)
+
+
 def test_a_number_that_depends_on_the_tokens_is_no_factor() -> None:
     graph, _ = found(rebuilt(tiny_model("llama"), "mlp", Normalised))
     assert {type(one.module) for one in graph.operations if isinstance(one, Opaque)} == {Normalised}
