@@ -5,25 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
 from engine.api.client import Submission
-from engine.api.config import EngineConfig
-from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Totals
-from engine.api.status import ModelCard
-from engine.core.core import EngineCore
-from engine.model.forward import make_forward
-from engine.model.runner import TorchRunner
-from engine.model.trace import trace
 from tests.engine.model.test_parity import assert_parity
-from tests.support.clock import VirtualClock
-from tests.support.zoo import LATENT, MAX_LEN, VOCAB_SIZE, tiny_model
+from tests.support.swapping import AMPLE, swapping_core
+from tests.support.zoo import LATENT, VOCAB_SIZE
 
-CARD = ModelCard("tiny", "Tiny", 0, "float32", "cpu", "torch", MAX_LEN, 0, 0)
 LENGTHS = (33, 16, 50, 7, 20)
-AMPLE = 80
 FORKED = 9  # tokens of the first chat when another one goes on from it
 
 
@@ -34,28 +24,7 @@ def test_outputs_and_logits_are_those_of_the_model_alone(name: str, backend: str
 
 def outputs(backend: str, num_blocks: int) -> tuple[dict[str, list[int]], Totals]:
     """What five chats are told and one that branches off the first, and what it took."""
-    model = tiny_model("glm4_moe_lite")
-    config = EngineConfig(
-        num_blocks=num_blocks,
-        num_host_blocks=AMPLE,
-        max_model_len=MAX_LEN,
-        max_num_seqs=6,
-        max_num_batched_tokens=48,
-    )
-    shape = trace(type(model), model.config, torch.float32).shape
-    assert shape.has_latents
-    runner = TorchRunner(make_forward(model, config, shape, backend), config, shape)
-    core = EngineCore(
-        config=config,
-        runner=runner,
-        shape=shape,
-        card=CARD,
-        key="tiny",
-        eos_token_ids=frozenset(),
-        knobs=Knobs(max_num_seqs=6, max_num_batched_tokens=48, watermark=0.0, preemption="swap"),
-        clock=VirtualClock(),
-        swap_rate=runner.swap_rate,
-    )
+    core = swapping_core("glm4_moe_lite", backend, num_blocks, preemption="swap")
     rng = random.Random(3)
     sampling = SamplingParams(temperature=0.0, max_tokens=40)
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in LENGTHS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from tests.support.elementwise import ACTIVATIONS
 from tests.support.native import kernels_or_skip
 
 native = kernels_or_skip()
@@ -23,18 +24,6 @@ every_level = settings(
 
 # Half a unit in the last place, relative.
 ROUNDING = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda y: y,
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
-    "quick_gelu": lambda y: y * torch.sigmoid(1.702 * y),
-    "relu": torch.relu,
-    "relu2": lambda y: torch.relu(y).square(),
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softplus": functional.softplus,
-}
 # Rows about those of a tile, of two, of a register block of every level, and of a piece.
 ROWS = st.one_of(st.integers(0, 40), st.sampled_from((64, 255, 256, 257, 300)))
 # Features about those of a tile and of a chunk.
