@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
 from engine.api.client import Submission
 from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Totals
+from engine.model.trace import trace
 from tests.engine.model.test_parity import assert_parity
 from tests.support.swapping import AMPLE, swapping_core
-from tests.support.zoo import LATENT, VOCAB_SIZE
+from tests.support.zoo import LATENT, VOCAB_SIZE, tiny_model
 
 LENGTHS = (33, 16, 50, 7, 20)
 FORKED = 9  # tokens of the first chat when another one goes on from it
@@ -20,6 +22,11 @@ FORKED = 9  # tokens of the first chat when another one goes on from it
 @pytest.mark.parametrize("name", sorted(LATENT))
 def test_outputs_and_logits_are_those_of_the_model_alone(name: str, backend: str) -> None:
     assert_parity(name, backend)
+
+
+def test_what_is_stored_are_latents() -> None:
+    model = tiny_model("glm4_moe_lite")
+    assert trace(type(model), model.config, torch.float32).shape.has_latents
 
 
 def outputs(backend: str, num_blocks: int) -> tuple[dict[str, list[int]], Totals]:
