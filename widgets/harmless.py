@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from unicodedata import category
 
 # Characters that a terminal would obey, marks that turn the direction of the text around them, and
 # halves of surrogate pairs, which cannot be sent to a terminal. Joiners and the like are not among
@@ -32,3 +33,12 @@ def spelt_out(text: str, *, ascii_only: bool = False) -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def printable(text: str) -> str:
+    """Pasted text with plain line ends, without control characters and halves of surrogate pairs.
+
+    Format characters stay, for Persian words and emoji sequences are spelt with joiners.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(c for c in text if c in "\n\t" or category(c) not in ("Cc", "Cs"))

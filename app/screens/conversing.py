@@ -6,15 +6,17 @@ from pathlib import Path
 
 from textual import on
 
-from app.screens.chat import ChatPane
-from app.screens.dialogs import AskText, Confirm, PickConversation
-from app.screens.export import as_markdown, file_name
-from app.screens.sessions import OpenSession, SessionList
+from app.screens.chats.chat import ChatPane
+from app.screens.chats.export import as_markdown, file_name
+from app.screens.chats.sessions import OpenSession, SessionList
+from app.screens.chats.watched import WatchedChat
+from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.confirm import Confirm
+from app.screens.dialogs.pick_conversation import PickConversation
 from app.screens.steering import Steering
-from app.screens.watched import WatchedChat
 from app.store.database import StoreError
+from widgets.chat.session_bar import SessionBar
 from widgets.glyphs import Glyphs
-from widgets.session_bar import SessionBar
 
 
 class Conversing(Steering):

@@ -10,16 +10,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from app.gateway.mqtt import SOURCE
+from app.screens.chats.sessions import SessionList
+from app.screens.chats.watched import WatchedChat
 from app.screens.conversing import Conversing
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from app.screens.sessions import SessionList
-from app.screens.watched import WatchedChat
 from engine.api.errors import InvalidRequestError
+from widgets.chat.prompt import PromptArea
 from widgets.glyphs import Glyphs
-from widgets.prompt import PromptArea
-from widgets.session_table import SessionTable
+from widgets.panels.session_table import SessionTable
 
 
 class Deck(Conversing):

@@ -9,7 +9,10 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 
 from app.screens.deck import Deck
-from app.screens.dialogs import AskText, Confirm, PickConversation, PickPolicy
+from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.confirm import Confirm
+from app.screens.dialogs.pick_conversation import PickConversation
+from app.screens.dialogs.pick_policy import PickPolicy
 from app.screens.help import HelpScreen
 
 

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 
 from textual.widget import Widget
 
-from app.screens.engine_watch import EngineWatch
-from app.screens.mqtt_watch import MqttWatch
-from app.screens.numbering import Numbering, session_of
+from app.screens.chats.numbering import Numbering, session_of
+from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.mqtt_watch import MqttWatch
 from engine.api.snapshot import RequestView
 from engine.api.telemetry import StepRecord
-from widgets.batch_chart import BatchChart
-from widgets.device_panel import DevicePanel
 from widgets.glyphs import Glyphs
-from widgets.knob_panel import KnobPanel
-from widgets.kpi_strip import KpiStrip
-from widgets.kv_map import KvMap
-from widgets.latency_panel import LatencyPanel
-from widgets.log_panel import LogPanel
-from widgets.mqtt_panel import MqttPanel
-from widgets.session_table import SessionTable
+from widgets.panels.batch_chart import BatchChart
+from widgets.panels.device_panel import DevicePanel
+from widgets.panels.knob_panel import KnobPanel
+from widgets.panels.kpi_strip import KpiStrip
+from widgets.panels.kv_map import KvMap
+from widgets.panels.latency_panel import LatencyPanel
+from widgets.panels.log_panel import LogPanel
+from widgets.panels.mqtt_panel import MqttPanel
+from widgets.panels.session_table import SessionTable
 
 
 class Panels:

@@ -10,20 +10,20 @@ from collections.abc import Callable
 from textual.screen import Screen
 from textual.timer import Timer
 
-from app.screens.cadence import Cadence, Thrift
-from app.screens.chat import ChatPane
-from app.screens.engine_watch import EngineWatch
-from app.screens.log_feed import LogFeed
-from app.screens.loop_lag import LoopLag
-from app.screens.mqtt_watch import MqttWatch
+from app.screens.chats.chat import ChatPane
+from app.screens.chats.sessions import SessionList
+from app.screens.feeds.cadence import Cadence, Thrift
+from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.log_feed import LogFeed
+from app.screens.feeds.loop_lag import LoopLag
+from app.screens.feeds.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
-from app.screens.sessions import SessionList
 from app.system.devices import Devices
 from app.system.machine import num_cores
 from engine.api.status import EnginePhase, EngineStatus
-from widgets.broker_state import BrokerState
 from widgets.figures import change_text
-from widgets.log_line import LogLine, engine_events, is_fallback, knob_event
+from widgets.panels.broker_state import BrokerState
+from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
 
 
 class Pump:

@@ -6,20 +6,21 @@ from textual import on
 from textual.screen import Screen
 
 from app.gateway.mqtt import SOURCE
-from app.screens.dialogs import Confirm, PickPolicy
-from app.screens.engine_watch import EngineWatch
-from app.screens.mqtt_watch import MqttWatch
+from app.screens.chats.sessions import SessionList
+from app.screens.dialogs.confirm import Confirm
+from app.screens.dialogs.pick_policy import PickPolicy
+from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.screens.policies import policy_meanings
-from app.screens.sessions import SessionList
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError
 from engine.api.knob_spec import KnobValue
-from widgets.broker_state import BrokerState
 from widgets.glyphs import UNICODE, Glyphs
-from widgets.knob_panel import KnobPanel
-from widgets.mqtt_panel import MqttPanel
-from widgets.session_columns import title_of
+from widgets.panels.broker_state import BrokerState
+from widgets.panels.knob_panel import KnobPanel
+from widgets.panels.mqtt_panel import MqttPanel
+from widgets.panels.session_columns import title_of
 
 WHO = "local"
 PIN = "system"

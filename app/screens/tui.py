@@ -20,19 +20,19 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.process.exits import ExitCode
+from app.screens.chats.sessions import SessionList
 from app.screens.commands import commands
 from app.screens.deck import Deck
 from app.screens.help import HelpScreen
 from app.screens.key_groups import key_groups, key_names
 from app.screens.legacy_keys import read_alt_keys
-from app.screens.sessions import SessionList
 from app.settings.settings import Settings, SettingsError
 from app.store.store import Store
 from app.system.engine_crash import EngineCrashError, check_engine
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.errors import EngineError
+from widgets.chat.transcript import Transcript
 from widgets.glyphs import ASCII, UNICODE
-from widgets.transcript import Transcript
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway

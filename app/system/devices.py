@@ -9,7 +9,7 @@ import psutil
 
 from app.system.driver import Driver
 from app.system.machine import num_cores
-from widgets.device_panel import DeviceReadings, GpuReading
+from widgets.panels.device_panel import DeviceReadings, GpuReading
 
 
 class Devices:

@@ -17,7 +17,7 @@ Another `tui` for each `--compare`, with these changed:
 
     switch=MS    sys.setswitchinterval: how long a thread waits for the interpreter
     nice=N       of the interface's thread, by setpriority on its id
-    share=X      of the cores, what the interface may take (app.screens.cadence)
+    share=X      of the cores, what the interface may take (app.screens.feeds.cadence)
     wait=POLICY  OMP_WAIT_POLICY of torch's pool: active or passive
     spin=N       GOMP_SPINCOUNT of it
 

@@ -20,7 +20,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from app.process.serving import load_model
-from app.screens import cadence, tui
+from app.screens import tui
+from app.screens.feeds import cadence
 from app.settings.layers import load_settings
 from app.settings.settings import Settings
 from app.store.store import Store

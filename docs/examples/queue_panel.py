@@ -6,7 +6,7 @@ from engine.api.snapshot import Snapshot
 from engine.api.waiting import in_words
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line
-from widgets.panel import Panel
+from widgets.panels.panel import Panel
 
 _TITLE_WIDTH = 14
 _SECONDS_WIDTH = 8

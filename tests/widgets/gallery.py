@@ -8,17 +8,17 @@ from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from tests.widgets import samples
-from widgets.batch_chart import BatchChart
-from widgets.device_panel import DevicePanel
 from widgets.glyphs import UNICODE, Glyphs
-from widgets.knob_panel import KnobPanel
-from widgets.kpi_strip import KpiStrip
-from widgets.kv_map import KvMap
-from widgets.latency_panel import LatencyPanel
 from widgets.line_view import LineView
-from widgets.log_panel import LogPanel
-from widgets.mqtt_panel import MqttPanel
-from widgets.session_table import SessionTable
+from widgets.panels.batch_chart import BatchChart
+from widgets.panels.device_panel import DevicePanel
+from widgets.panels.knob_panel import KnobPanel
+from widgets.panels.kpi_strip import KpiStrip
+from widgets.panels.kv_map import KvMap
+from widgets.panels.latency_panel import LatencyPanel
+from widgets.panels.log_panel import LogPanel
+from widgets.panels.mqtt_panel import MqttPanel
+from widgets.panels.session_table import SessionTable
 
 VIEWS = (
     KpiStrip,

@@ -23,11 +23,11 @@ from engine.api.telemetry import (
 )
 from engine.api.waiting import Cause, Wait
 from engine.core.ledger import KnobLedger
-from widgets.broker_state import BrokerState
-from widgets.device_panel import DeviceReadings, GpuReading
-from widgets.effect import Effect, Figures
-from widgets.log_line import Level, LogLine
-from widgets.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
+from widgets.panels.broker_state import BrokerState
+from widgets.panels.device_panel import DeviceReadings, GpuReading
+from widgets.panels.effect import Effect, Figures
+from widgets.panels.log_line import Level, LogLine
+from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
 from widgets.session_number import SessionNumber
 
 CONFIG = EngineConfig(

@@ -10,18 +10,18 @@ from textual.pilot import Pilot
 
 from tests.widgets.gallery import Gallery
 from tests.widgets.samples import MODEL_ON_SECOND_GPU, SEVERAL_GPUS
-from widgets.batch_chart import BatchChart
-from widgets.device_panel import DevicePanel
 from widgets.glyphs import ASCII, UNICODE
-from widgets.knob_panel import KnobPanel
-from widgets.kpi_strip import KpiStrip
-from widgets.kv_map import KvMap
-from widgets.latency_panel import LatencyPanel
 from widgets.line_view import LineView
-from widgets.log_panel import LogPanel
-from widgets.mqtt_panel import MqttPanel
+from widgets.panels.batch_chart import BatchChart
+from widgets.panels.device_panel import DevicePanel
+from widgets.panels.knob_panel import KnobPanel
+from widgets.panels.kpi_strip import KpiStrip
+from widgets.panels.kv_map import KvMap
+from widgets.panels.latency_panel import LatencyPanel
+from widgets.panels.log_panel import LogPanel
+from widgets.panels.mqtt_panel import MqttPanel
+from widgets.panels.session_table import SessionTable
 from widgets.session_number import SessionNumber
-from widgets.session_table import SessionTable
 
 PAGES: dict[str, tuple[type[LineView], ...]] = {
     "batch": (KpiStrip, SessionTable, BatchChart),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList
 
-from app.screens.dialogs import PickConversation
+from app.screens.dialogs.pick_conversation import PickConversation
 from engine.api.lifecycle import FinishReason
 from tests.app.screens.stage import REPLIES, Stage, staged
 

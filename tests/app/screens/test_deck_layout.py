@@ -9,7 +9,7 @@ from textual.widgets._footer import FooterKey
 
 from app.screens.help import HelpScreen
 from tests.app.screens.stage import REPLIES, staged
-from widgets.session_table import SessionTable
+from widgets.panels.session_table import SessionTable
 
 
 async def test_modes_and_panels_of_a_small_terminal(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import OptionList
 
-from app.screens.dialogs import PickPolicy
+from app.screens.dialogs.pick_policy import PickPolicy
 from app.screens.policies import policy_meanings
 from tests.app.screens.stage import REPLIES, Stage, staged
 from tests.support.scripted_engine import POLICIES

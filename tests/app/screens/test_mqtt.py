@@ -16,7 +16,7 @@ from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from engine.api.waiting import in_words
 from tests.app.screens.stage import Stage, staged
-from widgets.mqtt_panel import MqttPanel
+from widgets.panels.mqtt_panel import MqttPanel
 
 REPLIES = {
     "one": "The first reply.",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.screens.cadence import MOST, Cadence, Thrift
+from app.screens.feeds.cadence import MOST, Cadence, Thrift
 from app.screens.pump import Pump
 from engine.api.client import LoadRequest
 from engine.batch.shape import ModelShape

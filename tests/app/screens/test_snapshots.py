@@ -23,7 +23,7 @@ from engine.scheduling.policies import policy_names
 from tests.app.screens.stage import Stage
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
-from widgets.device_panel import DeviceReadings
+from widgets.panels.device_panel import DeviceReadings
 
 READINGS = DeviceReadings(
     cpu=1.4,
@@ -60,9 +60,9 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The same ids, times of day and readings every time; and a pump that waits to be told."""
     ids = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(ids) << 80))
-    monkeypatch.setattr("app.screens.entries.time", _Noon)
+    monkeypatch.setattr("app.screens.chats.entries.time", _Noon)
     for module in ("log_panel", "knob_history", "mqtt_panel"):
-        monkeypatch.setattr(f"widgets.{module}.time_of_day", lambda seconds: "14:02:11")
+        monkeypatch.setattr(f"widgets.panels.{module}.time_of_day", lambda seconds: "14:02:11")
     meanings = {name: f"What {name} does." for name in policy_names()}
     meanings |= {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}
     for module in ("commands", "steering"):

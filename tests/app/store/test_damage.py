@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.screens.sessions import SessionList
+from app.screens.chats.sessions import SessionList
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
 from app.store.journal import JournalEntry

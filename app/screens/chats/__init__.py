@@ -1,0 +1,1 @@
+"""The chats that are open, and how they are shown."""

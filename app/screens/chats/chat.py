@@ -1,0 +1,140 @@
+"""ChatPane: the session on view, with the bar of all sessions and the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+
+from app.screens.chats.entries import Entries, is_ahead
+from app.screens.chats.sessions import OpenSession, SessionList
+from app.screens.feeds.engine_watch import EngineWatch
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import RequestView
+from engine.api.status import EnginePhase, EngineStatus
+from widgets.chat.prompt import Prompt
+from widgets.chat.session_bar import SessionBar, Tab
+from widgets.chat.transcript import Transcript
+from widgets.glyphs import Glyphs, Mark, state_mark
+
+
+class ChatPane(Vertical):
+    """Shows the current session of the list. It decides nothing about sessions."""
+
+    DEFAULT_CSS = """
+    ChatPane > SessionBar { margin-bottom: 1; }
+    """
+
+    def __init__(
+        self, sessions: SessionList, engine: EngineWatch, glyphs: Glyphs, *, id: str
+    ) -> None:
+        super().__init__(id=id)
+        self._sessions = sessions
+        self._engine = engine
+        self._entries = Entries()
+        self._shown: OpenSession | None = None
+        self._title = ""
+        self.bar = SessionBar(glyphs)
+        self.transcript = Transcript(glyphs)
+        self.prompt = Prompt(glyphs)
+
+    def compose(self) -> ComposeResult:
+        yield self.bar
+        yield self.transcript
+        yield self.prompt
+
+    def hint(self, send: str, newline: str, new: str) -> None:
+        """Set the names of the keys that the user is told of, as they are bound."""
+        self.prompt.hint(send, newline, new)
+        self._entries.new_key = new
+
+    def update(self) -> None:
+        """Bring the screen up to date with the list and its current session."""
+        session, views = self._sessions.current, self._engine.views
+        if session is not self._shown:
+            if self._shown is not None:
+                self._shown.draft = self.prompt.text
+            self._shown = session
+            self.prompt.load(session.draft, session.history)
+            self.prompt.refuse(session.refusal)
+        entries = self._entries.of(session, views, self._engine.status, self._engine.paused)
+        self.transcript.show(session.key, entries, greeting(self._engine.status))
+        config = self._engine.snapshot.config if self._engine.snapshot else None
+        limit = min(config.max_model_len, config.num_slots) if config else None
+        self.prompt.show_context(context_used(session, views), limit)
+        if session.title != self._title:
+            # Only if it has changed, for setting it repaints the pane.
+            self._title = session.title
+            self.border_title = Content(session.title)
+        self.update_bar()
+
+    def update_bar(self) -> None:
+        views, paused = self._engine.views, self._engine.paused
+        tabs = [
+            Tab(s.key, s.title, mark_of(s, views, paused), s.unread)
+            for s in self._sessions.sessions
+        ]
+        self.bar.show(tabs, self._sessions.current.key)
+
+    def sent(self) -> None:
+        """Empty the prompt, now that its message was sent and is in the history, and go to the
+        reply."""
+        session = self._sessions.current
+        self.prompt.load("", session.history)
+        self.follow()
+
+    def follow(self) -> None:
+        """Go to the reply that was asked for. What is written and not sent stays."""
+        self.update()
+        self.transcript.follow()
+
+    def forget(self, session: OpenSession) -> None:
+        """Drop what was kept of a session that was closed."""
+        self._entries.forget(session)
+
+
+def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool) -> Mark:
+    """The state of a session: that of a reply in the making, otherwise whether the last one
+    failed."""
+    messages = session.chat.messages
+    if session.chat.is_busy:
+        view = views.get(session.request_id)
+        if is_ahead(session, view):
+            return Mark.DECODE
+        # Until the next snapshot, the request before may still be listed as ended, and the new one
+        # may not be listed yet.
+        return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
+    failed = bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
+    return Mark.FAILED if failed else Mark.IDLE
+
+
+def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
+    """How many tokens the conversation has so far, with those of a reply in the making."""
+    if known := session.chat.num_prompt_tokens:
+        return known + session.chat.num_output_tokens
+    for message in reversed(session.chat.messages):
+        if message.finish_reason is FinishReason.ERROR and not message.content:
+            # Its prompt does not count: one that is too long, say, was refused.
+            continue
+        view = views.get(message.request_id or "")
+        # Until the next snapshot, a request that has ended may be listed as it was before.
+        if view is not None and view.finish_reason is not None:
+            return view.prompt_tokens + view.output_tokens
+        if message.usage is not None:
+            return message.usage.prompt_tokens + message.usage.completion_tokens
+    return 0
+
+
+def greeting(status: EngineStatus) -> str:
+    """The text that an empty conversation shows."""
+    match status.phase:
+        case EnginePhase.READY:
+            return f"{status.model} is ready. Ask anything."
+        case EnginePhase.FAILED:
+            return f"There is no model: {status.detail}\nCtrl+P, then Model, loads another."
+        case EnginePhase.STOPPED:
+            return "The engine has stopped."
+    name = status.model or "The model"
+    return f"{name} is being loaded.\nYou can write already; what you send waits for it."

@@ -1,0 +1,161 @@
+"""Entries: a conversation's messages as the transcript shows them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from app.screens.chats.sessions import OpenSession
+from app.store.conversation import Message
+from engine.api.errors import InvalidRequestError
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import RequestView
+from engine.api.status import EnginePhase, EngineStatus
+from engine.api.waiting import in_words
+from widgets.chat.passage import Entry
+from widgets.figures import count, duration, percent
+from widgets.glyphs import Mark, state_mark
+
+
+class Entries:
+    """Makes entries, and keeps those of messages that do not change any more.
+
+    Attributes:
+        new_key: the key that opens a new chat, as it is shown to the user.
+    """
+
+    def __init__(self) -> None:
+        self.new_key = ""
+        self._kept: dict[str, dict[str, Entry]] = {}  # of each conversation, by message
+
+    def of(
+        self,
+        session: OpenSession,
+        views: Mapping[str, RequestView],
+        status: EngineStatus,
+        paused: bool,
+    ) -> list[Entry]:
+        """The entries of a session's messages.
+
+        Args:
+            views: the requests of the newest snapshot by id. They tell the state of a reply in the
+                making.
+            status: the engine's status, which tells why a reply without a request waits.
+            paused: whether the engine is paused.
+        """
+        entries: list[Entry] = []
+        kept = self._kept.setdefault(session.key, {})
+        author = "you" if session.is_own else session.chat.conversation.user
+        request_id, messages = session.request_id, session.chat.messages
+        for message in messages:
+            entry = kept.get(message.id)
+            if entry is None:
+                growing = bool(request_id) and message is messages[-1]
+                view = views.get(request_id) if growing else None
+                if not growing:
+                    note = outcome(message)
+                    # The prompt is too long with the messages before it; alone it may not be.
+                    if len(entries) > 1 and session.is_own and is_refused_prompt(message):
+                        note += f"; a new chat ({self.new_key}) begins afresh"
+                elif is_ahead(session, view):
+                    note = streaming(session.chat.num_output_tokens)
+                else:
+                    note = progress(view, status, paused)
+                entry = _entry(message, author, note, growing)
+                # A watched reply may stop being made before its end is known here.
+                if message.role != "assistant" or message.finish_reason is not None:
+                    kept[message.id] = entry
+            entries.append(entry)
+        return entries
+
+    def forget(self, session: OpenSession) -> None:
+        """Drop what was kept of a conversation that is closed."""
+        self._kept.pop(session.key, None)
+
+
+def progress(view: RequestView | None, status: EngineStatus, paused: bool = False) -> str:
+    """The state of a reply in the making, in words.
+
+    Args:
+        view: the reply's request in the newest snapshot; None if it is not there.
+    """
+    if view is None:
+        match status.phase:
+            case EnginePhase.LOADING:
+                share = status.loaded_bytes / status.total_bytes if status.total_bytes else None
+                done = f", {percent(share)}" if share is not None else ""
+                return f"queued: {status.model} is being loaded{done}"
+            case EnginePhase.DRAINING:
+                return "queued: the model is being switched"
+        return "queued"
+    match state_mark(view, paused):
+        case Mark.QUEUED:
+            return f"queued: {in_words(view.wait)}" if view.wait else "queued"
+        case Mark.PREEMPTED:
+            fate = "it waits in host memory" if view.host_blocks else "it will be recomputed"
+            return f"preempted, {fate}: {in_words(view.wait)}"
+        case Mark.PAUSED:
+            return f"paused · {count(view.output_tokens)} tok"
+        case Mark.PREFILL:
+            done = f"{count(view.computed_tokens)}/{count(view.prompt_tokens)}"
+            return f"reading the prompt · {done} tok"
+    return streaming(view.output_tokens)
+
+
+def is_ahead(session: OpenSession, view: RequestView | None) -> bool:
+    """Whether more of a reply has come than the newest snapshot knows of. Text comes sooner than
+    snapshots."""
+    return session.chat.num_output_tokens > (view.output_tokens if view is not None else 0)
+
+
+def streaming(num_tokens: int) -> str:
+    return f"streaming · {count(num_tokens)} tok"
+
+
+def outcome(message: Message) -> str:
+    """How a reply ended, with its figures; empty for a message that is no reply."""
+    if message.role != "assistant":
+        return ""
+    if message.error is not None:
+        return message.error.message
+    parts = []
+    match message.finish_reason:
+        case FinishReason.ABORT:
+            parts.append("stopped")
+        case FinishReason.LENGTH:
+            parts.append("cut off at the token limit")
+    if message.usage is not None:
+        parts.append(f"{count(message.usage.completion_tokens)} tok")
+    if message.timings is not None:
+        figures = (("ttft", message.timings.ttft), ("tpot", message.timings.tpot))
+        parts += [f"{name} {duration(value)}" for name, value in figures if value is not None]
+    return " · ".join(parts)
+
+
+def is_refused_prompt(message: Message) -> bool:
+    """Whether the engine refused the prompt of a reply, most often for its length."""
+    error = message.error
+    return error is not None and (error.type, error.param) == (InvalidRequestError.type, "prompt")
+
+
+def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
+    """The entry of a message as it stands.
+
+    Args:
+        author: who wrote the messages of the user.
+        note: what stands below the message.
+        growing: whether the message is a reply in the making.
+    """
+    return Entry(
+        key=message.id,
+        role=message.role,
+        author={"user": author, "system": "system", "tool": "tool"}.get(
+            message.role, message.model or "model"
+        ),
+        clock=time.strftime("%H:%M", time.localtime(message.created)),
+        text=message.content,
+        thinking=message.thinking,
+        note=note,
+        growing=growing,
+        failed=message.error is not None,
+    )

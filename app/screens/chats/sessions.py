@@ -1,0 +1,284 @@
+"""SessionList: the open conversations, own and watched ones, in order, with one of them on view."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.gateway.mqtt import SOURCE
+from app.screens.chats.watched import WatchedChat
+from app.store.conversation import Conversation
+from app.store.database import StoreError
+from app.store.session import ChatSession
+from app.store.store import Store
+from engine.api.client import EngineClient
+from engine.api.snapshot import RequestView
+from widgets.glyphs import UNICODE
+
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
+
+UNTITLED = "new chat"
+
+
+@dataclass(slots=True, eq=False)
+class OpenSession:
+    """A chat, with what the screen keeps of it.
+
+    Attributes:
+        draft: text that is written and not sent.
+        unread: whether text has come that has not been on view.
+    """
+
+    chat: ChatSession | WatchedChat
+    draft: str = ""
+    unread: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.chat.conversation.id
+
+    @property
+    def title(self) -> str:
+        return title_of(self.chat.conversation)
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing can be said in the chat; empty if something can."""
+        return self.chat.refusal if isinstance(self.chat, WatchedChat) else ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the chat is held on this screen, and not watched."""
+        return isinstance(self.chat, ChatSession)
+
+    @property
+    def request_id(self) -> str:
+        """The engine's id of the reply in the making; empty if there is none."""
+        if isinstance(self.chat, WatchedChat):
+            return self.chat.request_id or ""
+        return (self.chat.messages[-1].request_id or "") if self.chat.is_busy else ""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The messages that the user sent, the oldest first; none of a watched chat."""
+        return tuple(m.content for m in self.chat.messages if m.role == "user" and self.is_own)
+
+
+def title_of(conversation: Conversation) -> str:
+    """The title that a person sees. It begins with whoever holds the conversation, if that is not
+    the user of the screen."""
+    title = conversation.title or UNTITLED
+    if conversation.source == SOURCE:
+        title = f"@{conversation.user} {title}"
+    return UNICODE.fit(title)
+
+
+class SessionList:
+    """The open sessions. Each of them streams, whether it is on view or not. One of them is always
+    on view.
+
+    Args:
+        system: the system prompt of new conversations.
+        sampling: sampling parameters that hold where a conversation has none of its own. They
+            replace the model's defaults.
+        gateway: has the chats that are held over MQTT; None without MQTT.
+
+    Attributes:
+        sessions: the open sessions, in the order of their tabs.
+        current: the session on view.
+        unreadable: a sentence on each conversation that was open and cannot be read.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        store: Store,
+        *,
+        system: str = "",
+        sampling: Mapping[str, object] | None = None,
+        gateway: Gateway | None = None,
+    ) -> None:
+        self.client = client
+        self.gateway = gateway
+        self._store = store
+        self._system = system
+        self._sampling = dict(sampling or {})
+        self.unreadable: list[str] = []
+        kept = store.conversations(open_only=True, tell=self.unreadable.append)
+        opened = (self._reopen(c) for c in kept if c.source != SOURCE)
+        self.sessions = [session for session in opened if session is not None]
+        if not self.sessions:
+            self.sessions = [self._open(self._blank())]
+        self.current = max(self.sessions, key=lambda s: s.chat.conversation.updated)
+
+    @property
+    def index(self) -> int:
+        return self.sessions.index(self.current)
+
+    @property
+    def num_busy(self) -> int:
+        """How many sessions have a reply in the making."""
+        return sum(session.chat.is_busy for session in self.sessions)
+
+    @property
+    def num_own_busy(self) -> int:
+        """How many sessions that are held here have a reply in the making."""
+        return sum(session.chat.is_busy for session in self.sessions if session.is_own)
+
+    def find(self, key: str) -> OpenSession | None:
+        return next((s for s in self.sessions if s.key == key), None)
+
+    def new(self) -> None:
+        """Open an empty conversation. If one is open and empty already, go to that."""
+        empty = (s for s in self.sessions if s.is_own and not s.chat.messages)
+        session = next(empty, None)
+        if session is None:
+            session = self._open(self._blank())
+            self.sessions.append(session)
+        self.go_to(session)
+
+    def go_to(self, session: OpenSession) -> None:
+        self.current = session
+        session.unread = False
+
+    def step(self, places: int) -> None:
+        """Go so many places on; after the last session comes the first."""
+        self.go_to(self.sessions[(self.index + places) % len(self.sessions)])
+
+    def open(self, conversation_id: str) -> bool:
+        """Go to a conversation, opening it from the store if need be; False if there is none.
+
+        Raises:
+            StoreError: the store cannot be read or written.
+        """
+        session = self.find(conversation_id)
+        if session is None:
+            conversation = self._store.conversation(conversation_id)
+            if conversation is None:
+                return False
+            if conversation.source == SOURCE:
+                session = self._watch(conversation)
+            else:
+                conversation.is_open = True
+                self._store.save_label(conversation)
+                session = self._open(conversation)
+            self.sessions.append(session)
+        self.go_to(session)
+        return True
+
+    def watch(self, request_id: str) -> bool:
+        """Go to the chat of a request that came over MQTT; False if the gateway has it no more.
+
+        Args:
+            request_id: the engine's id.
+        """
+        transcript = self.gateway.transcript(request_id) if self.gateway else None
+        if transcript is None:
+            return False
+        session = self.find(transcript.conversation.id)
+        if session is None:
+            chat = WatchedChat(self.client, transcript.conversation, (), self.gateway, request_id)
+            session = OpenSession(chat)
+            self.sessions.append(session)
+        elif isinstance(session.chat, WatchedChat):
+            session.chat.follow(request_id)
+        self.go_to(session)
+        return True
+
+    def meet(self, requests: Iterable[RequestView]) -> None:
+        """Have each watched chat follow its newest request."""
+        watched = {s.key: s.chat for s in self.sessions if isinstance(s.chat, WatchedChat)}
+        theirs = [view for view in requests if view.origin.conversation in watched]
+        for view in sorted(theirs, key=lambda view: view.ordinal):
+            watched[view.origin.conversation].follow(view.request_id)
+
+    def close(self, session: OpenSession) -> None:
+        """Take a conversation off the screen; the store keeps it. If it is held here, its reply in
+        the making is ended.
+
+        Raises:
+            StoreError: the store could not note it, so the conversation is open again after a
+                restart.
+        """
+        index = self.sessions.index(session)
+        session.chat.close()
+        self.sessions.remove(session)
+        if not self.sessions:
+            self.sessions.append(self._open(self._blank()))
+        if session is self.current:
+            self.go_to(self.sessions[min(index, len(self.sessions) - 1)])
+        if not session.is_own:
+            return
+        session.chat.conversation.is_open = False
+        if session.chat.messages:
+            self._store.save_label(session.chat.conversation)
+
+    def delete(self, session: OpenSession) -> None:
+        """Close a conversation and delete it for good.
+
+        Raises:
+            StoreError: it could not be deleted.
+        """
+        self.close(session)
+        self._store.delete_conversation(session.key)
+
+    def rename(self, session: OpenSession, title: str) -> None:
+        """Give a conversation another title.
+
+        Raises:
+            StoreError: the store could not note it.
+        """
+        session.chat.conversation.title = title
+        if session.chat.messages:
+            self._store.save_label(session.chat.conversation)
+
+    def kept(self) -> list[Conversation]:
+        """All conversations of the store, the last used first.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        return sorted(self._store.conversations(), key=lambda c: c.updated, reverse=True)
+
+    def poll(self) -> set[str]:
+        """Take in what the engine has given; returns the keys of the sessions that have news."""
+        news = set()
+        for session in self.sessions:
+            if session.chat.poll() is not None:
+                news.add(session.key)
+                session.unread = session is not self.current
+        return news
+
+    def stop_all(self) -> None:
+        """Ask the engine to end every reply that is made for this screen."""
+        for session in self.sessions:
+            if session.is_own:
+                session.chat.stop()
+
+    def close_all(self) -> None:
+        """Close every chat, ending the replies in the making that are held here. The conversations
+        stay open for the next start."""
+        for session in self.sessions:
+            session.chat.close()
+
+    def _blank(self) -> Conversation:
+        return Conversation(system=self._system, updated=time.time())
+
+    def _open(self, conversation: Conversation) -> OpenSession:
+        chat = ChatSession(self.client, conversation, self._store, self._sampling)
+        return OpenSession(chat)
+
+    def _reopen(self, conversation: Conversation) -> OpenSession | None:
+        try:
+            return self._open(conversation)
+        except StoreError as error:
+            self.unreadable.append(str(error))
+            return None
+
+    def _watch(self, conversation: Conversation) -> OpenSession:
+        leaf = conversation.leaf
+        messages = self._store.branch(leaf) if leaf is not None else ()
+        return OpenSession(WatchedChat(self.client, conversation, messages, self.gateway))

@@ -1,0 +1,1 @@
+"""Dialogs: small screens that ask for one thing."""

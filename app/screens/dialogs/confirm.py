@@ -1,0 +1,35 @@
+"""Confirm: a dialog that asks whether something is meant."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Label
+
+
+class Confirm(ModalScreen[bool]):
+    """Asks whether something that cannot be taken back is meant.
+
+    Args:
+        question: what is asked.
+        deed: a verb for what Enter does.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "dismiss(True)", "Yes", id="dialog.confirm"),
+        Binding("escape", "dismiss(False)", "Cancel", id="dialog.cancel"),
+    ]
+
+    def __init__(self, question: str, deed: str) -> None:
+        super().__init__()
+        self._question = question
+        self._deed = deed
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(self._question, markup=False)
+            yield Label(f"Enter to {self._deed}, Esc to leave it.")

@@ -1,0 +1,1 @@
+"""What the screen knows of engine, gateway and itself, and how often it looks."""

@@ -1,0 +1,150 @@
+"""Comparison: the engine's figures before the last change of knobs, and those since."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.api.knobs import KnobChange
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import Snapshot
+from engine.api.telemetry import Distribution, StepRecord
+from widgets.panels.effect import Effect, Figures
+
+# The most seconds that are looked at on either side of the change.
+SPAN = 30.0
+# A knob is turned by several presses of a key: changes that follow one another within so many
+# seconds count as one.
+TURN_SECONDS = 3.0
+SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    """A latency of one request, in seconds, and from when to when the request was under way, in
+    seconds of the engine's clock and as far as snapshots tell."""
+
+    start: float
+    end: float
+    value: float
+
+
+class Comparison:
+    """Gathers latencies from snapshots, and measures them and the steps around the last change.
+
+    Step records know no request, so latencies come from the requests in the snapshots. A latency
+    counts if it was over before the change or began after it. Times are those of the engine's
+    clock.
+    """
+
+    def __init__(self) -> None:
+        self._ttft: deque[_Latency] = deque(maxlen=SAMPLES)
+        self._tpot: deque[_Latency] = deque(maxlen=SAMPLES)
+        self._begun: dict[int, float] = {}
+        self._ended: set[int] = set()
+        self._looked = -math.inf
+        self._change: KnobChange | None = None
+        self._first: KnobChange | None = None
+        self._before: Figures | None = None
+
+    def look(self, snapshot: Snapshot, records: Iterable[StepRecord]) -> None:
+        """Take in a new snapshot.
+
+        Args:
+            records: the last steps, the oldest first.
+        """
+        self._gather(snapshot)
+        history = snapshot.knob_history
+        if not history or history[-1] == self._change:
+            return
+        turn = last_turn(history)
+        if self._first != turn[0]:
+            place = history.index(turn[0])
+            since = history[place - 1].time if place else -math.inf
+            self._before = self._figures(records, since, turn[0].time)
+            self._first = turn[0]
+        self._change = turn[-1]
+
+    def effect(self, now: float, records: Iterable[StepRecord]) -> Effect | None:
+        """What the last change did; None if there was none, or if it was taken back at once.
+
+        Args:
+            now: in seconds of the engine's clock.
+            records: the last steps, the oldest first.
+        """
+        if self._change is None or self._first is None or self._before is None:
+            return None
+        change = replace(self._change, before=self._first.before)
+        if not change.changed:
+            return None
+        since = self._figures(records, self._change.time, now)
+        return Effect(change, self._before, since)
+
+    def _gather(self, snapshot: Snapshot) -> None:
+        before, self._looked = self._looked, snapshot.time
+        for view in snapshot.requests:
+            if view.ttft is not None and view.ordinal not in self._begun:
+                self._begun[view.ordinal] = before
+                self._ttft.append(_Latency(before - view.ttft, snapshot.time, view.ttft))
+            ended = view.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+            if ended and view.tpot is not None and view.ordinal not in self._ended:
+                self._ended.add(view.ordinal)
+                start = self._begun[view.ordinal]
+                self._tpot.append(_Latency(start, snapshot.time, view.tpot))
+        shown = {view.ordinal for view in snapshot.requests}
+        self._begun = {n: time for n, time in self._begun.items() if n in shown}
+        self._ended &= shown
+
+    def _figures(self, records: Iterable[StepRecord], since: float, until: float) -> Figures:
+        """The figures of the last `SPAN` seconds before `until`. What began before `since` does not
+        count."""
+        first = max(since, until - SPAN)
+        steps = [record for record in records if first <= record.start and record.end <= until]
+        worked = sum(step.duration for step in steps)
+        rows = sum((step.prefill_rows + step.decode_rows) * step.duration for step in steps)
+        given = sum(step.given_slots for step in steps)
+        unused = sum(step.unused_slots for step in steps)
+        return Figures(
+            _over(sum(step.output_tokens for step in steps), _busy(steps)),
+            _distribution(self._ttft, since, until),
+            _distribution(self._tpot, since, until),
+            _over(rows, worked),
+            _over(unused, given),
+        )
+
+
+def last_turn(history: Sequence[KnobChange]) -> Sequence[KnobChange]:
+    """The last changes that followed one another closely. They are one turn of a knob, or of
+    several."""
+    first = len(history) - 1
+    while first and history[first].time - history[first - 1].time <= TURN_SECONDS:
+        first -= 1
+    return history[first:]
+
+
+def _busy(steps: Iterable[StepRecord]) -> float:
+    """Seconds in which there was something to compute: those of the steps, and those between two
+    steps if the first of them left work."""
+    seconds, until, left = 0.0, -math.inf, False
+    for step in steps:
+        seconds += step.end - (until if left else max(step.start, until))
+        until = step.end
+        left = step.waiting > 0 or step.running > len(step.finished)
+    return seconds
+
+
+def _distribution(latencies: Iterable[_Latency], since: float, until: float) -> Distribution:
+    """The latencies that began after `since` and were over in the last `SPAN` seconds before
+    `until`."""
+    first = max(since, until - SPAN)
+    return Distribution.of(
+        latency.value
+        for latency in latencies
+        if latency.start >= since and first <= latency.end <= until
+    )
+
+
+def _over(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan

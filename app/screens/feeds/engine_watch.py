@@ -1,0 +1,123 @@
+"""EngineWatch: what the screen knows of the engine, and the engine's rates."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from app.screens.feeds.comparison import Comparison
+from engine.api.client import EngineClient
+from engine.api.knobs import KnobChange, KnobState
+from engine.api.snapshot import RequestView, Snapshot
+from engine.api.telemetry import StepRecord
+
+# Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
+RECORDS_KEPT = 8192
+RATE_SECONDS = 2.0
+
+
+class EngineWatch:
+    """Looks at an engine when told to.
+
+    Attributes:
+        status: the engine's status at the last look.
+        snapshot: the newest one at the last look; None before a model is loaded.
+        records: the last steps of this model, the oldest first.
+        views: the snapshot's requests by id.
+        comparison: what the last change of knobs did.
+        epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
+    """
+
+    def __init__(self, client: EngineClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self.status = client.status()
+        self.snapshot: Snapshot | None = None
+        self.records: deque[StepRecord] = deque(maxlen=RECORDS_KEPT)
+        self.views: dict[str, RequestView] = {}
+        self.comparison = Comparison()
+        self.epoch = 0.0
+        self._recent: deque[tuple[float, StepRecord]] = deque()
+        self._last_change: KnobChange | None = None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the cores that this program runs on."""
+        return self.snapshot is not None and self.snapshot.model.device == "cpu"
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether the engine has taken steps in the last `RATE_SECONDS`."""
+        return bool(self._recent)
+
+    def look(self) -> list[StepRecord]:
+        """Take in what is new; returns the new steps."""
+        self.status = self._client.status()
+        before, snapshot = self.snapshot, self._client.snapshot()
+        if snapshot is not before:
+            self.snapshot = snapshot
+            self.views = {v.request_id: v for v in snapshot.requests} if snapshot else {}
+            if snapshot is None or (before is not None and _is_other(before, snapshot)):
+                self._start_anew()
+            if snapshot is not None:
+                self.epoch = time.time() - snapshot.time
+        last = self.records[-1].step if self.records else 0
+        records = list(self._client.step_records(last)) if snapshot else []
+        self.records.extend(records)
+        if snapshot is not None and snapshot is not before:
+            self.comparison.look(snapshot, self.records)
+        now = self._clock()
+        self._recent.extend((now, record) for record in records)
+        while self._recent and self._recent[0][0] < now - RATE_SECONDS:
+            self._recent.popleft()
+        return records
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens a second, of all sessions together."""
+        return sum(record.output_tokens for _, record in self._recent) / RATE_SECONDS
+
+    @property
+    def prefill_per_second(self) -> float:
+        """Prompt tokens that were computed a second."""
+        return sum(record.prefill_tokens for _, record in self._recent) / RATE_SECONDS
+
+    @property
+    def kv_waste(self) -> float | None:
+        """The share of given token slots that were unused, over the steps of the last
+        `RATE_SECONDS`; None without steps."""
+        given = sum(record.given_slots for _, record in self._recent)
+        unused = sum(record.unused_slots for _, record in self._recent)
+        return unused / given if given else None
+
+    def knob(self, name: str) -> KnobState | None:
+        """A knob as it stands; None before a model is loaded."""
+        knobs = self.snapshot.knobs if self.snapshot else ()
+        return next((knob for knob in knobs if knob.name == name), None)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the knob `paused` keeps the engine from planning steps."""
+        knob = self.knob("paused")
+        return knob is not None and bool(knob.effective)
+
+    def new_knob_changes(self) -> list[KnobChange]:
+        """The changes of knobs since the last call."""
+        history = list(self.snapshot.knob_history) if self.snapshot else []
+        if self._last_change in history:
+            history = history[history.index(self._last_change) + 1 :]
+        if history:
+            self._last_change = history[-1]
+        return history
+
+    def _start_anew(self) -> None:
+        """Forget the steps so far: another model counts its own from the beginning."""
+        self.records.clear()
+        self._recent.clear()
+        self.comparison = Comparison()
+
+
+def _is_other(before: Snapshot, after: Snapshot) -> bool:
+    """Whether a model was loaded between the two."""
+    return before.model != after.model or after.step < before.step

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from app.screens.chats.entries import outcome, progress
+from app.store.conversation import Message
+from engine.api.client import ChatMessage, Submission
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason, RequestState, Timings
+from engine.api.snapshot import RequestView
+from engine.api.status import EnginePhase, EngineStatus
+from engine.api.stream import Usage
+from engine.api.waiting import Cause, Wait
+from tests.support.scripted_engine import ScriptedEngine
+
+READY = EngineStatus(EnginePhase.READY, "qwen")
+
+
+@pytest.fixture
+def view() -> RequestView:
+    """A request that has begun to decode."""
+    engine = ScriptedEngine()
+    engine.submit(Submission(messages=(ChatMessage("user", "one two three"),)))
+    engine.advance(2)
+    snapshot = engine.snapshot()
+    assert snapshot is not None
+    return snapshot.requests[0]
+
+
+def reply(reason: FinishReason | None, **more: object) -> Message:
+    timings = Timings(0.01, 0.1, 1.0, 0.11, 0.0213, 1.11)
+    values = {"usage": Usage(10, 47, 0), "timings": timings, **more}
+    return Message(
+        conversation_id="c",
+        parent_id=None,
+        role="assistant",
+        content="text",
+        finish_reason=reason,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def test_what_a_reply_in_the_making_says(view: RequestView) -> None:
+    assert progress(view, READY) == "streaming · 2 tok"
+    prefilling = dataclasses.replace(view, prefilling=True, computed_tokens=128, prompt_tokens=1512)
+    assert progress(view, READY, paused=True) == "paused · 2 tok"
+    assert progress(prefilling, READY) == "reading the prompt · 128/1,512 tok"
+    wait = Wait(Cause.BLOCKS, (3, 0, 4))
+    reason = "no blocks: it needs 3, 0 of 4 are free for it"
+    waiting = dataclasses.replace(view, state=RequestState.WAITING, wait=wait)
+    assert progress(waiting, READY) == f"queued: {reason}"
+    preempted = dataclasses.replace(waiting, state=RequestState.PREEMPTED)
+    assert progress(preempted, READY) == f"preempted, it will be recomputed: {reason}"
+    swapped = dataclasses.replace(preempted, host_blocks=9)
+    assert progress(swapped, READY) == f"preempted, it waits in host memory: {reason}"
+    assert progress(None, READY) == "queued"
+
+
+def test_what_a_reply_says_that_waits_for_a_model() -> None:
+    loading = EngineStatus(EnginePhase.LOADING, "qwen", "reading weights", 30, 120)
+    assert progress(None, loading) == "queued: qwen is being loaded, 25%"
+    starting = dataclasses.replace(loading, loaded_bytes=0, total_bytes=0)
+    assert progress(None, starting) == "queued: qwen is being loaded"
+    draining = EngineStatus(EnginePhase.DRAINING, "qwen")
+    assert progress(None, draining) == "queued: the model is being switched"
+
+
+def test_how_a_reply_ended() -> None:
+    shown = "47 tok · ttft 110ms · tpot 21.3ms"
+    assert outcome(reply(FinishReason.STOP)) == shown
+    assert outcome(reply(FinishReason.ABORT)) == f"stopped · {shown}"
+    assert outcome(reply(FinishReason.LENGTH)) == f"cut off at the token limit · {shown}"
+    single = reply(FinishReason.STOP, timings=Timings(0.0, 0.1, 0.0, 0.1, None, 0.1))
+    assert outcome(single) == "47 tok · ttft 100ms"
+    error = reply(FinishReason.ERROR, error=ErrorInfo("engine_error", "it broke"))
+    assert outcome(error) == "it broke"
+    assert outcome(reply(None, usage=None, timings=None)) == ""

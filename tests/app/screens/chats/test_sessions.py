@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.screens.chats.sessions import UNTITLED, SessionList
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
+from tests.support.scripted_engine import ScriptedEngine
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "store.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+def ask(sessions: SessionList, engine: ScriptedEngine, text: str) -> None:
+    sessions.current.chat.send(text)
+    engine.finish_all()
+    sessions.poll()
+
+
+def titles(sessions: SessionList) -> list[str]:
+    return [session.title for session in sessions.sessions]
+
+
+def test_there_is_always_one_on_view(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    assert titles(sessions) == [UNTITLED]
+    sessions.close(sessions.current)
+    assert titles(sessions) == [UNTITLED]
+    assert sessions.current in sessions.sessions
+    assert store.conversations() == []
+
+
+def test_steps_go_around(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b", "c"):
+        ask(sessions, engine, text)
+        sessions.new()
+    assert sessions.index == 3
+    sessions.step(1)
+    assert sessions.index == 0
+    sessions.step(-2)
+    assert sessions.index == 2
+
+
+def test_closing_goes_to_the_neighbour(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b", "c"):
+        ask(sessions, engine, text)
+        sessions.new()
+    sessions.go_to(sessions.sessions[1])
+    sessions.close(sessions.current)
+    assert sessions.current.title == "c"
+    first = sessions.sessions[0]
+    sessions.close(first)
+    assert sessions.current.title == "c"
+    sessions.go_to(sessions.sessions[-1])
+    sessions.close(sessions.current)
+    assert sessions.current.title == "c"
+
+
+def test_a_closed_conversation_opens_again(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    ask(sessions, engine, "a")
+    closed = sessions.current
+    sessions.close(closed)
+    assert sessions.open(closed.key)
+    assert sessions.current.key == closed.key
+    assert sessions.current.history == ("a",)
+    assert [c.is_open for c in store.conversations()] == [True]
+    assert not sessions.open("unknown")
+    assert sessions.open(closed.key)
+    assert len([s for s in sessions.sessions if s.key == closed.key]) == 1
+
+
+def test_closing_and_renaming_leave_what_another_program_wrote(
+    store: Store, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    ours = SessionList(engine, store)
+    ask(ours, engine, "a")
+    other_store = Store(tmp_path / "store.db")
+    theirs = SessionList(engine, other_store)
+    ask(theirs, engine, "b")
+    ours.rename(ours.current, "renamed")
+    ours.close(ours.current)
+    (kept,) = store.conversations()
+    assert (kept.title, kept.is_open) == ("renamed", False)
+    assert kept.leaf == theirs.current.chat.messages[-1].id
+    theirs.delete(theirs.current)
+    other_store.close()
+    assert store.conversations() == []
+
+
+def test_a_conversation_that_another_program_deleted_stays_deleted(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    sessions = SessionList(engine, store)
+    ask(sessions, engine, "a")
+    store.delete_conversation(sessions.current.key)
+    sessions.rename(sessions.current, "renamed")
+    sessions.close(sessions.current)
+    assert store.conversations() == []
+
+
+def test_a_conversation_deleted_by_another_program_goes_on_unsaved(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    sessions = SessionList(engine, store)
+    ask(sessions, engine, "a")
+    store.delete_conversation(sessions.current.key)
+    ask(sessions, engine, "b")
+    chat = sessions.current.chat
+    assert [m.content for m in chat.messages if m.role == "user"] == ["a", "b"]
+    assert "another program deleted the conversation" in chat.unsaved
+
+
+def test_news_of_a_session_not_on_view_is_unread(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    first = sessions.current
+    first.chat.send("a")
+    sessions.new()
+    assert sessions.poll() == set()
+    engine.advance()
+    assert sessions.poll() == {first.key}
+    assert first.unread
+    sessions.go_to(first)
+    assert not first.unread
+
+
+def test_ending_stops_every_reply_and_keeps_it(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    sessions.current.chat.send("a")
+    first = sessions.current
+    sessions.new()
+    sessions.current.chat.send("b")
+    engine.advance(2)
+    assert sessions.num_busy == 2
+    sessions.stop_all()
+    sessions.close_all()
+    assert sessions.num_busy == 0
+    assert store.messages(first.key)[1].finish_reason is FinishReason.ABORT
+    again = SessionList(engine, store)
+    assert titles(again) == ["a", "b"]
+    assert again.current.title == "b"
+
+
+def test_system_prompt_and_sampling_go_with_new_conversations(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    sessions = SessionList(engine, store, system="Be brief.", sampling={"temperature": 0.5})
+    ask(sessions, engine, "a")
+    (submission,) = engine.submissions
+    assert submission.messages[0].content == "Be brief."
+    assert submission.sampling == {"temperature": 0.5}
+
+
+def test_the_list_has_the_last_used_first(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b"):
+        ask(sessions, engine, text)
+        sessions.new()
+    sessions.go_to(sessions.sessions[0])
+    ask(sessions, engine, "again")
+    assert [c.title for c in sessions.kept()] == ["a", "b"]

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from app.screens.feeds.comparison import SPAN, Comparison, last_turn
+from engine.api.knobs import KnobChange, Knobs
+from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.snapshot import RequestView
+from engine.api.telemetry import StepRecord
+from tests.widgets.samples import record, snapshot, view
+
+CHANGE = KnobChange(100.0, 50, "local", Knobs(), replace(Knobs(), policy="static"))
+
+
+def steps(first: float, last: float, seconds: float = 1.0, **fields: object) -> list[StepRecord]:
+    """Steps that follow one another without a pause."""
+    made = []
+    while first < last:
+        step = record(len(made), output_tokens=4, running=9, waiting=0, **fields)
+        made.append(replace(step, start=first, end=first + seconds))
+        first += seconds
+    return made
+
+
+def look(
+    comparison: Comparison,
+    time: float,
+    *requests: RequestView,
+    history: tuple[KnobChange, ...] = (),
+    records: Iterable[StepRecord] = (),
+) -> None:
+    comparison.look(snapshot(time=time, requests=requests, knob_history=history), records)
+
+
+def ended(ordinal: int, tpot: float) -> RequestView:
+    state = RequestState.FINISHED
+    return view(ordinal, state=state, finish_reason=FinishReason.STOP, ttft=0.1, tpot=tpot)
+
+
+def test_steps_on_both_sides_of_a_change() -> None:
+    comparison = Comparison()
+    waste = {"given_slots": 100, "unused_slots": 5}
+    before = steps(90, 100, prefill_rows=0, decode_rows=2, **waste)
+    # The step under way at the change belongs to neither side.
+    middle = [replace(before[0], start=99.5, end=100.5)]
+    waste = {"given_slots": 300, "unused_slots": 60}
+    after = steps(101, 111, 0.5, prefill_rows=1, decode_rows=5, **waste)
+    records = [*before, *middle, *after]
+    look(comparison, 100.2, history=(CHANGE,), records=records)
+    effect = comparison.effect(111.0, records)
+    assert effect is not None
+    assert effect.change == CHANGE
+    assert (effect.before.throughput, effect.since.throughput) == (4.0, 8.0)
+    assert (effect.before.sequences, effect.since.sequences) == pytest.approx((2.0, 6.0))
+    assert (effect.before.kv_waste, effect.since.kv_waste) == (0.05, 0.2)
+
+
+def test_only_the_last_seconds_count() -> None:
+    comparison = Comparison()
+    slow, fast = steps(0, 60, 1.0), steps(60, 100, 0.5)
+    look(comparison, 100.2, history=(CHANGE,), records=[*slow, *fast])
+    records = [*steps(100, 110, 1.0), *steps(110, 200, 0.25)]
+    effect = comparison.effect(200.0, records)
+    assert effect is not None
+    assert SPAN == 30
+    assert effect.before.throughput == 8.0
+    assert effect.since.throughput == 16.0
+
+
+def test_a_pause_with_nothing_to_do_is_no_loss_of_throughput_and_one_with_work_is() -> None:
+    busy = steps(100, 104)
+    idle = replace(busy[1], running=1, finished=("a",))
+    waits = replace(idle, waiting=1)
+    for left, expected in ((idle, 16 / 4), (waits, 16 / 6)):
+        comparison = Comparison()
+        look(comparison, 100.0, history=(CHANGE,))
+        records = [busy[0], left, *(replace(r, start=r.start + 2, end=r.end + 2) for r in busy[2:])]
+        effect = comparison.effect(110.0, records)
+        assert effect is not None
+        assert effect.since.throughput == pytest.approx(expected)
+
+
+def test_a_request_that_was_under_way_at_the_change_counts_on_neither_side() -> None:
+    comparison = Comparison()
+    look(comparison, 90.0)
+    look(comparison, 95.0, view(1, ttft=2.0))  # it began at 88 or later
+    look(comparison, 97.0, ended(1, 0.02))
+    look(comparison, 99.0, ended(1, 0.02), view(2, ttft=1.0))
+    look(comparison, 101.0, ended(2, 0.03), view(3, ttft=3.0), history=(CHANGE,))
+    look(comparison, 106.0, view(3, ttft=3.0), view(4, ttft=0.5), history=(CHANGE,))
+    look(comparison, 108.0, ended(3, 0.04), ended(4, 0.05), history=(CHANGE,))
+    effect = comparison.effect(108.0, ())
+    assert effect is not None
+    assert (effect.before.ttft.count, effect.before.ttft.p50) == (2, 1.5)
+    assert (effect.before.tpot.count, effect.before.tpot.p50) == (1, 0.02)
+    assert (effect.since.ttft.count, effect.since.ttft.p50) == (1, 0.5)
+    assert (effect.since.tpot.count, effect.since.tpot.p50) == (1, 0.05)
+    assert math.isnan(effect.since.throughput)
+
+
+def test_each_request_counts_once_and_what_was_stopped_has_no_tpot() -> None:
+    comparison = Comparison()
+    stopped = replace(ended(2, 0.5), finish_reason=FinishReason.ABORT)
+    for time in (100.0, 105.0, 106.0, 107.0):
+        requests = (ended(1, 0.02), stopped) if time > 100 else ()
+        look(comparison, time, *requests, history=(CHANGE,))
+    effect = comparison.effect(107.0, ())
+    assert effect is not None
+    assert (effect.since.tpot.count, effect.since.ttft.count) == (1, 0)  # begun at 99.9 perhaps
+
+
+def test_a_knob_turned_by_several_keys_is_one_change() -> None:
+    keys = [
+        KnobChange(
+            time, 1, "local", replace(Knobs(), max_num_seqs=a), replace(Knobs(), max_num_seqs=b)
+        )
+        for time, a, b in ((10.0, 32, 16), (100.0, 16, 8), (101.0, 8, 4), (102.5, 4, 2))
+    ]
+    assert last_turn(keys) == keys[1:]
+    comparison = Comparison()
+    before = steps(80, 100)
+    for n in range(1, 5):
+        look(comparison, 103.0, history=tuple(keys[:n]), records=before)
+    effect = comparison.effect(103.0, before)
+    assert effect is not None
+    assert effect.change.changed == {"max_num_seqs": (16, 2)}
+    assert effect.before.throughput == 4.0
+
+
+def test_a_turn_that_was_taken_back_at_once_has_no_effect() -> None:
+    comparison = Comparison()
+    assert comparison.effect(0.0, ()) is None
+    back = KnobChange(101.0, 51, "local", CHANGE.after, CHANGE.before, undoes=True)
+    look(comparison, 102.0, history=(CHANGE, back))
+    assert comparison.effect(102.0, ()) is None

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from app.screens.feeds.engine_watch import EngineWatch
+from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.status import EnginePhase
+from tests.support.clock import VirtualClock
+from tests.support.scripted_engine import ScriptedEngine
+
+
+def asked(engine: ScriptedEngine, text: str = "a b c d") -> None:
+    engine.submit(Submission(messages=(ChatMessage("user", text),)))
+
+
+def test_it_takes_in_what_is_new() -> None:
+    engine = ScriptedEngine(loaded=False)
+    watch = EngineWatch(engine)
+    assert watch.look() == []
+    assert watch.snapshot is None
+    assert watch.status.phase is EnginePhase.EMPTY
+    engine.load(LoadRequest("m"))
+    engine.ready()
+    asked(engine)
+    engine.advance(2)
+    assert [record.step for record in watch.look()] == [1, 2]
+    assert len(watch.views) == 1
+    engine.advance()
+    assert [record.step for record in watch.look()] == [3]
+    assert watch.look() == []
+    assert [record.step for record in watch.records] == [1, 2, 3]
+
+
+def test_another_model_counts_its_steps_anew() -> None:
+    engine = ScriptedEngine()
+    watch = EngineWatch(engine)
+    asked(engine)
+    engine.finish_all()
+    watch.look()
+    assert len(watch.records) > 3
+    engine.load(LoadRequest("other"))
+    watch.look()
+    assert not watch.records
+    engine.ready()
+    asked(engine)
+    engine.advance()
+    assert [record.step for record in watch.look()] == [1]
+    assert watch.on_cpu
+
+
+def test_another_model_is_noticed_though_it_was_not_seen_loading() -> None:
+    engine = ScriptedEngine()
+    watch = EngineWatch(engine)
+    asked(engine)
+    engine.finish_all()
+    watch.look()
+    engine.load(LoadRequest("scripted"))
+    engine.ready()
+    asked(engine)
+    engine.advance()
+    assert [record.step for record in watch.look()] == [1]
+
+
+def test_rates_are_of_the_last_seconds_by_the_screens_own_clock() -> None:
+    engine, clock = ScriptedEngine(), VirtualClock()
+    watch = EngineWatch(engine, clock)
+    asked(engine, "one two three")
+    engine.finish_all()
+    watch.look()
+    records = tuple(watch.records)
+    assert watch.tokens_per_second == sum(r.output_tokens for r in records) / 2
+    assert watch.prefill_per_second == sum(r.prefill_tokens for r in records) / 2
+    assert watch.tokens_per_second > 0
+    clock.advance(2.5)
+    watch.look()
+    assert watch.tokens_per_second == 0
+
+
+def test_kv_waste_is_that_of_the_last_seconds_weighted_by_what_was_given() -> None:
+    engine, clock = ScriptedEngine(), VirtualClock()
+    watch = EngineWatch(engine, clock)
+    assert watch.kv_waste is None
+    asked(engine, "one two three " * 8)
+    engine.finish_all()
+    watch.look()
+    given = sum(record.given_slots for record in watch.records)
+    unused = sum(record.unused_slots for record in watch.records)
+    assert watch.kv_waste == unused / given > 0
+    assert len({record.given_slots for record in watch.records}) > 1
+    clock.advance(2.5)
+    watch.look()
+    assert watch.kv_waste is None
+
+
+def test_a_knob_by_its_name() -> None:
+    engine = ScriptedEngine(loaded=False)
+    watch = EngineWatch(engine)
+    assert watch.knob("policy") is None
+    engine.load(LoadRequest("m"))
+    engine.ready()
+    watch.look()
+    policy = watch.knob("policy")
+    assert policy is not None
+    assert policy.requested == "stall_free"
+
+
+def test_each_knob_change_is_told_once() -> None:
+    engine = ScriptedEngine()
+    watch = EngineWatch(engine)
+    watch.look()
+    assert watch.new_knob_changes() == []
+    engine.set_knobs({"max_num_seqs": 4}, who="local")
+    engine.set_knobs({"max_num_seqs": 8}, who="local")
+    watch.look()
+    assert [change.after.max_num_seqs for change in watch.new_knob_changes()] == [4, 8]
+    assert watch.new_knob_changes() == []
+    engine.undo_knobs(who="local")
+    watch.look()
+    assert [change.undoes for change in watch.new_knob_changes()] == [True]
+
+
+def test_it_computes_while_there_are_steps() -> None:
+    engine, clock = ScriptedEngine(), VirtualClock()
+    watch = EngineWatch(engine, clock)
+    watch.look()
+    assert not watch.is_computing
+    asked(engine)
+    engine.advance()
+    watch.look()
+    assert watch.is_computing
+    clock.advance(2.5)
+    watch.look()
+    assert not watch.is_computing

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from textual import events
+
+from tests.widgets.hosting import hosted, press, rows, screen, settle
+from widgets.chat.prompt import MAX_HEIGHT, Prompt, printable
+from widgets.glyphs import ASCII
+
+
+async def test_text_is_taken_and_leaves_the_prompt_empty() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, _):
+        prompt.area.focus()
+        await press(app, *"hi", "ctrl+j", *"you", "ctrl+j")
+        assert prompt.text == "hi\nyou\n"
+        assert prompt.take() == "hi\nyou"
+        assert prompt.text == ""
+        await press(app, "space", "ctrl+j", "space")
+        assert prompt.take() == ""
+        assert prompt.text == " \n "
+
+
+async def test_enter_that_nobody_binds_is_a_newline_and_others_stay_in_order() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, _):
+        prompt.area.focus()
+        await settle(app)
+        for key in (*"ac", "left", "b", "right", "alt+enter", *"de", "shift+enter", "f"):
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await settle(app)
+        assert prompt.text == "abc\nde\nf"
+
+
+async def test_up_at_the_top_goes_back_and_down_comes_forth() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, _):
+        prompt.load("", ("first", "second\nline"))
+        prompt.area.focus()
+        await press(app, *"draft", "up")
+        assert prompt.text == "second\nline"
+        await press(app, "up")
+        assert prompt.text == "second\nline"  # from its last line to its first
+        await press(app, "up")
+        assert prompt.text == "first"
+        await press(app, "up")
+        assert prompt.text == "first"
+        await press(app, "down")
+        assert prompt.text == "second\nline"
+        await press(app, "down")
+        assert prompt.text == "draft"
+        await press(app, "down")
+        assert prompt.text == "draft"
+
+
+async def test_a_draft_of_several_lines_is_walked_before_the_history() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, _):
+        prompt.load("one\ntwo", ("old",))
+        prompt.area.focus()
+        await press(app, "up")
+        assert prompt.text == "one\ntwo"
+        await press(app, "up")
+        assert prompt.text == "old"
+
+
+async def test_a_paste_of_lines_is_text_and_sends_nothing() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, _):
+        prompt.area.focus()
+        await press(app, *"ab", "left")
+        app.screen.post_message(events.Paste("1\r\n2\r3\x1b[31m\x00\t4"))
+        await settle(app)
+        assert prompt.text == "a1\n2\n3[31m\t4b"
+        await press(app, "!")
+        assert prompt.text == "a1\n2\n3[31m\t4!b"
+
+
+def test_printable_keeps_what_people_write() -> None:
+    for text in ("naïve 字 🙂\n\tx\u3000y", "می\u200cخواهم", "👩\u200d🔬"):
+        assert printable(text) == text
+
+
+def test_printable_drops_what_moves_the_cursor_or_is_half_a_character() -> None:
+    assert printable("a\x0b\x0cb\x1c\x85c\x9b\ud83d") == "abc"
+
+
+async def test_it_grows_with_its_text_up_to_a_limit() -> None:
+    prompt = Prompt()
+    prompt.styles.height = "auto"
+    async with hosted(prompt, 40, 20) as (_app, pilot):
+        await pilot.pause()
+        assert prompt.area.size.height == 1
+        prompt.load("\n".join("abc"), ())
+        await pilot.pause()
+        assert prompt.area.size.height == 3
+        prompt.load("\n" * 50, ())
+        await pilot.pause()
+        assert prompt.area.size.height == MAX_HEIGHT
+
+
+async def test_ctrl_w_deletes_words_and_passes_by_an_empty_prompt() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, _):
+        prompt.area.focus()
+        await press(app, *"ab", "space", *"cd", "ctrl+w")
+        assert prompt.text == "ab "
+        assert prompt.area.check_action("delete_word_left", ()) is True
+        await press(app, "ctrl+w")
+        assert prompt.text == ""
+        assert prompt.area.check_action("delete_word_left", ()) is False
+
+
+async def test_the_context_is_told_above_the_text() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, pilot):
+        prompt.show_context(812, 4096)
+        await pilot.pause()
+        assert "ctx 812/4.1k" in screen(app)[0]
+        prompt.hint("enter", "^j", "^n")
+        for used, more in ((4095, ""), (4096, " · full: a new chat (^n) begins afresh")):
+            prompt.show_context(used, 4096)
+            await pilot.pause()
+            row = screen(app)[0]
+            assert row.rstrip("─").endswith(f"ctx {used:,}/4.1k{more}")
+        prompt.show_context(0, None)
+        await pilot.pause()
+        assert "ctx" not in screen(app)[0]
+
+
+async def test_ascii_hint() -> None:
+    prompt = Prompt(ASCII)
+    async with hosted(prompt):
+        prompt.hint("enter", "ctrl+j", "ctrl+n")
+        assert str(prompt.area.placeholder) == "Ask~  (enter send - ctrl+j newline - up history)"
+        assert all(row.isascii() for row in rows(prompt))

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from textual import events
+
+from tests.widgets.hosting import Host, hosted, rows, settle
+from widgets.chat.session_bar import SessionBar, Tab
+from widgets.glyphs import ASCII, UNICODE, Glyphs, Mark
+
+TABS = (
+    Tab("a", "Kafka essay", Mark.DECODE),
+    Tab("b", "SQL help", Mark.PREFILL, unread=True),
+    Tab("c", "new chat"),
+)
+MANY = tuple(Tab(str(n), f"Conversation number {n}", Mark.DECODE) for n in range(1, 21))
+
+
+async def line(tabs: tuple[Tab, ...], current: str, width: int, glyphs: Glyphs = UNICODE) -> str:
+    bar = SessionBar(glyphs)
+    async with hosted(bar, width, 1):
+        bar.show(tabs, current)
+        return rows(bar)[0]
+
+
+async def click(app: Host, bar: SessionBar, x: int) -> None:
+    bar.post_message(events.Click(bar, x, 0, 0, 0, 1, False, False, False, screen_x=x, screen_y=0))
+    await settle(app)
+
+
+async def test_numbers_states_and_titles() -> None:
+    assert (
+        await line(TABS, "a", 60) == "▸1 ● Kafka essay   2 ◐ SQL help*  3 ○ new chat        + new"
+    )
+    assert await line(TABS, "c", 60, ASCII) == (
+        " 1 * Kafka essay   2 % SQL help* >3 o new chat        + new"
+    )
+
+
+async def test_titles_give_way_before_tabs_do() -> None:
+    assert await line(TABS, "a", 50) == "▸1 ● Kafka…   2 ◐ SQL he…*  3 ○ new ch…     + new"
+
+
+async def test_what_does_not_fit_is_counted_and_the_current_one_is_in_view() -> None:
+    for current in ("1", "10", "20"):
+        text = await line(MANY, current, 80)
+        assert f"▸{current} ● Conve…" in text
+        shown = text.count("●")
+        assert f"+{20 - shown}" in text
+        assert text.endswith("+ new")
+
+
+async def test_a_narrow_bar_shows_the_current_one() -> None:
+    assert "▸7 ●" in await line(MANY, "7", 20)
+
+
+async def test_clicks_pick_open_and_list() -> None:
+    bar = SessionBar()
+    async with hosted(bar, 80, 1) as (app, _):
+        bar.show(MANY, "2")
+        await settle(app)
+        text = rows(bar)[0]
+        for part in (" 3 ●", "+ new", f"+{20 - text.count('●')}"):
+            await click(app, bar, text.index(part) + 1)
+        assert [m.key for m in app.sent(SessionBar.Picked)] == ["3"]
+        assert len(app.sent(SessionBar.NewWanted)) == 1
+        assert len(app.sent(SessionBar.MoreWanted)) == 1

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from textual.geometry import Offset
+from textual.selection import Selection
+
+from tests.widgets.hosting import Host, hosted, press, resize, rows, settle, toasts
+from widgets.chat.passage import Entry, Passage
+from widgets.chat.transcript import PAGE, Transcript
+from widgets.chat.typeset import Typesetter
+from widgets.glyphs import ASCII, UNICODE
+
+LINES = "  \n".join(f"line {n}" for n in range(40))
+CODE = "See:\n\n```python\nx = 1\ny = 2\n```"
+
+
+def entry(number: int, text: str, **more: object) -> Entry:
+    """The user's if even, the model's if odd."""
+    is_reply = number % 2 == 1
+    role, author = ("assistant", "qwen") if is_reply else ("user", "you")
+    return Entry(key=str(number), role=role, author=author, clock="14:02", text=text, **more)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def shown(
+    *entries: Entry, width: int = 40, height: int = 12
+) -> AsyncIterator[tuple[Transcript, Host]]:
+    transcript = Transcript()
+    async with hosted(transcript, width, height, focus=True) as (app, _):
+        transcript.show("c", entries)
+        await settle(app)
+        yield transcript, app
+
+
+async def test_messages_stand_below_their_headers() -> None:
+    async with shown(entry(0, "Hi *there*"), entry(1, "A *reply*", note="2 tok")) as (view, _):
+        assert rows(view)[:6] == [
+            "you  14:02",
+            "  Hi *there*",
+            "",
+            "qwen  14:02 · 2 tok",
+            "  A reply",
+            "",
+        ]
+
+
+async def test_an_empty_conversation_greets() -> None:
+    transcript = Transcript()
+    async with hosted(transcript, 40, 6) as (app, _):
+        transcript.show("c", (), "ready\nask")
+        await settle(app)
+        assert rows(transcript) == ["", "  ready", "  ask", "", "", ""]
+        transcript.show("c", (entry(0, "Hi"),), "ready")
+        await settle(app)
+        assert "ready" not in rows(transcript)[1]
+
+
+async def test_a_growing_text_ends_in_a_cursor() -> None:
+    async with shown(entry(1, "one two", growing=True)) as (view, app):
+        assert rows(view)[1] == "  one two▍"
+        view.show("c", (entry(1, "one two\n\nthree", growing=True),))
+        await settle(app)
+        assert rows(view)[1:4] == ["  one two", "", "  three▍"]
+        view.show("c", (entry(1, "one two\n\nthree", note="3 tok"),))
+        await settle(app)
+        assert rows(view)[:4] == ["qwen  14:02 · 3 tok", "  one two", "", "  three"]
+
+
+async def test_the_cursor_leaves_no_trace_where_a_block_begins() -> None:
+    text = "one\n\n---\n\n```\nx\n"
+    async with shown(entry(1, "", growing=True)) as (view, app):
+        for end in range(len(text) + 1):
+            view.show("c", (entry(1, text[:end], growing=True),))
+            await settle(app)
+            assert "\n".join(rows(view)).count("▍") == (1 if text[:end].strip() else 0)
+
+
+async def test_a_failure_is_told_in_full_below_the_text() -> None:
+    sentence = "the device ran out of memory while 12 sequences ran"
+    async with shown(entry(1, "half a", note=sentence, failed=True), width=30) as (view, _):
+        assert rows(view)[:5] == [
+            "qwen  14:02 · failed",
+            "  half a",
+            "  the device ran out of",
+            "  memory while 12 sequences",
+            "  ran",
+        ]
+
+
+async def test_it_follows_until_scrolled_up_and_again_from_the_end() -> None:
+    async with shown(entry(1, LINES, growing=True)) as (view, app):
+        assert rows(view)[-2] == "  line 39▍"
+        await press(app, "pageup")
+        assert not view.is_following
+        before = rows(view)[:-1]
+        view.show("c", (entry(1, LINES + "  \nline 40  \nline 41", growing=True),))
+        await settle(app)
+        assert rows(view)[:-1] == before
+        assert rows(view)[-1].endswith("↓ 2 new lines · End to follow")
+        await press(app, "end")
+        assert view.is_following
+        assert rows(view)[-2] == "  line 41▍"
+
+
+async def test_scrolling_down_to_the_end_follows_again() -> None:
+    async with shown(entry(1, LINES)) as (view, app):
+        await press(app, "up")
+        assert not view.is_following
+        await press(app, "down")
+        assert view.is_following
+
+
+async def test_another_conversation_is_shown_from_its_end() -> None:
+    async with shown(entry(1, LINES)) as (view, app):
+        await press(app, "home")
+        view.show("d", (entry(1, LINES + "  \nlast"),))
+        await settle(app)
+        assert view.is_following
+        assert rows(view)[-2] == "  last"
+
+
+async def test_messages_are_replaced_from_where_they_differ() -> None:
+    async with shown(entry(0, "Hi"), entry(1, "old")) as (view, app):
+        view.show("c", (entry(0, "Hi"), entry(3, "new"), entry(4, "more")))
+        await settle(app)
+        assert "old" not in view.text
+        assert [line for line in view.text.split("\n") if line.startswith("  ")] == [
+            "  Hi",
+            "  new",
+            "  more",
+        ]
+
+
+async def test_old_messages_are_set_when_one_scrolls_to_them_and_nothing_jumps() -> None:
+    entries = [entry(n, f"message {n}") for n in range(3 * PAGE)]
+    async with shown(*entries) as (view, app):
+        assert "message 0" not in view.text
+        assert f"message {3 * PAGE - 1}" in view.text
+        view.scroll_to(y=1, animate=False)
+        await settle(app)
+        top = rows(view)[0]
+        view.scroll_to(y=0, animate=False)
+        await settle(app)
+        assert top in rows(view)[:3]
+        assert f"message {PAGE + 1}" in view.text
+        view.scroll_to(y=0, animate=False)
+        await settle(app)
+        assert "message 0" in view.text
+        assert not view.is_following
+
+
+async def test_the_number_of_earlier_messages_is_told() -> None:
+    entries = [entry(n, f"message {n}") for n in range(PAGE + 5)]
+    async with shown(*entries, height=3 * PAGE + 2) as (view, _):
+        assert rows(view)[0] == "↑ 5 earlier messages"
+
+
+async def test_another_width_sets_the_text_anew_and_goes_on_following() -> None:
+    async with shown(entry(1, "word " * 100), width=40) as (view, app):
+        narrow = view.virtual_size.height
+        await resize(app, view, 80, 12)
+        assert view.virtual_size.height < narrow
+        assert view.is_following
+
+
+async def test_selected_text_is_copied_as_it_was_written() -> None:
+    text = "one two three four five six\n\n" + CODE
+    async with shown(entry(1, text), width=20, height=20) as (view, _):
+        everything = view.get_selection(Selection(Offset(0, 1), None))
+        assert everything is not None
+        copied = everything[0]
+        assert copied.startswith("one two three four five six\n\nSee:\n")
+        assert "\nx = 1\ny = 2\n" in copied
+        assert "│" not in copied
+        part = view.get_selection(Selection(Offset(6, 1), Offset(9, 1)))
+        assert part is not None
+        assert part[0] == "two"
+
+
+async def test_code_is_copied_by_key_and_by_click() -> None:
+    async with shown(entry(0, "Hi"), entry(1, CODE), entry(3, "no code")) as (_view, app):
+        await press(app, "y", "c")
+        wanted = [(m.text, m.what) for m in app.sent(Transcript.CopyWanted)]
+        assert wanted == [("x = 1\ny = 2", "code block"), ("no code", "reply")]
+
+
+async def test_a_click_on_copy_copies_that_block() -> None:
+    transcript = Transcript()
+    async with hosted(transcript, 40, 16) as (app, pilot):
+        transcript.show("c", (entry(1, CODE + "\n\n```\nz\n```"),))
+        await settle(app)
+        y = next(y for y, row in enumerate(rows(transcript)) if "python" in row)
+        x = rows(transcript)[y].index("copy")
+        await pilot.click(transcript, offset=(x, y))
+        assert [m.text for m in app.sent(Transcript.CopyWanted)] == ["x = 1\ny = 2"]
+
+
+@pytest.mark.parametrize("key", ["y", "c"])
+async def test_where_there_is_nothing_to_copy_it_says_so(key: str) -> None:
+    async with shown(entry(0, "Hi")) as (_, app):
+        await press(app, key)
+        assert app.sent(Transcript.CopyWanted) == []
+        (toast,) = toasts(app)
+        assert toast.startswith("There is no")
+
+
+async def test_ascii() -> None:
+    transcript = Transcript(ASCII)
+    async with hosted(transcript, 40, 12) as (app, _):
+        reply = entry(1, LINES + "\n\n- a\n\n" + CODE, note="a · b", growing=True)
+        transcript.show("c", [entry(n, "x") for n in range(2, 50)] + [reply])
+        await settle(app)
+        transcript.scroll_to(y=0, animate=False)
+        transcript.show("c", [entry(n, "x") for n in range(2, 50)] + [reply, entry(50, "y")])
+        await settle(app)
+        assert "".join(rows(transcript)).isascii()
+        assert transcript.text.isascii()
+
+
+async def test_text_steers_neither_the_terminal_nor_the_direction_of_writing() -> None:
+    # ZWNJ and ZWJ are of the text: Persian, and an emoji of several.
+    joined = "\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f52c"
+    hostile = f"a\x1b[2Jb\x07\x9b1mc\r\u202ed\u2066e\u200ff\ud800 {joined}"
+    clean = f"a[2Jb1mcdef {joined}"
+    for number in (0, 1):
+        said = replace(entry(number, f"{hostile}\n\n`{hostile}`"), author="al\x1bice")
+        async with shown(said, width=60) as (view, _):
+            lines = rows(view)
+            assert lines[0].startswith("al ice  14:02")
+            assert lines[1].strip() == clean
+            assert lines[3].strip(" `") == clean
+
+
+async def test_thinking_stands_dimmed_above_what_is_said() -> None:
+    shows = entry(1, "It is *4*.", thinking="Two and\n\n- two")
+    async with shown(entry(0, "2+2?"), shows) as (view, _):
+        assert rows(view)[3:10] == [
+            "qwen  14:02",
+            "  Two and",
+            "",
+            "  • two",
+            "",
+            "  It is 4.",
+            "",
+        ]
+        thought, said = (
+            {s.style.color for s in view.render_line(index) if s.text.strip() and s.style}
+            for index in (4, 8)
+        )
+        assert not thought & said
+
+
+def test_thinking_and_then_text_grow_as_if_they_were_set_at_once() -> None:
+    thinking, text = "Two and two\n\nis four, as all know.\n\nSo", "It is **4**.\n\nReally, `4`."
+    stages = [entry(1, "", thinking=thinking[:n], growing=True) for n in range(len(thinking))]
+    stages += [entry(1, text[:n], thinking=thinking, growing=True) for n in range(len(text))]
+    stages.append(entry(1, text, thinking=thinking))
+    typesetter = Typesetter(UNICODE)
+    passage = Passage(stages[0], typesetter, 12)
+    num_stayed = 0
+    for stage in stages:
+        before = [passage.line(i, "_")[0] for i in range(passage.height)]
+        stayed = passage.update(stage)
+        now = [passage.line(i, "_")[0] for i in range(passage.height)]
+        fresh = Passage(stage, typesetter, 12)
+        assert now == [fresh.line(i, "_")[0] for i in range(fresh.height)]
+        assert now[1 : 1 + stayed] == before[1 : 1 + stayed]
+        num_stayed += stayed
+    assert num_stayed > len(stages)  # else everything was set anew each time

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.content import Content
+
+from widgets.chat.typeset import Document, Row, Typesetter, last_code_block, wrap
+from widgets.glyphs import ASCII, UNICODE
+
+SAMPLE = """\
+# Title
+
+A paragraph with *emphasis*, **strength**, `code` and a [link](https://example.org/x).
+A second line of it.
+
+- one
+- two
+  1. nested
+  2. again
+
+> quoted
+> twice
+
+| a | b |
+|---|--:|
+| 1 | 22 |
+
+```python
+def f(x):
+    return x
+```
+
+---
+
+The end.
+"""
+
+
+def lines(markdown: str, width: int = 40, *, complete: bool = True) -> list[str]:
+    document = Document(Typesetter(UNICODE), width)
+    document.grow(markdown, complete=complete)
+    return [row.content.plain.rstrip() for row in document.rows]
+
+
+def styles(markdown: str) -> dict[str, str]:
+    """Text by the name of its style."""
+    document = Document(Typesetter(UNICODE), 60)
+    document.grow(markdown, complete=True)
+    return {
+        row.text.plain[span.start : span.end]: span.style
+        for row in document.rows
+        for span in row.text.spans
+        if isinstance(span.style, str)
+    }
+
+
+def copied(rows: list[Row]) -> str:
+    return "".join((row.gap if i else "") + row.text.plain for i, row in enumerate(rows))
+
+
+def test_blocks_stand_apart_by_one_blank() -> None:
+    assert lines("# Title\ntext\n\nmore") == ["Title", "", "text", "", "more"]
+
+
+def test_lines_of_a_verse_stay_lines() -> None:
+    assert lines("roses are red\nviolets are blue") == ["roses are red", "violets are blue"]
+
+
+def test_lists_are_indented_and_numbered_from_their_start() -> None:
+    assert lines("- one\n- two\n  - deep") == ["• one", "• two", "  • deep"]
+    assert lines("9. nine\n10. ten") == [" 9. nine", "10. ten"]
+    assert lines("- one\n\n  more\n\n- two") == ["• one", "", "  more", "", "• two"]
+
+
+def test_wrapped_lines_of_a_list_hang() -> None:
+    assert lines("- one two three four", 12) == ["• one two", "  three four"]
+
+
+def test_a_quote_has_its_bar_on_every_row() -> None:
+    assert lines("> one two three four", 11) == ["▌ one two", "▌ three", "▌ four"]
+
+
+def test_code_is_framed_named_and_kept_as_it_is() -> None:
+    assert lines("```python\nif x:\n    y\n\nz\n```", 24) == [
+        "╭ python ──────── copy ╮",
+        "│ if x:                │",
+        "│     y                │",
+        "│                      │",
+        "│ z                    │",
+        "╰──────────────────────╯",
+    ]
+
+
+def test_long_code_lines_go_on_in_the_next_row_and_are_copied_whole() -> None:
+    document = Document(Typesetter(UNICODE), 16)
+    document.grow("```\n" + "x" * 30 + "\n```", complete=True)
+    assert [row.text.plain for row in document.rows[1:-1]] == ["x" * 12, "x" * 12, "x" * 6]
+    assert copied(document.rows[1:-1]) == "x" * 30
+
+
+def test_an_open_code_block_is_plain_and_highlighted_when_it_closes() -> None:
+    document = Document(Typesetter(UNICODE), 40)
+    document.grow("```python\nreturn 1", complete=False)
+    assert "copy" not in document.rows[0].content.plain
+    assert all(span.style == "$text" for span in document.rows[1].text.spans)
+    document.grow("```python\nreturn 1\n```", complete=False)
+    assert "copy" in document.rows[0].content.plain
+    assert "$text-accent" in {span.style for span in document.rows[1].text.spans}
+
+
+def test_a_stream_that_ends_inside_a_code_block_keeps_its_tail() -> None:
+    document = Document(Typesetter(UNICODE), 40)
+    document.grow("text\n\n```python\nx = 1\ny", complete=False)
+    document.grow("text\n\n```python\nx = 1\ny = 2", complete=True)
+    assert [row.text.plain for row in document.rows[-3:]] == ["x = 1", "y = 2", ""]
+
+
+def test_inline_styles() -> None:
+    found = styles("*em* **strong** ~~gone~~ `code` # no heading")
+    assert found == {"em": ".em", "strong": ".strong", "gone": ".s", "code": ".code"}
+    assert styles("## Two")["Two"] == ".h2"
+    assert styles("##### Five")["Five"] == ".h3"
+
+
+def test_a_link_says_where_it_leads() -> None:
+    assert lines("[here](https://example.org) now") == ["here (https://example.org) now"]
+    assert lines("https://example.org") == ["https://example.org"]
+    assert lines("![alt](cat.png)") == ["[alt](cat.png)"]
+
+
+def test_html_is_shown_and_not_swallowed() -> None:
+    assert lines("<think>\nhm\n</think>\n\n<b>so</b>") == [
+        "<think>",
+        "hm",
+        "</think>",
+        "",
+        "<b>so</b>",
+    ]
+
+
+def test_a_table_fits_the_width_and_aligns() -> None:
+    assert lines("| a | b |\n|---|--:|\n| 1 | 22 |", 30) == ["a   │   b", "────┼────", "1   │  22"]
+    wide = lines("| a | b |\n|---|---|\n| word word word | x |", 16)
+    assert wide == [
+        "a          │ b",
+        "───────────┼────",
+        "word word  │ x",
+        "word       │",
+    ]
+
+
+def test_a_table_row_may_be_short() -> None:
+    assert lines("| a | b |\n|---|---|\n| 1 |", 30)[-1].startswith("1")
+
+
+def test_ascii_has_no_other_character() -> None:
+    document = Document(Typesetter(ASCII), 40)
+    document.grow(SAMPLE, complete=True)
+    assert all(row.content.plain.isascii() for row in document.rows)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 50])
+def test_text_in_fragments_is_set_as_in_one_piece(size: int) -> None:
+    document = Document(Typesetter(UNICODE), 40)
+    for end in range(size, len(SAMPLE), size):
+        document.grow(SAMPLE[:end], complete=False)
+    document.grow(SAMPLE, complete=False)
+    assert [row.content for row in document.rows] == [r.content for r in whole(SAMPLE)]
+
+
+def test_rows_that_are_reported_as_kept_are_kept() -> None:
+    document = Document(Typesetter(UNICODE), 40)
+    for end in range(1, len(SAMPLE) + 1):
+        before = list(document.rows)
+        kept = document.grow(SAMPLE[:end], complete=False)
+        assert all(a is b for a, b in zip(before[:kept], document.rows[:kept], strict=True))
+
+
+def test_growing_sets_the_last_block_only() -> None:
+    document = Document(Typesetter(UNICODE), 40)
+    document.grow("one\n\ntwo\n\nthree", complete=False)
+    assert document.grow("one\n\ntwo\n\nthree and", complete=False) == 3
+
+
+def test_lines_are_counted_as_the_parser_counts_them() -> None:
+    text = "a\u2028b\u2029c\x0cd\r\n\r\ntwo\x85too\r\rthree\n\nfour"
+    document = Document(Typesetter(UNICODE), 40)
+    for end in range(1, len(text) + 1):
+        document.grow(text[:end], complete=False)
+    assert [r.content.plain for r in document.rows] == [r.content.plain for r in whole(text)]
+
+
+def test_code_with_a_line_separator_in_it_is_closed_by_its_fence() -> None:
+    assert " copy " in lines("```py\na = 1\u2028\x0c\n```")[0]
+
+
+def test_a_later_definition_completes_an_earlier_link() -> None:
+    text = "[here]\n\nmore\n\n[here]: https://example.org"
+    document = Document(Typesetter(UNICODE), 60)
+    document.grow(text[:8], complete=False)
+    document.grow(text, complete=True)
+    assert document.rows[0].text.plain == "here (https://example.org)"
+
+
+def test_another_text_replaces_the_first() -> None:
+    document = Document(Typesetter(UNICODE), 40)
+    document.grow("one\n\ntwo", complete=False)
+    document.grow("three", complete=False)
+    assert [row.text.plain for row in document.rows] == ["three"]
+
+
+WORDS = st.text(alphabet="ab 字\t-*`#|>[]()_~.1\n", max_size=120)
+
+
+@given(WORDS, st.integers(8, 60))
+def test_no_row_is_wider_than_asked_for(text: str, width: int) -> None:
+    # Room for every mark that may indent what follows it.
+    limit = width + 4 * sum(text.count(mark) for mark in ">-*1")
+    document = Document(Typesetter(UNICODE), limit)
+    document.grow(text, complete=True)
+    tables = any("┼" in row.content.plain for row in document.rows)
+    assert tables or all(row.content.cell_length <= limit for row in document.rows)
+
+
+@given(st.text(alphabet="ab 字\n", max_size=80), st.integers(8, 30))
+def test_wrapping_loses_nothing(text: str, width: int) -> None:
+    rows = list(wrap(Content(text), width))
+    assert all(row.text.cell_length <= width for row in rows)
+    kept = [line.rstrip(" ") for line in copied(rows).split("\n")]
+    assert kept == [line.rstrip(" ") for line in text.split("\n")]
+
+
+def test_last_code_block() -> None:
+    assert last_code_block("no code") is None
+    assert last_code_block("```\na\n```\n\n- x\n  ```py\n  b\n  c\n  ```") == "b\nc"
+
+
+def whole(text: str) -> list[Row]:
+    document = Document(Typesetter(UNICODE), 40)
+    document.grow(text, complete=True)
+    return document.rows

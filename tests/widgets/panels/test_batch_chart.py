@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.style import Style
+
+from tests.widgets.hosting import hosted, press, resize, rows
+from tests.widgets.samples import change, history, record, records
+from widgets.glyphs import ASCII, UNICODE
+from widgets.palette import Palette
+from widgets.panels.batch_chart import MAX_STEPS_PER_COLUMN, BatchChart, ChartMode, Column
+
+BUDGET = 16
+STEPS = [
+    replace(step, budget=BUDGET)
+    for step in (
+        record(1, prefill_tokens=0, prefill_rows=0, decode_tokens=4),
+        record(2, prefill_tokens=4, decode_tokens=4),
+        record(3, prefill_tokens=12, decode_tokens=4),
+        record(4, prefill_tokens=0, prefill_rows=0, decode_tokens=16),
+        record(5, prefill_tokens=16, decode_tokens=0, decode_rows=0),
+    )
+]
+
+
+def plot(chart: BatchChart) -> list[str]:
+    """The last columns alone, without axis and frame."""
+    return [row[-8:-2] for row in rows(chart)[1:-2]]
+
+
+async def test_prefill_stands_on_decode_below_the_budget() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 76, 7):
+        chart.show(STEPS, BUDGET)
+        lines = rows(chart)
+        assert lines[0].startswith("+- Batch per step - tokens: # prefill . decode - budget 16 --")
+        assert [line[:10] for line in lines[1:5]] == [
+            "|    16|  ",
+            "|      |  ",
+            "|      |  ",
+            "|     0|  ",
+        ]
+        assert plot(chart) == [" --#.#", "   #.#", "  ##.#", " ....#"]
+        assert lines[5][2:].startswith(
+            "step 5 - 11.8 ms (fwd 10.6 sched 0.4 sample 0.5) - 1 seq - 16 tok"
+        )
+
+
+async def test_a_column_is_read_to_an_eighth_of_a_cell() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 40, 5):
+        steps = [record(n, prefill_tokens=n, decode_tokens=0, budget=16) for n in range(1, 7)]
+        chart.show(steps, 16)
+        assert plot(chart) == ["▔▔▔▔▔▔", "▁▂▃▄▅▆"]
+
+
+async def test_decode_and_prefill_differ_in_texture() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 40, 5):
+        chart.show(STEPS, BUDGET)
+        assert plot(chart) == [" ▔▔█⣿█", " ⣤⣤⣤⣿█"]
+        split = chart.palette.decode_below_prefill
+        assert [s.text for s in chart.render_line(2) if s.style == split] == ["⣤⣤"]
+
+
+async def test_the_least_work_is_seen() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 40, 5):
+        full = record(1, prefill_tokens=2048, decode_tokens=0, budget=2048)
+        chart.show([full, record(2, prefill_tokens=0, decode_tokens=1, budget=2048)], 2048)
+        assert plot(chart)[-1] == "    █⣀"
+
+
+async def test_far_below_the_budget_the_axis_ends_near_the_work() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 40, 8):
+        chart.show([record(1, prefill_tokens=0, decode_tokens=12, budget=512)], 512)
+        assert rows(chart)[1][2:8] == "   16|"
+        assert [row[-1] for row in plot(chart)] == [" ", ".", ".", ".", "."]
+        chart.show([record(1, prefill_tokens=129, decode_tokens=0, budget=512)], 512)
+        assert rows(chart)[1][2:8] == "  512|"
+
+
+async def test_what_a_padded_batch_would_compute_stands_above() -> None:
+    chart = BatchChart(ASCII)
+    static = [
+        record(1, prefill_tokens=8, decode_tokens=0, decode_rows=0, padding_tokens=8, budget=16),
+        record(2, prefill_tokens=0, prefill_rows=0, decode_tokens=8, bubble_tokens=4, budget=16),
+    ]
+    async with hosted(chart, 90, 7, focus=True) as (app, _):
+        chart.show(static, BUDGET)
+        assert "tokens: # prefill . decode / padding - budget 16" in rows(chart)[0]
+        assert plot(chart) == ["    /-", "    //", "    #.", "    #."]
+        assert " - 8 seq - 8 tok - 4 ended" in rows(chart)[-2]
+        await press(app, "m")
+        assert "sequences: # prefill . decode / ended" in rows(chart)[0]
+        assert plot(chart) == ["     /", "     .", "     .", "    #."]
+        chart.show(static[:1], BUDGET)
+        assert " - 1 seq - 8 tok - 8 padding" in rows(chart)[-2]
+
+
+async def test_a_little_padding_is_seen() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 40, 6):
+        steps = [record(1, prefill_tokens=512, padding_tokens=1, decode_tokens=0, budget=2048)]
+        chart.show(steps, 2048)
+        assert [row[-1] for row in plot(chart)] == ["▔", "░", "▆"]
+
+
+async def test_a_new_policy_is_named_beside_its_tick() -> None:
+    chart = BatchChart(ASCII)
+    policy, budget = history(last=200)
+    async with hosted(chart, 60, 9, focus=True) as (app, _):
+        chart.show(records(20, last=150), 512, [policy, budget])
+        assert "stall_freev" in rows(chart)[1]  # at the right edge, it is named before
+        chart.show(records(60, last=185), 512, [policy, budget])
+        assert "vstall_free" in rows(chart)[1]
+        assert rows(chart)[1].count("v") == 2  # the budget's tick has no name
+        await press(app, "minus")
+        full = [record(n, prefill_tokens=512, decode_tokens=0) for n in range(60, 170)]
+        chart.show(full, 512, [policy])
+        assert "stall" not in rows(chart)[1]  # there is no room
+
+
+async def test_sequences_instead_of_tokens() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 76, 7, focus=True) as (app, _):
+        chart.show(STEPS, BUDGET)
+        await press(app, "m")
+        assert chart.mode is ChartMode.SEQUENCES
+        assert rows(chart)[0].startswith("*= Batch per step - sequences: # prefill . decode ==")
+        assert plot(chart) == [" .##. ", " .... ", " .... ", " ....#"]
+        await press(app, "m")
+        assert plot(chart)[0] == " --#.#"
+
+
+async def test_several_steps_share_a_column() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 80, 7, focus=True) as (app, _):
+        chart.show(STEPS, BUDGET)
+        await press(app, "minus")
+        # Steps 0 and 1, 2 and 3, 4 and 5: the means are 4, 4+8 and 8+8 tokens.
+        assert plot(chart) == ["   --#", "    ##", "    #.", "   ..."]
+        assert "1 col = 2 steps" in rows(chart)[0]
+        await press(app, "plus")
+        assert plot(chart)[0] == " --#.#"
+        for _ in range(10):
+            chart.action_zoom(-1)
+        assert chart.steps_per_column == MAX_STEPS_PER_COLUMN
+
+
+async def test_full_columns_never_change() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 60, 9):
+        chart.steps_per_column = 4
+        steps = records(120, last=119)  # the last column is full: steps 116 to 119
+        chart.show(steps, 512)
+        before = [row[8:-2] for row in rows(chart)[1:-2]]
+        chart.show([*steps, replace(steps[-1], step=120)], 512)
+        after = [row[8:-2] for row in rows(chart)[1:-2]]
+        assert [row[1:] for row in before] == [row[:-1] for row in after]
+
+
+async def test_a_knob_change_is_a_tick_where_it_took_effect() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 76, 7):
+        steps = [replace(step, budget=16 if step.step < 4 else 8) for step in STEPS]
+        steps[3] = replace(steps[3], decode_tokens=4)
+        steps[4] = replace(steps[4], prefill_tokens=4)
+        chart.show(steps, 8, [replace(change(), step=3)])
+        assert plot(chart) == [" --#v ", "   #: ", "  ##--", " ....#"]
+        assert rows(chart)[-1].startswith(
+            "+- v max_num_batched_tokens 512>256 after step 3 by local --"
+        )
+
+
+async def test_a_budget_that_became_tiny_is_a_line_at_the_bottom() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 76, 7):
+        small = record(2, prefill_tokens=0, prefill_rows=0, decode_tokens=0, budget=8)
+        large = record(1, prefill_tokens=0, decode_tokens=600, budget=2048)
+        chart.show([large, small], 8)
+        assert plot(chart) == ["    - ", "      ", "      ", "    .-"]
+
+
+async def test_steps_of_the_model_before_are_left_out() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 76, 7):
+        chart.show([record(9000), *STEPS], BUDGET)
+        assert plot(chart)[-1] == " ....#"
+
+
+async def test_changes_out_of_view_leave_no_tick() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 30, 7):
+        chart.show(records(200), 512, [replace(change(), step=100)])
+        assert not any("v" in row or ":" in row for row in plot(chart))
+
+
+async def test_half_of_the_axis_is_labelled() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 40, 8) as (app, _):
+        chart.show(STEPS, BUDGET)
+        assert [row[2:8] for row in rows(chart)[1:-2]] == [
+            "   16|",
+            "     |",
+            "    8|",
+            "     |",
+            "    0|",
+        ]
+        await resize(app, chart, 40, 9)
+        assert rows(chart)[3][2:8] == "     |"
+        assert rows(chart)[4][2:8] == "    8|"
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (30, "step 5 · 11.8 ms · 1 seq…"),
+        (40, "step 5 · 11.8 ms · 1 seq · 16 tok"),
+        (52, "step 5 · 11.8 ms (fwd 10.6) · 1 seq · 16 tok"),
+        (
+            90,
+            "step 5 · 11.8 ms (fwd 10.6 sched 0.4 sample 0.5 prep 0.2 commit 0.1) · 1 seq · 16 tok",
+        ),
+    ],
+)
+async def test_the_last_step_in_figures(width: int, text: str) -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, width, 5):
+        chart.show(STEPS, BUDGET)
+        assert rows(chart)[-2][2:-2].rstrip() == text
+
+
+tokens = st.integers(0, 600)
+
+
+@given(st.lists(st.tuples(tokens, tokens, tokens), min_size=1, max_size=30), st.integers(1, 12))
+def test_cells_add_up(steps: list[tuple[int, int, int]], height: int) -> None:
+    """A column's filled cells are its tokens, each kind rounded to a cell but seen."""
+    chart = BatchChart(ASCII)
+    chart._palette = Palette.on(Style.null(), True, False)
+    top = max(max(map(sum, steps)), 1)
+    for prefill, decode, waste in steps:
+        column = Column()
+        column.add(prefill, decode, waste, 0)
+        cells = [glyph for glyph, _ in chart._stack(column, height, height / top, False)]
+        filled = "".join(cells).rstrip()
+        assert len(cells) == height
+        assert filled == "".join(kind * filled.count(kind) for kind in ".#/")
+        assert abs(len(filled) - (prefill + decode + waste) * height / top) < 3
+        if height > 1:
+            assert ("#" in filled) == (prefill > 0)
+            assert ("." in filled) == (decode > 0)

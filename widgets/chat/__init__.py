@@ -1,0 +1,1 @@
+"""Views of a chat: its messages, the prompt, the tabs."""

@@ -1,0 +1,151 @@
+"""Passage: one message of a conversation, which is set in rows and drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.strip import Strip
+
+from widgets.chat.typeset import Document, Row, Typesetter, wrap
+from widgets.harmless import HARMFUL
+
+INDENT = 2
+BLANK = Row()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One message as it is shown.
+
+    Attributes:
+        key: tells this message from the others of its conversation.
+        role: user, assistant or system. An assistant's text is Markdown.
+        author: who wrote it, as it is shown.
+        clock: when it was written, as it is shown.
+        thinking: what an assistant thought before it said the text, as Markdown.
+        note: what is said of it: state, tokens, times.
+        growing: whether more text comes.
+        failed: whether the note is a sentence that says what went wrong.
+    """
+
+    key: str
+    role: str
+    author: str
+    clock: str
+    text: str
+    thinking: str = ""
+    note: str = ""
+    growing: bool = False
+    failed: bool = False
+
+
+class Passage:
+    """An entry in rows (its header, its thinking, its text and a blank one), and those rows as they
+    were drawn."""
+
+    def __init__(self, entry: Entry, typesetter: Typesetter, width: int) -> None:
+        self.entry = entry
+        self._width = width
+        self._glyphs = typesetter.glyphs
+        self._document = Document(typesetter, width) if entry.role == "assistant" else None
+        self._thoughts = Document(typesetter, width)
+        self._thought = ("", True)  # what is set of the thinking, and whether all of it is
+        self._body: list[Row] = []
+        self._last_text = 0  # the row in which the cursor of a growing text stands
+        self.strips: list[Strip | None] = [None]
+        self._set_body()
+
+    def update(self, entry: Entry) -> int:
+        """Show `entry` instead; returns how many rows below the header stayed as they were."""
+        before, self.entry = self.entry, entry
+        self.strips[0] = None
+        same = all(getattr(before, n) == getattr(entry, n) for n in ("text", "thinking", "growing"))
+        if same and not (self._note_below(before) or self._note_below(entry)):
+            return len(self._body)
+        return self._set_body()
+
+    def _set_body(self) -> int:
+        stayed, text = 0, HARMFUL.sub("", self.entry.text)
+        if self._document is not None:
+            stayed = self._set_thinking()
+            above = self._thoughts.rows
+            kept = self._document.grow(text, complete=not self.entry.growing)
+            gap = [BLANK] if above and self._document.rows else []
+            if stayed == len(above) and kept:  # There was text before too, with the gap above it.
+                stayed += len(gap) + kept
+            self._body = [*above, *gap, *self._document.rows]
+        else:
+            self._body = list(wrap(Content(text), self._width))
+        before, self._last_text = self._last_text, self._find_last_text()
+        if self._note_below(self.entry):
+            style = ".failed" if self.entry.failed else ".muted"
+            sentence = Content.styled(self._glyphs.fit(self.entry.note), style)
+            self._body = [*self._body, *wrap(sentence, self._width)]
+        stayed = max(min(stayed, before - 1, self._last_text - 1), 0)
+        del self.strips[1 + stayed :]
+        self.strips += [None] * (self.height - len(self.strips))
+        return stayed
+
+    def _set_thinking(self) -> int:
+        """Set the thinking, which has ended where there is text; returns how many of its rows
+        stayed.
+        """
+        complete = not self.entry.growing or bool(self.entry.text)
+        thought = (HARMFUL.sub("", self.entry.thinking), complete)
+        if thought == self._thought:
+            return len(self._thoughts.rows)
+        self._thought = thought
+        return self._thoughts.grow(thought[0], complete=complete)
+
+    def _find_last_text(self) -> int:
+        """The last row that has text. A row of code has a frame behind it even if it is empty."""
+        for index in range(len(self._body), 0, -1):
+            if self._body[index - 1].text or self._body[index - 1].tail:
+                return index
+        return 0
+
+    @property
+    def height(self) -> int:
+        return 1 + len(self._body) + 1
+
+    def row(self, index: int) -> Row:
+        if index == 0:
+            return Row(lead=self._header())
+        return self._body[index - 1] if index <= len(self._body) else BLANK
+
+    def line(self, index: int, cursor: str) -> tuple[Content, int]:
+        """A row to be drawn, and where in it the text begins. `cursor` is put at the end of a
+        growing text."""
+        row = self.row(index)
+        if index == 0:
+            return row.lead, 0
+        start = INDENT + len(row.lead)
+        content = row.content.pad_left(INDENT) if row.content else row.content
+        if index <= len(self._thoughts.rows):
+            content = content.stylize(".muted")
+        if self.entry.growing and index == self._last_text:
+            end = start + len(row.text)
+            content = content[:end] + Content.styled(cursor, ".mark") + content[end + 1 :]
+        return content, start
+
+    def _note_below(self, entry: Entry) -> bool:
+        """Whether the note has lines of its own: it does if the message failed, or if it waits and
+        the header has no room for the reason."""
+        header = f"{entry.author}  {entry.clock} · {entry.note}"
+        return entry.failed or (entry.growing and cell_len(header) > self._width)
+
+    def _header(self) -> Content:
+        entry = self.entry
+        author_style = ".user" if entry.role == "user" else ".assistant"
+        author = self._glyphs.fit(entry.author)
+        header = Content.assemble((author, author_style), (f"  {entry.clock}", ".muted"))
+        if entry.note:
+            # The sentence of a message that failed may be long, so it stands below the text.
+            note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")
+            if not entry.failed and self._note_below(entry):
+                note = note.partition(":")[0]
+            said = (self._glyphs.fit(" · "), ".muted"), (self._glyphs.fit(note), style)
+            return Content.assemble(header, *said)
+        return header

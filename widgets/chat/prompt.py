@@ -1,0 +1,177 @@
+"""Prompt: where the user writes a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Label, TextArea
+
+from widgets.figures import compact, count
+from widgets.glyphs import UNICODE, Glyphs
+from widgets.harmless import printable
+from widgets.key_order import run_bound
+
+MAX_HEIGHT = 8
+
+
+class PromptArea(TextArea):
+    """The text itself. Ctrl+J begins a new line; the screen binds Enter."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # Only some terminals tell Alt+Enter and Shift+Enter from Enter.
+        Binding(
+            "ctrl+j,alt+enter,shift+enter", "newline", "Newline", show=False, id="prompt.newline"
+        ),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(
+            soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False, compact=True
+        )
+        # A blinking cursor would repaint an idle screen twice a second.
+        self.cursor_blink = False
+        self.sent: Sequence[str] = ()
+        self._recalled: int | None = None
+        self._draft = ""
+
+    def load_text(self, text: str) -> None:
+        super().load_text(text)
+        self._recalled = None
+
+    async def on_key(self, event: events.Key) -> None:
+        await run_bound(self, event)
+
+    def action_newline(self) -> None:
+        start, end = self.selection
+        self.move_cursor(
+            self.replace("\n", start, end, maintain_selection_offset=False).end_location
+        )
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Go a line up; from the first line, back in the history."""
+        at_top = self.wrapped_document.location_to_offset(self.cursor_location).y == 0
+        if at_top and not select and self.sent:
+            self._recall(len(self.sent) if self._recalled is None else self._recalled, -1)
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Go a line down; from the last line, forward in the history, up to what was being
+        written."""
+        bottom = self.wrapped_document.height - 1
+        at_bottom = self.wrapped_document.location_to_offset(self.cursor_location).y == bottom
+        if at_bottom and not select and self._recalled is not None:
+            self._recall(self._recalled, 1)
+        else:
+            super().action_cursor_down(select)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # In an empty prompt, Ctrl+W has no word to delete and closes the session instead.
+        if action == "delete_word_left" and not self.text:
+            return False
+        return super().check_action(action, parameters)
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        start, end = self.selection
+        edit = self.replace(printable(event.text), start, end, maintain_selection_offset=False)
+        self.move_cursor(edit.end_location)
+
+    def _recall(self, position: int, step: int) -> None:
+        """Show the entry of the history that is `step` places from `position`. The draft comes
+        after the last one."""
+        wanted = position + step
+        if wanted < 0:
+            return
+        if self._recalled is None:
+            self._draft = self.text
+        is_draft = wanted >= len(self.sent)
+        self.load_text(self._draft if is_draft else self.sent[wanted])
+        self._recalled = None if is_draft else wanted
+        self.move_cursor(self.document.end)
+
+
+class Prompt(Widget, can_focus=False):
+    """The text area with its mark. Its frame says how much of the context is used."""
+
+    DEFAULT_CSS = f"""
+    Prompt {{
+        layout: horizontal;
+        height: auto;
+        border-top: solid $foreground 30%;
+        border-title-align: right;
+        border-title-color: $text-muted;
+        & > Label {{ width: 3; padding: 0 1; color: $text-muted; }}
+        & > PromptArea {{
+            width: 1fr;
+            height: auto;
+            max-height: {MAX_HEIGHT};
+            border: none;
+            padding: 0;
+            background: transparent;
+            scrollbar-size-vertical: 1;
+        }}
+        &:focus-within {{
+            border-top: solid $accent;
+            & > Label {{ color: $text-accent; text-style: bold; }}
+        }}
+    }}
+    """
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._glyphs = glyphs
+        self._hint = self._refusal = self._new = ""
+        self.area = PromptArea()
+
+    def compose(self) -> ComposeResult:
+        yield Label("❯" if self._glyphs.unicode else ">")
+        yield self.area
+
+    @property
+    def text(self) -> str:
+        return self.area.text
+
+    def hint(self, send: str, newline: str, new: str) -> None:
+        """Set the keys that are named while the prompt is empty, and the key of a new chat, which
+        is named once this one is full."""
+        self._new = new
+        history = "↑" if self._glyphs.unicode else "up"
+        keys = f"({send} send · {newline} newline · {history} history)"
+        self._hint = self._glyphs.fit(f"Ask…  {keys}")
+        self.area.placeholder = self._refusal or self._hint
+
+    def refuse(self, refusal: str) -> None:
+        """Set why nothing can be said, which shows while the prompt is empty. An empty `refusal`
+        means that something can be said."""
+        self._refusal = self._glyphs.fit(refusal)
+        self.area.placeholder = self._refusal or self._hint
+
+    def take(self) -> str:
+        """Take what is written out of the prompt, to send it; empty if it is only blanks."""
+        text = self.text.strip("\n")
+        if not text.strip():
+            return ""
+        self.area.load_text("")
+        return text
+
+    def load(self, draft: str, history: Sequence[str]) -> None:
+        """Go to another conversation, with its draft and what was sent in it, the oldest first."""
+        self.area.load_text(draft)
+        self.area.move_cursor(self.area.document.end)
+        self.area.sent = history
+
+    def show_context(self, used: int, limit: int | None) -> None:
+        """Show how many tokens of the context are used, and how many there are."""
+        title = f"ctx {count(used)}/{compact(limit)}" if limit else ""
+        if limit and used >= limit:
+            title += self._glyphs.fit(f" · full: a new chat ({self._new}) begins afresh")
+        if title != str(self.border_title or ""):
+            self.border_title = Content(title)

@@ -1,0 +1,83 @@
+"""KnobHistory: shows who changed which knobs and when, and what the last change did."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from engine.api.knobs import KnobChange
+from widgets.figures import change_text, time_of_day
+from widgets.line import Line, shorten
+from widgets.line_view import LineView
+from widgets.panels.effect import Effect
+
+_NAME_WIDTH = 12
+_FIGURE_WIDTH = 7
+_COUNT_WIDTH = 6
+
+
+class KnobHistory:
+    """The changes of knobs, the newest first, below a table of the last one's effect.
+
+    Args:
+        view: the view on which it is drawn, whose styles it uses.
+    """
+
+    def __init__(self, view: LineView) -> None:
+        self._view = view
+        self._changes: Sequence[KnobChange] = ()
+        self._epoch = 0.0
+        self.effect: Effect | None = None
+
+    def show(self, changes: Sequence[KnobChange], epoch: float, effect: Effect | None) -> None:
+        """Take the changes that are to be drawn.
+
+        Args:
+            changes: the oldest first.
+            epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
+            effect: what the last change did; None if that is not known.
+        """
+        self._changes, self._epoch, self.effect = changes, epoch, effect
+
+    def lines(self, width: int) -> list[Line]:
+        if not self._changes:
+            text = shorten("No knob has been changed yet.", width)
+            return [self._view.line(width).add(text, self._view.palette.muted)]
+        lines = list(self._table(self.effect, width)) if self.effect else []
+        for change in reversed(self._changes):
+            lines += self._entry(change, width)
+        return lines
+
+    def _table(self, effect: Effect, width: int) -> Iterator[Line]:
+        view, palette = self._view, self._view.palette
+        counts = _COUNT_WIDTH if width >= _NAME_WIDTH + 2 * (_FIGURE_WIDTH + _COUNT_WIDTH) else 0
+        names = max(min(_NAME_WIDTH, width - 2 * _FIGURE_WIDTH), 0)
+        head = view.line(width).cell(self._time(effect.change), names, palette.muted)
+        for word in ("before", "since"):
+            head.cell(word, _FIGURE_WIDTH, palette.muted, "right").cell("", counts, palette.muted)
+        yield head
+        for before, since in zip(effect.before.rows(), effect.since.rows(), strict=True):
+            line = view.line(width).cell(before.name, names, palette.muted)
+            for figure, style in ((before, palette.text), (since, palette.strong)):
+                line.cell(figure.value, _FIGURE_WIDTH, style, "right")
+                of = "" if figure.samples is None else f" of {figure.samples}"
+                line.cell(of, counts, palette.muted)
+            yield line
+        yield view.line(width)
+
+    def _entry(self, change: KnobChange, width: int) -> Iterator[Line]:
+        palette = self._view.palette
+        head = f"{self._time(change)} {change.who} "
+        undo = "undo: " if change.undoes else ""
+        text = textwrap.wrap(
+            f"{undo}{change_text(change)}",
+            max(width, len(head) + 10),
+            initial_indent=" " * len(head),
+            subsequent_indent=" " * 9,
+        )
+        yield self._view.line(width).add(head, palette.muted).add(text[0].lstrip(), palette.text)
+        for line in text[1:]:
+            yield self._view.line(width).add(line, palette.text)
+
+    def _time(self, change: KnobChange) -> str:
+        return time_of_day(self._epoch + change.time)

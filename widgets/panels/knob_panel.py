@@ -1,0 +1,344 @@
+"""KnobPanel: shows the engine's knobs and turns them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import KnobChange, KnobState
+from widgets.figures import UNKNOWN, setting
+from widgets.glyphs import UNICODE, Glyphs, Mark
+from widgets.line import Line, shorten
+from widgets.panels.effect import Effect
+from widgets.panels.field import Field, Leaving
+from widgets.panels.knob_history import KnobHistory
+from widgets.panels.knob_values import is_ignored, parsed, turned, typeable
+from widgets.panels.knob_words import help_text, in_force, rank, shown_name, way_to_set
+from widgets.panels.list_cursor import ListCursor
+from widgets.panels.scroll_panel import ScrollPanel, list_keys
+
+_NAME_WIDTH = 22
+_VALUE_WIDTH = 12
+
+
+class KnobPanel(ScrollPanel, can_focus=True):
+    """A line for each knob, with the value that is asked for, and the one in force if that differs.
+
+    The policy and the knobs that act under it come first, those that it ignores last. The history
+    of the knobs can be shown in their place.
+
+    A turn is posted and shows at once, so that the next one starts from it. The engine's state
+    follows later, and goes through the turns before. A turn is forgotten when the engine has
+    followed it, has gone elsewhere, or has refused it. A typed value that is refused can be edited.
+
+    Attributes:
+        history_shown: whether the history is on view.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *list_keys("knobs"),
+        Binding("left", "turn(False)", "Less", show=False, id="knobs.less"),
+        Binding("right", "turn(True)", "More", show=False, id="knobs.more"),
+        Binding("space", "switch", "Toggle", id="knobs.toggle"),
+        Binding("enter", "edit", "Edit", id="knobs.edit"),
+        Binding("h", "history", "History", id="knobs.history"),
+    ]
+
+    class Turned(Message):
+        """A knob is to be set."""
+
+        def __init__(self, name: str, value: KnobValue) -> None:
+            super().__init__()
+            self.name = name
+            self.value = value
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self.history_shown = False
+        self._cursor = ListCursor[KnobState](lambda knob: knob.name)
+        self._history = KnobHistory(self)
+        self._entries: list[Line] = []
+        self._asked: dict[str, list[KnobValue]] = {}
+        self._field = Field(self._typed, self._left, self._say_what_fits)
+        self._entered = ("", "")  # knob and text of the last value that was typed
+        self._refusal = ""
+
+    def show(
+        self,
+        knobs: Sequence[KnobState],
+        history: Sequence[KnobChange] = (),
+        epoch: float = 0.0,
+        effect: Effect | None = None,
+    ) -> None:
+        """Show the knobs as they stand; the history's arguments are those of `KnobHistory.show`."""
+        self._cursor.items = sorted(knobs, key=rank)
+        self._history.show(history, epoch, effect)
+        for knob in knobs:
+            path = self._asked.get(knob.name, [])
+            if path and (knob.requested == path[-1] or knob.requested not in path):
+                del self._asked[knob.name]
+        self.redraw()
+
+    def refuse(self, sentence: str) -> None:
+        """Show until the next key why the last change was not made."""
+        self._asked.clear()
+        name, text = self._entered
+        knob = self._chosen
+        if self.has_focus and knob is not None and knob.name == name:
+            self._edit(knob, text)
+        self._refusal = sentence
+        self.redraw()
+
+    def forget(self) -> None:
+        """Drop the turns that the engine has not followed yet."""
+        self._asked.clear()
+        self.redraw()
+
+    @property
+    def cursor(self) -> int:
+        """Index of the knob that the cursor is on."""
+        return self._cursor.place
+
+    @property
+    def current(self) -> str:
+        """Name of the knob that the cursor is on. The cursor stays on it when the lines move."""
+        knob = self._cursor.item
+        return knob.name if knob else ""
+
+    @current.setter
+    def current(self, name: str) -> None:
+        self._cursor.key = name
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._entries) if self.history_shown else len(self._cursor.items)
+
+    @property
+    def page(self) -> int:
+        return max(super().page - self._help_lines, 0)
+
+    def action_step(self, rows: int) -> None:
+        if self.history_shown:
+            super().action_step(rows)
+        else:
+            self._go_to(self.cursor + rows)
+
+    def action_turn(self, up: bool) -> None:
+        if knob := self._chosen:
+            self._ask(knob, turned(knob, self._value(knob), up))
+
+    def action_switch(self) -> None:
+        if (knob := self._chosen) and knob.allowed.choices:
+            self.action_turn(True)
+
+    def action_edit(self) -> None:
+        knob = self._chosen
+        if knob is None:
+            return
+        if knob.allowed.choices:
+            self.action_turn(True)
+        else:
+            # The text of a list of weights is not selected: one adds to it more often.
+            self._edit(knob, setting(self._value(knob)), selected=not knob.allowed.form)
+
+    def action_history(self) -> None:
+        """Change between the knobs and their history."""
+        self.show_history(not self.history_shown)
+
+    def show_history(self, shown: bool) -> None:
+        self.history_shown = shown
+        self._field.close()
+        self.scroll(0)
+        self.redraw()
+
+    def compose(self) -> ComposeResult:
+        yield self._field
+
+    def redraw(self) -> None:
+        super().redraw()
+        knob = self._chosen
+        if self._field.is_open and knob is not None:
+            # The field stands where the value does: that of a number at the right end.
+            span = self._value_span(knob)[2:-2]
+            width = min(cell_len(self._field.value) + 1, len(span))
+            x = span.start if isinstance(self._value(knob), str) else span.stop - width
+            self._field.place(x + (2 if self.framed else 0), 1 + self.cursor - self.first, width)
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def on_key(self, event: events.Key) -> None:
+        """Take the refusal away at any key. If the key is a character that does nothing, say what
+        the knob takes."""
+        knob = self._chosen
+        self._refusal = ""
+        if knob and event.is_printable and event.key not in self.screen.active_bindings:
+            self._refusal = way_to_set(knob)
+        self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        x, row = event.x - (2 if self.framed else 0), event.y - 1 + self.first
+        if self.history_shown or not 0 <= event.y - 1 < self.page or row >= len(self._cursor.items):
+            return
+        self._go_to(row)
+        knob = self._cursor.items[row]
+        span = self._value_span(knob)
+        if isinstance(self._value(knob), bool):
+            if x in span:
+                self.action_turn(True)
+        elif x in span[:2]:
+            self.action_turn(False)
+        elif x in span[-2:]:
+            self.action_turn(True)
+
+    def title(self) -> str:
+        if self.history_shown:
+            return "Knobs · history · h back · u undo"
+        return "Knobs · p policy · h history · u undo"
+
+    def footer(self) -> str:
+        """What the last change did; if there was none, the keys that the title does not name."""
+        if self.history_shown:
+            return ""
+        if self._field.is_open:
+            return "enter sets · esc leaves it as it was"
+        effect = self._history.effect
+        return effect.line if effect else "left/right turn · enter edits"
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        self._entries = self._history.lines(self._inner_width) if self.history_shown else []
+        return super().draw(width, height)
+
+    def body(self, width: int, height: int) -> list[Line]:
+        if not self._cursor.items:
+            return [self.line(width).add(shorten("No model yet.", width), self.palette.muted)]
+        cursor = self.cursor
+        if self.history_shown:
+            self.scroll(self.first)
+            lines = self._entries[self.first : self.first + self.page]
+        else:
+            self.reveal(cursor)  # lines may have become fewer, or moved
+            rows = range(self.first, min(self.first + self.page, len(self._cursor.items)))
+            lines = [self._row(self._cursor.items[row], width, row == cursor) for row in rows]
+        help_lines = self._help_lines
+        lines += [self.line(width) for _ in range(height - help_lines - len(lines))]
+        if self._refusal:
+            mark = self.glyphs.marks[Mark.FAILED]
+            text, style = f"{mark} {self._refusal}", self.palette.bad
+        else:
+            text, style = help_text(self._cursor.items[cursor]), self.palette.muted
+        wrapped = textwrap.wrap(text, width)
+        if len(wrapped) > help_lines > 0:
+            wrapped[help_lines - 1] = shorten(" ".join(wrapped[help_lines - 1 :]), width)
+        return lines + [self.line(width).add(line, style) for line in wrapped[:help_lines]]
+
+    @property
+    def _inner_width(self) -> int:
+        return self.size.width - (4 if self.framed else 0)
+
+    @property
+    def _help_lines(self) -> int:
+        """How many lines are kept below. The history needs them only for a refusal."""
+        if self.history_shown and not self._refusal:
+            return 0
+        room = super().page
+        return 2 if room >= 6 else 1 if room >= 3 else 0
+
+    @property
+    def _chosen(self) -> KnobState | None:
+        """The knob that keys act on; None while the history is shown."""
+        return None if self.history_shown else self._cursor.item
+
+    def _value(self, knob: KnobState) -> KnobValue:
+        """The value that is asked for, by the last turn even if the engine has not followed it."""
+        return self._asked[knob.name][-1] if knob.name in self._asked else knob.requested
+
+    def _text(self, knob: KnobState) -> str:
+        """The value as it is shown; while it is being typed, what is typed so far."""
+        if self._field.is_open and knob.name == self.current:
+            return f"{self._field.value}_"
+        return setting(self._value(knob)) or UNKNOWN
+
+    def _value_span(self, knob: KnobState) -> range:
+        """The cells that hold the value.
+
+        A name or a text may take all cells that the knob's name leaves. Room is always kept for
+        the value in force if that is another one, even if the knob's name is cut for it.
+        """
+        width, length = self._inner_width - len(in_force(knob)), _VALUE_WIDTH
+        if isinstance(knob.requested, str):
+            room = width - 3 - len(shown_name(knob))
+            length = max(min(cell_len(self._text(knob)) + 4, room), length)
+        length = max(min(length, width - 3), 5)
+        start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
+        return range(start, start + length)
+
+    def _go_to(self, row: int) -> None:
+        self._cursor.go_to(row)
+        self._field.close()
+        self._refusal = ""  # it was about another knob
+        self.redraw()
+
+    def _edit(self, knob: KnobState, text: str, *, selected: bool = False) -> None:
+        self._field.open(text, selected=selected, allowed=typeable(knob))
+
+    def _typed(self) -> None:
+        self._refusal = ""
+        self.redraw()
+
+    def _left(self, how: Leaving) -> None:
+        knob, text = self._chosen, self._field.value
+        if how == "enter" and knob is not None and (text or knob.allowed.form):
+            self._ask(knob, parsed(knob, text))
+            self._entered = knob.name, text
+        self._refusal = ""
+        self.redraw()
+
+    def _say_what_fits(self) -> None:
+        if knob := self._chosen:
+            number = f"{knob.name} is a number {knob.allowed}"
+            self._refusal = f"{number}; Enter sets it, Esc leaves it as it was"
+            self.redraw()
+
+    def _ask(self, knob: KnobState, value: KnobValue) -> None:
+        self._entered = "", ""
+        if value == self._value(knob):
+            return
+        self._asked.setdefault(knob.name, [knob.requested]).append(value)
+        self.post_message(self.Turned(knob.name, value))
+        self.redraw()
+
+    def _row(self, knob: KnobState, width: int, current: bool) -> Line:
+        palette, value = self.palette, self._value(knob)
+        over = palette.cursor if current and self.has_focus_within else Style.null()
+        text, strong = palette.text + over, palette.strong + over
+        muted = text if over else palette.muted
+        if is_ignored(knob):
+            text = strong = muted
+        line = self.line(width)
+        line.cell(self.glyphs.cursor if current else "", 2, palette.strong + over)
+        span, shown = self._value_span(knob), self._text(knob)
+        line.cell(shown_name(knob), span.start - 3, text).add(" ", text)
+        if isinstance(value, bool):
+            line.cell("[x]" if value else "[ ]", len(span), strong)
+        else:
+            room = len(span) - 4
+            if current and self._field.is_open:
+                shown = shown[-room:]  # the end, where it is typed
+            turns = not knob.allowed.form
+            line.add(f"{self.glyphs.less if turns else ' '} ", muted)
+            line.cell(shown, room, strong, "left" if isinstance(value, str) else "right")
+            line.add(f" {self.glyphs.more if turns else ' '}", muted)
+        line.add(in_force(knob), palette.warn + over)
+        if knob.note:
+            line.add("  ", text).add(shorten(knob.note, line.room), muted)
+        return line.pad(text)

@@ -1,0 +1,45 @@
+"""Knob words: what the panel says of a knob, and where it puts it."""
+
+from __future__ import annotations
+
+from engine.api.knobs import KnobState
+from widgets.figures import setting
+from widgets.panels.knob_values import is_ignored
+
+
+def rank(knob: KnobState) -> int:
+    """Which group of the panel a knob stands in: that of what it acts under, or the ignored
+    ones."""
+    if is_ignored(knob):
+        return 3
+    under = knob.name if knob.spec.acts == "always" else knob.spec.acts
+    return {"policy": 0, "order": 1}.get(under, 2)
+
+
+def shown_name(knob: KnobState) -> str:
+    """The knob's name, indented if it acts under a policy or an order."""
+    return knob.name if knob.spec.acts == "always" or is_ignored(knob) else f"  {knob.name}"
+
+
+def in_force(knob: KnobState) -> str:
+    """The value in force, if it is not the one that is asked for; otherwise empty."""
+    return f"  now {setting(knob.effective)}" if knob.effective != knob.requested else ""
+
+
+def way_to_set(knob: KnobState) -> str:
+    """What values a knob may have, and the keys that set it."""
+    keys = "Enter edits it" if knob.allowed.form else "Enter edits it, left and right turn it"
+    if knob.allowed.choices:
+        keys = "left and right turn it"
+    return f"{knob.name} is {knob.allowed}; {keys}"
+
+
+def help_text(knob: KnobState) -> str:
+    """What a knob means, what values it may have, and what there is to note on it."""
+    unit = f" {knob.spec.unit}" if knob.spec.unit else ""
+    note = ""
+    if knob.effective != knob.requested:
+        note = f" Now {setting(knob.effective)}: {knob.note}."
+    elif knob.note:
+        note = f" {knob.note[0].upper()}{knob.note[1:]}."
+    return f"{knob.spec.meaning}: {knob.allowed}{unit}.{note}"
