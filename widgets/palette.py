@@ -10,8 +10,8 @@ from rich.color import Color as RichColor
 from rich.style import Style
 from textual.color import BLACK, WHITE, Color
 
+from widgets.chat_number import ChatNumber
 from widgets.glyphs import Mark
-from widgets.session_number import SessionNumber
 
 # The colours of Okabe and Ito, "Color Universal Design" (2008), can be told apart with any common
 # colour blindness.
@@ -46,8 +46,9 @@ class Palette:
         strong: for what a reader looks for first.
         good, warn, bad: for values below the first threshold, above it, and above the second.
         cursor: is added to the styles of the row that the cursor is on.
-        owners: the colours of sessions, which are repeated. 6 colours and 35 letters have no common
-            factor, so letter and colour together repeat only after 210 sessions.
+        owners: the colours of chats, which are repeated. 6 colours and 35 letters have no common
+            factor, so letter and colour together repeat only after 210 chats of the user. Those
+            that others hold have 26 letters, and repeat after 78.
     """
 
     text: Style
@@ -69,8 +70,8 @@ class Palette:
     marks: Mapping[Mark, Style]
     owners: tuple[Style, ...]
 
-    def owner(self, number: SessionNumber) -> Style:
-        """The style of a session."""
+    def owner(self, number: ChatNumber) -> Style:
+        """The style of a chat."""
         return self.owners[(number.value - 1) % len(self.owners)]
 
     @staticmethod

@@ -23,12 +23,12 @@ from engine.api.telemetry import (
 )
 from engine.api.waiting import Cause, Wait
 from engine.core.ledger import KnobLedger
+from widgets.chat_number import ChatNumber
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.device_panel import DeviceReadings, GpuReading
 from widgets.panels.effect import Effect, Figures
 from widgets.panels.log_line import Level, LogLine
 from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
-from widgets.session_number import SessionNumber
 
 CONFIG = EngineConfig(
     num_blocks=2048, max_model_len=4096, max_num_seqs=32, max_num_batched_tokens=512
@@ -47,7 +47,7 @@ MODEL = ModelCard(
 READY = EngineStatus(EnginePhase.READY, "Qwen3-0.6B")
 POLICIES = ("stall_free", "static", "dynamic")
 # Every request is a session, numbered as it came.
-NUMBERS = {ordinal: SessionNumber(ordinal) for ordinal in range(1, 100)}
+NUMBERS = {ordinal: ChatNumber(ordinal) for ordinal in range(1, 100)}
 
 
 def view(ordinal: int, **changes: object) -> RequestView:

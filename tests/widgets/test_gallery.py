@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from tests.widgets.gallery import Gallery
 from tests.widgets.samples import MODEL_ON_SECOND_GPU, SEVERAL_GPUS
+from widgets.chat_number import ChatNumber
 from widgets.glyphs import ASCII, UNICODE
 from widgets.line_view import LineView
 from widgets.panels.batch_chart import BatchChart
@@ -21,7 +22,6 @@ from widgets.panels.latency_panel import LatencyPanel
 from widgets.panels.log_panel import LogPanel
 from widgets.panels.mqtt_panel import MqttPanel
 from widgets.panels.session_table import SessionTable
-from widgets.session_number import SessionNumber
 
 PAGES: dict[str, tuple[type[LineView], ...]] = {
     "batch": (KpiStrip, SessionTable, BatchChart),
@@ -63,7 +63,7 @@ async def point_at_things(pilot: Pilot[None]) -> None:
         await pilot.press("down")
     if kv := app.views.get(KvMap):
         assert isinstance(kv, KvMap)
-        kv.select(SessionNumber(8))
+        kv.select(ChatNumber(8))
 
 
 @pytest.mark.parametrize("page", PAGES)

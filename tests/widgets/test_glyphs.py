@@ -10,8 +10,8 @@ from rich.cells import cell_len
 
 from engine.api.lifecycle import FinishReason, RequestState
 from tests.widgets.samples import view
+from widgets.chat_number import ChatNumber
 from widgets.glyphs import ASCII, UNICODE, Glyphs, Mark, state_mark
-from widgets.session_number import SessionNumber
 
 
 def characters(glyphs: Glyphs) -> str:
@@ -40,7 +40,8 @@ def test_nothing_is_told_by_colour_alone(glyphs: Glyphs) -> None:
     assert set(glyphs.frame) != set(glyphs.focused)
     cells = {glyphs.shared, glyphs.reserved, glyphs.pinned, glyphs.cached, glyphs.free}
     assert len(cells | {glyphs.unknown}) == 6
-    assert cells.isdisjoint(SessionNumber(n).letter for n in range(1, 36))
+    assert cells.isdisjoint(ChatNumber(n).letter for n in range(1, 36))
+    assert cells.isdisjoint(ChatNumber(n, theirs=True).letter for n in range(1, 27))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from textual.geometry import Region
 from textual.screen import ModalScreen, Screen
 
 from tests.widgets.hosting import hosted, resize, rows, screen, settle
+from widgets.chat_number import ChatNumber
 from widgets.line import Line
 from widgets.line_view import LineView
-from widgets.session_number import SessionNumber
 
 
 class Probe(LineView):
@@ -24,7 +24,7 @@ class Probe(LineView):
         for row in self.words:
             line = self.line(width)
             for place, word in enumerate(row):
-                line.add(word, self.palette.owner(SessionNumber(place + 1)))
+                line.add(word, self.palette.owner(ChatNumber(place + 1)))
             lines.append(line)
         return lines
 
@@ -113,7 +113,7 @@ async def test_a_view_follows_the_theme() -> None:
         app.theme = "textual-light"
         await settle(app)
         assert probe.palette != before
-        assert next(iter(probe.render_line(0))).style == probe.palette.owner(SessionNumber(1))
+        assert next(iter(probe.render_line(0))).style == probe.palette.owner(ChatNumber(1))
 
 
 async def test_a_view_below_a_dialog_goes_on() -> None:

@@ -9,8 +9,8 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
+from widgets.chat_number import ChatNumber
 from widgets.palette import MIN_CONTRAST, Palette, contrast
-from widgets.session_number import SessionNumber
 
 THEMES = [theme for theme in BUILTIN_THEMES.values() if not theme.ansi]
 
@@ -62,8 +62,9 @@ def test_without_colour_there_is_none_and_bad_is_underlined() -> None:
     assert palette.warn.bold
 
 
-def test_letter_and_colour_together_are_one_sessions() -> None:
+def test_letter_and_colour_together_are_one_chats() -> None:
     palette = Palette.on(base_of(BUILTIN_THEMES["textual-dark"]), False, False)
-    numbers = map(SessionNumber, range(1, 211))
+    numbers = [ChatNumber(n) for n in range(1, 211)]
+    numbers += [ChatNumber(n, theirs=True) for n in range(1, 79)]
     looks = {(number.letter, palette.owner(number)) for number in numbers}
-    assert len(looks) == 210
+    assert len(looks) == 210 + 78

@@ -11,11 +11,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from engine.api.block_map import BlockMap, BlockState, PinView, Sharing
+from widgets.chat_number import ChatNumber
 from widgets.figures import count, percent
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.panel import Panel
-from widgets.session_number import SessionNumber
 
 CURSOR = Style(reverse=True, underline=True)
 SELECTED = Style(reverse=True)
@@ -49,9 +49,9 @@ class KvMap(Panel, can_focus=True):
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
         self.cursor = 0
-        self.selected: SessionNumber | None = None
+        self.selected: ChatNumber | None = None
         self._blocks: BlockMap | None = None
-        self._numbers: Mapping[int, SessionNumber] = {}
+        self._numbers: Mapping[int, ChatNumber] = {}
         self._block_size: int | None = None
         self._waste: float | None = None
         self._sharing: Sequence[Sharing] = ()
@@ -62,7 +62,7 @@ class KvMap(Panel, can_focus=True):
     def show(
         self,
         blocks: BlockMap,
-        numbers: Mapping[int, SessionNumber],
+        numbers: Mapping[int, ChatNumber],
         block_size: int | None = None,
         waste: float | None = None,
         sharing: Sequence[Sharing] = (),
@@ -83,7 +83,7 @@ class KvMap(Panel, can_focus=True):
         self._waste, self._sharing, self._pins = waste, sharing, pins
         self.redraw()
 
-    def select(self, number: SessionNumber | None) -> None:
+    def select(self, number: ChatNumber | None) -> None:
         """Highlight the blocks of one session, or of none."""
         if number != self.selected:
             self.selected = number

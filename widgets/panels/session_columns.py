@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from engine.api.snapshot import Goodput, RequestView
+from widgets.chat_number import ChatNumber
 from widgets.figures import compact, ms
-from widgets.session_number import SessionNumber
 
 CURSOR_WIDTH = 2
 ID_WIDTH = 7
@@ -65,7 +65,7 @@ def title_of(view: RequestView) -> str:
     return title if origin.source == "screen" else f"@{origin.user} {title}"
 
 
-def sort_key(view: RequestView, number: SessionNumber, column: str) -> tuple[bool, float | str]:
+def sort_key(view: RequestView, number: ChatNumber, column: str) -> tuple[bool, float | str]:
     """The key by which `column` is sorted. Its first part says whether the row has no value: such
     rows come last in either order."""
     if column in _BY_NAME:

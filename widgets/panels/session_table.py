@@ -14,6 +14,7 @@ from textual.message import Message
 
 from engine.api.snapshot import Goodput, RequestView
 from engine.api.waiting import in_words
+from widgets.chat_number import ChatNumber
 from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs, Mark, state_mark
 from widgets.line import Line, shorten
@@ -32,7 +33,6 @@ from widgets.panels.session_columns import (
     sort_key,
     title_of,
 )
-from widgets.session_number import SessionNumber
 
 
 class SessionTable(ScrollPanel, can_focus=True):
@@ -49,7 +49,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     class Highlighted(Message):
         """The cursor went to another request."""
 
-        def __init__(self, request_id: str, number: SessionNumber) -> None:
+        def __init__(self, request_id: str, number: ChatNumber) -> None:
             super().__init__()
             self.request_id = request_id
             self.number = number
@@ -57,7 +57,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     class Selected(Message):
         """A request was chosen with Enter or a click."""
 
-        def __init__(self, request_id: str, number: SessionNumber) -> None:
+        def __init__(self, request_id: str, number: ChatNumber) -> None:
             super().__init__()
             self.request_id = request_id
             self.number = number
@@ -69,7 +69,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self.filter = ""
         self._field = Field(self._typed, self._left)
         self._requests: Sequence[RequestView] = ()
-        self._numbers: Mapping[int, SessionNumber] = {}
+        self._numbers: Mapping[int, ChatNumber] = {}
         self._cursor = ListCursor[RequestView](lambda view: view.request_id)
         self._goodput: Goodput | None = None
         self._paused = False
@@ -77,7 +77,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     def show(
         self,
         requests: Sequence[RequestView],
-        numbers: Mapping[int, SessionNumber],
+        numbers: Mapping[int, ChatNumber],
         goodput: Goodput | None = None,
         *,
         paused: bool = False,
@@ -245,7 +245,7 @@ class SessionTable(ScrollPanel, can_focus=True):
             rows = known + unknown
         self._cursor.items = rows
 
-    def _number(self, view: RequestView) -> SessionNumber:
+    def _number(self, view: RequestView) -> ChatNumber:
         return self._numbers[view.ordinal]
 
     def _haystack(self, view: RequestView) -> str:

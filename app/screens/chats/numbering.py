@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
 from engine.api.snapshot import RequestView
-from widgets.session_number import SessionNumber
+from widgets.chat_number import ChatNumber
 
 FIRST_BEYOND_TABS = 10
 
@@ -24,7 +24,7 @@ class Numbering:
     """
 
     def __init__(self) -> None:
-        self.numbers: Mapping[int, SessionNumber] = {}
+        self.numbers: Mapping[int, ChatNumber] = {}
         self._untabbed: dict[str, int] = {}  # by session
 
     def look(self, requests: Sequence[RequestView], tabs: Iterable[str]) -> None:
@@ -41,7 +41,7 @@ class Numbering:
         free = (n for n in count(first) if n not in taken)
         self._untabbed = {key: kept[key] if key in kept else next(free) for key in others}
         numbers |= self._untabbed
-        self.numbers = {view.ordinal: SessionNumber(numbers[session_of(view)]) for view in requests}
+        self.numbers = {view.ordinal: ChatNumber(numbers[session_of(view)]) for view in requests}
 
 
 def session_of(view: RequestView) -> str:

@@ -8,9 +8,9 @@ from textual.geometry import Region
 from engine.api.block_map import BlockMap, PinView, Sharing
 from tests.widgets.hosting import hosted, press, rows, settle
 from tests.widgets.samples import NUMBERS
+from widgets.chat_number import ChatNumber
 from widgets.glyphs import ASCII, UNICODE
 from widgets.panels.kv_map import SELECTED, KvMap
-from widgets.session_number import SessionNumber
 
 POOL = BlockMap(
     num_blocks=40,
@@ -76,7 +76,7 @@ async def test_reserved_and_pinned_blocks_are_states_of_their_own() -> None:
             assert f"{glyphs.reserved} reserved  # shared  ~ cached  " in rows(kv)[-2]
             assert f"{glyphs.pinned} pinned  " in rows(kv)[-2]
             # A reserved block has its session's colour.
-            owned = [s for s in kv.render_line(1) if s.style == kv.palette.owner(SessionNumber(4))]
+            owned = [s for s in kv.render_line(1) if s.style == kv.palette.owner(ChatNumber(4))]
             assert "".join(s.text for s in owned) == cells[2:6]
 
 
@@ -84,7 +84,7 @@ async def test_a_reserved_block_is_inspected_and_brought_out() -> None:
     kv = KvMap()
     async with hosted(kv, 60, 5, focus=True) as (app, _):
         kv.show(RESERVING, NUMBERS)
-        kv.select(SessionNumber(12))
+        kv.select(ChatNumber(12))
         assert [s.text for s in kv.render_line(1) if s.style and s.style.reverse] == ["#", "░"]
         await press(app, *("right",) * 6)
         assert rows(kv)[-2][2:].startswith("block 6 · reserved and not yet used by session 12 (c)")
@@ -116,7 +116,7 @@ async def test_who_shares_what_and_what_is_pinned() -> None:
 
 async def test_holders_whose_session_is_not_shown_are_counted() -> None:
     kv = KvMap()
-    numbers = {4: SessionNumber(1), 7: SessionNumber(2), 9: SessionNumber(1)}
+    numbers = {4: ChatNumber(1), 7: ChatNumber(2), 9: ChatNumber(1)}
     sharing = (Sharing((4, 5, 7, 9), 3), Sharing((5, 12), 2))
     async with hosted(kv, 76, 7, focus=True) as (app, _):
         kv.show(RESERVING, numbers, sharing=sharing)
@@ -195,7 +195,7 @@ async def test_the_selected_session_stands_out_without_colour() -> None:
     kv = KvMap()
     async with hosted(kv, 60, 6):
         kv.show(POOL, NUMBERS)
-        kv.select(SessionNumber(12))
+        kv.select(ChatNumber(12))
         assert [s.text for s in kv.render_line(1) if s.style and s.style.reverse] == ["c"]
         assert SELECTED.reverse
         kv.select(None)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.widgets.samples import view, waiting
+from widgets.chat_number import ChatNumber
 from widgets.panels.session_columns import (
     CURSOR_WIDTH,
     FIGURES,
@@ -16,7 +17,6 @@ from widgets.panels.session_columns import (
     SessionColumns,
     sort_key,
 )
-from widgets.session_number import SessionNumber
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_columns_do_not_overlap(width: int) -> None:
 def test_every_column_sorts() -> None:
     assert set(SORTS) >= {"ID", "title", "src", "state", *(figure.name for figure in FIGURES)}
     quick, slow, none = view(1, ttft=0.1), view(2, ttft=2.0), waiting(3, 0.1, "")
-    number = SessionNumber(3)  # not the request's ordinal
+    number = ChatNumber(3)  # not the request's ordinal
     by_ttft = sorted([none, slow, quick], key=lambda v: sort_key(v, number, "TTFT"))
     assert by_ttft == [quick, slow, none]
     assert sort_key(view(7), number, "ID") == (False, 3)

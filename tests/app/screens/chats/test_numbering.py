@@ -7,7 +7,7 @@ from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
 from tests.app.screens.stage import staged
 from tests.widgets.samples import view
-from widgets.session_number import SessionNumber
+from widgets.chat_number import ChatNumber
 
 
 def asked(ordinal: int, conversation: str = "") -> RequestView:
@@ -44,7 +44,7 @@ def test_many_tabs_push_the_others_beyond_them() -> None:
 def test_a_request_that_is_not_shown_any_more_has_no_number() -> None:
     numbering = Numbering()
     numbering.look([asked(7, "a"), asked(8, "b"), asked(9, "a")], "ab")
-    one, two = SessionNumber(1), SessionNumber(2)
+    one, two = ChatNumber(1), ChatNumber(2)
     assert numbering.numbers == {7: one, 8: two, 9: one}
     numbering.look([asked(9, "a")], "ab")
     assert numbering.numbers == {9: one}
@@ -63,6 +63,6 @@ async def test_tab_row_and_map_agree_after_a_restart(tmp_path: Path) -> None:
         assert stage.sessions.index == 2
         table = stage.deck.panels.table
         assert table.current is not None
-        assert stage.deck.panels.numbering.numbers[table.current.ordinal] == SessionNumber(3)
+        assert stage.deck.panels.numbering.numbers[table.current.ordinal] == ChatNumber(3)
         await stage.press("f2", "3")
         assert "used by session 3 (3)" in await stage.screen()
