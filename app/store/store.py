@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
-import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from app.store.conversation import Conversation, Message
 from app.store.database import DamagedError, Database, StoreError
-from app.store.journal import Journal, dump_error, load_error
+from app.store.journal import Journal
 from app.store.lease import Lease
 from app.store.private import make_file, make_folder, tighten, tighten_folder
+from app.store.rows import (
+    MESSAGE_COLUMNS,
+    SAVE_CONVERSATION,
+    SAVE_MESSAGE,
+    conversation_values,
+    message_values,
+    read_conversation,
+    read_message,
+)
+from app.store.token_ids import pack, shared, unpack
 from app.system.paths import CRASHES
-from engine.api.lifecycle import FinishReason, Timings
-from engine.api.stream import Context, Usage
-from engine.api.tools import ToolUse
+from engine.api.stream import Context
 
 log = logging.getLogger(__name__)
-
-_SAVE_CONVERSATION = """
-INSERT INTO conversation
-    (id, title, system, sampling, user, source, created, updated, leaf, is_open)
-VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open)
-ON CONFLICT (id) DO UPDATE SET
-    title = :title, system = :system, sampling = :sampling, updated = :updated, leaf = :leaf,
-    is_open = :is_open
-"""
 
 # U+10FFFF is no character, and the last in the order of UTF-8.
 _FORGET = """
@@ -46,17 +40,6 @@ DELETE FROM conversation WHERE id IN (
 )
 """
 
-_SAVE_MESSAGE = """
-INSERT INTO message
-    (id, conversation_id, parent_id, role, content, thinking, tool_use, tool_call_id, name, created,
-    model, request_id, finish_reason, error, usage, timings)
-VALUES (:id, :conversation_id, :parent_id, :role, :content, :thinking, :tool_use, :tool_call_id,
-    :name, :created, :model, :request_id, :finish_reason, :error, :usage, :timings)
-ON CONFLICT (id) DO UPDATE SET
-    content = :content, thinking = :thinking, tool_use = :tool_use, finish_reason = :finish_reason,
-    error = :error, usage = :usage, timings = :timings
-"""
-
 # A message and those before it, the newest first.
 _UP = """
 WITH RECURSIVE up (id, parent_id, distance) AS (
@@ -67,15 +50,9 @@ WITH RECURSIVE up (id, parent_id, distance) AS (
 )
 """
 
-# By their names, as `*` would read the contexts, too, which are the larger part.
-_COLUMNS = (
-    "message.id, conversation_id, message.parent_id, role, content, thinking, tool_use,"
-    " tool_call_id, name, created, model, request_id, finish_reason, error, usage, timings"
-)
-
 _BRANCH = f"""
 {_UP}
-SELECT {_COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY distance DESC
+SELECT {MESSAGE_COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY distance DESC
 """
 
 _CONTEXTS = f"""
@@ -158,19 +135,7 @@ class Store:
 
     def save_conversation(self, conversation: Conversation) -> None:
         """Add it, or replace what can change of it."""
-        values = {
-            "id": conversation.id,
-            "title": conversation.title,
-            "system": conversation.system,
-            "sampling": json.dumps(dict(conversation.sampling)),
-            "user": conversation.user,
-            "source": conversation.source,
-            "created": conversation.created,
-            "updated": conversation.updated,
-            "leaf": conversation.leaf,
-            "is_open": int(conversation.is_open),
-        }
-        self._db.write(_SAVE_CONVERSATION, values)
+        self._db.write(SAVE_CONVERSATION, conversation_values(conversation))
 
     def save_label(self, conversation: Conversation) -> None:
         """Replace its title and whether it is open; nothing if it was deleted.
@@ -206,7 +171,7 @@ class Store:
     def messages(self, conversation_id: str) -> list[Message]:
         """All messages of all branches, in the order in which they were added."""
         rows = self._db.read(
-            f"SELECT {_COLUMNS} FROM message WHERE conversation_id = ? ORDER BY number",
+            f"SELECT {MESSAGE_COLUMNS} FROM message WHERE conversation_id = ? ORDER BY number",
             conversation_id,
         )
         return self._messages(rows)
@@ -221,25 +186,7 @@ class Store:
 
     def save_message(self, message: Message) -> None:
         """Add it, or replace what can change of it."""
-        values = {
-            "id": message.id,
-            "conversation_id": message.conversation_id,
-            "parent_id": message.parent_id,
-            "role": message.role,
-            "content": message.content,
-            "thinking": message.thinking,
-            "tool_use": _dump(message.tool_use),
-            "tool_call_id": message.tool_call_id,
-            "name": message.name,
-            "created": message.created,
-            "model": message.model,
-            "request_id": message.request_id,
-            "finish_reason": message.finish_reason,
-            "error": dump_error(message.error),
-            "usage": _dump(message.usage),
-            "timings": _dump(message.timings),
-        }
-        self._db.write(_SAVE_MESSAGE, values)
+        self._db.write(SAVE_MESSAGE, message_values(message))
 
     def save_context(self, message_id: str, context: Context) -> None:
         """Keep the token ids of the conversation up to and with this message.
@@ -254,12 +201,12 @@ class Store:
             start = 0
             if before and before[0]["model_key"] == context.model_key:
                 with suppress(DamagedError):  # which is not continued
-                    start = _shared(self._token_ids(before), context.token_ids)
+                    start = shared(self._token_ids(before), context.token_ids)
             ids = context.token_ids[start:]
             self._db.write(
                 "UPDATE message SET context = ?, context_start = ?, context_messages = ?,"
                 " model_key = ? WHERE id = ?",
-                (_pack(ids), start, context.num_messages, context.model_key, message_id),
+                (pack(ids), start, context.num_messages, context.model_key, message_id),
             )
 
     def context(self, message_id: str) -> tuple[str, Context] | None:
@@ -273,66 +220,12 @@ class Store:
 
     def _conversation(self, row: sqlite3.Row) -> Conversation:
         with self._db.decoding(f"the conversation {row['title']!r}"):
-            return _conversation(row)
+            return read_conversation(row)
 
     def _messages(self, rows: list[sqlite3.Row]) -> list[Message]:
         with self._db.decoding("a message of a conversation"):
-            return [_message(row) for row in rows]
+            return [read_message(row) for row in rows]
 
     def _token_ids(self, rows: list[sqlite3.Row]) -> tuple[int, ...]:
         with self._db.decoding("the context of a message"):
-            return _token_ids(rows)
-
-
-def _dump(value: ToolUse | Usage | Timings | None) -> str | None:
-    return None if value is None else json.dumps(asdict(value))
-
-
-def _pack(ids: tuple[int, ...]) -> bytes:
-    """Token ids as little-endian 32-bit integers."""
-    return struct.pack(f"<{len(ids)}i", *ids)
-
-
-def _token_ids(rows: list[sqlite3.Row]) -> tuple[int, ...]:
-    """The context of the first row, put together from those that it continues."""
-    parts: list[tuple[int, ...]] = []
-    end: int | None = None
-    for row in rows:
-        blob: bytes = row["context"]
-        start: int = row["context_start"]
-        ids = struct.unpack(f"<{len(blob) // 4}i", blob)
-        if end is None or start < end:
-            parts.append(ids if end is None else ids[: end - start])
-            end = start
-        if end == 0:
-            break
-    return tuple(chain.from_iterable(reversed(parts)))
-
-
-def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many leading token ids are the same."""
-    if one == other[: len(one)]:
-        return len(one)
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, len(other))
-
-
-def _conversation(row: sqlite3.Row) -> Conversation:
-    values: dict[str, Any] = dict(row)
-    values["sampling"] = dict(json.loads(values["sampling"]))
-    values["is_open"] = bool(values["is_open"])
-    return Conversation(**values)
-
-
-def _message(row: sqlite3.Row) -> Message:
-    names = Message.__slots__
-    values: dict[str, Any] = {name: row[name] for name in names}
-    reason = values["finish_reason"]
-    values["finish_reason"] = FinishReason(reason) if reason else None
-    values["error"] = load_error(values["error"])
-    if values["tool_use"] is not None:
-        values["tool_use"] = ToolUse.load(json.loads(values["tool_use"]))
-    for name, kind in (("usage", Usage), ("timings", Timings)):
-        if values[name] is not None:
-            values[name] = kind(**json.loads(values[name]))
-    return Message(**values)
+            return unpack(rows)

@@ -1,0 +1,105 @@
+"""Rows: conversations and messages as rows of the store, and rows as those."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict
+from typing import Any
+
+from app.store.conversation import Conversation, Message
+from app.store.journal import dump_error, load_error
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.stream import Usage
+from engine.api.tools import ToolUse
+
+SAVE_CONVERSATION = """
+INSERT INTO conversation
+    (id, title, system, sampling, user, source, created, updated, leaf, is_open)
+VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open)
+ON CONFLICT (id) DO UPDATE SET
+    title = :title, system = :system, sampling = :sampling, updated = :updated, leaf = :leaf,
+    is_open = :is_open
+"""
+
+SAVE_MESSAGE = """
+INSERT INTO message
+    (id, conversation_id, parent_id, role, content, thinking, tool_use, tool_call_id, name, created,
+    model, request_id, finish_reason, error, usage, timings)
+VALUES (:id, :conversation_id, :parent_id, :role, :content, :thinking, :tool_use, :tool_call_id,
+    :name, :created, :model, :request_id, :finish_reason, :error, :usage, :timings)
+ON CONFLICT (id) DO UPDATE SET
+    content = :content, thinking = :thinking, tool_use = :tool_use, finish_reason = :finish_reason,
+    error = :error, usage = :usage, timings = :timings
+"""
+
+# By their names, as `*` would read the contexts, too, which are the larger part.
+MESSAGE_COLUMNS = (
+    "message.id, conversation_id, message.parent_id, role, content, thinking, tool_use,"
+    " tool_call_id, name, created, model, request_id, finish_reason, error, usage, timings"
+)
+
+
+def conversation_values(conversation: Conversation) -> dict[str, object]:
+    """The values of `SAVE_CONVERSATION`."""
+    return {
+        "id": conversation.id,
+        "title": conversation.title,
+        "system": conversation.system,
+        "sampling": json.dumps(dict(conversation.sampling)),
+        "user": conversation.user,
+        "source": conversation.source,
+        "created": conversation.created,
+        "updated": conversation.updated,
+        "leaf": conversation.leaf,
+        "is_open": int(conversation.is_open),
+    }
+
+
+def message_values(message: Message) -> dict[str, object]:
+    """The values of `SAVE_MESSAGE`."""
+    return {
+        "id": message.id,
+        "conversation_id": message.conversation_id,
+        "parent_id": message.parent_id,
+        "role": message.role,
+        "content": message.content,
+        "thinking": message.thinking,
+        "tool_use": _dump(message.tool_use),
+        "tool_call_id": message.tool_call_id,
+        "name": message.name,
+        "created": message.created,
+        "model": message.model,
+        "request_id": message.request_id,
+        "finish_reason": message.finish_reason,
+        "error": dump_error(message.error),
+        "usage": _dump(message.usage),
+        "timings": _dump(message.timings),
+    }
+
+
+def read_conversation(row: sqlite3.Row) -> Conversation:
+    """Raises what `Database.decoding` takes for damage."""
+    values: dict[str, Any] = dict(row)
+    values["sampling"] = dict(json.loads(values["sampling"]))
+    values["is_open"] = bool(values["is_open"])
+    return Conversation(**values)
+
+
+def read_message(row: sqlite3.Row) -> Message:
+    """Raises what `Database.decoding` takes for damage."""
+    names = Message.__slots__
+    values: dict[str, Any] = {name: row[name] for name in names}
+    reason = values["finish_reason"]
+    values["finish_reason"] = FinishReason(reason) if reason else None
+    values["error"] = load_error(values["error"])
+    if values["tool_use"] is not None:
+        values["tool_use"] = ToolUse.load(json.loads(values["tool_use"]))
+    for name, kind in (("usage", Usage), ("timings", Timings)):
+        if values[name] is not None:
+            values[name] = kind(**json.loads(values[name]))
+    return Message(**values)
+
+
+def _dump(value: ToolUse | Usage | Timings | None) -> str | None:
+    return None if value is None else json.dumps(asdict(value))
