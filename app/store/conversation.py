@@ -28,6 +28,8 @@ class Conversation:
         created, updated: seconds since the epoch.
         leaf: id of the newest message of the branch on view.
         is_open: whether it has a place on the screen.
+        number: by which the screen calls it, from 1, for as long as it exists; None if it never was
+            on a screen.
     """
 
     id: str = field(default_factory=new_id)
@@ -40,6 +42,7 @@ class Conversation:
     updated: float = field(default_factory=time.time)
     leaf: str | None = None
     is_open: bool = True
+    number: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

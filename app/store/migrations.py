@@ -78,5 +78,14 @@ ALTER TABLE message ADD COLUMN tool_use TEXT;
 ALTER TABLE message ADD COLUMN tool_call_id TEXT NOT NULL DEFAULT '';
 ALTER TABLE message ADD COLUMN name TEXT NOT NULL DEFAULT '';
 """,
+    """
+ALTER TABLE conversation ADD COLUMN number INTEGER;
+UPDATE conversation SET number = place.number
+FROM (
+    SELECT id, row_number() OVER (ORDER BY created, rowid) AS number
+    FROM conversation WHERE source = 'screen'
+) AS place WHERE place.id = conversation.id;
+CREATE UNIQUE INDEX conversation_by_number ON conversation (number) WHERE number IS NOT NULL;
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

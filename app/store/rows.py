@@ -15,11 +15,13 @@ from engine.api.tools import ToolUse
 
 SAVE_CONVERSATION = """
 INSERT INTO conversation
-    (id, title, system, sampling, user, source, created, updated, leaf, is_open)
-VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open)
+    (id, title, system, sampling, user, source, created, updated, leaf, is_open,
+    number)
+VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open,
+    :number)
 ON CONFLICT (id) DO UPDATE SET
     title = :title, system = :system, sampling = :sampling, updated = :updated, leaf = :leaf,
-    is_open = :is_open
+    is_open = :is_open, number = :number
 """
 
 SAVE_MESSAGE = """
@@ -53,6 +55,7 @@ def conversation_values(conversation: Conversation) -> dict[str, object]:
         "updated": conversation.updated,
         "leaf": conversation.leaf,
         "is_open": int(conversation.is_open),
+        "number": conversation.number,
     }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
+from itertools import count
 from pathlib import Path
 
 from app.store.conversation import Conversation, Message
@@ -134,18 +135,44 @@ class Store:
         return self._conversation(rows[0]) if rows else None
 
     def save_conversation(self, conversation: Conversation) -> None:
-        """Add it, or replace what can change of it."""
-        self._db.write(SAVE_CONVERSATION, conversation_values(conversation))
+        """Add it, or replace what can change of it.
+
+        If another program has given its number away meanwhile, it gets another one.
+        """
+        with self.transaction():
+            if self._is_taken(conversation):
+                self.number(conversation)
+            self._db.write(SAVE_CONVERSATION, conversation_values(conversation))
+
+    def number(self, conversation: Conversation, taken: Collection[int] = ()) -> None:
+        """Give it the smallest number, from 1 on, that no other has; it is kept once it is saved.
+
+        Args:
+            taken: numbers that conversations have which are not saved yet.
+        """
+        rows = self._db.read(
+            "SELECT number FROM conversation WHERE number IS NOT NULL AND id <> ?", conversation.id
+        )
+        used = {row["number"] for row in rows}.union(taken)
+        conversation.number = next(n for n in count(1) if n not in used)
 
     def save_label(self, conversation: Conversation) -> None:
-        """Replace its title and whether it is open; nothing if it was deleted.
+        """Replace its title, its number and whether it is open; nothing if it was deleted.
 
         The rest is left alone: another program may have gone on with it since it was read.
         """
-        self._db.write(
-            "UPDATE conversation SET title = ?, is_open = ? WHERE id = ?",
-            (conversation.title, int(conversation.is_open), conversation.id),
-        )
+        with self.transaction():
+            if self._is_taken(conversation):
+                self.number(conversation)
+            self._db.write(
+                "UPDATE conversation SET title = ?, is_open = ?, number = ? WHERE id = ?",
+                (
+                    conversation.title,
+                    int(conversation.is_open),
+                    conversation.number,
+                    conversation.id,
+                ),
+            )
 
     def delete_conversation(self, conversation_id: str) -> None:
         """Remove it with its messages; the journal keeps its requests."""
@@ -217,6 +244,15 @@ class Store:
         newest = rows[0]
         ids = self._token_ids(rows)
         return newest["id"], Context(newest["model_key"], ids, newest["context_messages"])
+
+    def _is_taken(self, conversation: Conversation) -> bool:
+        """Whether another conversation has its number."""
+        wanted = conversation.number
+        return bool(
+            self._db.read(
+                "SELECT 1 FROM conversation WHERE number = ? AND id <> ?", wanted, conversation.id
+            )
+        )
 
     def _conversation(self, row: sqlite3.Row) -> Conversation:
         with self._db.decoding(f"the conversation {row['title']!r}"):

@@ -108,8 +108,10 @@ class SessionList:
         self._sampling = dict(sampling or {})
         self.unreadable: list[str] = []
         kept = store.conversations(open_only=True, tell=self.unreadable.append)
-        opened = (self._reopen(c) for c in kept if c.source != SOURCE)
-        self.sessions = [session for session in opened if session is not None]
+        self.sessions: list[OpenSession] = []
+        for conversation in kept:
+            if conversation.source != SOURCE and (session := self._reopen(conversation)):
+                self.sessions.append(session)
         if not self.sessions:
             self.sessions = [self._open(self._blank())]
         self.current = max(self.sessions, key=lambda s: s.chat.conversation.updated)
@@ -163,8 +165,8 @@ class SessionList:
                 session = self._watch(conversation)
             else:
                 conversation.is_open = True
-                self._store.save_label(conversation)
                 session = self._open(conversation)
+                self._store.save_label(conversation)
             self.sessions.append(session)
         self.go_to(session)
         return True
@@ -268,6 +270,9 @@ class SessionList:
         return Conversation(system=self._system, updated=time.time())
 
     def _open(self, conversation: Conversation) -> OpenSession:
+        if conversation.number is None:
+            opened = (session.chat.conversation.number for session in self.sessions)
+            self._store.number(conversation, {n for n in opened if n is not None})
         chat = ChatSession(self.client, conversation, self._store, self._sampling)
         return OpenSession(chat)
 

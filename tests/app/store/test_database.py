@@ -123,6 +123,7 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_all_that_is_in_it(path: 
         title="One",
         system="Be brief.",
         sampling={"top_k": 3},
+        number=1,
         created=1.0,
         updated=2.0,
         leaf="m2",

@@ -320,3 +320,34 @@ def test_closing_leaves_no_lease(path: Path) -> None:
     assert len(list(leases.iterdir())) == 1
     store.close()
     assert list(leases.iterdir()) == []
+
+
+def test_a_number_is_the_smallest_that_no_other_has(path: Path) -> None:
+    store = Store(path)
+    chats = [Conversation(title=f"Chat {n}") for n in range(3)]
+    for chat in chats:
+        store.number(chat)
+        store.save_conversation(chat)
+    assert [chat.number for chat in store.conversations()] == [1, 2, 3]
+    store.delete_conversation(chats[1].id)
+    new, newer = Conversation(), Conversation()
+    store.number(new)
+    store.number(newer, taken={2})
+    assert (new.number, newer.number) == (2, 4)
+    store.close()
+
+
+def test_two_programs_do_not_give_one_number_twice(path: Path) -> None:
+    ours, theirs = Store(path), Store(path)
+    one, other = Conversation(title="Ours"), Conversation(title="Theirs")
+    ours.number(one)
+    theirs.number(other)
+    assert one.number == other.number == 1
+    ours.save_conversation(one)
+    theirs.save_conversation(other)
+    assert (one.number, other.number) == (1, 2)
+    other.number = 1
+    theirs.save_label(other)
+    assert sorted(chat.number or 0 for chat in ours.conversations()) == [1, 2]
+    ours.close()
+    theirs.close()
