@@ -13,11 +13,11 @@ from app.screens.policies import policy_meanings
 
 def commands(deck: Deck) -> Iterator[SystemCommand]:
     transcript = deck.chat.transcript
-    yield SystemCommand("New chat", "Open an empty conversation", deck.action_new)
+    yield SystemCommand("New chat", "Open an empty one", deck.action_new)
     yield SystemCommand("Close chat", "Take it off the screen; it is kept", deck.action_close)
-    yield SystemCommand("Conversations…", "Find any conversation and open it", deck.action_list)
-    yield SystemCommand("Rename chat", "Give this conversation another title", deck.action_rename)
-    yield SystemCommand("Delete chat", "Forget this conversation for good", deck.action_delete)
+    yield SystemCommand("Find chat…", "Find any chat and open it", deck.action_find)
+    yield SystemCommand("Rename chat", "Give it another title", deck.action_rename)
+    yield SystemCommand("Delete chat", "Forget it for good", deck.action_delete)
     yield SystemCommand("Export chat", "Write it to a Markdown file", deck.action_export)
     yield SystemCommand("Stop reply", "End the reply being made", deck.action_stop)
     yield SystemCommand("Regenerate reply", "Ask for another one", deck.action_regenerate)

@@ -1,10 +1,12 @@
-"""Conversing: opens, closes, names, deletes and exports conversations for the user."""
+"""Conversing: opens, closes, names, deletes and exports chats for the user."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from textual import on
+from textual.binding import Binding, BindingType
 
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.export import as_markdown, file_name
@@ -12,26 +14,36 @@ from app.screens.chats.sessions import OpenSession, SessionList
 from app.screens.chats.watched import WatchedChat
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.pick_conversation import PickConversation
+from app.screens.dialogs.find_chat import FindChat
 from app.screens.steering import Steering
 from app.store.database import StoreError
-from widgets.chat.session_bar import SessionBar
+from widgets.chat.chat_tabs import ChatTabs
 from widgets.glyphs import Glyphs
 
 
 class Conversing(Steering):
-    """The part of the deck that deals with conversations as a whole; `Deck` deals with what is said
+    """The part of the deck that deals with chats as a whole; `Deck` deals with what is said
     in them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+w", "close", "Close chat", show=False, id="chat.close"),
+        Binding("ctrl+pageup", "step(-1)", "Previous chat", show=False, id="chat.previous"),
+        Binding("ctrl+pagedown,f4", "step(1)", "Next chat", show=False, id="chat.next"),
+        *(
+            Binding(f"alt+{n}", f"pick({n})", "Chat", show=False, id=f"chat.{n}")
+            for n in range(1, 10)
+        ),
+    ]
 
     def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
         super().__init__(sessions, glyphs)
         self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
 
     def switched(self) -> None:
-        """Show the conversation that is on view now."""
+        """Show the chat that is on view now."""
         raise NotImplementedError
 
-    @on(SessionBar.NewWanted)
+    @on(ChatTabs.NewWanted)
     def action_new(self) -> None:
         self.sessions.new()
         self.switched()
@@ -45,12 +57,12 @@ class Conversing(Steering):
             self.sessions.go_to(self.sessions.sessions[number - 1])
             self.switched()
 
-    @on(SessionBar.Picked)
-    def pick_tab(self, event: SessionBar.Picked) -> None:
+    @on(ChatTabs.Picked)
+    def pick_tab(self, event: ChatTabs.Picked) -> None:
         self.open(event.key)
 
     def open(self, conversation_id: str) -> None:
-        """Go to a conversation, opening it if need be."""
+        """Go to a chat, opening it if need be."""
         try:
             found = self.sessions.open(conversation_id)
         except StoreError as error:
@@ -59,7 +71,7 @@ class Conversing(Steering):
         if found:
             self.switched()
         else:
-            self.notify("This conversation is not in the store.", severity="warning")
+            self.notify("This chat is not in the store.", severity="warning")
 
     def action_close(self) -> None:
         session = self.sessions.current
@@ -76,7 +88,7 @@ class Conversing(Steering):
         self.switched()
 
     def action_delete(self) -> None:
-        """Delete the conversation on view for good, once the user has confirmed that."""
+        """Delete the chat on view for good, once the user has confirmed that."""
         session = self.sessions.current
         if self._is_held_elsewhere(session):
             return
@@ -105,10 +117,10 @@ class Conversing(Steering):
                     self.notify(str(error), severity="error")
                 self.chat.update_bar()
 
-        self.app.push_screen(AskText("Title of this conversation", session.title), rename)
+        self.app.push_screen(AskText("Title of this chat", session.title), rename)
 
-    @on(SessionBar.MoreWanted)
-    def action_list(self) -> None:
+    @on(ChatTabs.MoreWanted)
+    def action_find(self) -> None:
         try:
             kept = self.sessions.kept()
         except StoreError as error:
@@ -120,10 +132,10 @@ class Conversing(Steering):
             if key is not None:
                 self.open(key)
 
-        self.app.push_screen(PickConversation(kept, keys), open_it)
+        self.app.push_screen(FindChat(kept, keys), open_it)
 
     def action_export(self) -> None:
-        """Write the conversation on view to a Markdown file in the working directory."""
+        """Write the chat on view to a Markdown file in the working directory."""
         session = self.sessions.current
         path = Path.cwd() / file_name(session.title)
         user = "You" if session.is_own else session.chat.conversation.user

@@ -25,7 +25,7 @@ from widgets.panels.session_table import SessionTable
 class Deck(Conversing):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
     calls of the session list. What is done to the engine is `Steering`'s, and what is done with
-    conversations `Conversing`'s; `deck.tcss` says what is shown where.
+    chats `Conversing`'s; `deck.tcss` says what is shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
@@ -71,17 +71,8 @@ class Deck(Conversing):
         # This is an action of the screen and no message to it: keys that follow find it done.
         Binding("enter", "send", "Send", show=False, id="prompt.send"),
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
-        Binding("ctrl+n", "new", "New", tooltip="New conversation", id="session.new"),
-        Binding("f3", "list", "List", tooltip="Find a conversation", id="session.list"),
-        Binding("ctrl+w", "close", "Close conversation", show=False, id="session.close"),
-        Binding(
-            "ctrl+pageup", "step(-1)", "Previous conversation", show=False, id="session.previous"
-        ),
-        Binding("ctrl+pagedown,f4", "step(1)", "Next conversation", show=False, id="session.next"),
-        *(
-            Binding(f"alt+{n}", f"pick({n})", "Conversation", show=False, id=f"session.{n}")
-            for n in range(1, 10)
-        ),
+        Binding("ctrl+n", "new", "New", tooltip="New chat", id="chat.new"),
+        Binding("f3", "find", "Find", tooltip="Find a chat", id="chat.find"),
         # These act before the prompt takes them: it is small, and the transcript is what one pages.
         Binding("pageup", "page(-1)", "Page up", show=False, id="chat.page_up", priority=True),
         Binding("pagedown", "page(1)", "Page down", show=False, id="chat.page_down", priority=True),
@@ -231,7 +222,7 @@ class Deck(Conversing):
             self.open(view.origin.conversation)
             self.action_leave()
         else:
-            self.notify("This request belongs to no conversation on the screen.")
+            self.notify("This request belongs to no chat on the screen.")
 
     @on(SessionTable.Highlighted)
     def show_blocks(self, event: SessionTable.Highlighted) -> None:

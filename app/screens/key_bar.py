@@ -13,7 +13,7 @@ from textual.widgets._footer import FooterKey
 
 # The actions whose keys are left out, the first one first. Keys that are not named here are left
 # out after these, from the right.
-_DROPPED = ("regenerate", "list", "new", "reverse", "command_palette", "quit")
+_DROPPED = ("regenerate", "find", "new", "reverse", "command_palette", "quit")
 _BLANKS = 3  # cells that Textual sets around a key and what it does
 
 

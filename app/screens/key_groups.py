@@ -11,7 +11,7 @@ from textual.dom import DOMNode
 from app.screens.deck import Deck
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.pick_conversation import PickConversation
+from app.screens.dialogs.find_chat import FindChat
 from app.screens.dialogs.pick_policy import PickPolicy
 from app.screens.help import HelpScreen
 
@@ -19,7 +19,7 @@ from app.screens.help import HelpScreen
 def key_names(app: App[int], deck: Deck) -> list[str]:
     """The names under which the user may change keys."""
     bindings = [binding for _, node in _places(app, deck) for binding in _bindings(node)]
-    for dialog in (AskText, Confirm, PickConversation, PickPolicy, HelpScreen):
+    for dialog in (AskText, Confirm, FindChat, PickPolicy, HelpScreen):
         bindings += [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
     return sorted({binding.id for binding in bindings if binding.id is not None})
 
@@ -50,7 +50,7 @@ def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
         ("Everywhere", app),
         ("Chat and view", deck),
         ("Prompt", deck.chat.prompt.area),
-        ("Conversation", deck.chat.transcript),
+        ("Messages", deck.chat.transcript),
         ("Sessions", deck.panels.table),
         ("Batch", deck.panels.batch),
         ("KV map", deck.panels.kv),

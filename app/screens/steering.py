@@ -134,7 +134,7 @@ class Steering(Screen[None]):
         """Keep the system prompt of the conversation on view in the KV cache."""
         system = self.sessions.current.chat.conversation.system
         if not system:
-            self.notify("This conversation has no system prompt.", severity="warning")
+            self.notify("This chat has no system prompt.", severity="warning")
             return
         self._client.pin(PIN, (ChatMessage("system", system),))
         self.notify("Pinned the system prompt; the KV panel says how much of it is computed.")

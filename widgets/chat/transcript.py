@@ -178,7 +178,7 @@ class Transcript(ScrollView, can_focus=True):
             if entry.role == "assistant" and (code := last_code_block(entry.text)) is not None:
                 self.post_message(self.CopyWanted(code, "code block"))
                 return
-        self.notify("There is no code block in this conversation.", severity="warning")
+        self.notify("There is no code block in this chat.", severity="warning")
 
     def action_copy_reply(self) -> None:
         """Ask for the last reply on the clipboard."""
@@ -186,7 +186,7 @@ class Transcript(ScrollView, can_focus=True):
             if entry.role == "assistant" and entry.text:
                 self.post_message(self.CopyWanted(entry.text, "reply"))
                 return
-        self.notify("There is no reply in this conversation.", severity="warning")
+        self.notify("There is no reply in this chat.", severity="warning")
 
     # Painting.
 

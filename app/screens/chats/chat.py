@@ -14,8 +14,8 @@ from app.screens.feeds.engine_watch import EngineWatch
 from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
+from widgets.chat.chat_tabs import ChatTabs, Tab
 from widgets.chat.prompt import Prompt
-from widgets.chat.session_bar import SessionBar, Tab
 from widgets.chat.transcript import Transcript
 from widgets.glyphs import Glyphs, Mark, state_mark
 
@@ -24,7 +24,7 @@ class ChatPane(Vertical):
     """Shows the current session of the list. It decides nothing about sessions."""
 
     DEFAULT_CSS = """
-    ChatPane > SessionBar { margin-bottom: 1; }
+    ChatPane > ChatTabs { margin-bottom: 1; }
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ChatPane(Vertical):
         self._entries = Entries()
         self._shown: OpenSession | None = None
         self._title = ""
-        self.bar = SessionBar(glyphs)
+        self.bar = ChatTabs(glyphs)
         self.transcript = Transcript(glyphs)
         self.prompt = Prompt(glyphs)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList
 
-from app.screens.dialogs.pick_conversation import PickConversation
+from app.screens.dialogs.find_chat import FindChat
 from engine.api.lifecycle import FinishReason
 from tests.app.screens.stage import REPLIES, Stage, staged
 
@@ -84,7 +84,7 @@ async def test_close_keeps_the_conversation_and_the_list_finds_it(tmp_path: Path
 
         await stage.press("f3")
         screen = stage.app.screen
-        assert isinstance(screen, PickConversation)
+        assert isinstance(screen, FindChat)
         assert screen.query_one(OptionList).option_count == 2
         await stage.press(*"ON", "enter")
         assert titles(stage) == ["two", "new chat", "one"]

@@ -85,7 +85,7 @@ async def test_a_panel_is_zoomed_and_back(tmp_path: Path) -> None:
 
 
 async def test_help_lists_the_keys_as_they_are_now(tmp_path: Path) -> None:
-    async with staged(tmp_path, keys={"session.new": "f9"}, size=(120, 60)) as stage:
+    async with staged(tmp_path, keys={"chat.new": "f9"}, size=(120, 60)) as stage:
         await stage.press("f9")
         await stage.press("f1")
         assert isinstance(stage.app.screen, HelpScreen)

@@ -93,7 +93,7 @@ async def test_without_a_system_prompt_nothing_is_pinned(tmp_path: Path) -> None
     async with staged(tmp_path, REPLIES) as stage:
         stage.deck.action_pin()
         await stage.turn()
-        assert stage.toasts == ["This conversation has no system prompt."]
+        assert stage.toasts == ["This chat has no system prompt."]
         snapshot = stage.engine.snapshot()
         assert snapshot is not None
         assert snapshot.pins == ()

@@ -246,7 +246,7 @@ async def test_what_the_gateway_has_forgotten_is_read_from_the_store_or_not_at_a
         await watch(stage, kept)
         assert "The Danube is long." in stage.transcript
         await watch(stage, once)
-        assert stage.toasts == ["This request belongs to no conversation on the screen."]
+        assert stage.toasts == ["This request belongs to no chat on the screen."]
 
 
 async def test_quitting_ends_no_chat_that_others_hold_before_the_engine_ends(

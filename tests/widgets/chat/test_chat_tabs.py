@@ -3,7 +3,7 @@ from __future__ import annotations
 from textual import events
 
 from tests.widgets.hosting import Host, hosted, rows, settle
-from widgets.chat.session_bar import SessionBar, Tab
+from widgets.chat.chat_tabs import ChatTabs, Tab
 from widgets.glyphs import ASCII, UNICODE, Glyphs, Mark
 
 TABS = (
@@ -15,13 +15,13 @@ MANY = tuple(Tab(str(n), f"Conversation number {n}", Mark.DECODE) for n in range
 
 
 async def line(tabs: tuple[Tab, ...], current: str, width: int, glyphs: Glyphs = UNICODE) -> str:
-    bar = SessionBar(glyphs)
+    bar = ChatTabs(glyphs)
     async with hosted(bar, width, 1):
         bar.show(tabs, current)
         return rows(bar)[0]
 
 
-async def click(app: Host, bar: SessionBar, x: int) -> None:
+async def click(app: Host, bar: ChatTabs, x: int) -> None:
     bar.post_message(events.Click(bar, x, 0, 0, 0, 1, False, False, False, screen_x=x, screen_y=0))
     await settle(app)
 
@@ -53,13 +53,13 @@ async def test_a_narrow_bar_shows_the_current_one() -> None:
 
 
 async def test_clicks_pick_open_and_list() -> None:
-    bar = SessionBar()
+    bar = ChatTabs()
     async with hosted(bar, 80, 1) as (app, _):
         bar.show(MANY, "2")
         await settle(app)
         text = rows(bar)[0]
         for part in (" 3 ●", "+ new", f"+{20 - text.count('●')}"):
             await click(app, bar, text.index(part) + 1)
-        assert [m.key for m in app.sent(SessionBar.Picked)] == ["3"]
-        assert len(app.sent(SessionBar.NewWanted)) == 1
-        assert len(app.sent(SessionBar.MoreWanted)) == 1
+        assert [m.key for m in app.sent(ChatTabs.Picked)] == ["3"]
+        assert len(app.sent(ChatTabs.NewWanted)) == 1
+        assert len(app.sent(ChatTabs.MoreWanted)) == 1

@@ -1,4 +1,4 @@
-"""SessionBar: the open conversations in one line."""
+"""ChatTabs: the open chats in one line."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MIN_WIDTH_FOR_NEW = 24
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """One open conversation.
+    """One open chat.
 
     Attributes:
-        key: the conversation's id.
+        key: the chat's id.
         title: its title, as it is shown.
         mark: its state.
         unread: whether text has come that has not been on view.
@@ -36,25 +36,25 @@ class Tab:
     unread: bool = False
 
 
-class SessionBar(LineView):
+class ChatTabs(LineView):
     """Numbered titles, each with its state. The current one is always in view."""
 
     DEFAULT_CSS = """
-    SessionBar { height: 1; }
+    ChatTabs { height: 1; }
     """
 
     class Picked(Message):
-        """The tab of a conversation was clicked."""
+        """The tab of a chat was clicked."""
 
         def __init__(self, key: str) -> None:
             super().__init__()
             self.key = key
 
     class NewWanted(Message):
-        """A new conversation is asked for."""
+        """A new chat is asked for."""
 
     class MoreWanted(Message):
-        """The list of all conversations is asked for."""
+        """The list of all chats is asked for."""
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
@@ -63,7 +63,7 @@ class SessionBar(LineView):
         self._spans: list[tuple[int, int, Message]] = []
 
     def show(self, tabs: Sequence[Tab], current: str) -> None:
-        """Show these conversations; `current` is the key of the one on view."""
+        """Show these chats; `current` is the key of the one on view."""
         if (tabs, current) != (self._tabs, self._current):
             self._tabs, self._current = tabs, current
             self.redraw()

@@ -1,4 +1,4 @@
-"""PickConversation: a dialog that finds a conversation."""
+"""FindChat: a dialog that finds a chat."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from app.store.conversation import Conversation
 _SHOWN = 200
 
 
-class PickConversation(ModalScreen[str | None]):
-    """Asks for one of the conversations. It is found by any words of its title and of the name of
+class FindChat(ModalScreen[str | None]):
+    """Asks for one of the chats. It is found by any words of its title and of the name of
     whoever holds it.
 
     Args:
@@ -43,7 +43,7 @@ class PickConversation(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Conversations · Enter opens")
+            yield Label("Chats · Enter opens")
             yield Input(placeholder="words of the title")
             yield OptionList()
 
