@@ -32,11 +32,11 @@ from pathlib import Path
 import psutil
 
 from app.process.console import write_json
+from benchmarks.figure import HEAD, Figure
 from benchmarks.heading import heading
 from benchmarks.mqtt.asking import Askers
 from benchmarks.mqtt.bench import LEAD_SECONDS, RATE, STEP_SECONDS, USERS, Bench, wait_for
 from benchmarks.mqtt.burst import burst
-from benchmarks.mqtt.figure import HEAD, Figure
 from benchmarks.mqtt.first_token import ARRIVALS, first_token
 from benchmarks.mqtt.journal import journal
 from benchmarks.mqtt.mosquitto import mosquitto, shipped_limits

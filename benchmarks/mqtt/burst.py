@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from app.gateway.mqtt.settings import Quota
+from benchmarks.figure import Figure
 from benchmarks.mqtt.asking import Heard
 from benchmarks.mqtt.bench import STEP_SECONDS, USERS, WAIT_SECONDS, Bench, request, wait_for
-from benchmarks.mqtt.figure import Figure
 from benchmarks.mqtt.usage import peak_memory
 
 BURST_TOKENS = 16

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from app.gateway.mqtt.settings import Quota
+from benchmarks.figure import Figure
 from benchmarks.mqtt.asking import Askers
 from benchmarks.mqtt.bench import (
     LEAD_SECONDS,
@@ -19,7 +20,6 @@ from benchmarks.mqtt.bench import (
     Bench,
     request,
 )
-from benchmarks.mqtt.figure import Figure
 from benchmarks.mqtt.mosquitto import mosquitto
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin

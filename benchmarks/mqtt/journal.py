@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from app.gateway.mqtt.settings import Quota
 from app.gateway.mqtt.view import GatewayView
+from benchmarks.figure import Figure
 from benchmarks.mqtt.bench import LEAD_SECONDS, WAIT_SECONDS, Bench, request, wait_for
-from benchmarks.mqtt.figure import Figure
 from benchmarks.mqtt.usage import Usage
 
 # The journal has who was told a little after they were.

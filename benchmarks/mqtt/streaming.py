@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 from app.gateway.mqtt.settings import MqttSettings, Quota
+from benchmarks.figure import Figure
 from benchmarks.mqtt.bench import LEAD_SECONDS, RATE, WAIT_SECONDS, Bench, request, wait_for
-from benchmarks.mqtt.figure import Figure
 from benchmarks.mqtt.paced import reply
 from benchmarks.mqtt.usage import Usage
 

@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=3.0, help="of one turn")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--size", type=_size, default=(160, 48), metavar="COLUMNSxLINES")
+    parser.add_argument("--size", type=size, default=(160, 48), metavar="COLUMNSxLINES")
     parser.add_argument("--compare", type=_setting, action="append", default=[], metavar="K=V,...")
     parser.add_argument("--json", type=Path, dest="json_file", metavar="FILE")
     options = parser.parse_args()
@@ -142,7 +142,8 @@ def main() -> None:
         )
 
 
-def _size(text: str) -> tuple[int, int]:
+def size(text: str) -> tuple[int, int]:
+    """Columns and lines of `COLUMNSxLINES`."""
     columns, _, lines = text.partition("x")
     return int(columns), int(lines)
 

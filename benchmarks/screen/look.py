@@ -19,6 +19,9 @@ class Look:
         running: how many requests were in that step.
         threads: CPU seconds of each thread that Python knows.
         process: CPU seconds of all threads.
+        memory: bytes of the process in memory.
+        lags: seconds that the event loop was late, for each moment of a grid (`LoopProbe`) since
+            the last look; none without an interface.
     """
 
     time: float
@@ -27,3 +30,5 @@ class Look:
     running: int
     threads: Mapping[str, float]
     process: float
+    memory: int = 0
+    lags: tuple[float, ...] = ()

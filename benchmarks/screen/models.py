@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.screen import random_model
+from benchmarks.screen.stand_in import STEP_SECONDS
 from engine.builtin import MODEL_DIR
 
 # Replies of a minute at 250 steps a second.
@@ -16,6 +17,8 @@ _STAND_IN_POSITIONS = 16_384
 # The built-in one takes 2.4 ms for a step of two chats on two cores: its own 2,048 positions were
 # over in less than a turn of five seconds.
 _BUILTIN_POSITIONS = 8192
+# 20 tokens a second for each chat, as fast as one reads.
+PACE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,13 @@ class Model:
         save: writes it to a folder that exists.
         depth: of the device that stands in for the model (`benchmarks.screen.stand_in`); None if
             the model itself computes.
+        step_seconds: what a step of that device takes.
     """
 
     context: int
     save: Callable[[Path], None]
     depth: int | None = None
+    step_seconds: float = STEP_SECONDS
 
 
 def _save_builtin(folder: Path) -> None:
@@ -48,4 +53,5 @@ MODELS = {
     "387m": Model(random_model.MAX_POSITIONS, random_model.save),
     "device": Model(_STAND_IN_POSITIONS, _save_builtin, depth=2),
     "lockstep": Model(_STAND_IN_POSITIONS, _save_builtin, depth=1),
+    "paced": Model(_STAND_IN_POSITIONS, _save_builtin, depth=1, step_seconds=PACE_SECONDS),
 }

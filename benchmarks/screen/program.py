@@ -180,7 +180,19 @@ class Program:
 def program(
     name: str, model: Model, source: Path, compare: Mapping[str, str], options: argparse.Namespace
 ) -> Iterator[Program]:
-    """Start a program and have it load its model. The one called headless has no interface."""
+    """Start a program and wait until it has loaded its model."""
+    with launched(name, model, source, compare, options) as one:
+        one.wait(lambda look: look.phase is EnginePhase.READY, "the model")
+        if "nice" in compare:
+            os.setpriority(os.PRIO_PROCESS, one.pid, int(compare["nice"]))
+        yield one
+
+
+@contextmanager
+def launched(
+    name: str, model: Model, source: Path, compare: Mapping[str, str], options: argparse.Namespace
+) -> Iterator[Program]:
+    """Start a program, which then loads its model. The one called headless has no interface."""
     headless = name == "headless"
     output_tokens = model.context - PROMPT_ROOM
     ours, theirs = Pipe()
@@ -190,7 +202,7 @@ def program(
             command += [option, compare[setting]]
     if model.depth is not None:
         command += ["--depth", str(model.depth), "--context", str(model.context)]
-        command += ["--sessions", str(options.sessions)]
+        command += ["--sessions", str(options.sessions), "--step-seconds", str(model.step_seconds)]
     prompts = [
         " ".join(f"word{i * PROMPT_WORDS + j}" for j in range(PROMPT_WORDS))
         for i in range(options.sessions)
@@ -223,9 +235,6 @@ def program(
         waits = model.depth is not None
         one = Program(name, process.pid, ours, terminal, prompts, output_tokens, waits)
         try:
-            one.wait(lambda look: look.phase is EnginePhase.READY, "the model")
-            if "nice" in compare:
-                os.setpriority(os.PRIO_PROCESS, process.pid, int(compare["nice"]))
             yield one
         finally:
             with suppress(ProcessLookupError):

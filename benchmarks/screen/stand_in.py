@@ -45,7 +45,7 @@ class _Handle:
 class StandIn:
     """A `Runner` (`engine.batch.plan`) that packs inputs as that of a GPU does, and then waits.
 
-    The device takes one step after the other, each for `STEP_SECONDS`. `result` waits outside the
+    The device takes one step after the other, each for as long. `result` waits outside the
     interpreter's lock, as cudaEventSynchronize does: one call of the system, to a moment that was
     known when the step was submitted. In the times of a step, `forward` is this wait, and `sample`
     is how late its thread went on: what the system and the lock took.
@@ -53,12 +53,20 @@ class StandIn:
     Args:
         depth: how many steps may be submitted before the first one's result is asked for.
         text: token ids that the sequences repeat, each from a place of its own.
+        step_seconds: what a step takes.
     """
 
-    def __init__(self, config: EngineConfig, depth: int, text: IntArray) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        depth: int,
+        text: IntArray,
+        step_seconds: float = STEP_SECONDS,
+    ) -> None:
         self._batch = Batch(config)
         self._depth = depth
         self._text = text
+        self._step_seconds = step_seconds
         self._free_at = 0.0
 
     @property
@@ -75,7 +83,7 @@ class StandIn:
         self._batch.extend(plan.rows)
         step = self._batch.pack(plan.rows)
         now = time.monotonic()
-        self._free_at = max(self._free_at, now) + STEP_SECONDS
+        self._free_at = max(self._free_at, now) + self._step_seconds
         return _Handle(step, now - started, self._free_at)
 
     def result(self, handle: object) -> StepResult:
@@ -95,7 +103,13 @@ class StandIn:
 
 
 def load(
-    request: LoadRequest, progress: Progress, *, depth: int, context: int, sessions: int
+    request: LoadRequest,
+    progress: Progress,
+    *,
+    depth: int,
+    context: int,
+    sessions: int,
+    step_seconds: float,
 ) -> LoadedModel:
     """Load the built-in model, with its tokenizer and all that comes into a process by it, and have
     a device compute that is none.
@@ -104,6 +118,7 @@ def load(
         depth: of the device.
         context: the most tokens of prompt and reply.
         sessions: for how many of these the pool has room.
+        step_seconds: what a step of the device takes.
     """
     model = load_model(replace(request, num_blocks=None, max_model_len=None), progress)
     blocks = model.config.blocks_for(context)
@@ -112,7 +127,7 @@ def load(
     config = replace(config, device=NAME)
     card = replace(model.card, name=NAME, device=NAME, max_model_len=context)
     knobs = replace(model.knobs, max_num_seqs=sessions)
-    runner = StandIn(config, depth, _text())
+    runner = StandIn(config, depth, _text(), step_seconds)
     return replace(model, config=config, card=card, knobs=knobs, runner=runner)
 
 

@@ -1,7 +1,7 @@
 """The program that `benchmarks.screen` measures: an engine with the interface, or without.
 
     python -m benchmarks.screen.streaming --pipe FD {screen,headless} [--switch-ms X] [--share X]
-                                          [--depth N --context N --sessions N]
+                                          [--depth N --context N --sessions N --step-seconds X]
 
 It reads its settings where `tui` does, and answers what comes through the pipe: `look` with a
 `Look`, a number with the engine's step records since that one, prompts (headless only) by starting
@@ -11,6 +11,7 @@ the replies. With `--depth` a device that stands in for the model computes.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import threading
 import time
@@ -18,6 +19,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
+
+import psutil
 
 from app.process.serving import load_model
 from app.screens import tui
@@ -27,6 +30,7 @@ from app.settings.settings import Settings
 from app.store.store import Store
 from benchmarks.screen import stand_in
 from benchmarks.screen.look import Look
+from benchmarks.screen.loop_probe import LoopProbe, ProbedLoops
 from engine.api.client import ChatMessage, Submission
 from engine.api.status import EnginePhase
 from engine.api.stream import RequestStream
@@ -37,10 +41,13 @@ from engine.serving.loading import ModelLoader
 class Answers:
     """Answers what the benchmark asks, on a thread that sleeps in between."""
 
-    def __init__(self, pipe: Connection, host: EngineHost, options: argparse.Namespace) -> None:
+    def __init__(
+        self, pipe: Connection, host: EngineHost, options: argparse.Namespace, probe: LoopProbe
+    ) -> None:
         self._pipe = pipe
         self._host = host
         self._options = options
+        self._probe = probe
         self._step = 0
         self._running = 0
         threading.Thread(target=self._answer, name="answers", daemon=True).start()
@@ -68,7 +75,9 @@ class Answers:
                 clock = time.pthread_getcpuclockid(thread.ident)
                 threads[thread.name] = threads.get(thread.name, 0.0) + time.clock_gettime(clock)
         now, total = time.monotonic(), time.process_time()
-        return Look(now, status.phase, self._step, self._running, threads, total)
+        memory = psutil.Process().memory_info().rss
+        lags = self._probe.take()
+        return Look(now, status.phase, self._step, self._running, threads, total, memory, lags)
 
 
 def consume(host: EngineHost, prompts: Sequence[str]) -> None:
@@ -102,8 +111,13 @@ def with_interface(host: EngineHost, settings: Settings) -> None:
 
 
 def stand_in_loader(options: argparse.Namespace) -> ModelLoader:
-    depth, context, sessions = options.depth, options.context, options.sessions
-    return partial(stand_in.load, depth=depth, context=context, sessions=sessions)
+    return partial(
+        stand_in.load,
+        depth=options.depth,
+        context=options.context,
+        sessions=options.sessions,
+        step_seconds=options.step_seconds,
+    )
 
 
 def main() -> None:
@@ -115,13 +129,16 @@ def main() -> None:
     parser.add_argument("--depth", type=int)
     parser.add_argument("--context", type=int)
     parser.add_argument("--sessions", type=int)
+    parser.add_argument("--step-seconds", type=float)
     options = parser.parse_args()
     if options.share is not None:
         cadence.SHARE = options.share
     settings = load_settings()
     host = EngineHost(load_model if options.depth is None else stand_in_loader(options))
-    Answers(Connection(options.pipe), host, options)
+    probe = LoopProbe()
+    Answers(Connection(options.pipe), host, options, probe)
     if options.mode == "screen":
+        asyncio.set_event_loop_policy(ProbedLoops(probe))
         with_interface(host, settings)
     else:
         host.load(settings.load_request())

@@ -24,6 +24,7 @@ class Terminal:
         pass_fds: descriptors that the program inherits.
 
     Attributes:
+        started: monotonic seconds, just before the program was started.
         painted: bytes that came so far.
     """
 
@@ -36,11 +37,13 @@ class Terminal:
     ) -> None:
         self.painted = 0
         self._recent = bytearray()
+        self._came_at = 0.0
         self._news = threading.Condition()
         self._ours, theirs = pty.openpty()
         columns, lines = size
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         try:
+            self.started = time.monotonic()
             self.process = subprocess.Popen(
                 command,
                 stdin=theirs,
@@ -65,15 +68,24 @@ class Terminal:
         Raises:
             TimeoutError: it did not come in `seconds`.
         """
-        wanted, deadline = character.encode(), time.monotonic() + seconds
         with self._news:
             self._recent.clear()
             start = time.monotonic()
             self.type(character)
+            return self.seen_at(character, seconds) - start
+
+    def seen_at(self, text: str, seconds: float) -> float:
+        """Monotonic seconds at which a text of one style was painted, now or not long ago.
+
+        Raises:
+            TimeoutError: it did not come in `seconds`.
+        """
+        wanted, deadline = text.encode(), time.monotonic() + seconds
+        with self._news:
             while wanted not in self._recent:
                 if not self._news.wait(deadline - time.monotonic()):
-                    raise TimeoutError(f"{character!r} is not on the screen after {seconds} s")
-            return time.monotonic() - start
+                    raise TimeoutError(f"{text!r} is not on the screen after {seconds} s")
+            return self._came_at
 
     def close(self) -> None:
         """End the program, if it has not ended."""
@@ -88,6 +100,7 @@ class Terminal:
                 with self._news:
                     self.painted += len(data)
                     self._recent += data
+                    self._came_at = time.monotonic()
                     del self._recent[:-_KEPT]
                     self._news.notify()
         except OSError:

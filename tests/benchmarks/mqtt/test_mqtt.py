@@ -6,7 +6,6 @@ import json
 import time
 
 from benchmarks.mqtt.asking import Heard, digest
-from benchmarks.mqtt.figure import Figure
 from benchmarks.mqtt.paced import NAME, PacedLoader, reply
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.lifecycle import FinishReason
@@ -65,11 +64,3 @@ def test_what_was_heard_is_told_by_request() -> None:
     assert [heard[name].is_answered for name in "234"] == [False, False, False]
     assert heard["4"] == Heard(10.0)
     assert set(heard) == set("1234")
-
-
-def test_a_missed_target_is_seen() -> None:
-    figure = Figure("A", "cores", 0.25, "cores", "64 streams")
-    assert "MISSED; 64 streams" in str(figure.below(0.25))
-    assert "MISSED" not in str(figure.below(0.3))
-    assert figure.exactly(0.25).is_met
-    assert not figure.exactly(0.2).is_met

@@ -16,7 +16,8 @@ class Figure:
 
     Attributes:
         against: what it was measured with, or what it is to be compared with.
-        relation: whether it should be less than the target (`<`) or equal to it (`=`).
+        relation: whether it should be less than the target (`<`), at least that (`>`) or the same
+            (`=`).
         target: None if nothing is asked of it.
     """
 
@@ -36,10 +37,16 @@ class Figure:
         """The same figure, which should be equal to `target`."""
         return replace(self, relation="=", target=target)
 
+    def at_least(self, target: float) -> Figure:
+        """The same figure, which should not be less than `target`."""
+        return replace(self, relation=">", target=target)
+
     @property
     def is_met(self) -> bool:
         if self.target is None:
             return True
+        if self.relation == ">":
+            return self.value >= self.target
         return self.value < self.target if self.relation == "<" else self.value == self.target
 
     def to_json(self) -> dict[str, object]:

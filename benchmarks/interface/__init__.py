@@ -1,0 +1,1 @@
+"""How soon the interface answers, and what it takes: `python -m benchmarks.interface`."""
