@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line
-from widgets.palette import Palette
+from widgets.palette import MIN_CONTRAST, Palette
 
 
 class LineView(Widget):
@@ -42,7 +42,8 @@ class LineView(Widget):
             base = self.rich_style
             # The rest of the style (links, text opacity) does not apply to every cell.
             base = Style(color=base.color, bgcolor=base.bgcolor)
-            self._palette = Palette.on(base, self.app.native_ansi_color, self.app.no_color)
+            least = float(self.app.theme_variables.get("least-contrast", MIN_CONTRAST))
+            self._palette = Palette.on(base, self.app.native_ansi_color, self.app.no_color, least)
         return self._palette
 
     def line(self, width: int) -> Line:

@@ -76,23 +76,26 @@ class Palette:
 
     @staticmethod
     @lru_cache(maxsize=16)
-    def on(base: Style, ansi: bool, mono: bool) -> Palette:
+    def on(base: Style, ansi: bool, mono: bool, least: float = MIN_CONTRAST) -> Palette:
         """The palette on `base`, which gives foreground and background.
 
         Args:
             ansi: whether to use the terminal's own sixteen colours.
             mono: whether to use no colour but those of `base`. What is bad is then underlined.
+            least: the contrast that all text has with the background, from 1 to 21.
         """
         back = BLACK if base.bgcolor is None or ansi else Color.from_rich_color(base.bgcolor)
         fore = WHITE if base.color is None or ansi else Color.from_rich_color(base.color)
 
         def rich(color: Color) -> RichColor:
-            return RichColor.parse(_ANSI[color]) if ansi else legible(color, back).rich_color
+            return RichColor.parse(_ANSI[color]) if ansi else legible(color, back, least).rich_color
 
         def colored(color: Color) -> Style:
             return base if mono else base + Style(color=rich(color))
 
-        muted = base + (Style(dim=True) if ansi else Style(color=faint(fore, back).rich_color))
+        muted = base + (
+            Style(dim=True) if ansi else Style(color=faint(fore, back, least).rich_color)
+        )
         strong = base + Style(bold=True)
         bad = colored(VERMILLION) + Style(bold=True, underline=mono)
         shade = Style(bgcolor=back.blend(fore, 0.16).rich_color, bold=True)
@@ -139,21 +142,21 @@ def contrast(one: Color, other: Color) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def legible(color: Color, background: Color) -> Color:
-    """`color`, moved towards black or white until it has `MIN_CONTRAST` on `background`."""
+def legible(color: Color, background: Color, least: float = MIN_CONTRAST) -> Color:
+    """`color`, moved towards black or white until it has the `least` contrast on `background`."""
     end = WHITE if _luminance(background) < 0.18 else BLACK
     for step in range(20):
         moved = color.blend(end, step / 20)
-        if contrast(moved, background) >= MIN_CONTRAST:
+        if contrast(moved, background) >= least:
             return moved
     return end
 
 
-def faint(color: Color, background: Color) -> Color:
+def faint(color: Color, background: Color, least: float = MIN_CONTRAST) -> Color:
     """`color`, moved towards `background` as far as it stays legible."""
     for step in range(9, 0, -1):
         sunk = color.blend(background, step / 20)
-        if contrast(sunk, background) >= MIN_CONTRAST:
+        if contrast(sunk, background) >= least:
             return sunk
     return color
 

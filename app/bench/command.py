@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.progress import Progress
@@ -15,7 +15,7 @@ from app.bench.plots import show_charts, write_charts
 from app.bench.report import to_text
 from app.bench.runs import Plan, Run, medians, run_all
 from app.bench.scripts import Synthetic
-from app.bench.setting import Setting, parse_settings
+from app.bench.setting import Setting, of_policies, parse_settings
 from app.bench.testbed import Testbed, of_model, simulated
 from app.bench.workloads import parse_targets, recorded, synthetic
 from app.process.console import progress_bar, write_json, writing
@@ -111,7 +111,16 @@ def _testbed(settings: Settings, options: BenchOptions, progress: Progress) -> I
 
 
 def _compared(options: BenchOptions) -> list[Setting]:
+    if options.policy is not None:
+        if options.compare:
+            raise SettingsError(
+                "--policy: each setting of --compare states its own, as policy=NAME"
+            )
+        if "policy" in _stated(options.knob):
+            raise SettingsError("--knob: policy is what --policy states; use that")
     try:
+        if options.policy is not None:
+            return of_policies(options.policy, options.knob)
         return parse_settings(options.compare, options.knob)
     except InvalidConfigError as error:
         raise _wrong_knob(error, options) from None
@@ -128,13 +137,18 @@ def _with_knobs(
 
 def _wrong_knob(error: InvalidConfigError, options: BenchOptions) -> SettingsError:
     """The error as a sentence that begins with the flag by which the knob was stated."""
-    stated = [
-        part.partition("=")[0].strip() for text in options.compare for part in text.split(",")
-    ]
-    common = [text.partition("=")[0].strip() for text in options.knob]
+    if error.param == "policy" and options.policy is not None:
+        return SettingsError(f"--policy: {error.message}")
+    stated = _stated(part for text in options.compare for part in text.split(","))
+    common = _stated(options.knob)
     both = error.param in stated and error.param in common
     flag = "--compare, --knob" if both else "--compare" if error.param in stated else "--knob"
     return SettingsError(f"{flag}: {error.message}")
+
+
+def _stated(texts: Iterable[str]) -> list[str]:
+    """The names of the knobs that texts `name=value` state."""
+    return [text.partition("=")[0].strip() for text in texts]
 
 
 def _check_lengths(plan: Plan, testbed: Testbed) -> None:
@@ -182,7 +196,7 @@ def _report(plan: Plan, testbed: Testbed, runs: list[Run], options: BenchOptions
         to_text(
             [(label, medians(its)) for label, its in grouped],
             _about(plan, testbed, options),
-            named=bool(options.compare),
+            named=bool(options.compare or options.policy),
         )
     )
     for line in _remarks(plan, testbed, runs):

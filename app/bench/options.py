@@ -17,6 +17,7 @@ OutputLen = Annotated[
 InputLen = Annotated[
     str, Option(metavar="LEN", help="N, uniform:LOW:HIGH or exponential:MEAN:CAP.")
 ]
+Policies = Annotated[str, Option(metavar="NAME,...", help="Policies to compare.")]
 Seed = Annotated[int, Option("--seed", metavar="N", help="Makes the workload repeatable.")]
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures there.")]
 Svg = Annotated[Path | None, Option(metavar="FOLDER", help="Write charts there.")]
@@ -83,6 +84,7 @@ class BenchOptions:
         list[str],
         Option(metavar="NAME:MS...", help="Targets of ttft, tpot, e2el, as ttft:200."),
     ] = field(default_factory=list)
+    policy: Policies | None = None
     compare: Annotated[
         list[str],
         Option(metavar="K=V,...", help="A setting to compare; give it several times."),
@@ -114,7 +116,7 @@ class SimulateOptions:
     model: Annotated[
         str | None, Option(metavar="NAME", help="llama-8b (the default), opt-13b, ...")
     ] = None
-    policy: Annotated[str, Option(metavar="NAME,...", help="Policies to compare.")] = "stall_free"
+    policy: Policies = "stall_free"
     rate: Annotated[str, Option(metavar="A:B:xK|A:B:+K|R,...", help="Requests a second.")] = (
         "1:64:x2"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.settings.knobs import parse_knob
 from engine.api.knob_spec import KnobValue
@@ -42,3 +42,15 @@ def parse_settings(compared: Sequence[str], common: Sequence[str]) -> list[Setti
         Setting(text, base | dict(parse_knob(part) for part in text.split(",")))
         for text in compared
     ]
+
+
+def of_policies(policies: str, common: Sequence[str]) -> list[Setting]:
+    """A setting for each of the policies that are named, separated by commas; it is labelled by the
+    policy.
+
+    Raises:
+        InvalidConfigError: as `parse_settings` has it.
+    """
+    named = [name.strip() for name in policies.split(",")]
+    settings = parse_settings([f"policy={name}" for name in named], common)
+    return [replace(setting, label=name) for setting, name in zip(settings, named, strict=True)]

@@ -13,7 +13,7 @@ from app.bench.plots import check_charts, show_charts, write_charts
 from app.bench.rates import parse_rates
 from app.bench.results import plain
 from app.bench.scripts import Synthetic
-from app.bench.setting import parse_settings
+from app.bench.setting import of_policies
 from app.bench.sweep import Curve, Sweep
 from app.bench.testbed import Testbed, in_virtual_time
 from app.bench.workloads import stated_lengths
@@ -204,7 +204,6 @@ def _sweep(options: SimulateOptions, workload: Synthetic, testbed: Testbed) -> S
     """The sweep: each policy gets the knobs that hold for all."""
     targets = {"ttft": options.ttft_target, "tpot": options.tpot_target}
     aims = [f"{name}_target_ms={limit}" for name, limit in targets.items()]
-    settings = [f"policy={name.strip()}" for name in options.policy.split(",")]
     for name, _ in map(parse_knob, options.knob):
         if name in _KNOB_OPTIONS:
             raise SettingsError(f"--knob: {name} is what {_KNOB_OPTIONS[name]} states; use that")
@@ -212,8 +211,8 @@ def _sweep(options: SimulateOptions, workload: Synthetic, testbed: Testbed) -> S
         workload=workload,
         rates=parse_rates(options.rate),
         knobs={
-            setting.label.removeprefix("policy="): testbed.with_knobs(setting.changes)
-            for setting in parse_settings(settings, [*aims, *options.knob])
+            setting.label: testbed.with_knobs(setting.changes)
+            for setting in of_policies(options.policy, [*aims, *options.knob])
         },
         targets=targets,
         seed=options.seed,

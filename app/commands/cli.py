@@ -46,6 +46,7 @@ def _tui(
     engine: flags.Engine,
     sampling: flags.Sampling,
     broker: flags.Broker,
+    interface: flags.Interface,
     each: Annotated[
         bool, Option("--each", help="Plain program: a line is a conversation, all at once.")
     ] = False,
@@ -68,7 +69,7 @@ def _tui(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    settings = _settings(model, engine, sampling, broker, common)
+    settings = _settings(model, engine, sampling, broker, interface, common)
     from app.commands import plain
     from app.process import process
 
@@ -80,10 +81,10 @@ def _tui(
             )
         code = process.run(settings, lambda: _interface(settings), stderr=False)
     else:
-        if broker.mqtt is not None or broker.embedded_broker:
+        if wrong := [n for n, value in stated(broker, interface).items() if value is not None]:
             raise typer.BadParameter(
                 "it is for the interface; without a terminal there is `tui serve`",
-                param_hint="--mqtt" if broker.mqtt is not None else "--embedded-broker",
+                param_hint=f"--{wrong[0].replace('_', '-')}",
             )
         code = process.run(
             settings, lambda: plain.run(settings, each=each, as_json=as_json), stderr=True
@@ -197,8 +198,11 @@ def _simulate(*, options: SimulateOptions, common: flags.Common) -> None:
 
 
 def _interface(settings: Settings) -> int:
+    from app.process.serving import check_model, load_model
+
+    # What a person mistyped is told before anything that takes long, on the shell's own screen.
+    check_model(settings.load_request())
     from app.commands.serve import mqtt_gateway
-    from app.process.serving import load_model
     from app.screens import tui
     from app.store.store import Store
     from engine.serving.host import EngineHost

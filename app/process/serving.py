@@ -12,6 +12,7 @@ from typing import TextIO
 from app.process import heap
 from app.system.engine_crash import check_engine
 from engine.api.client import EngineClient, LoadRequest
+from engine.api.errors import EngineError
 from engine.api.status import EnginePhase, EngineStatus
 from engine.model.registry import Registry
 from engine.serving.host import EngineHost
@@ -50,6 +51,19 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
         model.close()
 
     return replace(model, close=close)
+
+
+def check_model(request: LoadRequest) -> None:
+    """Refuse a model that there cannot be: neither in the registry, nor a folder or a file, nor
+    named as the hub names its own.
+
+    Raises:
+        ModelLoadError: there is no such model, or the registry cannot be read.
+    """
+    try:
+        Registry.read(request.models_file).find(request.model)
+    except EngineError as error:
+        raise ModelLoadError(f"could not load {request.model}: {error.message}") from None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ from app.screens.deck import Deck
 from app.screens.help import HelpScreen
 from app.screens.key_groups import key_groups, key_names
 from app.screens.legacy_keys import read_alt_keys
+from app.screens.themes import CONTRAST, find_theme
 from app.settings.settings import Settings, SettingsError
 from app.store.store import Store
 from app.system.engine_crash import EngineCrashError, check_engine
@@ -42,7 +44,6 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
 SHUTDOWN_SECONDS = 12.0
 LOOK_SECONDS = 0.5
-THEMES = {"dark": "textual-dark", "light": "textual-light", "ansi": "ansi-dark"}
 
 
 class Tui(App[int]):
@@ -67,12 +68,10 @@ class Tui(App[int]):
         load: LoadRequest,
         gateway: Gateway | None = None,
     ) -> None:
-        super().__init__()
-        theme = THEMES.get(settings.theme or "dark", settings.theme or "")
-        if theme not in self.available_themes:
-            allowed = ", ".join((*THEMES, *self.available_themes))
-            raise SettingsError(f"theme is {settings.theme!r}; allowed are {allowed}")
-        self.theme = theme
+        # Without colours the background is the terminal's own, as with the theme "ansi".
+        super().__init__(ansi_color="NO_COLOR" in os.environ or None)
+        self.register_theme(CONTRAST)
+        self.theme = find_theme(settings.theme)
         self.crash: BaseException | None = None
         self.engine_ended = False
         self._client = client

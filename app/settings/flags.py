@@ -154,6 +154,17 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """How the interface looks."""
+
+    theme: Annotated[
+        str | None,
+        Option("--theme", metavar="NAME", help="dark, light, contrast, ansi, or one of Textual's."),
+    ] = None
+    ascii: Annotated[bool | None, Option("--ascii", help="Draw with ASCII characters only.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
     """Where chats come from over MQTT."""
 

@@ -101,6 +101,33 @@ def test_a_setting_may_be_compared_with_itself(own_process: Path) -> None:
     assert value(result.stdout, "Benchmark duration (s)")[2] == "1.00x"
 
 
+def test_policies_are_compared_by_their_names_alone(own_process: Path) -> None:
+    file = own_process / "result.json"
+    result = bench(*SIMULATED, "--policy", "orca, stall_free", "--json", str(file))
+    assert result.exit_code == ExitCode.OK, result.output
+    settings = json.loads(file.read_text())["settings"]
+    assert [s["knobs"]["policy"] for s in settings] == ["orca", "stall_free"]
+    assert value(result.stdout, "Successful requests") == ["6", "6", "1.00x"]
+    alone = bench(*SIMULATED, "--policy", "static", "--knob", "static_batch_size=2")
+    assert alone.exit_code == ExitCode.OK, alone.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--policy", "nope"), "tui: --policy: policy is 'nope'; "),
+        (("--policy", "orca", "--compare", "policy=orca"), "tui: --policy: each setting of"),
+        (("--policy", "orca", "--knob", "policy=static"), "tui: --knob: policy is what --policy"),
+    ],
+)
+def test_a_policy_that_cannot_be_compared_is_refused(
+    arguments: tuple[str, ...], told: str, own_process: Path
+) -> None:
+    result = bench(*SIMULATED, *arguments)
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.startswith(told)
+
+
 def test_conversations_hit_the_prefix_cache(own_process: Path) -> None:
     result = bench(
         *SIMULATED, "--turns", "3", "--random-prefix-len", "64", "--max-concurrency", "2"

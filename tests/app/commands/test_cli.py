@@ -290,6 +290,30 @@ def test_a_model_that_there_is_not_is_told_before_torch_is_imported(
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("nope", f"model 'nope' is unknown; {SHIPPED} has builtin, "),
+        ("qwen3-0.6", "model 'qwen3-0.6' is unknown; close to it are qwen3-0.6b, qwen3"),
+        ("./nope", "folder ./nope does not exist"),
+    ],
+)
+def test_the_interface_refuses_such_a_model_before_it_opens(
+    model: str, told: str, own_process: Path
+) -> None:
+    code = (
+        "import sys\nfrom app.commands.cli import main\nfrom app.process import process\n"
+        "process.is_terminal = lambda stream: True\n"
+        "try:\n    main()\n"
+        "finally:\n    assert not {'torch', 'textual'} & set(sys.modules)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "--model", model], capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (ExitCode.NO_MODEL, "")
+    assert ran.stderr.startswith(f"tui: could not load {model}: {told}")
+
+
 def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:
     flags = "--json --each --temperature 0 --max-tokens 12 --num-blocks 64"
     lines = b"hi\n\nWhat is 2 + 2?\n\xff\n"

@@ -229,7 +229,10 @@ async def test_themes(tmp_path: Path, theme: str | None) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"theme": "pink"}, "theme is 'pink'; allowed are dark, light, ansi"),
+        (
+            {"theme": "pink"},
+            "theme is 'pink'; allowed are dark, light, contrast, ansi, ansi-light, ",
+        ),
         ({"keys": {"app.qiut": "f9"}}, "keys.app.qiut is no key; allowed are app.help, app.quit, "),
     ],
 )
