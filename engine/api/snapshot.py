@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from engine.api.block_map import BlockMap, PinView, Sharing
 from engine.api.config import EngineConfig
@@ -10,17 +11,19 @@ from engine.api.knobs import KnobChange, KnobState
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.origin import Origin
 from engine.api.status import ModelCard
-from engine.api.telemetry import Distribution
+from engine.api.telemetry import Distribution, Samples
 from engine.api.waiting import Wait
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Requests that met both latency targets, of those that ended in the last `window` seconds.
+    """Requests that met both latency targets, of those that ended in the last `window` seconds and
+    of those that have not ended and miss a target already.
 
     Attributes:
-        share: the share of good requests among those that ended; NaN if none did.
+        share: the share of good requests among these; NaN if there are none.
         rate: good requests a second.
+        late: how many have not ended and miss a target already.
     """
 
     window: float
@@ -28,6 +31,7 @@ class Goodput:
     tpot_target: float
     share: float
     rate: float
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,9 @@ class LatencyView:
     Attributes:
         tpot: of the requests that ended, and of the running ones with their means so far.
         e2e: of the requests that ended.
+        until: when the window ends, on the engine's clock: when the snapshot was asked for.
+        samples: those behind the distributions by their names, older ones included; nobody adds to
+            them.
     """
 
     window: float
@@ -83,6 +90,8 @@ class LatencyView:
     itl: Distribution
     queue: Distribution
     e2e: Distribution
+    until: float = 0.0
+    samples: Mapping[str, Samples] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +122,8 @@ class Snapshot:
     """The engine between two steps.
 
     Attributes:
-        time: engine clock, seconds.
+        time: engine clock, seconds. `latency` and `goodput` are of when it was asked for, since an
+            idle engine makes no newer one.
         step: number of the last step.
         requests: the running ones, the head of the queue, then those that ended last. The number of
             the waiting and of the ended ones is capped.

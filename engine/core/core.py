@@ -196,7 +196,7 @@ class EngineCore:
         return self._roster.take_outputs()
 
     def snapshot(self) -> Snapshot:
-        return self.draft().snapshot()
+        return self.draft().snapshot(self._clock())
 
     def draft(self) -> Draft:
         """What a snapshot needs of this moment; any thread may finish it."""

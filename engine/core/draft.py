@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.api.block_map import BlockMap, PinView, Sharing
 from engine.api.config import EngineConfig
 from engine.api.knobs import KnobChange, Knobs, KnobState
 from engine.api.lifecycle import RequestState
-from engine.api.snapshot import RequestView, Snapshot, Totals
+from engine.api.snapshot import Goodput, LatencyView, RequestView, Snapshot, Totals
 from engine.api.status import ModelCard
 from engine.api.telemetry import Distribution
 from engine.api.waiting import Wait
 from engine.batch.request import Request
-from engine.core.latencies import Latencies
+from engine.core.latencies import Latencies, Underway
 
 MAP_CELLS = 4_096
 MAX_SHARING = 32
+# A window is moved on at most this often, in seconds: it takes some milliseconds.
+AGEING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Draft:
 
     Attributes:
         running, waiting, ended: requests, as `Snapshot.requests` has them.
+        underway: the times of requests that have not ended.
         blocks: the pool, a cell for each block.
         holders: for each shared block the sequences that hold it.
     """
@@ -96,6 +100,7 @@ class Draft:
     running: list[Sketch]
     waiting: list[Sketch]
     ended: list[RequestView]
+    underway: list[Underway]
     num_waiting: int
     head_wait: Wait | None
     blocks: BlockMap
@@ -110,14 +115,37 @@ class Draft:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _snapshot: Snapshot | None = None
 
-    def snapshot(self) -> Snapshot:
-        """The same one at every call. Any thread may call this."""
-        with self._lock:
-            if self._snapshot is None:
-                self._snapshot = self._finish()
-            return self._snapshot
+    def snapshot(self, now: float) -> Snapshot:
+        """The same one at every call, but for latencies and goodput: their windows end at `now`,
+        for as long as there is something in them. Any thread may call this.
 
-    def _finish(self) -> Snapshot:
+        Args:
+            now: the reader's time on the engine's clock.
+        """
+        with self._lock:
+            shown = self._snapshot
+            if shown is None:
+                shown = self._finish(now)
+            elif now >= shown.latency.until + AGEING_SECONDS and self._ages(shown):
+                latency, goodput = self._measured(now)
+                shown = replace(shown, latency=latency, goodput=goodput)
+            self._snapshot = shown
+            return shown
+
+    def _ages(self, shown: Snapshot) -> bool:
+        """Whether there is something in the windows that a later time may take away or add."""
+        view = shown.latency
+        seen = (view.ttft, view.tpot, view.itl, view.queue, view.e2e)
+        judged = shown.goodput is not None and not math.isnan(shown.goodput.share)
+        return judged or bool(self.underway) or any(of.count for of in seen)
+
+    def _measured(self, now: float) -> tuple[LatencyView, Goodput]:
+        """What the windows that end at `now` hold."""
+        tpots = [sketch.tpot for sketch in self.running if sketch.tpot is not None]
+        goodput = self.latencies.goodput(now, self.requested, self.underway)
+        return self.latencies.view(now, tpots), goodput
+
+    def _finish(self, now: float) -> Snapshot:
         sharing = Counter(self.holders)
         shared: Counter[int] = Counter()
         for ordinals, blocks in sharing.items():
@@ -125,7 +153,7 @@ class Draft:
                 shared[ordinal] += blocks
         views = [sketch.finish(shared[sketch.ordinal]) for sketch in self.running]
         views += [sketch.finish() for sketch in self.waiting]
-        tpots = [sketch.tpot for sketch in self.running if sketch.tpot is not None]
+        latency, goodput = self._measured(now)
         return Snapshot(
             time=self.time,
             step=self.step,
@@ -138,13 +166,13 @@ class Draft:
             blocks=self.blocks.within(MAP_CELLS),
             knobs=self.knobs,
             knob_history=self.knob_history,
-            latency=self.latencies.view(self.time, tpots),
+            latency=latency,
             totals=self.totals,
             sharing=tuple(
                 Sharing(tuple(sorted(ordinals)), blocks)
                 for ordinals, blocks in sharing.most_common(MAX_SHARING)
             ),
             pins=self.pins,
-            goodput=self.latencies.goodput(self.time, self.requested),
+            goodput=goodput,
             stalled=self.stalled,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason
@@ -13,6 +15,31 @@ from engine.api.telemetry import Samples
 from engine.batch.request import Request
 
 WINDOW = 60.0
+
+
+class Underway(NamedTuple):
+    """The times of a request that has not ended, in seconds, and how many tokens it has got."""
+
+    arrival: float
+    first_token: float | None
+    last_token: float | None
+    output_tokens: int
+
+    @staticmethod
+    def of(request: Request) -> Underway:
+        timings, tokens = request.timings, len(request.output_token_ids)
+        return Underway(timings.arrival, timings.first_token, timings.last_token, tokens)
+
+    def is_late(self, now: float, knobs: Knobs) -> bool:
+        """Whether it misses a target already: its TTFT even if the first token came now, or its
+        TPOT so far, which is at least what it would be if the next token came now."""
+        first, last = self.first_token, self.last_token
+        ttft = (now if first is None else first) - self.arrival
+        if first is None or last is None or not self.output_tokens:
+            return ttft * 1000 > knobs.ttft_target_ms
+        so_far = (last - first) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
+        tpot = max(so_far, (now - first) / self.output_tokens)
+        return ttft * 1000 > knobs.ttft_target_ms or tpot * 1000 > knobs.tpot_target_ms
 
 
 @dataclass(slots=True)
@@ -53,8 +80,11 @@ class Latencies:
         timings.last_token = now
 
     def ended(self, request: Request, knobs: Knobs, now: float) -> None:
-        """A request ended by itself; others have no latency to compare."""
+        """A request ended. One that did not end by itself has no latency to compare, and is no
+        good one if it was late before."""
         if request.finish_reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            if Underway.of(request).is_late(now, knobs):
+                self.good.add(now, False)
             return
         timings = request.timings
         self.e2e.add(now, now - timings.arrival)
@@ -64,9 +94,10 @@ class Latencies:
         self.good.add(now, _meets_targets(request, knobs))
 
     def view(self, now: float, running: Sequence[float]) -> LatencyView:
-        """The distributions over the last `WINDOW` seconds. They take some milliseconds.
+        """The distributions over the `WINDOW` seconds before `now`. They take some milliseconds.
 
         Args:
+            now: the reader's; it is later than the last sample while the engine is idle.
             running: the TPOT so far of each running request. A long reply may run for minutes, and
                 its speed counts while it runs, not only at its end.
         """
@@ -78,17 +109,24 @@ class Latencies:
             self.itl.over(since),
             self.queue.over(since),
             self.e2e.over(since),
+            until=now,
+            samples={"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "queue": self.queue},
         )
 
-    def goodput(self, now: float, knobs: Knobs) -> Goodput:
-        """Requests that met both targets, over the last `WINDOW` seconds."""
-        good = self.good.over(now - WINDOW)
+    def goodput(self, now: float, knobs: Knobs, underway: Iterable[Underway]) -> Goodput:
+        """Requests that met both targets, of those that ended in the `WINDOW` seconds before `now`
+        and those that are late already."""
+        ended = self.good.over(now - WINDOW)
+        late = sum(request.is_late(now, knobs) for request in underway)
+        good = round(ended.mean * ended.count) if ended.count else 0
+        judged = ended.count + late
         return Goodput(
             WINDOW,
             knobs.ttft_target_ms / 1000,
             knobs.tpot_target_ms / 1000,
-            good.mean,
-            good.mean * good.count / WINDOW if good.count else 0.0,
+            good / judged if judged else math.nan,
+            good / WINDOW,
+            late,
         )
 
 

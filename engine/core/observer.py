@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import fields, replace
+from itertools import chain, islice
 
 from engine.api.block_map import PinView
 from engine.api.config import EngineConfig
@@ -14,13 +15,15 @@ from engine.api.status import ModelCard
 from engine.api.telemetry import BlockChange, Ring, StepRecord
 from engine.batch.request import Request
 from engine.core.draft import Draft, Sketch
-from engine.core.latencies import Latencies
+from engine.core.latencies import Latencies, Underway
 from engine.core.ledger import KnobLedger
 from engine.scheduling.scheduler import Scheduler
 
 RECORDS = 16_384
 MAX_WAITING_VIEWS = 200
 MAX_ENDED_VIEWS = 64
+# Those of a longer queue are not all looked at, for the device waits meanwhile.
+MAX_WAITING_JUDGED = 2000
 
 
 class Observer:
@@ -99,6 +102,12 @@ class Observer:
                 for position, request in enumerate(waiting)
             ],
             ended=list(reversed(self._ended)),
+            underway=[
+                Underway.of(request)
+                for request in chain(
+                    scheduler.running, islice(scheduler.waiting, MAX_WAITING_JUDGED)
+                )
+            ],
             num_waiting=len(scheduler.waiting),
             head_wait=scheduler.head_wait,
             blocks=replace(

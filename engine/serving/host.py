@@ -121,7 +121,7 @@ class EngineHost:
         if core is not None and core.idle and core.num_unfinished:
             self._wake()  # The engine sleeps, while the times of waiting requests grow.
         draft = self._draft
-        return draft.snapshot() if draft is not None else None
+        return draft.snapshot(self._clock()) if draft is not None else None
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
         core = self._core

@@ -60,8 +60,8 @@ class EngineWatch:
             self.views = {v.request_id: v for v in snapshot.requests} if snapshot else {}
             if snapshot is None or (before is not None and _is_other(before, snapshot)):
                 self._start_anew()
-            if snapshot is not None:
-                self.epoch = time.time() - snapshot.time
+            if snapshot is not None and (before is None or snapshot.time != before.time):
+                self.epoch = time.time() - snapshot.time  # an aged one is no newer
         last = self.records[-1].step if self.records else 0
         records = list(self._client.step_records(last)) if snapshot else []
         self.records.extend(records)

@@ -128,7 +128,7 @@ def crowd(engine: CoreHarness) -> None:
 
 
 def pin_view(engine: CoreHarness) -> tuple[int, int, str]:
-    (view,) = engine.core.draft().snapshot().pins
+    (view,) = engine.snapshot().pins
     return view.blocks, view.computed, view.error
 
 
@@ -176,7 +176,7 @@ def test_pins_leave_a_snapshot_to_others() -> None:
     engine = harness(num_snapshots=2)
     engine.core.pins.pin("one", PROMPT[:8])
     engine.core.pins.pin("two", PROMPT[:12])
-    views = {view.name: view.error for view in engine.core.draft().snapshot().pins}
+    views = {view.name: view.error for view in engine.snapshot().pins}
     assert views == {
         "one": "",
         "two": "pinned prefixes would take 2 snapshots of states; 1 are what snapshot_memory has "

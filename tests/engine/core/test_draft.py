@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
+from engine.core.latencies import WINDOW
 from tests.support.harness import CoreHarness
 
 PROMPT = list(range(100, 140))
@@ -34,11 +36,44 @@ def test_a_snapshot_that_is_read_later_is_of_its_draft() -> None:
     draft = engine.core.draft()
     engine.core.change_knobs({"max_num_seqs": 1}, "test")
     engine.finish()
-    assert draft.snapshot() == then
+    assert draft.snapshot(then.time) == then
 
 
 def test_all_readers_are_given_the_same_snapshot() -> None:
     draft = busy_engine().core.draft()
+    now = draft.time
     with ThreadPoolExecutor(4) as readers:
-        snapshots = list(readers.map(lambda _: draft.snapshot(), range(8)))
+        snapshots = list(readers.map(lambda _: draft.snapshot(now), range(8)))
     assert all(snapshot is snapshots[0] for snapshot in snapshots)
+
+
+def test_the_windows_of_an_idle_engine_move_with_the_reader() -> None:
+    """Nothing wakes the engine for it: the draft stays the same."""
+    engine = busy_engine()
+    engine.finish()
+    draft = engine.core.draft()
+    fresh = draft.snapshot(draft.time)
+    assert fresh.latency.ttft.count > 0
+    assert fresh.goodput.share == 1.0
+    assert draft.snapshot(draft.time + 0.5) is fresh
+    reads = engine.clock.reads
+    old = draft.snapshot(draft.time + WINDOW + 40)
+    assert engine.clock.reads == reads
+    view = old.latency
+    assert [of.count for of in (view.ttft, view.tpot, view.itl, view.queue, view.e2e)] == [0] * 5
+    assert math.isnan(view.ttft.p99)
+    assert math.isnan(old.goodput.share)
+    assert (old.time, view.until) == (fresh.time, fresh.time + WINDOW + 40)
+    assert (old.requests, old.totals) == (fresh.requests, fresh.totals)
+    assert draft.snapshot(draft.time + WINDOW + 80) is old  # there is nothing left that may age
+
+
+def test_who_waits_grows_late_while_a_step_takes_long() -> None:
+    engine = CoreHarness(max_num_seqs=1, ttft_target_ms=2000.0)
+    engine.submit("runs", [1, 2], 9)
+    engine.submit("waits", [3], 1)
+    engine.step()
+    draft = engine.core.draft()
+    assert math.isnan(draft.snapshot(draft.time).goodput.share)
+    late = draft.snapshot(draft.time + 3.0).goodput
+    assert (late.share, late.late) == (0.0, 2)  # one waits, the other has got no second token

@@ -397,7 +397,9 @@ class TestSnapshot:
         engine.submit("slow", [5], 9)
         engine.step()
         engine.clock.advance(5.0)
-        assert engine.snapshot().goodput.share == 0.5
+        goodput = engine.snapshot().goodput
+        # Besides the two that have ended, three stand still and are late.
+        assert (goodput.share, goodput.late) == (1 / 5, 3)
         while len(engine.ends) < 4:
             engine.step()
         engine.core.change_knobs({"tpot_target_ms": 9000.0}, "test")
@@ -407,3 +409,25 @@ class TestSnapshot:
         # a and b were held up for 5 s between two tokens; slow ended under a looser target.
         assert (goodput.share, goodput.rate) == (2 / 5, 2 / WINDOW)
         assert (goodput.ttft_target, goodput.tpot_target) == (2.0, 9.0)
+
+    def test_no_request_that_is_late_is_good_before_it_has_ended(self) -> None:
+        engine = slow_engine(ttft_target_ms=3000.0, tpot_target_ms=1500.0, max_num_seqs=1)
+        engine.submit("good", [1, 2], 2)
+        engine.submit("waits", [3], 2)
+        engine.step()
+        engine.step()
+        assert engine.snapshot().goodput.share == 1.0
+        engine.clock.advance(1.5)  # nobody has come to it for 3.5 s
+        goodput = engine.snapshot().goodput
+        assert (goodput.share, goodput.late) == (0.5, 1)
+        engine.step()
+        engine.core.abort("waits")  # given up after its first token, which came too late
+        goodput = engine.snapshot().goodput
+        assert (goodput.share, goodput.late) == (0.5, 0)
+
+    def test_who_is_stopped_in_time_is_judged_neither_way(self) -> None:
+        engine = slow_engine(ttft_target_ms=3000.0)
+        engine.submit("stopped", [1, 2], 9)
+        engine.step()
+        engine.core.abort("stopped")
+        assert math.isnan(engine.snapshot().goodput.share)

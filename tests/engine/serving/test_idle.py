@@ -30,8 +30,8 @@ class TestIdle:
         assert not waits.wait(0.05)  # time for what was asked to settle
         reads, plans = clock.reads, len(loader.runners["a"].plans)
         assert not waits.wait(0.1)
-        assert host.snapshot() is not None
         assert (clock.reads, len(loader.runners["a"].plans)) == (reads, plans)
+        assert host.snapshot() is not None
         host.undo_knobs("me")
         assert read(waits)[0] == say("a", [1], 5)
         host.shutdown()

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from app.screens.feeds.engine_watch import EngineWatch
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.status import EnginePhase
@@ -129,3 +133,23 @@ def test_it_computes_while_there_are_steps() -> None:
     clock.advance(2.5)
     watch.look()
     assert not watch.is_computing
+
+
+def test_the_epoch_is_that_of_the_newest_state_and_not_of_an_aged_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, wall = ScriptedEngine(), VirtualClock(5000.0)
+    monkeypatch.setattr("app.screens.feeds.engine_watch.time.time", wall)
+    watch = EngineWatch(engine, wall)
+    asked(engine)
+    engine.finish_all()
+    watch.look()
+    assert watch.snapshot is not None
+    epoch = watch.epoch
+    assert epoch == 5000.0 - watch.snapshot.time
+    aged = replace(watch.snapshot, latency=watch.snapshot.latency)
+    monkeypatch.setattr(engine, "snapshot", lambda: aged)
+    wall.advance(100.0)
+    watch.look()
+    assert watch.snapshot is aged
+    assert watch.epoch == epoch
