@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -162,6 +163,14 @@ class EngineClient(Protocol):
 
     def unpin(self, name: str) -> None:
         """Let a pinned prefix be evicted again; an unknown name is ignored."""
+        ...
+
+    def count_tokens(self, text: str) -> Future[int]:
+        """How many tokens a text is by itself, without what a chat template puts around it.
+
+        The future may end with an `EngineError`: no model is loaded, or the text cannot be encoded.
+        Its callbacks run on a thread of the engine.
+        """
         ...
 
     def load(self, request: LoadRequest) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from engine.api.preset import Preset
+from engine.api.sampling import SamplingParams
 
 
 class EnginePhase(StrEnum):
@@ -45,6 +48,10 @@ class ModelCard:
         device: as torch names it: cpu, cuda:1.
         gpu_uuid: of the GPU or MIG instance that this is, as NVIDIA's driver writes it: CUDA's
             numbers are not those of the driver. Empty if it is none.
+        sampling: what holds where a request states nothing.
+        sampling_source: the name of the file that recommends it; empty if none does.
+        switches_thinking: whether the chat template knows `enable_thinking`.
+        presets: of models.toml.
     """
 
     name: str
@@ -57,3 +64,7 @@ class ModelCard:
     weight_bytes: int
     kv_bytes_per_token: int
     gpu_uuid: str = ""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling_source: str = ""
+    switches_thinking: bool = False
+    presets: tuple[Preset, ...] = ()

@@ -169,14 +169,17 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
     return positions
 
 
-def default_sampling(entry: ModelEntry, generation: dict[str, Any], folder: Path) -> SamplingParams:
-    """The sampling that the registry recommends, else the checkpoint's, else plain sampling.
+def default_sampling(
+    entry: ModelEntry, generation: dict[str, Any], folder: Path
+) -> tuple[SamplingParams, str]:
+    """The sampling that the registry recommends, else the checkpoint's, else plain sampling; and
+    the name of the file that does so, empty if none does.
 
     Raises:
         ModelError: the checkpoint recommends what is not allowed.
     """
     if entry.sampling:
-        return SamplingParams().override(entry.sampling)
+        return SamplingParams().override(entry.sampling), "models.toml"
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
     stated = {name: generation[name] for name in names if generation.get(name) is not None}
     if generation.get("do_sample") is False:
@@ -184,7 +187,7 @@ def default_sampling(entry: ModelEntry, generation: dict[str, Any], folder: Path
             name: value for name, value in stated.items() if name == "repetition_penalty"
         }
     try:
-        return SamplingParams().override(stated)
+        return SamplingParams().override(stated), _GENERATION_FILE if stated else ""
     except EngineError as error:
         raise ModelError(f"{folder / _GENERATION_FILE}: {error.message}") from None
 

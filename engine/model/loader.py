@@ -166,7 +166,7 @@ class _Preparation:
         self._tokenizer = read_tokenizer(folder, gguf)
         self._vocabulary = read_vocabulary(folder, self._tokenizer)
         generation = read_generation(folder)
-        self._sampling = default_sampling(entry, generation, folder)
+        self._sampling, self._sampling_source = default_sampling(entry, generation, folder)
         self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._dtype_name)
         self._ends = eos_token_ids(folder, generation, self._config, self._tokenizer)
 
@@ -325,6 +325,13 @@ class _Preparation:
             architecture=self._class.__name__,
             attention=forward.attention,
             gpu_uuid=gpu_uuid(self.device),
+        )
+        card = replace(
+            card,
+            sampling=self._sampling,
+            sampling_source=self._sampling_source,
+            switches_thinking="enable_thinking" in self._vocabulary.template,
+            presets=self._entry.presets,
         )
         logger.info(
             "loaded %s: %s, %s on %s, %d blocks of %d tokens",

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
+from engine.api.preset import Preset
 from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
 from engine.model.checkpoint import CONFIG_FILE, GGUF_SUFFIX, has_weights
@@ -48,6 +49,7 @@ class ModelEntry:
             device (`engine.model.device.pick_dtype`).
         context_length: most tokens of one sequence; None is the model's own limit.
         sampling: recommended parameters by name (`engine.api.sampling.SamplingParams`).
+        presets: settings that a chat may take over by name.
         memory_share: share of the free device memory that it may take; None leaves the choice to
             the kind of device.
         parameters: how many numbers the weights are, and cache_numbers: how many one token's keys
@@ -61,6 +63,7 @@ class ModelEntry:
     dtype: str = "auto"
     context_length: int | None = None
     sampling: Mapping[str, object] = field(default_factory=dict)
+    presets: tuple[Preset, ...] = ()
     memory_share: float | None = None
     parameters: int | None = None
     cache_numbers: int | None = None
@@ -153,6 +156,15 @@ class Registry:
         return f"close to it are {', '.join(close)}, of the {len(self.entries)} of {self.path}"
 
 
+class _Preset(BaseModel):
+    """A table of a model's presets."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    system: str = ""
+    sampling: dict[str, object] = {}
+
+
 class _Table(BaseModel):
     """A table of models.toml."""
 
@@ -165,6 +177,7 @@ class _Table(BaseModel):
     parameters: Annotated[int, Field(ge=1)] | None = None
     cache_numbers: Annotated[int, Field(ge=1)] | None = None
     sampling: dict[str, object] = {}
+    presets: dict[str, _Preset] = {}
 
 
 def _shipped() -> Path:
@@ -187,6 +200,13 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
         raise InvalidConfigError(f"{where} {_first_fault(error)}", "models_file") from None
     except EngineError as error:
         raise InvalidConfigError(f"{where} sampling: {error.message}", "models_file") from None
+    for preset, stated in table.presets.items():
+        try:
+            SamplingParams().override(stated.sampling)
+        except EngineError as error:
+            raise InvalidConfigError(
+                f"{where} presets.{preset}.sampling: {error.message}", "models_file"
+            ) from None
     folder, hub_id = None, None
     if table.source == BUILTIN:
         folder = MODEL_DIR
@@ -207,6 +227,7 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
         dtype=table.dtype,
         context_length=table.context_length,
         sampling=table.sampling,
+        presets=tuple(Preset(n, p.system, p.sampling) for n, p in table.presets.items()),
         memory_share=table.memory_share,
         parameters=table.parameters,
         cache_numbers=table.cache_numbers,
@@ -217,7 +238,8 @@ def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return f"has the unknown key {key}; allowed are {', '.join(_Table.model_fields)}"
+        table = _Table if len(fault["loc"]) == 1 else _Preset
+        return f"has the unknown key {key}; allowed are {', '.join(table.model_fields)}"
     if fault["type"] == "missing":
         return f"lacks the key {key}"
     requirement = fault["msg"].removeprefix("Input should be ")

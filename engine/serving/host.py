@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from engine.api.client import ChatMessage, LoadRequest, Submission
@@ -21,6 +22,7 @@ from engine.core.admission import check_priority
 from engine.core.core import EngineCore
 from engine.core.draft import Draft
 from engine.scheduling.policies import policy_names
+from engine.serving.counting import TokenCounter
 from engine.serving.loading import LoadedModel, ModelLoader
 from engine.serving.lock import prompt_switches
 from engine.serving.translator import Mail, Translator
@@ -79,6 +81,7 @@ class EngineHost:
         self._newest: LoadRequest | None = None  # as soon as it was asked for
         self._load_lock = threading.Lock()
         self._stopping = False
+        self._counter = TokenCounter()
         self._text = Translator(clock, self._mailbox.put, self._text_failed)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -142,6 +145,9 @@ class EngineHost:
 
     def unpin(self, name: str) -> None:
         self._text.unpin(name)
+
+    def count_tokens(self, text: str) -> Future[int]:
+        return self._counter.count(text)
 
     def load(self, request: LoadRequest) -> None:
         request = replace(request)  # Identity tells wishes apart, even equal ones.
@@ -273,6 +279,7 @@ class EngineHost:
                 swap_rate=model.swap_rate,
             )
             self._core, self._draft = core, core.draft()
+            self._counter.codec = model.codec
             self._step_limit = step_limit(model.shape, model.config.max_num_batched_tokens)
             self._say(EngineStatus(EnginePhase.READY, model.card.name, loaded.failure))
             self._text.serve(model, wanted)
@@ -288,8 +295,7 @@ class EngineHost:
             while not core.idle:  # Steps in flight use the model, too.
                 self._text.deliver(self._step(core))
         finally:
-            self._core = None
-            self._draft = None
+            self._core = self._draft = self._counter.codec = None
             model.close()
 
     def _step(self, core: EngineCore) -> list[TokenOutput]:

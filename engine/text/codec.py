@@ -39,6 +39,8 @@ class Encoder(Reader, Protocol):
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = ...
     ) -> list[int]: ...
 
+    def count_tokens(self, text: str) -> int: ...
+
 
 class ChatCodec:
     """Turns chats into token ids by an encoder, and token ids into text by a vocabulary.
@@ -77,6 +79,10 @@ class ChatCodec:
     ) -> list[int]:
         """As `ChatEncoder.common_prefix`."""
         return self._encoder.common_prefix(messages, arguments)
+
+    def count_tokens(self, text: str) -> int:
+        """As `ChatEncoder.count_tokens`."""
+        return self._encoder.count_tokens(text)
 
     def read_calls(
         self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]

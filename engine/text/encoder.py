@@ -135,6 +135,10 @@ class ChatEncoder:
         same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
         return [token for token, _ in same]
 
+    def count_tokens(self, text: str) -> int:
+        """How many tokens a text is by itself."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
+
     def read_calls(
         self,
         prompt: Sequence[int],

@@ -23,7 +23,7 @@ _SECONDS_PER_BYTE = 20e-6
 _JOB_MEMORY = 512 * MIB
 _MEMORY_PER_BYTE = 1024
 
-_WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE = b"w", b"t", b"r", b"c", b"u"
+_WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE, _COUNT = b"w", b"t", b"r", b"c", b"u", b"n"
 _BYTES_PER_TOKEN = 4
 
 
@@ -107,6 +107,20 @@ class ReplyJob(Job):
         return _BYTES_PER_TOKEN * (len(self.prompt) + len(self.reply)) + len(json.dumps(self.tools))
 
 
+@dataclass(frozen=True, slots=True)
+class CountJob(Job):
+    """A text whose tokens are to be counted."""
+
+    text: str
+    name: ClassVar[str] = "counting the tokens"
+    failure: ClassVar[str] = "the tokens cannot be counted"
+    doer: ClassVar[str] = "the model's tokenizer"
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.text.encode(errors="surrogatepass"))
+
+
 def num_bytes(messages: Sequence[ChatMessage]) -> int:
     """Bytes of the text of messages as UTF-8. Content that is no text counts as 0."""
     return sum(
@@ -135,6 +149,11 @@ def pack_use(use: ToolUse | None) -> bytes:
     return _CALLS + json.dumps(None if use is None else asdict(use)).encode()
 
 
+def pack_count(count: int) -> bytes:
+    """An answer with a number of tokens."""
+    return _COUNT + str(count).encode()
+
+
 def pack_unreadable(why: str) -> bytes:
     return _UNREADABLE + why.encode(errors="replace")
 
@@ -156,6 +175,17 @@ def read_use(answer: bytes) -> ToolUse | None:
         raise InvalidRequestError(*json.loads(answer[1:]))
     told = json.loads(answer[1:])
     return None if told is None else ToolUse.load(told)
+
+
+def read_count(answer: bytes) -> int:
+    """Take the number of tokens from an answer.
+
+    Raises:
+        InvalidRequestError: the answer is a refusal.
+    """
+    if answer[:1] == _REFUSAL:
+        raise InvalidRequestError(*json.loads(answer[1:]))
+    return int(answer[1:])
 
 
 def read_answer(answer: bytes, context: Context | None) -> list[int]:

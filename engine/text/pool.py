@@ -15,7 +15,16 @@ from engine.api.errors import EngineError, UnavailableError
 from engine.api.stream import Context
 from engine.api.tools import ToolUse
 from engine.text.arguments import NO_ARGUMENTS
-from engine.text.job import JOB_SECONDS, Job, PromptJob, ReplyJob, read_answer, read_use
+from engine.text.job import (
+    JOB_SECONDS,
+    CountJob,
+    Job,
+    PromptJob,
+    ReplyJob,
+    read_answer,
+    read_count,
+    read_use,
+)
 from engine.text.process import EncoderProcess
 from engine.text.vocabulary import Tokenizer
 from engine.text.worker import Start
@@ -78,6 +87,10 @@ class EncoderPool:
         """As `ChatEncoder.common_prefix`; blocks, and raises as `encode`."""
         job = PromptJob(tuple(messages), common=True, arguments=dict(arguments))
         return read_answer(self._run(job), None)
+
+    def count_tokens(self, text: str) -> int:
+        """As `ChatEncoder.count_tokens`; blocks, and raises as `encode`."""
+        return read_count(self._run(CountJob(text)))
 
     def read_calls(
         self,

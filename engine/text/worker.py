@@ -20,7 +20,7 @@ from engine.text.wire import pack, read_frame
 
 if TYPE_CHECKING:
     from engine.text.encoder import ChatEncoder
-    from engine.text.job import PromptJob, ReplyJob
+    from engine.text.job import CountJob, PromptJob, ReplyJob
 
 # The program kills a process that takes too long. If the program is gone, the process ends itself,
 # this much later.
@@ -73,18 +73,20 @@ def main() -> None:
         return
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
-        job: PromptJob | ReplyJob = pickle.loads(frame)
+        job: PromptJob | ReplyJob | CountJob = pickle.loads(frame)
         with _Bounds(start.seconds + job.seconds, job.memory):
             answer = _run(encoder, job)
         _answer(answers, answer)
 
 
-def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob) -> bytes:
-    from engine.text.job import ReplyJob, pack_refusal
+def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob) -> bytes:
+    from engine.text.job import CountJob, ReplyJob, pack_refusal
 
     try:
         if isinstance(job, ReplyJob):
             return _read(encoder, job)
+        if isinstance(job, CountJob):
+            return _count(encoder, job)
         return _encode(encoder, job)
     except MemoryError:
         return pack_refusal(job.greedy())
@@ -121,6 +123,18 @@ def _read(encoder: ChatEncoder, job: ReplyJob) -> bytes:
         raise
     except BaseException as error:
         return pack_unreadable(cause_of(error))
+
+
+def _count(encoder: ChatEncoder, job: CountJob) -> bytes:
+    from engine.api.errors import InvalidRequestError, cause_of
+    from engine.text.job import pack_count, pack_refusal
+
+    try:
+        return pack_count(encoder.count_tokens(job.text))
+    except MemoryError:
+        raise
+    except BaseException as error:
+        return pack_refusal(InvalidRequestError(f"{job.failure}: {cause_of(error)}", "prompt"))
 
 
 def _answer(answers: BinaryIO, content: bytes) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 
 from engine.api.client import ChatMessage, LoadRequest, Submission
@@ -158,6 +159,14 @@ class ScriptedEngine:
         with self._lock:
             if self._pins.pop(name, None) is not None and self._core is not None:
                 self._core.pins.unpin(name)
+
+    def count_tokens(self, text: str) -> Future[int]:
+        future: Future[int] = Future()
+        if self._core is None or self._loading is not None:
+            future.set_exception(UnavailableError("no model is loaded"))
+        else:
+            future.set_result(len(text.split()))
+        return future
 
     def load(self, request: LoadRequest) -> None:
         with self._lock:

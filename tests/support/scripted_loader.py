@@ -65,6 +65,9 @@ class WordCodec:
             raise InvalidRequestError("the prompt is empty", "prompt")
         return [int(word) for message in messages for word in message.content.split()]
 
+    def count_tokens(self, text: str) -> int:
+        return len(text.split())
+
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:

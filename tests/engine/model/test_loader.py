@@ -133,6 +133,8 @@ def test_loaded_model_describes_itself(folder: Path) -> None:
     assert loaded.card.architecture == "LlamaForCausalLM"
     assert (loaded.card.dtype, loaded.card.device) == ("float32", "cpu")
     assert loaded.card.gpu_uuid == ""
+    assert loaded.card.sampling == loaded.sampling
+    assert (loaded.card.sampling_source, loaded.card.switches_thinking) == ("", False)
     assert loaded.card.num_params == loaded.shape.num_params == 67_920
     assert loaded.card.weight_bytes == 4 * 67_920
     assert loaded.card.kv_bytes_per_token == 3 * 2 * 2 * 12 * 4

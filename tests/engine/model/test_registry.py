@@ -12,6 +12,7 @@ import huggingface_hub.constants
 import pytest
 
 from engine.api.errors import InvalidConfigError, ModelError
+from engine.api.preset import Preset
 from engine.api.sampling import SamplingParams
 from engine.builtin import MODEL_DIR
 from engine.model import registry
@@ -163,7 +164,7 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
         (
             "dytpe = 'auto'\nsource = 'builtin'",
             "has the unknown key dytpe; allowed are source, dtype, context_length, memory_share, "
-            "parameters, cache_numbers, sampling",
+            "parameters, cache_numbers, sampling, presets",
         ),
         ("dtype = 'auto'", "lacks the key source"),
         (
@@ -189,6 +190,18 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
         (
             "source = 'builtin'\nsampling = { heat = 1 }",
             "sampling: heat is no sampling parameter",
+        ),
+        (
+            "source = 'builtin'\npresets.terse.sampling = { temperature = -1 }",
+            "presets.terse.sampling: temperature is -1; it must be a number from 0 to 100",
+        ),
+        (
+            "source = 'builtin'\npresets.terse.prompt = 'Be brief.'",
+            "has the unknown key presets.terse.prompt; allowed are system, sampling",
+        ),
+        (
+            "source = 'builtin'\npresets.terse.system = 1",
+            "presets.terse.system is 1; it must be a valid string",
         ),
         ("source = 'not a model'", "source is 'not a model'; allowed are 'builtin', a folder"),
     ],
@@ -227,6 +240,14 @@ def test_unknown_model_names_those_there_are() -> None:
     message = caught.value.message
     assert message.startswith("model 'anything' is unknown; ")
     assert "builtin, qwen3-0.6b," in message
+
+
+def test_presets_are_read_by_name(tmp_path: Path) -> None:
+    table = "[mine.presets.terse]\nsystem = 'Be brief.'\nsampling = { temperature = 0 }\n"
+    entry = read(tmp_path, f"[mine]\nsource = 'builtin'\n{table}[mine.presets.plain]\n").find(
+        "mine"
+    )
+    assert entry.presets == (Preset("terse", "Be brief.", {"temperature": 0}), Preset("plain"))
 
 
 @pytest.mark.parametrize(

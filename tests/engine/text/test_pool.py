@@ -63,6 +63,14 @@ def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast)
     there.close()
 
 
+def test_it_counts_the_tokens_of_a_text_alone(byte_level: PreTrainedTokenizerFast) -> None:
+    with encoding(byte_level, KEY) as there:
+        pass
+    text = "Hello 😀 <|im_end|>"
+    assert there.count_tokens(text) == len(byte_level.encode(text, add_special_tokens=False))
+    assert there.count_tokens("") == 0
+
+
 def test_a_tokenizer_in_python_works() -> None:
     tokenizer = ByT5Tokenizer()
     with encoding(tokenizer, KEY) as there:
