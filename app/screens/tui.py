@@ -27,7 +27,7 @@ from app.screens.deck import Deck
 from app.screens.help import HelpScreen
 from app.screens.key_groups import key_groups, key_names
 from app.screens.legacy_keys import read_alt_keys
-from app.screens.themes import CONTRAST, find_theme
+from app.screens.themes import CONTRAST, find_theme, readable
 from app.settings.settings import Settings, SettingsError
 from app.store.store import Store
 from app.system.engine_crash import EngineCrashError, check_engine
@@ -97,6 +97,10 @@ class Tui(App[int]):
 
             return TerminalDriver
         return driver
+
+    def get_css_variables(self) -> dict[str, str]:
+        self.theme_variables = readable(super().get_css_variables())
+        return self.theme_variables
 
     def get_default_screen(self) -> Screen[None]:
         return self.deck

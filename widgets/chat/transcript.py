@@ -52,7 +52,7 @@ class Transcript(ScrollView, can_focus=True):
         & > .transcript--user { color: $text-success; text-style: bold; }
         & > .transcript--assistant { color: $text-primary; text-style: bold; }
         & > .transcript--failed { color: $text-error; text-style: bold; }
-        & > .transcript--muted { color: $foreground 65%; }
+        & > .transcript--muted { color: $foreground-muted; }
         & > .transcript--faint { color: $foreground 35%; }
         & > .transcript--mark { color: $text-accent; }
         & > .transcript--badge { background: $accent-muted; color: $text-accent; }

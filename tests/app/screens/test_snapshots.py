@@ -158,25 +158,29 @@ def test_both_160x48(look: Compare) -> None:
     assert look((160, 48))
 
 
+def test_both_200x60(look: Compare) -> None:
+    assert look((200, 60))
+
+
 def test_broker_160x48(look: Compare) -> None:
     assert look((160, 48), "f2", "8", "down", mqtt=True)
 
 
-def test_light_160x48(look: Compare) -> None:
-    assert look((160, 48), theme="light")
+@pytest.mark.parametrize("theme", ["light", "contrast", "ansi"])
+def test_themes_120x40(look: Compare, theme: str) -> None:
+    assert look((120, 40), theme=theme)
+
+
+@pytest.mark.parametrize(
+    "size", [(80, 24), (120, 40), (160, 48), (200, 60)], ids=lambda size: "{}x{}".format(*size)
+)
+def test_in_ascii(look: Compare, size: tuple[int, int]) -> None:
+    assert look(size, ascii=True)
 
 
 def test_without_colour(look: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert look((120, 40))
-
-
-def test_in_ascii(look: Compare) -> None:
-    assert look((160, 48), ascii=True)
-
-
-def test_terminals_own_colours(look: Compare) -> None:
-    assert look((120, 40), theme="ansi")
 
 
 def test_help(look: Compare) -> None:

@@ -1,0 +1,64 @@
+"""Every theme shows all text so that it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.segment import Segment
+from textual.color import Color
+
+from app.screens.themes import CONTRAST, LEAST_CONTRAST, NAMES, find_theme
+from tests.app.screens.stage import Stage, staged
+from widgets.palette import MIN_CONTRAST, contrast
+
+UNDER_CURSOR = "A"  # of "Ask…", on the cursor, which Textual paints half through
+PAINTED = [name for name in NAMES if not name.startswith("ansi")]
+
+
+@pytest.mark.parametrize("name", PAINTED)
+async def test_all_text_on_the_screen_is_legible(name: str, tmp_path: Path) -> None:
+    least = LEAST_CONTRAST if name == CONTRAST.name else MIN_CONTRAST
+    async with staged(tmp_path, {"one": "Some `code` and **bold**."}, size=(160, 48)) as stage:
+        stage.app.theme = find_theme(name)
+        await stage.send("one")
+        await stage.turn(2)
+        faint = [
+            f"{segment.text!r} {ratio:.1f} {segment.style}"
+            for segment, ratio in ratios(stage)
+            if ratio < least
+            and any(map(str.isalnum, segment.text))  # frames and bars are no text
+            and segment.text != UNDER_CURSOR
+        ]
+        assert not faint, faint
+
+
+async def test_no_colour_leaves_the_background_to_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with staged(tmp_path, {"one": "Some `code` and **bold**."}) as stage:
+        await stage.send("one")
+        await stage.press("ctrl+p")
+        styles = [s for strip in shown(stage) for s in (x.style for x in strip) if s is not None]
+        grounds = {style.bgcolor and style.bgcolor.name for style in styles}
+        assert {style.color and style.color.name for style in styles} | grounds <= {None, "default"}
+
+
+def shown(stage: Stage) -> Iterator[list[Segment]]:
+    """The lines on the screen as the terminal gets them."""
+    for strip in stage.app.screen._compositor.render_strips():
+        yield list(strip)
+
+
+def ratios(stage: Stage) -> Iterator[tuple[Segment, float]]:
+    """All that is on the screen, with its contrast."""
+    for strip in stage.app.screen._compositor.render_strips():
+        for segment in strip:
+            style = segment.style
+            if segment.text.strip() and style is not None:
+                assert style.color is not None
+                assert style.bgcolor is not None
+                colors = [Color.from_rich_color(c) for c in (style.color, style.bgcolor)]
+                yield segment, contrast(*colors)
