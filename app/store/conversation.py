@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.store.attachment import Attachment, told_with
 from engine.api.client import ChatMessage
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
@@ -45,6 +46,18 @@ class Conversation:
     number: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """With what a reply was asked for.
+
+    Attributes:
+        sampling: what replaced the model's defaults, by name.
+    """
+
+    system: str
+    sampling: Mapping[str, object]
+
+
 @dataclass(slots=True, kw_only=True)
 class Message:
     """One message of a conversation's tree.
@@ -58,7 +71,10 @@ class Message:
         tool_call_id, name: of the call that a tool answers, and of the tool, where they are known.
         created: seconds since the epoch.
         model: name of the model that wrote it, or that it was sent to.
+        attachments: texts that go along with a message of the user.
         request_id: of the request that wrote it.
+        asked: with what it was asked for; None of a message that is no reply, and of one that was
+            written before this was kept.
         finish_reason: None while it is being written, and for a user's message.
         error: set when the reason is `error`.
     """
@@ -79,13 +95,15 @@ class Message:
     error: ErrorInfo | None = None
     usage: Usage | None = None
     timings: Timings | None = None
+    attachments: tuple[Attachment, ...] = ()
+    asked: Asked | None = None
 
     def told(self) -> ChatMessage:
         """The message as the model is told it."""
         use = self.tool_use
         return ChatMessage(
             self.role,
-            self.content if use is None else use.content,
+            told_with(self.content, self.attachments) if use is None else use.content,
             self.thinking,
             () if use is None else use.calls,
             self.tool_call_id,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from app.store.conversation import Conversation, Message
+from app.store.attachment import Attachment, told_with
+from app.store.conversation import Asked, Conversation, Message
 from app.store.database import DeletedError, StoreError
 from app.store.store import Store
 from engine.api.client import ChatMessage
@@ -59,7 +60,13 @@ class History:
         branch = self.messages
         return bool(branch) and branch[-1].finish_reason is None
 
-    def add(self, text: str, *, instead_of: str | None = None) -> Message:
+    def add(
+        self,
+        text: str,
+        *,
+        instead_of: str | None = None,
+        attachments: tuple[Attachment, ...] = (),
+    ) -> Message:
         """A question at the end of the branch on view.
 
         Args:
@@ -77,13 +84,17 @@ class History:
                     f"message {instead_of!r} cannot be edited; only the user's own can", "message"
                 )
             parent_id = edited.parent_id
-        _check(text)
+        _check(told_with(text, attachments))
         question = Message(
-            conversation_id=conversation.id, parent_id=parent_id, role="user", content=text
+            conversation_id=conversation.id,
+            parent_id=parent_id,
+            role="user",
+            content=text,
+            attachments=attachments,
         )
         self._tree[question.id] = self._unwritten[question.id] = question
         if not conversation.title:
-            conversation.title = _title(text)
+            conversation.title = _title(text or attachments[0].name)
         self._is_changed = True
         return question
 
@@ -122,10 +133,25 @@ class History:
         newest = self._newest_context(question.parent_id)
         if newest is None or newest[1].num_messages != lengths.get(newest[0]):
             return messages, None
+        asked = self._tree[newest[0]].asked
+        if asked is None or asked.system != system:
+            # The ids begin with the system prompt of their turn.
+            return messages, None
         return messages, newest[1]
 
-    def reply(self, question: Message, *, model: str, request_id: str) -> Message:
-        """A reply to be written, as the end of the branch on view."""
+    def reply(
+        self,
+        question: Message,
+        *,
+        model: str,
+        request_id: str,
+        sampling: Mapping[str, object],
+    ) -> Message:
+        """A reply to be written, as the end of the branch on view.
+
+        Args:
+            sampling: what it is asked for with.
+        """
         conversation = self.conversation
         reply = Message(
             conversation_id=conversation.id,
@@ -134,6 +160,7 @@ class History:
             content="",
             model=model,
             request_id=request_id,
+            asked=Asked(conversation.system, dict(sampling)),
         )
         self._tree[reply.id] = self._unwritten[reply.id] = reply
         conversation.leaf = reply.id

@@ -87,5 +87,27 @@ FROM (
 ) AS place WHERE place.id = conversation.id;
 CREATE UNIQUE INDEX conversation_by_number ON conversation (number) WHERE number IS NOT NULL;
 """,
+    """
+ALTER TABLE message ADD COLUMN attachments TEXT;
+ALTER TABLE message ADD COLUMN asked TEXT;
+CREATE TABLE preset (
+    name TEXT PRIMARY KEY,
+    system TEXT NOT NULL,
+    sampling TEXT NOT NULL,
+    is_default INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE prompt (
+    name TEXT PRIMARY KEY,
+    content TEXT NOT NULL,
+    updated REAL NOT NULL
+) STRICT;
+CREATE TABLE draft (
+    conversation_id TEXT PRIMARY KEY REFERENCES conversation (id) ON DELETE CASCADE,
+    content TEXT NOT NULL,
+    attachments TEXT NOT NULL,
+    edited TEXT,
+    updated REAL NOT NULL
+) STRICT;
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -7,7 +7,8 @@ import sqlite3
 from dataclasses import asdict
 from typing import Any
 
-from app.store.conversation import Conversation, Message
+from app.store.attachment import Attachment
+from app.store.conversation import Asked, Conversation, Message
 from app.store.journal import dump_error, load_error
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Usage
@@ -27,9 +28,10 @@ ON CONFLICT (id) DO UPDATE SET
 SAVE_MESSAGE = """
 INSERT INTO message
     (id, conversation_id, parent_id, role, content, thinking, tool_use, tool_call_id, name, created,
-    model, request_id, finish_reason, error, usage, timings)
+    model, request_id, finish_reason, error, usage, timings, attachments, asked)
 VALUES (:id, :conversation_id, :parent_id, :role, :content, :thinking, :tool_use, :tool_call_id,
-    :name, :created, :model, :request_id, :finish_reason, :error, :usage, :timings)
+    :name, :created, :model, :request_id, :finish_reason, :error, :usage, :timings,
+    :attachments, :asked)
 ON CONFLICT (id) DO UPDATE SET
     content = :content, thinking = :thinking, tool_use = :tool_use, finish_reason = :finish_reason,
     error = :error, usage = :usage, timings = :timings
@@ -38,7 +40,8 @@ ON CONFLICT (id) DO UPDATE SET
 # By their names, as `*` would read the contexts, too, which are the larger part.
 MESSAGE_COLUMNS = (
     "message.id, conversation_id, message.parent_id, role, content, thinking, tool_use,"
-    " tool_call_id, name, created, model, request_id, finish_reason, error, usage, timings"
+    " tool_call_id, name, created, model, request_id, finish_reason, error, usage, timings,"
+    " attachments, asked"
 )
 
 
@@ -78,6 +81,10 @@ def message_values(message: Message) -> dict[str, object]:
         "error": dump_error(message.error),
         "usage": _dump(message.usage),
         "timings": _dump(message.timings),
+        "attachments": json.dumps([asdict(a) for a in message.attachments])
+        if message.attachments
+        else None,
+        "asked": _dump(message.asked),
     }
 
 
@@ -101,8 +108,12 @@ def read_message(row: sqlite3.Row) -> Message:
     for name, kind in (("usage", Usage), ("timings", Timings)):
         if values[name] is not None:
             values[name] = kind(**json.loads(values[name]))
+    files = json.loads(values["attachments"] or "[]")
+    values["attachments"] = tuple(Attachment(**file) for file in files)
+    if values["asked"] is not None:
+        values["asked"] = Asked(**json.loads(values["asked"]))
     return Message(**values)
 
 
-def _dump(value: ToolUse | Usage | Timings | None) -> str | None:
+def _dump(value: ToolUse | Usage | Timings | Asked | None) -> str | None:
     return None if value is None else json.dumps(asdict(value))

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from app.store.attachment import Attachment
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
 from app.store.history import History
@@ -77,23 +78,35 @@ class ChatSession:
         """Tokens of the reply being made, as far as it has been taken in."""
         return self._stream.num_output_tokens if self._stream is not None else 0
 
-    def send(self, text: str, wake: Callable[[], None] | None = None) -> None:
+    def send(
+        self,
+        text: str,
+        wake: Callable[[], None] | None = None,
+        attachments: tuple[Attachment, ...] = (),
+    ) -> None:
         """Say `text` and ask for a reply.
 
         Raises:
             InvalidRequestError: the text is empty or no Unicode, or a reply is being made.
         """
         self._check_idle()
-        self._ask(self._history.add(text), wake)
+        self._ask(self._history.add(text, attachments=attachments), wake)
 
-    def edit(self, message_id: str, text: str, wake: Callable[[], None] | None = None) -> None:
+    def edit(
+        self,
+        message_id: str,
+        text: str,
+        wake: Callable[[], None] | None = None,
+        attachments: tuple[Attachment, ...] = (),
+    ) -> None:
         """Say `text` instead of an earlier message of the user, which stays as another branch.
 
         Raises:
             InvalidRequestError: as `send`, or it is no message of the user.
         """
         self._check_idle()
-        self._ask(self._history.add(text, instead_of=message_id), wake)
+        question = self._history.add(text, instead_of=message_id, attachments=attachments)
+        self._ask(question, wake)
 
     def regenerate(self, wake: Callable[[], None] | None = None) -> None:
         """Ask for another reply to the last message.
@@ -153,7 +166,10 @@ class ChatSession:
             ),
         )
         self._reply = self._history.reply(
-            question, model=self._client.status().model, request_id=submission.request_id
+            question,
+            model=self._client.status().model,
+            request_id=submission.request_id,
+            sampling=submission.sampling,
         )
         entry = JournalEntry(
             request_id=submission.request_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from collections.abc import Callable, Collection
@@ -11,9 +12,12 @@ from pathlib import Path
 
 from app.store.conversation import Conversation, Message
 from app.store.database import DamagedError, Database, StoreError
+from app.store.drafts import Drafts
 from app.store.journal import Journal
 from app.store.lease import Lease
+from app.store.presets import Presets
 from app.store.private import make_file, make_folder, tighten, tighten_folder
+from app.store.prompts import Prompts
 from app.store.rows import (
     MESSAGE_COLUMNS,
     SAVE_CONVERSATION,
@@ -74,6 +78,8 @@ class Store:
 
     Attributes:
         journal: of the requests.
+        presets, prompts: what the user keeps under a name.
+        drafts: what is written and not sent.
 
     Raises:
         StoreError: from every method too.
@@ -92,6 +98,9 @@ class Store:
             raise StoreError(f"{path}: it cannot be opened ({error.strerror or error})") from None
         try:
             self._db = Database(path, busy_seconds)
+            self.presets = Presets(self._db)
+            self.prompts = Prompts(self._db)
+            self.drafts = Drafts(self._db)
             self.journal = Journal(self._db, leases, self._lease)
             self.journal.end_orphans()
         except StoreError:
@@ -173,6 +182,13 @@ class Store:
                     conversation.id,
                 ),
             )
+
+    def save_settings(self, conversation: Conversation) -> None:
+        """Replace its system prompt and its sampling; nothing if it was deleted."""
+        self._db.write(
+            "UPDATE conversation SET system = ?, sampling = ? WHERE id = ?",
+            (conversation.system, json.dumps(dict(conversation.sampling)), conversation.id),
+        )
 
     def delete_conversation(self, conversation_id: str) -> None:
         """Remove it with its messages; the journal keeps its requests."""

@@ -265,7 +265,9 @@ class Intake:
         if request.session_id is None:
             messages = self._one_shot(request)
         model = self._client.status().model
-        reply = history.reply(question, model=model, request_id=caller.key)
+        reply = history.reply(
+            question, model=model, request_id=caller.key, sampling=request.sampling()
+        )
         now = self._clock()
         transit = 0.0 if request.sent_at is None else time.time() - request.sent_at
         return Exchange(

@@ -55,7 +55,7 @@ def end_of(history: History, question: Message, reason: FinishReason = FinishRea
 
 def begin(history: History, text: str, request_id: str) -> tuple[Message, Message]:
     question = history.asked(request_id) or history.add(text)
-    return question, history.reply(question, model="m", request_id=request_id)
+    return question, history.reply(question, model="m", request_id=request_id, sampling={})
 
 
 def turn(
@@ -135,7 +135,7 @@ def test_a_conversation_goes_on_from_what_the_store_has_of_its_branch(store: Sto
     history = History(remote(system="Be brief."), store)
     turn(history, "one", "r1")
     old = turn(history, "two", "r2")
-    new = history.reply(history.messages[2], model="m", request_id="r3")
+    new = history.reply(history.messages[2], model="m", request_id="r3", sampling={})
     new.content = "anew"
     history.finish(new, end_of(history, history.messages[2]))
     history.save()
@@ -309,7 +309,7 @@ def test_a_store_that_fails_at_times_has_in_the_end_what_memory_has(
                 question = history.add(name, instead_of=branch[len(branch) // 4 * 2].id)
             else:
                 question = history.add(name)
-            reply = history.reply(question, model="m", request_id=name)
+            reply = history.reply(question, model="m", request_id=name, sampling={})
             fail_to_write(store, begin_fails)
             _save(history)
             reply.content = "" if begin_fails else name

@@ -366,7 +366,7 @@ def test_what_tools_gave_is_kept_in_the_order_of_a_turn(store: Store) -> None:
         assert list(messages[2:]) == outcomes
         assert context is not None
         assert context.num_messages == 2
-        reply = history.reply(last, model="m", request_id="r")
+        reply = history.reply(last, model="m", request_id="r", sampling={})
         error = ErrorInfo("engine_error", "the device is gone")
         history.finish(reply, Finish(FinishReason.ERROR, Usage(0, 0, 0), Timings(), error))
         with store.transaction():

@@ -1,0 +1,56 @@
+"""Presets: settings of chats that are kept under a name."""
+
+from __future__ import annotations
+
+import json
+
+from app.store.database import Database
+from engine.api.preset import Preset
+
+
+class Presets:
+    """The table `preset`. One of them may be what new chats begin with.
+
+    Raises:
+        StoreError: from every method.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def all(self) -> list[Preset]:
+        """By their names."""
+        rows = self._db.read("SELECT * FROM preset ORDER BY name")
+        with self._db.decoding("a preset"):
+            return [
+                Preset(row["name"], row["system"], dict(json.loads(row["sampling"])))
+                for row in rows
+            ]
+
+    def default(self) -> str:
+        """The name of the preset that new chats begin with; empty if they begin with none."""
+        rows = self._db.read("SELECT name FROM preset WHERE is_default")
+        return rows[0]["name"] if rows else ""
+
+    def save(self, preset: Preset) -> None:
+        """Add it, or replace the one that has its name."""
+        self._db.write(
+            "INSERT INTO preset (name, system, sampling) VALUES (?1, ?2, ?3)"
+            " ON CONFLICT (name) DO UPDATE SET system = ?2, sampling = ?3",
+            (preset.name, preset.system, json.dumps(dict(preset.sampling))),
+        )
+
+    def rename(self, old: str, new: str) -> None:
+        """Call a preset otherwise; it replaces one that has the new name."""
+        if old == new:
+            return
+        with self._db.transaction():
+            self._db.write("DELETE FROM preset WHERE name = ?", (new,))
+            self._db.write("UPDATE preset SET name = ? WHERE name = ?", (new, old))
+
+    def delete(self, name: str) -> None:
+        self._db.write("DELETE FROM preset WHERE name = ?", (name,))
+
+    def begin_with(self, name: str) -> None:
+        """Have new chats begin with this preset; with none if `name` is empty."""
+        self._db.write("UPDATE preset SET is_default = (name = ?)", (name,))
