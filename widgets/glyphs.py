@@ -71,6 +71,7 @@ class Glyphs:
         bar, rest: the filled and the empty part of a meter.
         less, more: what a knob is turned by, left and right of its value.
         cursor: stands before the row that the cursor is on.
+        edge: stands before each row of the current message.
         up, down: how a column is sorted, and whether a priority is above or below 0.
         divider: stands between the parts of a line.
         frame, focused: corners and edges of a panel, without and with the focus. They differ so
@@ -99,6 +100,7 @@ class Glyphs:
     less: str
     more: str
     cursor: str
+    edge: str
     up: str
     down: str
     divider: str
@@ -153,6 +155,7 @@ UNICODE = Glyphs(
     less="◂",
     more="▸",
     cursor="▸",
+    edge="▌",
     up="▲",
     down="▼",
     divider="│",
@@ -191,6 +194,7 @@ ASCII = Glyphs(
     less="<",
     more=">",
     cursor=">",
+    edge="|",
     up="^",
     down="v",
     divider="|",

@@ -12,20 +12,19 @@ from textual.containers import Container
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.sessions import SessionList
 from app.screens.chats.watched import WatchedChat
-from app.screens.conversing import Conversing
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
+from app.screens.reading import Reading
 from engine.api.errors import InvalidRequestError
-from widgets.chat.prompt import PromptArea
 from widgets.glyphs import Glyphs
 from widgets.panels.session_table import SessionTable
 
 
-class Deck(Conversing):
+class Deck(Reading):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
     calls of the session list. What is done to the engine is `Steering`'s, and what is done with
-    chats `Conversing`'s; `deck.tcss` says what is shown where.
+    chats `Conversing`'s and `Reading`'s; `deck.tcss` says what is shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
@@ -73,10 +72,6 @@ class Deck(Conversing):
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
         Binding("ctrl+n", "new", "New", tooltip="New chat", id="chat.new"),
         Binding("f3", "find", "Find", tooltip="Find a chat", id="chat.find"),
-        # These act before the prompt takes them: it is small, and the transcript is what one pages.
-        Binding("pageup", "page(-1)", "Page up", show=False, id="chat.page_up", priority=True),
-        Binding("pagedown", "page(1)", "Page down", show=False, id="chat.page_down", priority=True),
-        Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
         # The focused panel comes first: the digits may belong to a number that is being typed.
         *(
             Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
@@ -167,11 +162,6 @@ class Deck(Conversing):
         else:
             self.action_leave()
 
-    def action_leave(self) -> None:
-        """Come back to the prompt."""
-        self.remove_class("-engine")
-        self.chat.prompt.area.focus()
-
     def action_regenerate(self) -> None:
         try:
             self.sessions.current.chat.regenerate()
@@ -197,19 +187,6 @@ class Deck(Conversing):
         self.chat.prompt.load(messages[-1].content, session.history)
         self.action_leave()
         self.notify("Enter sends it instead of the old one; Esc leaves it as it was.")
-
-    def action_copy_text(self) -> None:
-        super().action_copy_text()
-        self.notify("Copied the selection.")
-
-    def action_page(self, pages: int) -> None:
-        if pages < 0:
-            self.chat.transcript.action_page_up()
-        else:
-            self.chat.transcript.action_page_down()
-
-    def action_follow(self) -> None:
-        self.chat.transcript.follow()
 
     # What the dashboard asks for.
 
@@ -274,25 +251,17 @@ class Deck(Conversing):
         self.panels.knobs.show_history(True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        area = self.chat.prompt.area
+        in_prompt = self.chat.prompt.area.has_focus
         if action == "send":
-            return area.has_focus
+            return in_prompt
         if action in ("leave", "stop", "stop_theirs"):
             # Esc comes back from the engine first, also where the chat is beside it.
-            in_chat = not self.has_class("-engine") and self.chat.has_focus_within
+            in_chat = not self.has_class("-engine") and in_prompt
             stop = "stop" if self.sessions.current.is_own else "stop_theirs"
             return action == (stop if in_chat else "leave")
-        if action in ("page", "follow"):
-            return self._reads_transcript(action, area)
         if action in ("stop_request", "prioritize"):
             return self.panels.table.has_focus
-        return True
-
-    def _reads_transcript(self, action: str, area: PromptArea) -> bool:
-        """Whether a key that prompt and transcript both know is the transcript's."""
-        if area.has_focus:
-            return action == "page" or area.cursor_at_end_of_text
-        return self.chat.transcript.has_focus
+        return super().check_action(action, parameters)
 
     def switched(self) -> None:
         self._editing = None

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from re import Pattern
 
 from rich.cells import cell_len
 from textual.content import Content
 from textual.strip import Strip
 
+from widgets.chat.entry import Entry
 from widgets.chat.typeset import Document, Row, Typesetter, wrap
+from widgets.chat.words import folded
 from widgets.harmless import HARMFUL
 
-INDENT = 2
+GUTTER = 1  # the edge, at which the current message is marked
+INDENT = GUTTER + 2
 BLANK = Row()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One message as it is shown.
-
-    Attributes:
-        key: tells this message from the others of its conversation.
-        role: user, assistant or system. An assistant's text is Markdown.
-        author: who wrote it, as it is shown.
-        clock: when it was written, as it is shown.
-        thinking: what an assistant thought before it said the text, as Markdown.
-        note: what is said of it: state, tokens, times.
-        growing: whether more text comes.
-        failed: whether the note is a sentence that says what went wrong.
-    """
-
-    key: str
-    role: str
-    author: str
-    clock: str
-    text: str
-    thinking: str = ""
-    note: str = ""
-    growing: bool = False
-    failed: bool = False
 
 
 class Passage:
@@ -106,6 +84,13 @@ class Passage:
                 return index
         return 0
 
+    def first_row_with(self, words: Pattern[str] | None) -> int:
+        """The first row below the header in which one of the words is; 0 if none is."""
+        if words is None:
+            return 0
+        rows = enumerate(self._body, 1)
+        return next((i for i, row in rows if words.search(folded(row.text.plain))), 0)
+
     @property
     def height(self) -> int:
         return 1 + len(self._body) + 1
@@ -115,25 +100,53 @@ class Passage:
             return Row(lead=self._header())
         return self._body[index - 1] if index <= len(self._body) else BLANK
 
-    def line(self, index: int, cursor: str) -> tuple[Content, int]:
-        """A row to be drawn, and where in it the text begins. `cursor` is put at the end of a
-        growing text."""
+    @property
+    def texts(self) -> Iterator[tuple[Row, str, int]]:
+        """The rows, what is copied of each, and in which column of the screen that begins."""
+        for index in range(self.height):
+            row = self.row(index)
+            if index == 0:
+                yield row, row.lead.plain, GUTTER
+            else:
+                yield row, row.text.plain, INDENT + len(row.lead)
+
+    @property
+    def lines(self) -> list[str]:
+        """The rows as they stand on the screen, without the edge."""
+        return [self.line(index, "")[GUTTER:].plain for index in range(self.height)]
+
+    def line(
+        self, index: int, cursor: str, edge: str = " ", words: Pattern[str] | None = None
+    ) -> Content:
+        """A row to be drawn.
+
+        Args:
+            cursor: is put at the end of a growing text.
+            edge: stands before each row but the last, which is blank.
+            words: are marked in the text.
+        """
         row = self.row(index)
+        margin = Content.styled(edge if index < self.height - 1 else " ", ".mark")
         if index == 0:
-            return row.lead, 0
+            return margin + row.lead
         start = INDENT + len(row.lead)
-        content = row.content.pad_left(INDENT) if row.content else row.content
+        text = row.text
+        for found in words.finditer(folded(text.plain)) if words is not None else ():
+            text = text.stylize(".hit", *found.span())
+        content = row.lead + text + row.tail
+        content = margin + (content.pad_left(INDENT - GUTTER) if content else content)
         if index <= len(self._thoughts.rows):
-            content = content.stylize(".muted")
+            content = content.stylize(".muted", GUTTER)
         if self.entry.growing and index == self._last_text:
             end = start + len(row.text)
             content = content[:end] + Content.styled(cursor, ".mark") + content[end + 1 :]
-        return content, start
+        return content
 
     def _note_below(self, entry: Entry) -> bool:
         """Whether the note has lines of its own: it does if the message failed, or if it waits and
         the header has no room for the reason."""
-        header = f"{entry.author}  {entry.clock} · {entry.note}"
+        branch = f"  {entry.branch[0]}/{entry.branch[1]}" if entry.branch else ""
+        header = f"{entry.author}  {entry.clock}{branch} · {entry.note}"
         return entry.failed or (entry.growing and cell_len(header) > self._width)
 
     def _header(self) -> Content:
@@ -141,6 +154,9 @@ class Passage:
         author_style = ".user" if entry.role == "user" else ".assistant"
         author = self._glyphs.fit(entry.author)
         header = Content.assemble((author, author_style), (f"  {entry.clock}", ".muted"))
+        if entry.branch is not None:
+            place = f"  {entry.branch[0]}/{entry.branch[1]}"
+            header += Content.styled(place, ".mark")
         if entry.note:
             # The sentence of a message that failed may be long, so it stands below the text.
             note, style = ("failed", ".failed") if entry.failed else (entry.note, ".muted")

@@ -1,83 +1,210 @@
-"""Passages: messages set in rows, one below the other, and where each begins."""
+"""Passages: the messages of a chat one below the other, of which those are set that are looked at.
+
+To set a message of 2,000 characters takes 3.5 ms, and a chat may have thousands. So the height of a
+message is a guess until it comes into view.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from textual.selection import Selection
 
-from widgets.chat.passage import Entry, Passage
+from widgets.chat.entry import Entry
+from widgets.chat.passage import Passage
 from widgets.chat.typeset import Typesetter
+
+# So many messages stay set. Those on three screens of one-line messages are fewer.
+KEPT = 200
 
 
 class Passages:
-    """Rows are counted from the top, where there may be one of another's before the first message.
+    """Rows are counted from the top of the first message. What changes takes effect on the
+    positions when they are arranged.
 
-    What changes takes effect on the positions when they are arranged.
+    Attributes:
+        entries: the messages, oldest first.
+        height: rows of all, as far as they were arranged.
     """
 
     def __init__(self) -> None:
-        self._passages: list[Passage] = []
-        self._starts: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._passages)
+        self.entries: Sequence[Entry] = ()
+        self.height = 0
+        self._set: dict[int, Passage] = {}
+        self._heights: list[int] = []
+        self._starts: list[int] = [0]
+        self._typesetter: Typesetter | None = None
+        self._width = 1
 
     @property
     def text(self) -> str:
-        """The rows as they stand on the screen and beyond its edges."""
-        lines = [p.line(i, "")[0].plain for p in self._passages for i in range(p.height)]
-        return "\n".join(lines)
+        """The rows that are set, as they stand on the screen and beyond its edges."""
+        return "\n".join(line for _, p in sorted(self._set.items()) for line in p.lines)
 
-    def set_below(
-        self, kept: int, entries: Sequence[Entry], typesetter: Typesetter, width: int
-    ) -> None:
-        """Set entries below the first `kept` messages, in place of what stands there."""
-        self._passages[kept:] = [Passage(entry, typesetter, width) for entry in entries]
+    def show(self, entries: Sequence[Entry], typesetter: Typesetter, width: int) -> None:
+        """Show these messages; none of them is set yet."""
+        self._typesetter, self._width = typesetter, width
+        self._set.clear()
+        self.entries = entries
+        self._heights = [self._guess(entry) for entry in entries]
+        self.arrange()
 
-    def set_above(self, entries: Sequence[Entry], typesetter: Typesetter, width: int) -> None:
-        """Set entries above all others."""
-        self._passages[:0] = [Passage(entry, typesetter, width) for entry in entries]
+    def change(self, entries: Sequence[Entry]) -> list[int]:
+        """Show these messages instead. What was set of those that are the same stays.
 
-    def update(self, index: int, entry: Entry) -> tuple[int, int]:
-        """Show `entry` as message `index`. Returns where that begins, and how many of the rows
-        below its header stayed.
+        Returns:
+            the indices of those that are set and have changed, from the first to where the messages
+            are others.
         """
-        return self._starts[index], self._passages[index].update(entry)
+        before, self.entries = self.entries, entries
+        changed, common = [], 0
+        for old, new in zip(before, entries, strict=False):
+            if old is not new:
+                if old.key != new.key:
+                    break
+                if old != new:
+                    changed.append(common)
+            common += 1
+        if common < len(before) or common < len(entries):
+            for index in [index for index in self._set if index >= common]:
+                del self._set[index]
+            self._heights[common:] = [self._guess(entry) for entry in entries[common:]]
+        for index in changed:
+            if index not in self._set:
+                self._heights[index] = self._guess(entries[index])
+        return [index for index in changed if index in self._set]
 
-    def arrange(self, top: int) -> int:
-        """Bring positions up to date with the rows, of which `top` come before the first message.
-        Returns the height of all.
+    def update(self, index: int) -> tuple[int, int]:
+        """Set a message anew that has changed. Returns where it begins, and how many of the rows
+        below its header stayed."""
+        passage = self._set[index]
+        stayed = passage.update(self.entries[index])
+        self._heights[index] = passage.height
+        return self._starts[index], stayed
+
+    def arrange(self) -> None:
+        """Bring positions up to date with the heights."""
+        self._starts = list(accumulate(self._heights, initial=0))
+        self.height = self._starts[-1]
+
+    def find(self, key: str) -> int | None:
+        """The index of the message with this key."""
+        # From the end: what one looks for is most often new.
+        for index in range(len(self.entries) - 1, -1, -1):
+            if self.entries[index].key == key:
+                return index
+        return None
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Where a message begins, and its height."""
+        return self._starts[index], self._heights[index]
+
+    def passage(self, index: int) -> Passage:
+        """A message, which is set if it was not."""
+        passage = self._set.get(index)
+        if passage is None:
+            assert self._typesetter is not None
+            passage = Passage(self.entries[index], self._typesetter, self._width)
+            self._set[index] = passage
+            self._heights[index] = passage.height
+        return passage
+
+    def index_at(self, row: int) -> int:
+        """The index of the message that a row belongs to, or of the one that is nearest to it."""
+        return max(0, min(bisect_right(self._starts, row) - 1, len(self.entries) - 1))
+
+    def locate(self, row: int) -> tuple[Passage | None, int]:
+        """The message that a row belongs to, if it is set, and the row's index in it."""
+        if not 0 <= row < self.height:
+            return None, 0
+        index = self.index_at(row)
+        return self._set.get(index), row - self._starts[index]
+
+    def look(self, top: int, height: int) -> int:
+        """Set what can be seen through a window of so many rows.
+
+        Returns:
+            the window's top at which what was set before stands where it stood in the window.
         """
-        heights = [passage.height for passage in self._passages]
-        self._starts = list(accumulate(heights, initial=top))
-        return self._starts[-1]
+        if not self.entries:
+            return 0
+        seen = range(self.index_at(top), self.index_at(top + height - 1) + 1)
+        anchor = next((index for index in seen if index in self._set), seen.start)
+        return self.look_from(anchor, top - self._starts[anchor], height)
 
-    def locate(self, number: int) -> tuple[Passage | None, int]:
-        """The passage that row `number` belongs to, and the row's index in it."""
-        index = bisect_right(self._starts, number) - 1
-        if 0 <= index < len(self._passages):
-            return self._passages[index], number - self._starts[index]
-        return None, 0
+    def look_from(self, anchor: int, offset: int, height: int) -> int:
+        """As `look`, with the window's top so many rows below the beginning of a message."""
+        self.passage(anchor)
+        while True:
+            self.arrange()
+            last = self._heights[anchor] - 1
+            top = self._starts[anchor] + min(offset, last)
+            top = max(0, min(top, self.height - height))
+            seen = range(self.index_at(top), self.index_at(top + height - 1) + 1)
+            unset = [index for index in seen if index not in self._set]
+            if not unset:
+                break
+            for index in unset:
+                self.passage(index)
+        self._forget(seen)
+        return top
 
-    def selected(self, selection: Selection, height: int) -> str:
-        """The selected text as it was written: without frames, and not broken where it wraps.
+    def look_at_end(self, height: int) -> int:
+        """As `look`, with the window at the end."""
+        if not self.entries:
+            return 0
+        room = height
+        for index in range(len(self.entries) - 1, -1, -1):
+            if room <= 0:
+                break
+            room -= self.passage(index).height
+        self.arrange()
+        self._forget(range(index, len(self.entries)))
+        return max(0, self.height - height)
 
-        Args:
-            height: rows to look at.
-        """
+    def redraw(self, key: str = "") -> None:
+        """Have a message drawn anew, or all of them."""
+        for passage in self._set.values():
+            if not key or passage.entry.key == key:
+                passage.strips = [None] * passage.height
+
+    def selected(self, selection: Selection) -> str:
+        """The selected text as it was written: without frames, and not broken where it wraps."""
         parts: list[str] = []
-        for number in range(height):
-            if (span := selection.get_span(number)) is None:
-                continue
-            passage, index = self.locate(number)
-            if passage is None:
-                continue
-            row = passage.row(index)
-            text = row.text.plain if index else row.lead.plain
-            start = passage.line(index, "")[1]
-            begin, end = (max(edge - start, 0) if edge >= 0 else len(text) for edge in span)
-            parts += [row.gap if parts else "", text[begin:end]]
+        first = self.index_at(selection.start.y if selection.start else 0)
+        last = self.index_at(selection.end.y if selection.end else self.height)
+        for index in range(first, min(last + 1, len(self.entries))):
+            for gap, text in self._selected_of(index, selection):
+                parts += [gap if parts else "", text]
         return "".join(parts)
+
+    def _selected_of(self, index: int, selection: Selection) -> Iterator[tuple[str, str]]:
+        """The selected rows of a message, each behind the gap before it."""
+        passage, start = self._set.get(index), self._starts[index]
+        if passage is None:
+            # Rows were never seen, so that none of them is an end of the selection.
+            assert self._typesetter is not None
+            passage = Passage(self.entries[index], self._typesetter, self._width)
+            yield from ((row.gap, text) for row, text, _ in passage.texts)
+            return
+        for number, (row, text, begin) in enumerate(passage.texts, start):
+            if (span := selection.get_span(number)) is not None:
+                left, right = (max(x - begin, 0) if x >= 0 else len(text) for x in span)
+                yield row.gap, text[left:right]
+
+    def _guess(self, entry: Entry) -> int:
+        """About how many rows a message has."""
+        text = entry.text
+        return 2 + bool(text) + text.count("\n") + len(text) // self._width
+
+    def _forget(self, seen: range) -> None:
+        """Keep the rows of the messages that are nearest to those that are seen. The others keep
+        their heights."""
+        if len(self._set) <= KEPT + len(seen):
+            return
+        middle = (seen.start + seen.stop) // 2
+        near = sorted(self._set, key=lambda index: abs(index - middle))
+        for index in near[KEPT // 2 + len(seen) :]:
+            del self._set[index]

@@ -12,7 +12,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.waiting import in_words
-from widgets.chat.passage import Entry
+from widgets.chat.entry import Entry
 from widgets.figures import count, duration, percent
 from widgets.glyphs import Mark, state_mark
 

@@ -8,9 +8,12 @@ import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
-from tests.widgets.hosting import Host, hosted, press, resize, rows, settle, toasts
-from widgets.chat.passage import Entry, Passage
-from widgets.chat.transcript import PAGE, Transcript
+from tests.widgets import hosting
+from tests.widgets.hosting import Host, hosted, press, resize, settle, toasts
+from widgets.chat.entry import Entry
+from widgets.chat.passage import GUTTER, Passage
+from widgets.chat.passages import KEPT
+from widgets.chat.transcript import Transcript
 from widgets.chat.typeset import Typesetter
 from widgets.glyphs import ASCII, UNICODE
 
@@ -25,12 +28,32 @@ def entry(number: int, text: str, **more: object) -> Entry:
     return Entry(key=str(number), role=role, author=author, clock="14:02", text=text, **more)  # type: ignore[arg-type]
 
 
+def rows(view: Transcript) -> list[str]:
+    """The text on the screen, line by line, without the edge at which messages are marked."""
+    return [row[GUTTER:] for row in hosting.rows(view)]
+
+
+async def page_up(view: Transcript, app: Host) -> None:
+    view.action_page_up()
+    await settle(app)
+
+
+async def to_end(view: Transcript, app: Host) -> None:
+    view.action_scroll_end()
+    await settle(app)
+
+
+def marked(view: Transcript) -> list[str]:
+    """The rows on the screen that are marked as those of the current message."""
+    return [row[GUTTER:] for row in hosting.rows(view) if row.startswith(UNICODE.edge)]
+
+
 @asynccontextmanager
 async def shown(
     *entries: Entry, width: int = 40, height: int = 12
 ) -> AsyncIterator[tuple[Transcript, Host]]:
     transcript = Transcript()
-    async with hosted(transcript, width, height, focus=True) as (app, _):
+    async with hosted(transcript, width + GUTTER, height, focus=True) as (app, _):
         transcript.show("c", entries)
         await settle(app)
         yield transcript, app
@@ -94,23 +117,23 @@ async def test_a_failure_is_told_in_full_below_the_text() -> None:
 async def test_it_follows_until_scrolled_up_and_again_from_the_end() -> None:
     async with shown(entry(1, LINES, growing=True)) as (view, app):
         assert rows(view)[-2] == "  line 39▍"
-        await press(app, "pageup")
+        await page_up(view, app)
         assert not view.is_following
         before = rows(view)[:-1]
         view.show("c", (entry(1, LINES + "  \nline 40  \nline 41", growing=True),))
         await settle(app)
         assert rows(view)[:-1] == before
         assert rows(view)[-1].endswith("↓ 2 new lines · End to follow")
-        await press(app, "end")
+        await to_end(view, app)
         assert view.is_following
         assert rows(view)[-2] == "  line 41▍"
 
 
 async def test_scrolling_down_to_the_end_follows_again() -> None:
     async with shown(entry(1, LINES)) as (view, app):
-        await press(app, "up")
+        await press(app, "shift+up")
         assert not view.is_following
-        await press(app, "down")
+        await press(app, "shift+down")
         assert view.is_following
 
 
@@ -135,28 +158,42 @@ async def test_messages_are_replaced_from_where_they_differ() -> None:
         ]
 
 
-async def test_old_messages_are_set_when_one_scrolls_to_them_and_nothing_jumps() -> None:
-    entries = [entry(n, f"message {n}") for n in range(3 * PAGE)]
+async def test_only_messages_that_were_in_view_are_set() -> None:
+    entries = [entry(n, f"message {n}") for n in range(10_000)]
     async with shown(*entries) as (view, app):
-        assert "message 0" not in view.text
-        assert f"message {3 * PAGE - 1}" in view.text
-        view.scroll_to(y=1, animate=False)
-        await settle(app)
-        top = rows(view)[0]
-        view.scroll_to(y=0, animate=False)
-        await settle(app)
-        assert top in rows(view)[:3]
-        assert f"message {PAGE + 1}" in view.text
-        view.scroll_to(y=0, animate=False)
-        await settle(app)
-        assert "message 0" in view.text
+        assert "message 9999" in view.text
+        assert view.text.count("message") <= 5
+        await press(app, "home")
+        assert rows(view)[1] == "  message 0"
+        assert view.text.count("message") <= 10
         assert not view.is_following
 
 
-async def test_the_number_of_earlier_messages_is_told() -> None:
-    entries = [entry(n, f"message {n}") for n in range(PAGE + 5)]
-    async with shown(*entries, height=3 * PAGE + 2) as (view, _):
-        assert rows(view)[0] == "↑ 5 earlier messages"
+async def test_nothing_jumps_where_messages_above_come_into_view() -> None:
+    # A table is higher than its text lets one guess, a long line of Markdown lower.
+    table = "| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 3
+    kinds = (table, "[x](http://example.org/" + "y" * 200 + ")\n\n", "one\n\n\n\n\ntwo", "z")
+    entries = [entry(2 * n + 1, kinds[n % 4]) for n in range(40)]
+    async with shown(*entries) as (view, app):
+        while view.scroll_y > 0:
+            before = rows(view)
+            view.scroll_to(y=view.scroll_y - 1, animate=False)
+            await settle(app)
+            assert rows(view)[1:-1] == before[:-2]
+        assert rows(view)[0] == "qwen  14:02"
+        assert view.num_new_rows == 0
+
+
+async def test_rows_of_messages_far_away_are_forgotten() -> None:
+    entries = [entry(n, f"message {n}") for n in range(3 * KEPT)]
+    async with shown(*entries) as (view, app):
+        height = view.virtual_size.height
+        while view.scroll_y > 0:
+            await page_up(view, app)
+        assert view.text.count("message") <= KEPT + 12
+        assert view.virtual_size.height == height
+        await to_end(view, app)
+        assert rows(view)[-2] == f"  message {3 * KEPT - 1}"
 
 
 async def test_another_width_sets_the_text_anew_and_goes_on_following() -> None:
@@ -176,7 +213,7 @@ async def test_selected_text_is_copied_as_it_was_written() -> None:
         assert copied.startswith("one two three four five six\n\nSee:\n")
         assert "\nx = 1\ny = 2\n" in copied
         assert "│" not in copied
-        part = view.get_selection(Selection(Offset(6, 1), Offset(9, 1)))
+        part = view.get_selection(Selection(Offset(7, 1), Offset(10, 1)))
         assert part is not None
         assert part[0] == "two"
 
@@ -194,7 +231,7 @@ async def test_a_click_on_copy_copies_that_block() -> None:
         transcript.show("c", (entry(1, CODE + "\n\n```\nz\n```"),))
         await settle(app)
         y = next(y for y, row in enumerate(rows(transcript)) if "python" in row)
-        x = rows(transcript)[y].index("copy")
+        x = rows(transcript)[y].index("copy") + GUTTER
         await pilot.click(transcript, offset=(x, y))
         assert [m.text for m in app.sent(Transcript.CopyWanted)] == ["x = 1\ny = 2"]
 
@@ -263,11 +300,131 @@ def test_thinking_and_then_text_grow_as_if_they_were_set_at_once() -> None:
     passage = Passage(stages[0], typesetter, 12)
     num_stayed = 0
     for stage in stages:
-        before = [passage.line(i, "_")[0] for i in range(passage.height)]
+        before = [passage.line(i, "_") for i in range(passage.height)]
         stayed = passage.update(stage)
-        now = [passage.line(i, "_")[0] for i in range(passage.height)]
+        now = [passage.line(i, "_") for i in range(passage.height)]
         fresh = Passage(stage, typesetter, 12)
-        assert now == [fresh.line(i, "_")[0] for i in range(fresh.height)]
+        assert now == [fresh.line(i, "_") for i in range(fresh.height)]
         assert now[1 : 1 + stayed] == before[1 : 1 + stayed]
         num_stayed += stayed
     assert num_stayed > len(stages)  # else everything was set anew each time
+
+
+CHAT = (entry(0, "Hi"), entry(1, "Hello"), entry(2, "more"), entry(3, LINES))
+
+
+async def test_the_current_message_is_marked_and_moves_by_keys() -> None:
+    async with shown(*CHAT) as (view, app):
+        assert view.current == ""
+        await press(app, "up")
+        assert (view.current, view.is_following) == ("3", True)
+        assert marked(view)[-1] == "  line 39"
+        await press(app, "up")
+        assert view.current == "2"
+        assert marked(view) == ["you  14:02", "  more"]
+        await press(app, "k", "k", "k")
+        assert view.current == "0"
+        assert marked(view) == rows(view)[:2] == ["you  14:02", "  Hi"]
+        await press(app, "j", "down")
+        assert view.current == "2"
+        await press(app, "down")
+        assert rows(view)[0] == "qwen  14:02"  # it is higher than the view: one reads from its top
+        assert not view.is_following
+        await press(app, "down")
+        assert (view.current, view.is_following) == ("3", True)
+        view.rest()
+        await settle(app)
+        assert (view.current, marked(view)) == ("", [])
+
+
+async def test_moving_goes_on_from_what_one_sees() -> None:
+    async with shown(*(entry(n, f"message {n}") for n in range(100))) as (view, app):
+        await press(app, "up")
+        await page_up(view, app)
+        await page_up(view, app)
+        await press(app, "down")
+        assert view.current in {
+            key for key in map(str, range(100)) if f"  message {key}" in rows(view)
+        }
+        await press(app, "home")
+        assert view.current == "0"
+        await to_end(view, app)
+        assert view.current == "99"
+
+
+async def test_the_focus_and_a_click_make_a_message_the_current_one() -> None:
+    transcript = Transcript()
+    async with hosted(transcript, 40, 20) as (app, pilot):
+        transcript.show("c", CHAT[:3])
+        await settle(app)
+        await pilot.click(transcript, offset=(5, 4))
+        assert transcript.current == "1"
+        app.set_focus(None)
+        await settle(app)
+        assert transcript.current == "1"
+        transcript.rest()
+        transcript.focus()
+        await settle(app)
+        assert transcript.current == "2"
+
+
+async def test_another_chat_and_a_message_that_is_gone_leave_none_the_current_one() -> None:
+    async with shown(*CHAT) as (view, app):
+        await press(app, "up")
+        view.show("c", CHAT[:3])
+        assert view.current == ""
+        await press(app, "up")
+        view.show("d", CHAT)
+        assert view.current == ""
+
+
+async def test_a_message_is_gone_to_and_words_are_marked_in_it() -> None:
+    entries = [
+        *(entry(n, f"message {n}") for n in range(500)),
+        entry(501, "Étude ate 77\n\n" + LINES),
+    ]
+    async with shown(*entries) as (view, app):
+        assert not view.go_to("nobody")
+        assert view.go_to("100", ["MESSAGE"])
+        await settle(app)
+        assert view.current == "100"
+        assert marked(view) == ["you  14:02", "  message 100"]
+        assert view.num_new_rows == 0
+        y = rows(view).index("  message 100")
+        (hit,) = (s.text for s in view.render_line(y) if s.style and s.style.underline)
+        assert hit == "message"
+        view.rest()
+        await settle(app)
+        assert not any(s.style and s.style.underline for s in view.render_line(y))
+        view.go_to("501", ["39"])
+        await settle(app)
+        assert any(row.strip() == "line 39" for row in rows(view))
+        view.go_to("501", ["etude", "te"])
+        await settle(app)
+        y = next(y for y, row in enumerate(rows(view)) if "Étude" in row)
+        hits = [s.text for s in view.render_line(y) if s.style and s.style.underline]
+        assert hits == ["Étude"]  # and not the end of "ate": words are found by their beginnings
+
+
+async def test_a_message_can_be_gone_to_before_there_is_room_for_it() -> None:
+    transcript = Transcript()
+    async with hosted(transcript, 2, 12) as (app, _):
+        transcript.show("c", CHAT)
+        assert transcript.go_to("1")
+        await resize(app, transcript, 40, 4)
+        assert rows(transcript)[:2] == ["qwen  14:02", "  Hello"]
+
+
+async def test_what_is_typed_is_meant_for_the_prompt() -> None:
+    async with shown(*CHAT) as (_, app):
+        await press(app, "h", "slash")
+        await hosting.paste(app, "pasted")
+        assert [m.text for m in app.sent(Transcript.Typed)] == ["h", "/", "pasted"]
+
+
+async def test_the_place_among_branches_stands_in_the_header() -> None:
+    async with shown(entry(0, "Hi", branch=(2, 3)), entry(1, "a", note="2 tok", branch=(1, 2))) as (
+        view,
+        _,
+    ):
+        assert (rows(view)[0], rows(view)[3]) == ("you  14:02  2/3", "qwen  14:02  1/2 · 2 tok")

@@ -1,0 +1,69 @@
+"""Reading: what the user does with the messages on view: going to them, paging, copying."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events, on
+from textual.binding import Binding, BindingType
+
+from app.screens.conversing import Conversing
+from widgets.chat.transcript import Transcript
+
+
+class Reading(Conversing):
+    """The part of the deck between the prompt and the messages above it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "ctrl+up",
+            "read",
+            "Messages",
+            tooltip="Go to the messages",
+            show=False,
+            id="chat.read",
+        ),
+        # These act before the prompt takes them: it is small, and the transcript is what one pages.
+        Binding("pageup", "page(-1)", "Page up", show=False, id="chat.page_up", priority=True),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="chat.page_down", priority=True),
+        Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
+    ]
+
+    def action_read(self) -> None:
+        """Go to the messages of the chat, the newest in view first."""
+        self.remove_class("-engine")
+        self.set_focus(self.chat.transcript)
+
+    def action_leave(self) -> None:
+        """Come back to the prompt."""
+        self.remove_class("-engine")
+        self.chat.transcript.rest()
+        self.chat.prompt.area.focus()
+
+    def action_page(self, pages: int) -> None:
+        if pages < 0:
+            self.chat.transcript.action_page_up()
+        else:
+            self.chat.transcript.action_page_down()
+
+    def action_follow(self) -> None:
+        self.chat.transcript.action_scroll_end()
+
+    def action_copy_text(self) -> None:
+        super().action_copy_text()
+        self.notify("Copied the selection.")
+
+    @on(Transcript.Typed)
+    def write(self, event: Transcript.Typed) -> None:
+        """Go on in the prompt with what was typed above it."""
+        self.action_leave()
+        self.chat.prompt.area.post_message(events.Paste(event.text))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("page", "follow"):
+            # Prompt and transcript both know these keys.
+            area = self.chat.prompt.area
+            if area.has_focus:
+                return action == "page" or area.cursor_at_end_of_text
+            return self.chat.transcript.has_focus
+        return super().check_action(action, parameters)

@@ -1,0 +1,63 @@
+"""What the deck does between the prompt and the messages above it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.app.screens.stage import REPLIES, Stage, staged
+from tests.widgets.hosting import paste
+
+
+async def talk(stage: Stage, *texts: str) -> None:
+    for text in texts:
+        await stage.send(text)
+        await stage.finish()
+
+
+@pytest.mark.parametrize("key", ["ctrl+up", "shift+tab"])
+async def test_keys_lead_to_the_messages_and_back(tmp_path: Path, key: str) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await talk(stage, "one", "two")
+        transcript, messages = stage.deck.chat.transcript, stage.sessions.current.chat.messages
+        await stage.press(key)
+        assert transcript.has_focus
+        assert transcript.current == messages[-1].id
+        await stage.press("up", "up")
+        assert transcript.current == messages[1].id
+        assert "▌  The first reply." in await stage.screen()
+        await stage.press("escape")
+        assert stage.deck.chat.prompt.area.has_focus
+        assert transcript.current == ""
+        assert "▌" not in await stage.screen()
+
+
+async def test_escape_among_the_messages_stops_no_reply(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("long")
+        await stage.turn(2)
+        await stage.press("ctrl+up", "escape")
+        assert stage.sessions.current.chat.is_busy
+        assert stage.deck.chat.prompt.area.has_focus
+
+
+async def test_what_is_typed_among_the_messages_comes_to_the_prompt(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await talk(stage, "one")
+        stage.deck.chat.prompt.load("so ", ())
+        await stage.press("ctrl+up", "h", "e", "y")
+        assert stage.prompt == "so hey"
+        await stage.press("ctrl+up")
+        await paste(stage.app, "a\nb ")
+        assert stage.prompt == "so heya\nb "
+        assert stage.deck.chat.transcript.current == ""
+
+
+async def test_the_palette_leads_to_the_messages(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await talk(stage, "one")
+        await stage.press("f2")
+        stage.deck.action_read()
+        assert "The first reply." in await stage.screen()
+        assert stage.deck.chat.transcript.has_focus

@@ -1,0 +1,311 @@
+"""MessageView: messages one below the other, scrolled, one widget however many they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from re import Pattern
+
+from textual import events
+from textual.content import Content
+from textual.geometry import Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+
+from widgets.chat.entry import Entry
+from widgets.chat.inked import Inked
+from widgets.chat.passage import INDENT
+from widgets.chat.passages import Passages
+from widgets.chat.typeset import Typesetter
+from widgets.chat.words import pattern
+from widgets.figures import count
+from widgets.glyphs import UNICODE, Glyphs
+
+MAX_TEXT_WIDTH = 100
+
+
+class MessageView(Inked):
+    """Shows messages, following the newest unless scrolled up. `Transcript` says what is to be
+    shown, and which message is the current one."""
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._glyphs = glyphs
+        self._chat = ""
+        self._entries: tuple[Entry, ...] = ()
+        self._greeting = Content()
+        self._passages = Passages()
+        self._set_width = 0
+        self._following = True
+        self._seen = (0, 0)  # of the lowest row that has been in view: its message, its place there
+        self._current = ""
+        self._words: Pattern[str] | None = None
+        self._awaited = ""  # the message to go to once the text is set
+
+    @property
+    def current(self) -> str:
+        """The key of the current message; empty if there is none."""
+        return self._current
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the view stays at the end as text comes."""
+        return self._following
+
+    @property
+    def num_new_rows(self) -> int:
+        """Rows below the view that came since it was scrolled up."""
+        index, rows = self._seen
+        if self._following or index >= len(self._entries):
+            return 0
+        start, height = self._passages.place(index)
+        return self._passages.height - start - min(rows, height)
+
+    @property
+    def text(self) -> str:
+        """The rows that are set, as they stand on the screen and beyond its edges."""
+        return self._passages.text
+
+    def show(self, chat: str, entries: Sequence[Entry], greeting: str = "") -> None:
+        """Show a chat as it now stands; only what differs is set and painted anew.
+
+        Args:
+            chat: another name is another chat, and is shown from its end.
+            greeting: shown while there is no entry.
+        """
+        self._greeting = Content(greeting)
+        before, self._entries = self._entries, tuple(entries)
+        if chat != self._chat:
+            self._chat = chat
+            self.rest()
+            self._following = True
+            self._set_all()
+            return
+        if not self._set_width:
+            return
+        if not before:
+            self._set_all()
+            return
+        for index in self._passages.change(self._entries):
+            start, stayed = self._passages.update(index)
+            top = self.scroll_offset.y
+            self.refresh_lines(start)
+            self.refresh_lines(start + 1 + stayed, max(0, top + self.size.height - start))
+        if len(before) != len(self._entries) or before[-1].key != self._entries[-1].key:
+            if self._current and self._passages.find(self._current) is None:
+                self._mark("")
+            self.refresh()
+        self._arrange()
+
+    def go_to(self, key: str, words: Iterable[str] = ()) -> bool:
+        """Make a message the current one and bring it into view.
+
+        Args:
+            words: are marked wherever text is shown, and the first of them in the message is
+                brought into view. `rest` takes the marks away.
+
+        Returns:
+            whether there is such a message.
+        """
+        if all(entry.key != key for entry in self._entries):
+            return False
+        self._words = pattern(words)
+        self._passages.redraw()
+        self._mark(key)
+        self._awaited = key
+        self._arrive()
+        return True
+
+    def rest(self) -> None:
+        """Have no message be the current one, and no words marked."""
+        self._mark("")
+        if self._words is not None:
+            self._words = None
+            self._passages.redraw()
+            self.refresh()
+
+    def follow(self) -> None:
+        """Go to the end and stay there."""
+        self._following = True
+        self._arrange()
+        self.refresh()
+
+    # Scrolling is not animated: text that comes before the first frame would pull the view back.
+
+    def action_scroll_up(self) -> None:
+        self.scroll_up(animate=False)
+
+    def action_scroll_down(self) -> None:
+        self.scroll_down(animate=False)
+
+    def action_page_up(self) -> None:
+        self.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        self.scroll_page_down(animate=False)
+
+    # Painting.
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        row = self.scroll_offset.y + y
+        base = self.visual_style.rich_style
+        strip = self._strip(row).crop_extend(0, width, base).apply_offsets(0, row)
+        if y == self.scrollable_content_region.height - 1 and (new := self.num_new_rows):
+            arrow = self._glyphs.down if not self._glyphs.unicode else "↓"
+            lines = "line" if new == 1 else "lines"
+            text = self._glyphs.fit(f" {count(new)} new {lines} · End to follow ")
+            badge = self._draw(Content.styled(f" {arrow}{text}", ".badge"))
+            if badge.cell_length <= width:
+                strip = Strip.join([strip.crop(0, width - badge.cell_length), badge])
+        return strip
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        return self._passages.selected(selection), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        if self._set_width:
+            self._set_all()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self._text_width != self._set_width:
+            self._set_all()
+        else:
+            self._arrange()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._following = new_value >= self.max_scroll_y
+        if self._set_width and self._entries:
+            at_end = self._following
+            self._show_at(self._passages.look(self.scroll_offset.y, self._view_height))
+            self._following = self._following or at_end
+
+    def _strip(self, number: int) -> Strip:
+        """Row `number` of all, drawn."""
+        passage, index = self._passages.locate(number)
+        if passage is None:
+            if not self._entries and 0 < number <= len(lines := self._greeting.split("\n")):
+                return self._draw(lines[number - 1].pad_left(INDENT).stylize(".muted"))
+            return Strip([])
+        selection = self.text_selection
+        span = selection.get_span(number) if selection else None
+        strip = passage.strips[index]
+        if strip is None or span is not None:
+            is_current = passage.entry.key == self._current
+            edge = self._glyphs.edge if is_current else " "
+            cursor = "▍" if self._glyphs.unicode else "_"
+            content = passage.line(index, cursor, edge, self._words)
+            if span is not None:
+                start, end = span
+                selected = Style.from_styles(self.screen.get_component_styles("screen--selection"))
+                return self._draw(content.stylize(selected, start, end if end >= 0 else None))
+            strip = passage.strips[index] = self._draw(content)
+        return strip
+
+    # Setting.
+
+    @property
+    def _text_width(self) -> int:
+        return min(self.scrollable_content_region.width - INDENT - 1, MAX_TEXT_WIDTH)
+
+    @property
+    def _view_height(self) -> int:
+        return self.scrollable_content_region.height
+
+    @property
+    def _seen_messages(self) -> range:
+        """The indices of the messages of which something is in view."""
+        top = self.scroll_offset.y
+        bottom = max(top, top + self._view_height - 1)
+        return range(self._passages.index_at(top), self._passages.index_at(bottom) + 1)
+
+    def _set_all(self) -> None:
+        """Set the messages anew, at the width that is now."""
+        self._set_width = self._text_width
+        if self._set_width <= 0:
+            self._set_width = 0
+            return
+        top = self._passages.index_at(self.scroll_offset.y)
+        typesetter = Typesetter(self._glyphs, ansi=self.app.native_ansi_color)
+        self._passages.show(self._entries, typesetter, self._set_width)
+        if self._following or not self._entries:
+            self._arrange()
+        else:
+            self._show_from(min(top, len(self._entries) - 1))
+            self._seen = (len(self._entries), 0)
+        self._arrive()
+        self.refresh()
+
+    def _arrange(self) -> None:
+        """Bring positions up to date with the rows, at the end or where one reads."""
+        if not self._entries or not self._set_width:
+            rows = 1 + len(self._greeting.split("\n"))
+            self.virtual_size = Size(self.scrollable_content_region.width, rows)
+        elif self._following and not self.is_vertical_scrollbar_grabbed:
+            self._show_at(self._passages.look_at_end(self._view_height))
+            self._following = True
+            self._note_seen()
+        else:
+            top = self.scroll_offset.y
+            index = self._passages.index_at(top)
+            self._show_from(index, top - self._passages.place(index)[0])
+
+    def _show_from(self, index: int, offset: int = 0) -> None:
+        """Have the view begin so many rows below the beginning of a message."""
+        self._show_at(self._passages.look_from(index, offset, self._view_height))
+
+    def _show_at(self, top: int) -> None:
+        """Have the view begin at this row, below which all that it shows is set."""
+        size = Size(self.scrollable_content_region.width, self._passages.height)
+        if size != self.virtual_size:
+            self.virtual_size = size
+            self.refresh()
+        if top != self.scroll_offset.y:
+            self.scroll_to(y=top, animate=False)
+        self._note_seen()
+
+    def _note_seen(self) -> None:
+        """Note how far down one has seen the chat."""
+        if self._following and self._entries:
+            last = len(self._entries) - 1
+            self._seen = (last, self._passages.place(last)[1])
+        elif self._entries:
+            bottom = self.scroll_offset.y + self._view_height - 1
+            index = self._passages.index_at(bottom)
+            self._seen = max(self._seen, (index, bottom + 1 - self._passages.place(index)[0]))
+
+    def _mark(self, key: str) -> None:
+        """Make a message the current one, or none."""
+        if key != self._current:
+            for changed in filter(None, (self._current, key)):
+                self._passages.redraw(changed)
+            self._current = key
+            self.refresh()
+
+    def _reveal(self, index: int) -> None:
+        """Scroll as little as shows a message, or its beginning where it is higher than the
+        view."""
+        self._passages.passage(index)
+        self._passages.arrange()
+        start, height = self._passages.place(index)
+        top, room = self.scroll_offset.y, self._view_height
+        if start < top or height - 1 > room:
+            self._show_from(index)
+        elif start + height - 1 > top + room:
+            self._show_from(index, height - 1 - room)
+
+    def _arrive(self) -> None:
+        """Go to the message that is to be gone to, once the text is set."""
+        index = self._passages.find(self._awaited) if self._awaited else None
+        if index is None or not self._set_width:
+            return
+        self._awaited = ""
+        row = self._passages.passage(index).first_row_with(self._words)
+        # With what comes before it, if that is little.
+        before = row if row < self._view_height // 2 else self._view_height // 3
+        self._show_from(index, row - before)
