@@ -198,14 +198,16 @@ def _simulate(*, options: SimulateOptions, common: flags.Common) -> None:
 
 
 def _interface(settings: Settings) -> int:
+    from app.process import heap
     from app.process.serving import check_model, load_model
 
     # What a person mistyped is told before anything that takes long, on the shell's own screen.
     check_model(settings.load_request())
-    from app.commands.serve import mqtt_gateway
-    from app.screens import tui
-    from app.store.store import Store
-    from engine.serving.host import EngineHost
+    with heap.building():
+        from app.commands.serve import mqtt_gateway
+        from app.screens import tui
+        from app.store.store import Store
+        from engine.serving.host import EngineHost
 
     store = Store(settings.store_file)
     client = EngineHost(load_model)

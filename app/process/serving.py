@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from app.process import heap
+from app.process.libraries import preload_torch
 from app.system.engine_crash import check_engine
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.errors import EngineError
@@ -41,13 +43,18 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     # to 47 s with spinning threads, and 3 s without. The variable is read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+    if "engine.model.loader" not in sys.modules:
+        # At most once: a model whose loading failed is garbage by the next time, and is not kept.
+        with heap.building():
+            preload_torch()
+            import engine.model.loader  # noqa: F401
     from engine.model import loader
 
     model = loader.load_entry(entry, request, progress)
     heap.settle()
 
     def close() -> None:
-        heap.unsettle()  # Otherwise cycles would hold the model, and its memory, for ever.
+        heap.unsettle()  # Otherwise cycles would hold the model, and its memory, for a long time.
         model.close()
 
     return replace(model, close=close)

@@ -247,7 +247,8 @@ class EngineHost:
 
         progress("starting")
         try:
-            model = self._loader(request, progress)
+            with prompt_switches():
+                model = self._loader(request, progress)
             try:
                 knobs = change_knobs(model.knobs, request.knobs, model.config, policy_names())
             except EngineError:

@@ -13,14 +13,15 @@ SWITCH_SECONDS = 0.0002
 
 
 @contextmanager
-def prompt_switches(device: str) -> Iterator[None]:
-    """Have threads hand the lock over soon, while a model computes beside the processor.
+def prompt_switches(device: str | None = None) -> Iterator[None]:
+    """Have threads hand the lock over soon, while a model is loaded or a device computes it.
 
     Where it computes on the processor the interval stays as it is. There the engine's thread waits
-    once for a step of many milliseconds, and each switch takes time from the step.
+    once for a step of many milliseconds, and each switch takes time from the step. Imports and
+    loaders hold the lock whenever nobody takes it, and a key waits for it several times.
 
     Args:
-        device: where the model computes, as torch names it.
+        device: where the model computes, as torch names it; None while it is loaded.
     """
     before = sys.getswitchinterval()
     if device != "cpu":

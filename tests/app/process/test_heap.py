@@ -1,4 +1,4 @@
-"""What lives as long as a model is not walked by the collector again and again."""
+"""What lives as long as a model or the program is not walked by the collector again and again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,23 @@ def thresholds() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("thresholds")
-def test_what_is_there_is_walked_no_more_until_it_may_be_garbage() -> None:
+def test_what_was_built_is_walked_no_more() -> None:
+    with heap.building():
+        assert not gc.isenabled()
+        module = Cycle()
+    assert gc.isenabled()
+    walked = weakref.ref(module)
+    del module
+    gc.collect()
+    assert walked() is not None
+
+
+@pytest.mark.usefixtures("thresholds")
+def test_a_model_is_garbage_when_it_is_let_go() -> None:
     model = Cycle()
     alive = weakref.ref(model)
     heap.settle()
     del model
-    gc.collect()
-    assert alive() is not None
     heap.unsettle()
     gc.collect()
     assert alive() is None

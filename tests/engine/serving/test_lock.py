@@ -9,6 +9,7 @@ import pytest
 from engine.api.client import LoadRequest
 from engine.batch.plan import StepPlan
 from engine.serving.host import EngineHost
+from engine.serving.loading import LoadedModel, Progress
 from engine.serving.lock import SWITCH_SECONDS
 from tests.support.asking import ask, read
 from tests.support.scripted_loader import Loader
@@ -48,3 +49,18 @@ def test_they_are_left_alone_where_the_processor_computes(
     host.load(LoadRequest("a"))
     read(ask(host))
     assert set(intervals) == {before}
+
+
+def test_they_are_prompt_while_a_model_is_loaded(loader: Loader) -> None:
+    before, found = sys.getswitchinterval(), list[float]()
+
+    def load(request: LoadRequest, progress: Progress) -> LoadedModel:
+        found.append(sys.getswitchinterval())
+        return loader(request, progress)
+
+    host = EngineHost(load)
+    host.load(LoadRequest("a"))
+    read(ask(host))
+    host.shutdown()
+    assert found == [pytest.approx(SWITCH_SECONDS)]
+    assert sys.getswitchinterval() == before
