@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
@@ -20,6 +23,10 @@ class LineView(Widget):
     compared with the one on the screen, and only the parts of lines that differ are repainted. A
     view that is not on the screen keeps its data and draws nothing.
     """
+
+    GLOSS: ClassVar[Mapping[str, str]] = {}
+    """What the words mean that stand in the view. Help has them, and whatever shows a word's
+    meaning while the view has the focus."""
 
     ALLOW_SELECT = False
 

@@ -40,7 +40,6 @@ class Deck(Reading):
     ]
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "app.help", "Help", tooltip="This page", id="app.help"),
         # It acts before what is typed after it, which is meant for the pane that it brings.
         Binding(
             "f2",

@@ -34,7 +34,8 @@ class KeyBar(Footer):
             await super().recompose()
 
     def compose(self) -> ComposeResult:
-        keys = list(super().compose())
+        # Help comes first wherever it is bound: who needs it looks there.
+        keys = sorted(super().compose(), key=lambda key: _action(key) != "help")
         ranked = sorted(keys, key=_rank, reverse=True)
         while ranked and sum(map(_width, keys)) > self.app.size.width:
             keys.remove(ranked.pop())
@@ -52,8 +53,12 @@ class KeyBar(Footer):
 
 
 def _rank(key: Widget) -> int:
-    action = key.action.removeprefix("app.") if isinstance(key, FooterKey) else ""
+    action = _action(key)
     return _DROPPED.index(action) if action in _DROPPED else len(_DROPPED)
+
+
+def _action(key: Widget) -> str:
+    return key.action.removeprefix("app.") if isinstance(key, FooterKey) else ""
 
 
 def _width(key: Widget) -> int:

@@ -25,7 +25,8 @@ from app.screens.chats.sessions import SessionList
 from app.screens.commands import commands
 from app.screens.deck import Deck
 from app.screens.help import HelpScreen
-from app.screens.key_groups import key_groups, key_names
+from app.screens.job import can_suspend, suspend
+from app.screens.key_groups import help_sections, key_names
 from app.screens.legacy_keys import read_alt_keys
 from app.screens.themes import CONTRAST, find_theme, readable
 from app.settings.settings import Settings, SettingsError
@@ -57,7 +58,18 @@ class Tui(App[int]):
     TITLE = "batchdeck"
     CSS_PATH: ClassVar[str] = "deck.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
+        # These act in dialogs too, for the application's own come before theirs.
+        Binding("f1", "help", "Help", tooltip="This page", id="app.help", priority=True),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
+        Binding(
+            "ctrl+z",
+            "suspend_process",
+            "Suspend",
+            show=False,
+            tooltip="Back to the shell; fg comes back",
+            id="app.suspend",
+            priority=True,
+        ),
     ]
 
     def __init__(
@@ -165,7 +177,20 @@ class Tui(App[int]):
             yield SystemCommand("Quit", "Stop the replies and the engine", self.action_quit)
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen(key_groups(self, self.deck)))
+        """Open help about where the focus is; where it is open, close it."""
+        if isinstance(self.screen, HelpScreen):
+            self.screen.dismiss()
+        else:
+            self.push_screen(HelpScreen(help_sections(self, self.deck)))
+
+    def action_suspend_process(self) -> None:
+        """Go back to the shell. The engine stands still with the interface until `fg`."""
+        if self._driver is None or not self._driver.can_suspend or not can_suspend():
+            self.notify("There is no shell to come back from.", severity="warning")
+            return
+        log.info("suspended")
+        self._suspend_signal()
+        suspend()
 
     def action_help_quit(self) -> None:
         """Tell which key ends the program. This is what Ctrl+C does where nothing is selected."""

@@ -28,6 +28,8 @@ class PromptArea(TextArea):
         Binding(
             "ctrl+j,alt+enter,shift+enter", "newline", "Newline", show=False, id="prompt.newline"
         ),
+        # Textual's own ^z is what suspends a program everywhere else.
+        Binding("ctrl+underscore", "undo", "Undo typing", show=False, id="prompt.undo"),
     ]
 
     def __init__(self) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from textual.widgets._footer import FooterKey
 
-from app.screens.help import HelpScreen
 from tests.app.screens.stage import REPLIES, staged
 from widgets.panels.session_table import SessionTable
 
@@ -82,18 +81,6 @@ async def test_a_panel_is_zoomed_and_back(tmp_path: Path) -> None:
         await stage.press("z")
         await stage.pilot.pause()
         assert stage.deck.panels.kv.region == before
-
-
-async def test_help_lists_the_keys_as_they_are_now(tmp_path: Path) -> None:
-    async with staged(tmp_path, keys={"chat.new": "f9"}, size=(120, 60)) as stage:
-        await stage.press("f9")
-        await stage.press("f1")
-        assert isinstance(stage.app.screen, HelpScreen)
-        text = await stage.screen()
-        assert "f9" in text
-        assert "^n" not in text
-        await stage.press("escape")
-        assert stage.app.screen is stage.deck
 
 
 async def test_tab_goes_through_the_panels_of_a_small_terminal(tmp_path: Path) -> None:

@@ -176,6 +176,60 @@ def test_a_signal_ends_it_while_the_model_loads_whatever_the_loader_does(
     terminal.assert_restored()
 
 
+def test_it_is_suspended_and_comes_back(terminal: Terminal) -> None:
+    terminal.start()
+    terminal.type("half a thought")
+    terminal.see("half a thought")
+    terminal.press("C-z")
+    terminal.see("Stopped")
+    terminal.type("echo us''able")
+    terminal.press("Enter")
+    terminal.see("usable")
+    modes = terminal.tmux("display", "-p", "#{alternate_on} #{cursor_flag} #{mouse_any_flag}")
+    assert modes == "0 1 0\n"
+    terminal.type("fg")
+    terminal.press("Enter")
+    terminal.see("half a thought")
+    terminal.type(", and the rest")
+    terminal.see("half a thought, and the rest")
+    terminal.press("C-q")
+    terminal.wait(lambda: "❯" not in terminal.screen(), "the end")
+
+
+def test_a_large_paste_goes_into_the_prompt_and_it_answers_still(terminal: Terminal) -> None:
+    terminal.start()
+    text = "word " * 209_715 + "the last word"  # 1 MiB
+    file = terminal.folder / "paste"
+    file.write_text(text)
+    terminal.tmux("load-buffer", str(file))
+    terminal.tmux("paste-buffer", "-p")
+    terminal.press("End")
+    terminal.press("F2")
+    terminal.see("7 Log")
+    terminal.press("F2")
+    terminal.press("C-q")
+    terminal.see("code=0")
+    terminal.assert_restored()
+
+
+def test_what_was_said_is_there_after_kill_9(terminal: Terminal) -> None:
+    process = terminal.start()
+    terminal.type("What is the capital of France?")
+    terminal.press("Enter")
+    terminal.see("tok · ttft")
+    process.kill()
+    terminal.see("code=137")
+    terminal.type("reset")
+    terminal.press("Enter")
+    terminal.start()
+    terminal.see("What is the capital of France?")
+    terminal.press("C-q")
+    terminal.see("code=0")
+    (question, reply) = terminal.messages()
+    assert question == ("user", "What is the capital of France?", None)
+    assert reply[1].strip()
+
+
 def test_a_terminal_that_goes_away_ends_it(terminal: Terminal) -> None:
     process = terminal.start()
     terminal.type("Hello")

@@ -1,0 +1,71 @@
+"""F1: it opens everywhere, and is about where one is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.command import CommandPalette
+
+from app.screens.dialogs.find_chat import FindChat
+from app.screens.help import HelpScreen
+from tests.app.screens.stage import REPLIES, Stage, staged
+from widgets.panels.kv_map import KvMap
+
+
+async def headings(stage: Stage) -> list[str]:
+    """The headings of the help that is open, in order."""
+    assert isinstance(stage.app.screen, HelpScreen)
+    return [section.heading for section in stage.app.screen._sections]
+
+
+async def test_it_lists_the_keys_as_they_are_now(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"chat.new": "f12"}, size=(120, 60)) as stage:
+        await stage.press("f12", "f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        text = await stage.screen()
+        assert "f12" in text
+        assert "^n" not in text
+        await stage.press("escape")
+        assert stage.app.screen is stage.deck
+
+
+@pytest.mark.parametrize(
+    ("keys", "first"),
+    [((), "Prompt"), (("f2", "1"), "Chats"), (("f2", "3"), "KV map"), (("f2", "6"), "Knobs")],
+)
+async def test_it_opens_about_the_panel_that_has_the_focus(
+    keys: tuple[str, ...], first: str, tmp_path: Path
+) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press(*keys, "f1")
+        names = await headings(stage)
+        assert names[0] == first
+        assert "Everywhere" in names
+
+
+async def test_it_says_what_the_words_of_a_panel_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KvMap, "GLOSS", {"zebra": "a block with stripes"})
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press("f2", "3", "f1")
+        assert "zebra  a block with stripes" in await stage.screen()
+
+
+async def test_it_opens_over_a_dialog_which_then_goes_on(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.press("f3", "a", "f1")
+        assert (await headings(stage))[0] == "Find chat"
+        await stage.press("f1")
+        assert isinstance(stage.app.screen, FindChat)
+        await stage.press("escape")
+        assert stage.app.screen is stage.deck
+
+
+async def test_it_opens_over_the_palette(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.press("ctrl+p", "f1")
+        assert (await headings(stage))[0] == "Command palette"
+        await stage.press("escape")
+        assert isinstance(stage.app.screen, CommandPalette)
