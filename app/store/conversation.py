@@ -31,6 +31,8 @@ class Conversation:
         is_open: whether it has a place on the screen.
         number: by which the screen calls it, from 1, for as long as it exists; None if it never was
             on a screen.
+        is_named: whether the user gave it its title, which then stays whatever branch is on view.
+        forked_from: id of the conversation whose first messages it began with.
     """
 
     id: str = field(default_factory=new_id)
@@ -44,6 +46,8 @@ class Conversation:
     leaf: str | None = None
     is_open: bool = True
     number: int | None = None
+    is_named: bool = False
+    forked_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

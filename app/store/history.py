@@ -10,6 +10,7 @@ from app.store.attachment import Attachment, told_with
 from app.store.conversation import Asked, Conversation, Message
 from app.store.database import DeletedError, StoreError
 from app.store.store import Store
+from app.store.tree import Tree
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import FinishReason
@@ -24,7 +25,7 @@ class History:
     """A conversation's messages, which form a tree. One thread changes it.
 
     A regenerated reply and an edited message stand beside the old one. The branch that ends in the
-    conversation's leaf is the one on view, and the only one that is read from the store.
+    conversation's leaf is the one on view. Another one is read from the store when it is gone to.
 
     A turn that failed before any text is shown but not told to the model. The token ids of earlier
     turns go along with a new one, so that it extends them exactly whatever the template does.
@@ -47,18 +48,39 @@ class History:
         kept = store.branch(leaf) if store is not None and leaf is not None else []
         if store is not None and leaf is not None and not kept:
             raise DeletedError(f"the last message of {conversation.title!r} is not in the store")
-        self._tree = {message.id: message for message in kept}
+        self._tree = Tree(kept)
+        self._version: int | None = None  # of the store, when its branches were read
+        self._making: str | None = None  # the reply that is being made here
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The branch on view, oldest first; the last may still grow. From any thread."""
-        return self._branch(self.conversation.leaf)
+        return self._tree.branch(self.conversation.leaf)
+
+    @property
+    def places(self) -> Mapping[str, tuple[int, int]]:
+        """The messages on view that stand beside others: which one of these it is, from 1, and how
+        many they are.
+        """
+        if self._version is None:
+            self.look()
+        places = {}
+        for message in self.messages:
+            beside = self._tree.places[message.parent_id]
+            if len(beside) > 1:
+                places[message.id] = (beside.index(message.id) + 1, len(beside))
+        return places
 
     @property
     def is_busy(self) -> bool:
         """Whether the newest reply has no end yet, whoever is making it."""
         branch = self.messages
         return bool(branch) and branch[-1].finish_reason is None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the newest reply is being made by another program."""
+        return self.is_busy and self._making is None
 
     def add(
         self,
@@ -92,10 +114,9 @@ class History:
             content=text,
             attachments=attachments,
         )
-        self._tree[question.id] = self._unwritten[question.id] = question
-        if not conversation.title:
-            conversation.title = _title(text or attachments[0].name)
-        self._is_changed = True
+        self._put(question)
+        if not conversation.title or (parent_id is None and not conversation.is_named):
+            conversation.title = _title(question)
         return question
 
     def add_outcomes(self, outcomes: Sequence[ChatMessage]) -> Message:
@@ -110,9 +131,8 @@ class History:
                 tool_call_id=outcome.tool_call_id,
                 name=outcome.name,
             )
-            self._tree[message.id] = self._unwritten[message.id] = message
+            self._put(message)
             parent_id = message.id
-        self._is_changed = True
         return message
 
     def asked(self, request_id: str) -> Message | None:
@@ -123,7 +143,7 @@ class History:
     def prompt(self, question: Message) -> tuple[tuple[ChatMessage, ...], Context | None]:
         """What the model is told, and the newest context that these messages begin with."""
         told: list[Message] = []
-        for turn in _turns(self._branch(question.parent_id)):
+        for turn in _turns(self._tree.branch(question.parent_id)):
             if turn[-1].content or turn[-1].finish_reason is not FinishReason.ERROR:
                 told += turn
         system = self.conversation.system
@@ -162,11 +182,47 @@ class History:
             request_id=request_id,
             asked=Asked(conversation.system, dict(sampling)),
         )
-        self._tree[reply.id] = self._unwritten[reply.id] = reply
-        conversation.leaf = reply.id
+        self._put(reply)
+        self._tree.leave(conversation.leaf)
+        conversation.leaf = self._making = reply.id
         conversation.updated = time.time()
-        self._is_changed = True
         return reply
+
+    def turn(self, message_id: str, steps: int) -> bool:
+        """Have another branch on view: that of the message so many places on from one on view, as
+        it was left, or else to its newest end. After the last one comes the first.
+
+        Returns:
+            False where the message stands alone.
+
+        Raises:
+            StoreError: the branch cannot be read; the one before is still on view.
+        """
+        if message_id not in self.places:
+            return False
+        beside = self._tree.places[self._tree[message_id].parent_id]
+        wanted = beside[(beside.index(message_id) + steps) % len(beside)]
+        self._show(self._tree.left(wanted) or self._newest_leaf(wanted))
+        self._is_changed = True
+        return True
+
+    def look(self) -> str:
+        """Take in what other programs have done to the conversation; cheap where they did nothing.
+
+        Where they went on behind what is on view, their branch is on view then.
+
+        Returns:
+            that they went on with it, as a sentence for the user; else nothing.
+        """
+        if self._store is None:
+            self._version = 0
+            return ""
+        try:
+            return self._look(self._store)
+        except StoreError as error:
+            self._version = self._version or 0
+            log.error("what others said in %r is not known: %s", self.conversation.title, error)
+            return ""
 
     def finish(self, reply: Message, finish: Finish | None) -> None:
         """The end of a reply; None where the engine gave none."""
@@ -177,6 +233,7 @@ class History:
             reply.tool_use = finish.tool_use
             if finish.context is not None:
                 self._contexts[reply.id] = finish.context
+        self._making = None
         # Last: with it another thread takes the reply for complete.
         reply.finish_reason = finish.reason if finish else FinishReason.ABORT
         self._unwritten[reply.id] = reply
@@ -207,16 +264,66 @@ class History:
         self._unwritten.clear()
         self._contexts.clear()
 
-    def _branch(self, leaf: str | None) -> tuple[Message, ...]:
-        branch: list[Message] = []
-        while leaf is not None:
-            branch.append(self._tree[leaf])
-            leaf = branch[-1].parent_id
-        return tuple(reversed(branch))
+    def _put(self, message: Message) -> None:
+        self._tree.put(message)
+        self._unwritten[message.id] = message
+        self._is_changed = True
+
+    def _newest_leaf(self, message_id: str) -> str:
+        found = self._store.branches.newest_leaf(message_id) if self._store is not None else None
+        return found or message_id
+
+    def _show(self, leaf: str) -> None:
+        """Have the branch that ends in a leaf on view."""
+        conversation = self.conversation
+        if leaf not in self._tree and self._store is not None:
+            for message in self._store.branch(leaf):
+                if message.id not in self._tree:
+                    self._tree.put(message)
+        before = self.messages
+        self._tree.leave(conversation.leaf)
+        conversation.leaf = leaf
+        first = self.messages[0]
+        if not conversation.is_named and before[:1] != (first,):
+            conversation.title = _title(first)
+        self._version = None
+
+    def _look(self, store: Store) -> str:
+        version = store.branches.version()
+        if version == self._version and not self.is_awaited:
+            return ""
+        is_first, self._version = self._version is None, version
+        conversation = self.conversation
+        self._refresh(store)
+        places = store.branches.places(conversation.id, conversation.leaf)
+        behind = places.pop(conversation.leaf, []) if conversation.leaf is not None else []
+        new = self._tree.learn(places)
+        if behind and conversation.leaf not in self._unwritten:
+            self._show(store.branches.newest_leaf(behind[-1]) or behind[-1])
+            self._tree.learn(store.branches.places(conversation.id, conversation.leaf))
+            self._version = version
+            return "Another program went on with this chat."
+        if is_first or not new:
+            return ""
+        parted = [m for m in self.messages if set(new) & set(self._tree.places[m.parent_id])]
+        if not parted:
+            return ""
+        place, count = self.places[parted[-1].id]
+        return f"Another program went on with this chat: this is {place}/{count}."
+
+    def _refresh(self, store: Store) -> None:
+        """Read what others may have changed: its title, and the reply that they are making."""
+        kept = store.conversation(self.conversation.id)
+        if kept is not None and not self._is_changed:
+            self.conversation.title, self.conversation.is_named = kept.title, kept.is_named
+        if self.is_awaited:
+            store.journal.end_orphans()
+            for message in store.branch(self.messages[-1].id)[-1:]:
+                self._tree.put(message)
 
     def _newest_context(self, leaf: str | None) -> tuple[str, Context] | None:
         """The last one on a branch, with the id of its reply: one that failed half-way has none."""
-        for message in reversed(self._branch(leaf)):
+        for message in reversed(self._tree.branch(leaf)):
             context = self._contexts.get(message.id)
             if context is not None:
                 return message.id, context
@@ -255,8 +362,9 @@ def _turns(branch: tuple[Message, ...]) -> Iterator[list[Message]]:
         yield turn
 
 
-def _title(text: str) -> str:
-    """The beginning of a text in one line, cut between words."""
+def _title(question: Message) -> str:
+    """The beginning of what a conversation begins with in one line, cut between words."""
+    text = question.content or next((file.name for file in question.attachments), "")
     words = " ".join(text.split())
     if len(words) <= TITLE_LENGTH:
         return words

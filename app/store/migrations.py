@@ -109,5 +109,16 @@ CREATE TABLE draft (
     updated REAL NOT NULL
 ) STRICT;
 """,
+    """
+DROP INDEX message_by_conversation;
+CREATE INDEX message_by_place ON message (conversation_id, parent_id);
+ALTER TABLE conversation ADD COLUMN forked_from TEXT;
+ALTER TABLE conversation ADD COLUMN is_named INTEGER NOT NULL DEFAULT 0;
+UPDATE conversation SET is_named = 1 WHERE title <> '' AND NOT EXISTS (
+    SELECT * FROM message
+    WHERE conversation_id = conversation.id AND parent_id IS NULL
+        AND instr(ltrim(replace(content, char(10), ' ')), rtrim(title, '…')) = 1
+);
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

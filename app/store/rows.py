@@ -17,12 +17,12 @@ from engine.api.tools import ToolUse
 SAVE_CONVERSATION = """
 INSERT INTO conversation
     (id, title, system, sampling, user, source, created, updated, leaf, is_open,
-    number)
+    number, is_named, forked_from)
 VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open,
-    :number)
+    :number, :is_named, :forked_from)
 ON CONFLICT (id) DO UPDATE SET
     title = :title, system = :system, sampling = :sampling, updated = :updated, leaf = :leaf,
-    is_open = :is_open, number = :number
+    is_open = :is_open, number = :number, is_named = :is_named
 """
 
 SAVE_MESSAGE = """
@@ -59,6 +59,8 @@ def conversation_values(conversation: Conversation) -> dict[str, object]:
         "leaf": conversation.leaf,
         "is_open": int(conversation.is_open),
         "number": conversation.number,
+        "is_named": int(conversation.is_named),
+        "forked_from": conversation.forked_from,
     }
 
 
@@ -92,7 +94,7 @@ def read_conversation(row: sqlite3.Row) -> Conversation:
     """Raises what `Database.decoding` takes for damage."""
     values: dict[str, Any] = dict(row)
     values["sampling"] = dict(json.loads(values["sampling"]))
-    values["is_open"] = bool(values["is_open"])
+    values |= {name: bool(values[name]) for name in ("is_open", "is_named")}
     return Conversation(**values)
 
 

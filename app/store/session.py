@@ -64,6 +64,11 @@ class ChatSession:
         return self._history.messages
 
     @property
+    def places(self) -> Mapping[str, tuple[int, int]]:
+        """As `History.places`."""
+        return self._history.places
+
+    @property
     def is_busy(self) -> bool:
         """Whether a reply is being made."""
         return self._stream is not None
@@ -119,6 +124,25 @@ class ChatSession:
         if not branch:
             raise InvalidRequestError("there is no reply yet to make anew", "message")
         self._ask(branch[-2], wake)
+
+    def turn(self, message_id: str, steps: int) -> bool:
+        """Have another branch on view, as `History.turn`.
+
+        Raises:
+            InvalidRequestError: a reply is being made, or the branch cannot be read.
+        """
+        self._check_idle()
+        try:
+            has_turned = self._history.turn(message_id, steps)
+        except StoreError as error:
+            raise InvalidRequestError(str(error), "message") from error
+        if has_turned:
+            self._keep()
+        return has_turned
+
+    def look(self) -> str:
+        """As `History.look`."""
+        return self._history.look()
 
     def stop(self) -> None:
         """End the reply at the next step; what has come of it stays."""
@@ -212,3 +236,7 @@ class ChatSession:
     def _check_idle(self) -> None:
         if self._stream is not None:
             raise InvalidRequestError("a reply is being made; stop it first", "prompt")
+        if self._history.is_awaited:
+            raise InvalidRequestError(
+                "another program is making this reply; wait until it has ended", "prompt"
+            )

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from itertools import count
 from pathlib import Path
 
+from app.store.branches import Branches
 from app.store.conversation import Conversation, Message
 from app.store.database import DamagedError, Database, StoreError
 from app.store.drafts import Drafts
@@ -78,6 +79,7 @@ class Store:
 
     Attributes:
         journal: of the requests.
+        branches: where conversations part.
         presets, prompts: what the user keeps under a name.
         drafts: what is written and not sent.
 
@@ -101,6 +103,7 @@ class Store:
             self.presets = Presets(self._db)
             self.prompts = Prompts(self._db)
             self.drafts = Drafts(self._db)
+            self.branches = Branches(self._db)
             self.journal = Journal(self._db, leases, self._lease)
             self.journal.end_orphans()
         except StoreError:
@@ -174,9 +177,11 @@ class Store:
             if self._is_taken(conversation):
                 self.number(conversation)
             self._db.write(
-                "UPDATE conversation SET title = ?, is_open = ?, number = ? WHERE id = ?",
+                "UPDATE conversation SET title = ?, is_named = ?, is_open = ?, number = ?"
+                " WHERE id = ?",
                 (
                     conversation.title,
+                    int(conversation.is_named),
                     int(conversation.is_open),
                     conversation.number,
                     conversation.id,

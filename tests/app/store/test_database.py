@@ -121,6 +121,7 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_all_that_is_in_it(path: 
     assert conversation == Conversation(
         id="c",
         title="One",
+        is_named=True,
         system="Be brief.",
         sampling={"top_k": 3},
         number=1,

@@ -1,0 +1,243 @@
+"""Where a conversation parts: by the hands of one program, and by those of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.store.conversation import Conversation
+from app.store.database import StoreError
+from app.store.history import History
+from app.store.journal import RESTARTED
+from app.store.session import ChatSession
+from app.store.store import Store
+from engine.api.errors import InvalidRequestError
+from tests.support.scripted_engine import ScriptedEngine
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "store.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def other(tmp_path: Path, store: Store) -> Iterator[Store]:
+    """The same file, as another program has it open."""
+    other = Store(tmp_path / "store.db")
+    yield other
+    other.close()
+
+
+def opened(engine: ScriptedEngine, store: Store) -> ChatSession:
+    (conversation,) = store.conversations()
+    return ChatSession(engine, conversation, store)
+
+
+def begun(engine: ScriptedEngine, store: Store | None, *texts: str) -> ChatSession:
+    session = ChatSession(engine, Conversation(), store)
+    for text in texts:
+        session.send(text)
+        settle(engine, session)
+    return session
+
+
+def settle(engine: ScriptedEngine, *sessions: ChatSession) -> None:
+    engine.finish_all()
+    for session in sessions:
+        session.poll()
+
+
+def said(session: ChatSession) -> list[str]:
+    return [m.content for m in session.messages if m.role == "user"]
+
+
+def marks(session: ChatSession) -> dict[str, tuple[int, int]]:
+    return {m.content: session.places[m.id] for m in session.messages if m.id in session.places}
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_an_edited_message_and_the_one_before_it_are_reached_from_each_other(
+    engine: ScriptedEngine, store: Store, keeps: bool
+) -> None:
+    session = begun(engine, store if keeps else None, "one", "two", "three")
+    session.edit(session.messages[2].id, "2")
+    settle(engine, session)
+    assert said(session) == ["one", "2"]
+    assert marks(session) == {"2": (2, 2)}
+    assert session.turn(session.messages[2].id, -1)
+    assert said(session) == ["one", "two", "three"]
+    assert marks(session) == {"two": (1, 2)}
+    assert session.turn(session.messages[2].id, -1), "before the first one comes the last"
+    assert said(session) == ["one", "2"]
+    assert not session.turn(session.messages[0].id, 1), "it stands alone"
+
+
+def test_after_a_restart_every_branch_is_reached(engine: ScriptedEngine, store: Store) -> None:
+    session = begun(engine, store, "one", "two")
+    session.regenerate()
+    settle(engine, session)
+    session.send("three")
+    settle(engine, session)
+    session.turn(session.messages[3].id, 1)
+    assert said(session) == ["one", "two"]
+    again = opened(engine, store)
+    assert said(again) == ["one", "two"], "what was on view is on view again"
+    assert list(again.places.values()) == [(1, 2)]
+    again.turn(again.messages[3].id, 1)
+    assert said(again) == ["one", "two", "three"], "its newest end"
+
+
+def test_a_branch_is_on_view_again_as_it_was_left(engine: ScriptedEngine, store: Store) -> None:
+    session = begun(engine, store, "one", "two")
+    session.edit(session.messages[2].id, "2")
+    settle(engine, session)
+    session.turn(session.messages[2].id, 1)
+    session.edit(session.messages[0].id, "1")
+    settle(engine, session)
+    session.turn(session.messages[0].id, 1)
+    assert said(session) == ["one", "two"], "and not the newest one below"
+
+
+def test_where_it_parts_is_known_by_one_query_and_no_text(
+    engine: ScriptedEngine, store: Store
+) -> None:
+    session = begun(engine, store, "one", "two")
+    session.edit(session.messages[0].id, "1")
+    settle(engine, session)
+    read: list[str] = []
+    store._db._db.set_trace_callback(read.append)
+    places = store.branches.places(session.conversation.id, session.messages[-1].id)
+    store._db._db.set_trace_callback(None)
+    assert len(read) == 1
+    assert "content" not in read[0]
+    assert [len(places[None]), len(places[session.messages[0].id])] == [2, 1]
+
+
+def test_a_branch_that_cannot_be_read_leaves_the_one_on_view(
+    engine: ScriptedEngine, store: Store
+) -> None:
+    session = begun(engine, store, "one")
+    session.edit(session.messages[0].id, "1")
+    settle(engine, session)
+    again = opened(engine, store)
+    assert again.places
+    store._db._db.execute("UPDATE message SET usage = '{' WHERE content = 'one'")
+    with pytest.raises(InvalidRequestError, match="damaged"):
+        again.turn(again.messages[0].id, 1)
+    assert said(again) == ["1"]
+
+
+def test_a_title_follows_the_branch_on_view_unless_the_user_gave_it(
+    engine: ScriptedEngine, store: Store
+) -> None:
+    session = begun(engine, store, "one", "two")
+    session.edit(session.messages[0].id, "another")
+    assert session.conversation.title == "another"
+    assert engine.submissions[-1].origin.title == "another"
+    settle(engine, session)
+    session.turn(session.messages[0].id, 1)
+    assert [c.title for c in store.conversations()] == ["one"]
+    session.conversation.title, session.conversation.is_named = "Mine", True
+    store.save_label(session.conversation)
+    session.turn(session.messages[0].id, 1)
+    assert [c.title for c in store.conversations()] == ["Mine"]
+    assert opened(engine, store).conversation.is_named
+
+
+def test_no_turn_of_two_programs_goes_from_view(
+    engine: ScriptedEngine, store: Store, other: Store
+) -> None:
+    """Both had the chat open, and both said something."""
+    begun(engine, store, "one")
+    ours, theirs = opened(engine, store), opened(engine, other)
+    assert ours.look() == theirs.look() == ""
+    ours.send("ours")
+    theirs.send("theirs")
+    assert theirs.look() == "Another program went on with this chat: this is 2/2."
+    settle(engine, ours, theirs)
+    assert marks(theirs) == {"theirs": (2, 2)}
+    assert ours.look() == "Another program went on with this chat: this is 1/2."
+    assert marks(ours) == {"ours": (1, 2)}
+    assert ours.look() == "", "it is told once"
+    for session in (ours, theirs):
+        session.close()
+    again = opened(engine, store)
+    assert len(again.places) == 1
+    both = [said(again)[1]]
+    again.turn(again.messages[2].id, 1)
+    assert sorted([*both, said(again)[1]]) == ["ours", "theirs"]
+
+
+def test_what_another_program_said_behind_what_is_on_view_comes_on_view(
+    engine: ScriptedEngine, store: Store, other: Store
+) -> None:
+    begun(engine, store, "one")
+    ours, theirs = opened(engine, store), opened(engine, other)
+    ours.look()
+    theirs.send("two")
+    assert ours.look() == "Another program went on with this chat."
+    assert said(ours) == ["one", "two"]
+    with pytest.raises(InvalidRequestError, match="another program is making this reply"):
+        ours.send("three")
+    settle(engine, theirs)
+    assert ours.look() == ""
+    assert ours.messages[-1].content == "You said: two"
+    ours.send("three")
+    settle(engine, ours)
+    theirs.look()
+    assert said(theirs) == ["one", "two", "three"]
+
+
+def test_a_reply_whose_program_died_is_waited_for_no_more(
+    engine: ScriptedEngine, store: Store, tmp_path: Path
+) -> None:
+    begun(engine, store, "one")
+    other = Store(tmp_path / "store.db")
+    ours, theirs = opened(engine, store), opened(engine, other)
+    theirs.send("two")
+    ours.look()
+    assert ours.messages[-1].finish_reason is None
+    other.close()
+    ours.look()
+    error = ours.messages[-1].error
+    assert error == RESTARTED
+
+
+def test_nothing_is_read_where_no_other_program_wrote(
+    engine: ScriptedEngine, store: Store, other: Store
+) -> None:
+    session = begun(engine, store, "one")
+    session.look()
+    read: list[str] = []
+    store._db._db.set_trace_callback(read.append)
+    session.look()
+    assert read == ["PRAGMA data_version"]
+    renamed = other.conversations()[0]
+    renamed.title, renamed.is_named = "Theirs", True
+    other.save_label(renamed)
+    session.look()
+    store._db._db.set_trace_callback(None)
+    assert session.conversation.title == "Theirs"
+
+
+def test_a_store_that_cannot_be_read_keeps_no_chat_from_view(
+    engine: ScriptedEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begun(engine, store, "one", "two")
+    again = History(session.conversation, store)
+    monkeypatch.setattr(store.branches, "version", _fail)
+    assert again.places == {}
+    assert again.look() == ""
+
+
+def _fail() -> int:
+    raise StoreError("the disk broke")
