@@ -34,8 +34,8 @@ from app.system.machine import (
 from app.system.versions import PACKAGES, version
 from app.system.visible import VARIABLE, visible_gpus
 from engine.api.errors import EngineError
-from engine.model.memory import show_bytes
 from engine.model.registry import Availability, Registry
+from engine.model.size_text import show_bytes
 from engine.native import kernels, why_not
 from widgets.harmless import harmless
 

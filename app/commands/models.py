@@ -14,8 +14,9 @@ from app.system.machine import Memory, cpu_features, memory_of
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
 from engine.model.estimate import Estimate, Fit
-from engine.model.memory import GPU_SHARE, HOST_SHARE, show_bytes
+from engine.model.memory import GPU_SHARE, HOST_SHARE
 from engine.model.registry import Availability, ModelEntry, Registry
+from engine.model.size_text import show_bytes
 
 _GROUPS = {
     Fit.FULL: "Fits here with a full context",

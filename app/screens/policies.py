@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 
-from engine.scheduling.policies import POLICIES
-
 
 def policy_meanings() -> dict[str, str]:
     """The first line of each policy's description, by its name."""
+    from engine.scheduling.policies import POLICIES
+
     described = {name: inspect.getdoc(policy) or "" for name, policy in POLICIES.items()}
     return {name: text.partition("\n")[0] for name, text in described.items()}

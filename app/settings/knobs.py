@@ -8,7 +8,6 @@ from dataclasses import fields
 from engine.api.errors import InvalidConfigError
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import Knobs
-from engine.scheduling.policies import register
 
 _DEFAULTS = Knobs()
 _NAMES = {field.name for field in fields(Knobs)}
@@ -47,6 +46,8 @@ def find_policy(stated: str) -> str:
     """
     if ":" not in stated:
         return stated
+    from engine.scheduling.policies import register
+
     # "" is the current folder, where an installed script does not look for modules. It comes last,
     # so that no file in it hides a module of the program.
     if "" not in sys.path:

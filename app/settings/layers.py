@@ -29,7 +29,6 @@ from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError, InvalidRequestError
 from engine.api.knobs import Knobs, change_knobs
 from engine.api.sampling import SamplingParams
-from engine.scheduling.policies import policy_names
 
 _ENVIRONMENT = {
     f"{PREFIX}{name.upper()}": name
@@ -229,6 +228,11 @@ def _check_sampling(sampling: dict[str, Any], stated: _Stated) -> None:
 
 
 def _check_knobs(knobs: dict[str, Any], stated: _Stated) -> None:
+    if not knobs:
+        return
+    # It takes 0.02 s, and the first screen is waited for.
+    from engine.scheduling.policies import policy_names
+
     try:
         if isinstance(knobs.get("policy"), str):
             knobs["policy"] = find_policy(knobs["policy"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.api.errors import ModelError
-from engine.model.memory import show_bytes
+from engine.model.size_text import show_bytes
 
 # Bounds on sizes. The longest default configuration of transformers 5.23's language models has
 # 8 kB, and the index of a mixture of 61 layers of 256 experts, three matrices each, 4 MB: 91 bytes

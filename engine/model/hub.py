@@ -12,8 +12,8 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from engine.api.errors import ModelError
-from engine.model.memory import show_bytes
 from engine.model.meter import Meter
+from engine.model.size_text import show_bytes
 from engine.serving.loading import Progress
 
 # Files of the top folder only: copies of the weights in other formats lie in folders below it.

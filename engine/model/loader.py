@@ -46,7 +46,7 @@ from engine.model.forward import Forward, ModuleForward, pick_backend
 from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
 from engine.model.latents import ExpansionError
-from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds, show_bytes
+from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
 from engine.model.program.forward import ProgramForward
 from engine.model.program.verify import MismatchError
 from engine.model.quantized.gguf import GgufFile
@@ -54,6 +54,7 @@ from engine.model.quantized.methods import forget, method_of, stored_weights
 from engine.model.registry import ModelEntry, Registry
 from engine.model.rope import freeze_rope
 from engine.model.runner import TorchRunner
+from engine.model.size_text import show_bytes
 from engine.model.sizes import check_elements
 from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace

@@ -12,6 +12,7 @@ from engine.api.errors import InvalidConfigError, ModelError
 from engine.api.knobs import Knobs
 from engine.batch.shape import ModelShape
 from engine.cache.host import SWAP_BYTES
+from engine.model.size_text import show_bytes
 
 # The share of the free memory that a model may take. That of a host is shared with whatever else
 # runs; a GPU in a GPU box is ours.
@@ -318,13 +319,6 @@ def _longest_that_fits(uses: _Uses, longest: int, most: int, budget: int) -> int
     lengths = range(1, min(longest, most * BLOCK_SIZE) + 1)
     fits = bisect_right(lengths, budget, key=lambda n: uses.total(n, _blocks(n)))
     return max(fits, min(longest, MIN_TOKENS))
-
-
-def show_bytes(count: int) -> str:
-    """A size for people."""
-    if count >= 1 << 30:
-        return f"{count / (1 << 30):.2f} GiB"
-    return f"{count / (1 << 20):.1f} MiB"
 
 
 def _longest(request: LoadRequest, needs: MemoryNeeds) -> int:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.errors import EngineError, UnavailableError, cause_of
@@ -19,14 +20,17 @@ from engine.api.stream import RequestStream
 from engine.api.telemetry import StepRecord
 from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
-from engine.core.core import EngineCore
-from engine.core.draft import Draft
-from engine.scheduling.policies import policy_names
 from engine.serving.counting import TokenCounter
 from engine.serving.loading import LoadedModel, ModelLoader
 from engine.serving.lock import prompt_switches
 from engine.serving.translator import Mail, Translator
 from engine.serving.watch import Watch, step_limit
+
+if TYPE_CHECKING:
+    # The thread of the engine imports them when it loads: they take 0.04 s, and the first screen is
+    # waited for.
+    from engine.core.core import EngineCore
+    from engine.core.draft import Draft
 
 log = logging.getLogger(__name__)
 
@@ -249,6 +253,8 @@ class EngineHost:
         try:
             with prompt_switches():
                 model = self._loader(request, progress)
+            from engine.scheduling.policies import policy_names
+
             try:
                 knobs = change_knobs(model.knobs, request.knobs, model.config, policy_names())
             except EngineError:
@@ -266,6 +272,8 @@ class EngineHost:
 
     def _serve(self, loaded: _Loaded, wanted: LoadRequest) -> None:
         """Step until another model is wanted and the work is done, or the host stops."""
+        from engine.core.core import EngineCore
+
         model = loaded.model
         try:
             core = EngineCore(

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.errors import EngineError, InvalidRequestError, UnavailableError, cause_of
@@ -16,8 +16,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream
 from engine.api.tools import ToolUse
-from engine.batch.output import TokenOutput
-from engine.core.core import EngineCore
+from engine.batch.output import StopFound, TokenOutput
 from engine.serving.loading import LoadedModel
 from engine.serving.pending import Pending
 from engine.text.encodings import Encoding, Encodings
@@ -25,9 +24,12 @@ from engine.text.job import num_bytes
 from engine.text.pool import ClosedError
 from engine.text.processor import Ending, OutputProcessor
 
+if TYPE_CHECKING:
+    from engine.core.core import EngineCore
+
 log = logging.getLogger(__name__)
 
-Mail: TypeAlias = Callable[[EngineCore], None] | LoadRequest
+Mail: TypeAlias = "Callable[[EngineCore], None] | LoadRequest"
 
 JOIN_TIMEOUT = 10.0
 _PINS = ""  # no user has this name
@@ -297,7 +299,7 @@ class Translator:
     def _process(self, outputs: list[TokenOutput]) -> None:
         assert self._processor is not None
         for found in self._processor.process(outputs):
-            self._forward(partial(EngineCore.stop, found=found))
+            self._forward(partial(_stop, found))
 
     def _read_calls(self, model: LoadedModel, ending: Ending) -> None:
         """Have the tool calls of a reply read, and then end it."""
@@ -346,3 +348,7 @@ class Translator:
             pending, self._pending = self._pending, {}
             for entry in pending.values():
                 entry.refuse(error)
+
+
+def _stop(found: StopFound, core: EngineCore) -> None:
+    core.stop(found)

@@ -19,7 +19,8 @@ from engine.api.errors import ModelError
 from engine.cache.host import SWAP_BYTES
 from engine.model.gpu.inputs import StepSize
 from engine.model.gpu.ladder import ladder
-from engine.model.memory import PoolBounds, show_bytes
+from engine.model.memory import PoolBounds
+from engine.model.size_text import show_bytes
 
 logger = logging.getLogger(__name__)
 

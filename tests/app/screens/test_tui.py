@@ -61,10 +61,12 @@ async def test_the_system_prompt_is_pinned_if_wanted(wanted: bool, tmp_path: Pat
     store.close()
 
 
-def test_the_interface_imports_neither_torch_nor_what_is_for_a_broker() -> None:
+def test_the_interface_imports_only_what_the_first_screen_needs() -> None:
+    # Neither torch, nor what is for a broker, nor the core, which is imported beside torch.
     code = (
-        "import app.screens.tui, sys;"
-        "heavy = {'torch', 'transformers', 'safetensors', 'aiomqtt', 'paho'} & set(sys.modules);"
+        "import app.screens.tui, app.process.process, engine.serving.host, sys;"
+        "heavy = {'torch', 'transformers', 'safetensors', 'aiomqtt', 'paho', "
+        "'engine.core.core', 'engine.scheduling.policies'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -16,9 +16,10 @@ from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model.footprint import HEAP_BYTES, footprint_of
 from engine.model.forward import Forward, make_forward
-from engine.model.memory import LargestStep, MemoryNeeds, show_bytes
+from engine.model.memory import LargestStep, MemoryNeeds
 from engine.model.program.pack import Packer
 from engine.model.runner import TorchRunner
+from engine.model.size_text import show_bytes
 from engine.model.trace import trace
 
 

@@ -16,7 +16,8 @@ from engine.api.errors import InvalidConfigError, ModelError
 from engine.batch.shape import ModelShape
 from engine.cache.host import SWAP_BYTES
 from engine.model.footprint import footprint_of
-from engine.model.memory import Footprint, LargestStep, MemoryNeeds, plan_memory, show_bytes
+from engine.model.memory import Footprint, LargestStep, MemoryNeeds, plan_memory
+from engine.model.size_text import show_bytes
 from engine.native import kernels
 
 GIB = 1 << 30

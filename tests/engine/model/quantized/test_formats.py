@@ -23,7 +23,7 @@ from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
 from engine.core.core import EngineCore
 from engine.model import loader
-from engine.model.memory import show_bytes
+from engine.model.size_text import show_bytes
 from engine.serving.loading import LoadedModel
 from tests.support.checkpoints import END_ID
 from tests.support.gguf_files import save_gguf
