@@ -11,7 +11,8 @@ from app.screens.deck import Deck
 from app.screens.policies import policy_meanings
 
 
-def commands(deck: Deck) -> Iterator[SystemCommand]:
+def actions(deck: Deck) -> Iterator[SystemCommand]:
+    """What can be done, to the chat on view first."""
     transcript = deck.chat.transcript
     yield SystemCommand("New chat", "Open an empty one", deck.action_new)
     yield SystemCommand("Close chat", "Take it off the screen; it is kept", deck.action_close)
@@ -27,16 +28,20 @@ def commands(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("Copy code", "The last code block", transcript.action_copy_code)
     yield SystemCommand("Pin system prompt", "Keep it in the KV cache for good", deck.action_pin)
     yield SystemCommand("Unpin system prompt", "Let it be evicted again", deck.action_unpin)
-    policies = deck.engine.knob("policy")
-    meanings = policy_meanings()
-    for name in map(str, policies.allowed.choices if policies else ()):
-        does = meanings.get(name, "A batching policy")
-        yield SystemCommand(f"Policy: {name}", does, partial(deck.set_knob, "policy", name))
     yield from _knob_commands(deck)
     if deck.mqtt.gateway is not None:
         yield SystemCommand("Reconnect MQTT", "Connect to the broker now", deck.action_reconnect)
     yield SystemCommand("Chat or engine", "Change what is on view", deck.action_mode)
     yield SystemCommand("Zoom panel", "One panel on the whole screen", deck.action_zoom)
+
+
+def choices(deck: Deck) -> Iterator[SystemCommand]:
+    """What there is to choose among."""
+    policies = deck.engine.knob("policy")
+    meanings = policy_meanings()
+    for name in map(str, policies.allowed.choices if policies else ()):
+        does = meanings.get(name, "A batching policy")
+        yield SystemCommand(f"Policy: {name}", does, partial(deck.set_knob, "policy", name))
     for number, (name, _) in enumerate(deck.panels.numbered, 1):
         yield SystemCommand(f"Panel: {name}", "Go to it", partial(deck.action_panel, number))
 

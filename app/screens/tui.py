@@ -9,8 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -22,12 +20,14 @@ from textual.screen import Screen
 
 from app.process.exits import ExitCode
 from app.screens.chats.sessions import SessionList
-from app.screens.commands import commands
+from app.screens.commands import actions, choices
 from app.screens.deck import Deck
+from app.screens.dialogs.load_model import LoadModel
 from app.screens.help import HelpScreen
 from app.screens.job import can_suspend, suspend
 from app.screens.key_groups import help_sections, key_names
 from app.screens.legacy_keys import read_alt_keys
+from app.screens.model_switch import ModelSwitch
 from app.screens.themes import CONTRAST, find_theme, readable
 from app.settings.settings import Settings, SettingsError
 from app.store.store import Store
@@ -66,7 +66,7 @@ class Tui(App[int]):
             "suspend_process",
             "Suspend",
             show=False,
-            tooltip="Back to the shell; fg comes back",
+            tooltip="To the shell; fg comes back",
             id="app.suspend",
             priority=True,
         ),
@@ -87,7 +87,7 @@ class Tui(App[int]):
         self.crash: BaseException | None = None
         self.engine_ended = False
         self._client = client
-        self._load_request = load
+        self._models = ModelSwitch(client, load)
         self._pinned = settings.pinned
         self._quitting = False
         self._sessions = SessionList(
@@ -138,7 +138,7 @@ class Tui(App[int]):
         if self._pinned:
             self._client.pin("system", self._pinned)
         # The screen is painted; from here on the engine's thread may import torch.
-        self._client.load(self._load_request)
+        self._models.begin()
         self.set_interval(LOOK_SECONDS, self._watch_engine)
 
     def _watch_engine(self) -> None:
@@ -170,11 +170,17 @@ class Tui(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         if screen is self.deck:
-            yield from commands(self.deck)
-            yield from self._model_commands()
+            # Actions first: what is a matter of choice, policies and panels, is found by its name.
+            if self._models.is_loading:
+                stop = self.action_stop_loading
+                yield SystemCommand("Stop loading", "The model before comes back", stop)
+            yield from actions(self.deck)
+            load = "A name, a folder, a file or a hub id"
+            yield SystemCommand("Load model…", load, self.action_load_model)
             yield SystemCommand("Theme…", "Change the colours", self.action_change_theme)
             yield SystemCommand("Help", "Every key", self.action_help)
             yield SystemCommand("Quit", "Stop the replies and the engine", self.action_quit)
+            yield from choices(self.deck)
 
     def action_help(self) -> None:
         """Open help about where the focus is; where it is open, close it."""
@@ -218,12 +224,26 @@ class Tui(App[int]):
         message = "\n".join(map(UNICODE.fit, message.split("\n")))
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
-    def switch_model(self, model: str) -> None:
-        """Have the engine drain, unload the model and load another. The screen shows its progress,
-        and a failure."""
-        log.info("switching from %s to %s", self._load_request.model, model)
-        self._load_request = replace(self._load_request, model=model)
-        self._client.load(self._load_request)
+    def action_load_model(self) -> None:
+        """Choose another model."""
+        try:
+            entries = self._models.entries()
+        except EngineError as error:
+            self.notify(error.message, severity="error")
+            entries = []
+
+        def switch(model: str | None) -> None:
+            if model is not None:
+                self._models.to(model)
+
+        self.push_screen(LoadModel(entries, self._models.refusal), switch)
+
+    def action_stop_loading(self) -> None:
+        """Give up loading a model; the one before comes back."""
+        if back := self._models.stop():
+            self.notify(f"Loading is given up; {back} comes back.")
+        else:
+            self.notify("There is no loading to give up.", severity="warning")
 
     async def action_quit(self) -> None:
         """Stop the replies, end the engine and leave."""
@@ -253,21 +273,6 @@ class Tui(App[int]):
         self._sessions.close_all()
         if not self.engine_ended:
             self._client.shutdown()
-
-    def _model_commands(self) -> Iterable[SystemCommand]:
-        from engine.model.registry import Registry
-
-        try:
-            registry = Registry.read(self._load_request.models_file)
-        except EngineError as error:
-            self.notify(error.message, severity="error")
-            return
-        for name, entry in registry.entries.items():
-            yield SystemCommand(
-                f"Model: {name}",
-                f"Load {entry.source} instead of the model that is there",
-                partial(self.switch_model, name),
-            )
 
     async def _end_engine(self) -> None:
         """Shut the engine down while the screen stays alive, for at most `SHUTDOWN_SECONDS`."""

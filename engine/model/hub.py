@@ -57,7 +57,10 @@ def download(hub_id: str, progress: Progress) -> Path:
     try:
         # Files are asked for by branch, not by commit, so that the cache knows which snapshot a
         # later start should take.
-        paths = [hf_hub_download(hub_id, name, tqdm_class=Bar) for name in files]
+        paths = []
+        for name in files:
+            meter.detail = f"downloading {hub_id}/{name}"
+            paths.append(hf_hub_download(hub_id, name, tqdm_class=Bar))
     except Exception as error:
         if meter.interrupted:
             raise

@@ -15,12 +15,13 @@ class Meter:
         total: bytes to be done.
 
     Attributes:
+        detail: may be changed as the work goes on.
         interrupted: whether `progress` raised, which ends the work that is metered.
     """
 
     def __init__(self, detail: str, total: int, progress: Progress) -> None:
         self.interrupted = False
-        self._detail = detail
+        self.detail = detail
         self._total = total
         self._progress = progress
         self._done = 0
@@ -32,7 +33,7 @@ class Meter:
         with self._lock:
             self._done = min(self._done + count, self._total)
             try:
-                self._progress(self._detail, self._done, self._total)
+                self._progress(self.detail, self._done, self._total)
             except BaseException:
                 self.interrupted = True
                 raise

@@ -133,7 +133,7 @@ def greeting(status: EngineStatus) -> str:
         case EnginePhase.READY:
             return f"{status.model} is ready. Ask anything."
         case EnginePhase.FAILED:
-            return f"There is no model: {status.detail}\nCtrl+P, then Model, loads another."
+            return f"There is no model: {status.detail}\nCtrl+P, then Load model, loads another."
         case EnginePhase.STOPPED:
             return "The engine has stopped."
     name = status.model or "The model"

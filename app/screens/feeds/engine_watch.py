@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from app.screens.feeds.comparison import Comparison
+from app.screens.feeds.loading_pace import LoadingPace
 from engine.api.client import EngineClient
 from engine.api.knobs import KnobChange, KnobState
 from engine.api.snapshot import RequestView, Snapshot
@@ -39,6 +40,7 @@ class EngineWatch:
         self.comparison = Comparison()
         self.epoch = 0.0
         self._recent: deque[tuple[float, StepRecord]] = deque()
+        self._pace = LoadingPace(clock)
         self._last_change: KnobChange | None = None
 
     @property
@@ -53,7 +55,7 @@ class EngineWatch:
 
     def look(self) -> list[StepRecord]:
         """Take in what is new; returns the new steps."""
-        self.status = self._client.status()
+        self.status = self._pace.tell(self._client.status())
         before, snapshot = self.snapshot, self._client.snapshot()
         if snapshot is not before:
             self.snapshot = snapshot

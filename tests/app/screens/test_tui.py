@@ -97,46 +97,6 @@ async def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         assert "There is no model" in await stage.screen()
 
 
-async def test_the_model_is_switched_from_the_palette(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "app.screens.tui")
-    registry = tmp_path / "models.toml"
-    registry.write_text('[first]\nsource = "./a"\n[second]\nsource = "owner/name"\n')
-    async with staged(tmp_path, REPLIES) as stage:
-        stage.app._load_request = LoadRequest("scripted", models_file=str(registry), device="cpu")
-        await stage.send("long")
-        await stage.turn(3)
-        titles = [c.title for c in stage.app.get_system_commands(stage.deck)]
-        assert [t for t in titles if t.startswith("Model: ")] == ["Model: first", "Model: second"]
-        await choose(stage, "model second")
-        await stage.turn()
-        assert stage.engine.loads[-1] == LoadRequest(
-            "second", models_file=str(registry), device="cpu"
-        )
-        assert "◐ 1 request ends before second is loaded │ ttft" in await stage.screen()
-        assert caplog.messages == ["switching from scripted to second"]
-        await stage.press("ctrl+n")
-        await stage.send("one")
-        assert "queued: the model is being switched" in stage.transcript
-        stage.engine.ready()
-        await stage.finish()
-        assert stage.toasts[-1] == "second is ready."
-        assert "The first reply." in stage.transcript
-
-
-async def test_a_broken_registry_is_told_and_the_palette_opens(tmp_path: Path) -> None:
-    registry = tmp_path / "models.toml"
-    registry.write_text("[first")
-    async with staged(tmp_path) as stage:
-        stage.app._load_request = LoadRequest("scripted", models_file=str(registry))
-        titles = [c.title for c in stage.app.get_system_commands(stage.deck)]
-        await stage.turn()
-        assert "Quit" in titles
-        assert len(stage.toasts) == 1
-        assert str(registry) in stage.toasts[0]
-
-
 async def test_the_palette_runs_what_the_keys_do(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("one")

@@ -1,0 +1,116 @@
+"""LoadModel: a dialog for a model, known or typed in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, OptionList
+from textual.widgets.option_list import Option
+
+from engine.model.registry import Availability, ModelEntry
+
+
+class LoadModel(ModalScreen[str | None]):
+    """Asks for a model: one of the registry, or a folder, a GGUF file or a hub id that is typed in.
+    What cannot be loaded is refused here, with why.
+
+    Args:
+        entries: the models of the registry.
+        refusal: why a model cannot be loaded; empty if nothing speaks against it.
+
+    Attributes:
+        refused: why the last one that was chosen cannot be loaded; empty if that is not known.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),
+        Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
+        Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
+    ]
+    GLOSS: ClassVar[dict[str, str]] = {
+        "ready": "all files are on this machine",
+        "needs download": "it comes from the Hugging Face hub first",
+        "owner/name": "any model of the hub; ./folder and ./file.gguf are on this machine",
+    }
+
+    def __init__(self, entries: Sequence[ModelEntry], refusal: Callable[[str], str]) -> None:
+        super().__init__()
+        self._entries = entries
+        self._refusal = refusal
+        self.refused = ""
+        self._states: dict[str, Availability] = {}
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label("Load model · what runs ends on the one that is there")
+            yield Input(placeholder="a name, ./folder, ./file.gguf or owner/name of the hub")
+            yield OptionList()
+            yield Label("", id="refusal", markup=False)
+
+    def on_mount(self) -> None:
+        self._list("")
+        self.run_worker(self._find_states())
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._refuse("")
+        self._list(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        typed, options = event.value.strip(), self.query_one(OptionList)
+        if options.highlighted is not None and "/" not in typed:
+            typed = options.get_option_at_index(options.highlighted).id or typed
+        self._take(typed)
+
+    @on(OptionList.OptionSelected)
+    def choose(self, event: OptionList.OptionSelected) -> None:
+        self._take(event.option_id or "")
+
+    def action_move(self, places: int) -> None:
+        options = self.query_one(OptionList)
+        if options.option_count:
+            place = (options.highlighted or 0) + places
+            options.highlighted = max(0, min(place, options.option_count - 1))
+
+    def _take(self, model: str) -> None:
+        self._refuse(self._refusal(model) if model else "")
+        if model and not self.refused:
+            self.dismiss(model)
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        self.query_one("#refusal", Label).update(why)
+
+    async def _find_states(self) -> None:
+        """Find out which models are on this machine. On a thread, for the hub's library is
+        imported for that."""
+        found = await asyncio.to_thread(lambda: {e.name: e.availability() for e in self._entries})
+        self._states = found
+        if self.is_mounted:
+            self._list(self.query_one(Input).value)
+
+    def _list(self, wanted: str) -> None:
+        words = wanted.casefold().split()
+        found = [
+            entry
+            for entry in self._entries
+            if all(word in f"{entry.name} {entry.source}".casefold() for word in words)
+        ]
+        # What is on this machine comes first.
+        found.sort(key=lambda entry: self._states.get(entry.name) is not Availability.READY)
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options(Option(self._line(entry), id=entry.name) for entry in found)
+        options.highlighted = 0 if found else None
+
+    def _line(self, entry: ModelEntry) -> Content:
+        parts = (self._states.get(entry.name), entry.source)
+        about = " · ".join(part for part in parts if part)
+        return Content.assemble((entry.name, "bold"), (f"  {about}", "$text-muted"))
