@@ -15,16 +15,16 @@ from app.screens.chats.watched import WatchedChat
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from app.screens.reading import Reading
+from app.screens.tuning import Tuning
 from engine.api.errors import InvalidRequestError
 from widgets.glyphs import Glyphs
 from widgets.panels.session_table import SessionTable
 
 
-class Deck(Reading):
+class Deck(Tuning):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
     calls of the session list. What is done to the engine is `Steering`'s, and what is done with
-    chats `Conversing`'s and `Reading`'s; `deck.tcss` says what is shown where.
+    chats `Conversing`'s, `Reading`'s and `Tuning`'s; `deck.tcss` says what is shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for

@@ -12,6 +12,7 @@ from textual.dom import DOMNode
 from app.screens.deck import Deck
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
+from app.screens.dialogs.edit_settings import EditSettings
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.dialogs.load_model import LoadModel
 from app.screens.dialogs.pick_policy import PickPolicy
@@ -21,7 +22,7 @@ from app.screens.help import HelpScreen, HelpSection
 def key_names(app: App[int], deck: Deck) -> list[str]:
     """The names under which the user may change keys."""
     bindings = [binding for _, node in _places(app, deck) for binding in _bindings(node)]
-    for dialog in (AskText, Confirm, FindChat, LoadModel, PickPolicy, HelpScreen):
+    for dialog in (AskText, Confirm, EditSettings, FindChat, LoadModel, PickPolicy, HelpScreen):
         bindings += [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
     return sorted({binding.id for binding in bindings if binding.id is not None})
 

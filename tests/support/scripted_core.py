@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
+from engine.api.preset import Preset
+from engine.api.sampling import SamplingParams
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from tests.support.clock import VirtualClock
@@ -25,13 +29,21 @@ SHAPE = ModelShape(
     dtype_bytes=4,
 )
 MODEL_KEY = "scripted@1:float32"
+SAMPLING = SamplingParams(temperature=0.7)
+PRESETS = (Preset("terse", "Be brief.", {"temperature": 0.2}),)
 
 
 def scripted_core(
     model: str, runner: ScriptedRunner, knobs: Knobs, clock: VirtualClock
 ) -> EngineCore:
     config = runner.config
-    card = SHAPE.card(config, name=model, architecture="ScriptedForCausalLM", attention="scripted")
+    card = replace(
+        SHAPE.card(config, name=model, architecture="ScriptedForCausalLM", attention="scripted"),
+        sampling=SAMPLING,
+        sampling_source="models.toml",
+        switches_thinking=True,
+        presets=PRESETS,
+    )
     return EngineCore(
         config=config,
         runner=runner,

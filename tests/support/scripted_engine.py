@@ -14,7 +14,6 @@ from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, UnavailableError
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import FinishReason, RequestState
-from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import RequestStream
@@ -27,7 +26,7 @@ from tests.support.clock import VirtualClock
 from tests.support.driving_stream import DrivingStream
 from tests.support.replies import Replies, echo, reply_to
 from tests.support.scripted_chat import ScriptedChat
-from tests.support.scripted_core import CONFIG, MODEL_KEY, scripted_core
+from tests.support.scripted_core import CONFIG, MODEL_KEY, SAMPLING, scripted_core
 from tests.support.scripted_runner import ScriptedRunner
 from tests.support.vocabulary import Vocabulary
 
@@ -264,7 +263,7 @@ class ScriptedEngine:
     def _read(self, submission: Submission, stream: RequestStream) -> ScriptedChat:
         if self._status.phase in (EnginePhase.EMPTY, EnginePhase.FAILED, EnginePhase.STOPPED):
             raise UnavailableError(f"no model is loaded: the engine is {self._status.phase}")
-        sampling = SamplingParams().override(submission.sampling)
+        sampling = SAMPLING.override(submission.sampling)
         reply = reply_to(submission, self._replies, sampling.stop)
         script = self._vocabulary.of_reply(reply)
         stops = (*sampling.stop_token_ids, script[-1])

@@ -8,10 +8,11 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
+from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Label, TextArea
 
+from widgets.chat.prompt_head import PromptHead
 from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import printable
@@ -101,17 +102,16 @@ class PromptArea(TextArea):
 
 
 class Prompt(Widget, can_focus=False):
-    """The text area with its mark. Its frame says how much of the context is used."""
+    """The text area with its mark. The rule above says with what is asked, and how much of the
+    context is used."""
 
     DEFAULT_CSS = f"""
     Prompt {{
-        layout: horizontal;
+        layout: vertical;
         height: auto;
-        border-top: solid $foreground 30%;
-        border-title-align: right;
-        border-title-color: $text-muted;
-        & > Label {{ width: 3; padding: 0 1; color: $text-muted; }}
-        & > PromptArea {{
+        & > Horizontal {{ height: auto; }}
+        & Label {{ width: 3; padding: 0 1; color: $text-muted; }}
+        & PromptArea {{
             width: 1fr;
             height: auto;
             max-height: {MAX_HEIGHT};
@@ -121,8 +121,8 @@ class Prompt(Widget, can_focus=False):
             scrollbar-size-vertical: 1;
         }}
         &:focus-within {{
-            border-top: solid $accent;
-            & > Label {{ color: $text-accent; text-style: bold; }}
+            & PromptHead {{ color: $text-accent; }}
+            & Label {{ color: $text-accent; text-style: bold; }}
         }}
     }}
     """
@@ -130,12 +130,15 @@ class Prompt(Widget, can_focus=False):
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._glyphs = glyphs
-        self._hint = self._refusal = self._new = ""
+        self._hint = self._refusal = self._new = self._settings = ""
+        self.head = PromptHead(glyphs)
         self.area = PromptArea()
 
     def compose(self) -> ComposeResult:
-        yield Label("❯" if self._glyphs.unicode else ">")
-        yield self.area
+        yield self.head
+        with Horizontal():
+            yield Label("❯" if self._glyphs.unicode else ">")
+            yield self.area
 
     @property
     def text(self) -> str:
@@ -170,10 +173,13 @@ class Prompt(Widget, can_focus=False):
         self.area.move_cursor(self.area.document.end)
         self.area.sent = history
 
+    def show_settings(self, settings: str) -> None:
+        """Show with what the chat is asked."""
+        self._settings = settings
+
     def show_context(self, used: int, limit: int | None) -> None:
         """Show how many tokens of the context are used, and how many there are."""
         title = f"ctx {count(used)}/{compact(limit)}" if limit else ""
         if limit and used >= limit:
-            title += self._glyphs.fit(f" · full: a new chat ({self._new}) begins afresh")
-        if title != str(self.border_title or ""):
-            self.border_title = Content(title)
+            title += f" · full: a new chat ({self._new}) begins afresh"
+        self.head.show(self._settings, title, too_long=False)

@@ -63,6 +63,12 @@ class ChatPane(Vertical):
         self.transcript.show(session.key, entries, greeting(self._engine.status))
         config = self._engine.snapshot.config if self._engine.snapshot else None
         limit = min(config.max_model_len, config.num_slots) if config else None
+        if session.is_own:
+            defaults = self._sessions.defaults(self._engine.card)
+            line = defaults.line(self._engine.status.model, session.settings)
+        else:
+            line = self._engine.status.model
+        self.prompt.show_settings(line)
         self.prompt.show_context(context_used(session, views), limit)
         if session.title != self._title:
             # Only if it has changed, for setting it repaints the pane.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.gateway.mqtt import SOURCE
+from app.screens.chats.chat_settings import ChatSettings, Defaults
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
 from app.store.database import StoreError
@@ -15,6 +16,7 @@ from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import EngineClient
 from engine.api.snapshot import RequestView
+from engine.api.status import ModelCard
 from widgets.glyphs import UNICODE
 
 if TYPE_CHECKING:
@@ -62,6 +64,12 @@ class OpenSession:
         return (self.chat.messages[-1].request_id or "") if self.chat.is_busy else ""
 
     @property
+    def settings(self) -> ChatSettings:
+        """With what its next turn is asked."""
+        conversation = self.chat.conversation
+        return ChatSettings(conversation.system, conversation.sampling)
+
+    @property
     def history(self) -> tuple[str, ...]:
         """The messages that the user sent, the oldest first; none of a watched chat."""
         return tuple(m.content for m in self.chat.messages if m.role == "user" and self.is_own)
@@ -81,12 +89,13 @@ class SessionList:
     on view.
 
     Args:
-        system: the system prompt of new conversations.
+        system: the system prompt of new chats.
         sampling: sampling parameters that hold where a conversation has none of its own. They
             replace the model's defaults.
         gateway: has the chats that are held over MQTT; None without MQTT.
 
     Attributes:
+        system: as above.
         sessions: the open sessions, in the order of their tabs.
         current: the session on view.
         unreadable: a sentence on each conversation that was open and cannot be read.
@@ -104,7 +113,7 @@ class SessionList:
         self.client = client
         self.gateway = gateway
         self._store = store
-        self._system = system
+        self.system = system
         self._sampling = dict(sampling or {})
         self.unreadable: list[str] = []
         kept = store.conversations(open_only=True, tell=self.unreadable.append)
@@ -237,6 +246,24 @@ class SessionList:
         if session.chat.messages:
             self._store.save_label(session.chat.conversation)
 
+    def defaults(self, card: ModelCard | None) -> Defaults:
+        """What holds in a chat that states nothing.
+
+        Args:
+            card: of the model that is there; None if none is.
+        """
+        return Defaults(card, self._sampling)
+
+    def configure(self, session: OpenSession, settings: ChatSettings) -> None:
+        """Change with what a chat is asked, from its next turn on.
+
+        Raises:
+            StoreError: the store could not note it.
+        """
+        conversation = session.chat.conversation
+        conversation.system, conversation.sampling = settings.system, settings.sampling
+        self._store.save_settings(conversation)
+
     def kept(self) -> list[Conversation]:
         """All conversations of the store, the last used first.
 
@@ -267,7 +294,7 @@ class SessionList:
             session.chat.close()
 
     def _blank(self) -> Conversation:
-        return Conversation(system=self._system, updated=time.time())
+        return Conversation(system=self.system, updated=time.time())
 
     def _open(self, conversation: Conversation) -> OpenSession:
         if conversation.number is None:

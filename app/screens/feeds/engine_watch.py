@@ -11,6 +11,7 @@ from app.screens.feeds.loading_pace import LoadingPace
 from engine.api.client import EngineClient
 from engine.api.knobs import KnobChange, KnobState
 from engine.api.snapshot import RequestView, Snapshot
+from engine.api.status import ModelCard
 from engine.api.telemetry import StepRecord
 
 # Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
@@ -47,6 +48,11 @@ class EngineWatch:
     def on_cpu(self) -> bool:
         """Whether the engine computes on the cores that this program runs on."""
         return self.snapshot is not None and self.snapshot.model.device == "cpu"
+
+    @property
+    def card(self) -> ModelCard | None:
+        """The model that is there; None if none is."""
+        return self.snapshot.model if self.snapshot is not None else None
 
     @property
     def is_computing(self) -> bool:

@@ -121,7 +121,7 @@ async def test_the_context_is_told_above_the_text() -> None:
             prompt.show_context(used, 4096)
             await pilot.pause()
             row = screen(app)[0]
-            assert row.rstrip("─").endswith(f"ctx {used:,}/4.1k{more}")
+            assert row.rstrip(" ─").endswith(f"ctx {used:,}/4.1k{more}")
         prompt.show_context(0, None)
         await pilot.pause()
         assert "ctx" not in screen(app)[0]

@@ -1,0 +1,162 @@
+"""EditSettings: a dialog for everything that a chat is asked with."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, TextArea
+
+from app.screens.chats.chat_settings import (
+    ARGUMENTS,
+    NAMES,
+    THINKING,
+    ChatSettings,
+    Defaults,
+    as_text,
+    check_one,
+    read,
+    read_thinking,
+)
+from engine.api.errors import InvalidRequestError
+
+FIELDS = (THINKING, *NAMES)
+_UNKNOWN = "the chat template has no such switch"
+
+
+class EditSettings(ModalScreen[ChatSettings | None]):
+    """Asks for the settings of a chat. The result is None if they stay as they are.
+
+    Args:
+        settings: as they are now.
+        defaults: what holds where a field is empty.
+        system: the system prompt of new chats.
+    """
+
+    DEFAULT_CSS = """
+    EditSettings {
+        & .row { height: 1; }
+        & .row > Label { width: 21; }
+        & .row > Input { width: 14; }
+        & .row > .hint { width: 1fr; padding: 0 0 0 1; }
+        & .fault { display: none; color: $text-error; padding: 0 0 0 21; width: 1fr; }
+        & .fault.-shown { display: block; }
+        & TextArea { height: 4; border: none; padding: 0 1; background: $foreground 8%; }
+        & VerticalScroll { height: auto; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),
+        Binding("ctrl+s", "apply", "Apply", id="settings.apply", priority=True),
+        Binding("ctrl+r", "reset", "Reset all", id="settings.reset", priority=True),
+    ]
+
+    def __init__(self, settings: ChatSettings, defaults: Defaults, system: str) -> None:
+        super().__init__()
+        self._settings = settings
+        self._defaults = defaults
+        self._default_system = system
+        self.system = TextArea(settings.system, tab_behavior="focus", soft_wrap=True)
+        self.system.cursor_blink = False
+        self.fields = {name: Input(id=name, compact=True) for name in FIELDS}
+        self.faults = {name: Label(classes="fault", markup=False) for name in FIELDS}
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as frame:
+            frame.border_title = "Settings of this chat · they count from the next turn"
+            frame.border_subtitle = "Enter or ^s applies · ^r resets all · Esc changes nothing"
+            with VerticalScroll():
+                yield Label("system prompt · empty for none")
+                yield self.system
+                for name in FIELDS:
+                    with Horizontal(classes="row"):
+                        yield Label("thinking" if name == THINKING else name)
+                        yield self.fields[name]
+                        yield Label(self._hint(name), classes="hint", markup=False)
+                    yield self.faults[name]
+
+    def on_mount(self) -> None:
+        card = self._defaults.card
+        self.fields[THINKING].disabled = card is not None and not card.switches_thinking
+        self._fill(self._settings)
+        self.fields["temperature"].focus()
+
+    def action_reset(self) -> None:
+        """Empty all fields, so that the defaults hold."""
+        self._fill(ChatSettings(self._default_system))
+
+    def on_input_submitted(self) -> None:
+        self.action_apply()
+
+    def action_apply(self) -> None:
+        """Take the settings if all of them are right; else say what is wrong beside each."""
+        for fault in self.faults.values():
+            fault.remove_class("-shown")
+        sampling: dict[str, object] = {}
+        wrong: list[str] = []
+        for name in FIELDS:
+            text = self.fields[name].value.strip()
+            try:
+                if text:
+                    self._take(name, text, sampling)
+            except InvalidRequestError as error:
+                wrong.append(self._say(name, error))
+        settings = ChatSettings(self.system.text.strip("\n"), sampling)
+        if not wrong:
+            try:
+                self._defaults.check(settings)
+            except InvalidRequestError as error:
+                wrong.append(self._say(error.param or NAMES[0], error))
+        if wrong:
+            self.fields[wrong[0]].focus()
+        else:
+            self.dismiss(settings)
+
+    def _take(self, name: str, text: str, sampling: dict[str, object]) -> None:
+        if name == THINKING:
+            base = self._defaults.value(ARGUMENTS)
+            assert isinstance(base, dict)
+            sampling[ARGUMENTS] = {**base, THINKING: read_thinking(text)}
+            return
+        value = read(name, text)
+        check_one(name, value)
+        if name == ARGUMENTS and isinstance(value, dict) and ARGUMENTS in sampling:
+            switch = sampling[ARGUMENTS]
+            assert isinstance(switch, dict)
+            value = {**value, THINKING: switch[THINKING]}
+        sampling[name] = value
+
+    def _say(self, name: str, error: InvalidRequestError) -> str:
+        fault = self.faults[name]
+        fault.update(f"! {error.message}")
+        fault.add_class("-shown")
+        return name
+
+    def _fill(self, settings: ChatSettings) -> None:
+        self.system.load_text(settings.system)
+        stated = dict(settings.sampling)
+        arguments = stated.get(ARGUMENTS)
+        thinks = arguments.get(THINKING) if isinstance(arguments, dict) else None
+        if isinstance(arguments, dict) and isinstance(thinks, bool):
+            stated[ARGUMENTS] = {key: one for key, one in arguments.items() if key != THINKING}
+        for name, field in self.fields.items():
+            if name == THINKING:
+                field.value = "" if not isinstance(thinks, bool) else "on" if thinks else "off"
+            else:
+                field.value = as_text(name, stated[name]) if name in stated else ""
+
+    def _hint(self, name: str) -> str:
+        defaults = self._defaults
+        if name != THINKING:
+            value = as_text(name, defaults.value(name)) or "none"
+            return f"default {value} · {defaults.source(name)}"
+        if defaults.card is not None and not defaults.card.switches_thinking:
+            return _UNKNOWN
+        arguments = defaults.value(ARGUMENTS)
+        thinks = arguments.get(THINKING) if isinstance(arguments, dict) else None
+        if thinks is None:
+            return "on or off · default as the chat template has it"
+        return f"on or off · default {'on' if thinks else 'off'} · {defaults.source(ARGUMENTS)}"

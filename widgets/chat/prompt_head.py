@@ -1,0 +1,61 @@
+"""PromptHead: the rule above the prompt, with the settings of the chat and the context used."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.style import Style
+from textual import events
+from textual.message import Message
+
+from widgets.glyphs import UNICODE, Glyphs
+from widgets.line import Line, shorten_parts
+from widgets.line_view import LineView
+
+_LEAST = 8  # cells, below which the settings are left out
+
+
+class PromptHead(LineView):
+    """One line. A click on it asks for the settings."""
+
+    DEFAULT_CSS = """
+    PromptHead { height: 1; color: $foreground 60%; }
+    """
+
+    class SettingsWanted(Message):
+        """The settings of the chat are to be shown."""
+
+    def __init__(self, glyphs: Glyphs = UNICODE) -> None:
+        super().__init__(glyphs)
+        self._shown = "", "", False
+
+    def on_mount(self) -> None:
+        self.tooltip = "The settings of this chat; a click changes them"
+
+    def show(self, settings: str, context: str, *, too_long: bool) -> None:
+        """Show settings, and how much of the context is used.
+
+        Args:
+            too_long: whether what is written does not fit into the context.
+        """
+        if (settings, context, too_long) != self._shown:
+            self._shown = settings, context, too_long
+            self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        settings, context, too_long = self._shown
+        palette, line = self.palette, self.line(width)
+        right = f" {context} " if context else ""
+        room = width - cell_len(right) - 5
+        self._rule(line, 1, palette.text)
+        if settings and room >= _LEAST:
+            line.add(f" {shorten_parts(settings, room)} ", palette.muted)
+        self._rule(line, line.room - cell_len(right) - 1, palette.text)
+        line.add(right, palette.bad if too_long else palette.muted)
+        self._rule(line, line.room, palette.text)
+        return [line]
+
+    def on_click(self, _event: events.Click) -> None:
+        self.post_message(self.SettingsWanted())
+
+    def _rule(self, line: Line, width: int, style: Style) -> None:
+        line.add(("─" if self.glyphs.unicode else "-") * max(0, width), style)
