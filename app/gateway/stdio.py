@@ -315,6 +315,6 @@ def _candidate(candidate: Candidate) -> dict[str, object]:
 
 
 def _milliseconds(timings: Timings) -> dict[str, float | None]:
-    names = ("queue", "ttft", "tpot", "e2e")
+    names = ("queue", "ttft", "tpot", "e2e", "thinking")
     seconds = {name: getattr(timings, name) for name in names}
     return {f"{n}_ms": None if s is None else round(s * 1000, 3) for n, s in seconds.items()}

@@ -16,7 +16,7 @@ from app.store.store import Store
 from engine.api.client import EngineClient, Submission
 from engine.api.errors import InvalidRequestError
 from engine.api.origin import Origin
-from engine.api.stream import Delta, Finish, RequestStream
+from engine.api.stream import Delta, Finish, RequestStream, Thought
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,11 @@ class ChatSession:
     def num_output_tokens(self) -> int:
         """Tokens of the reply being made, as far as it has been taken in."""
         return self._stream.num_output_tokens if self._stream is not None else 0
+
+    @property
+    def thought(self) -> Thought:
+        """What the reply being made has thought so far."""
+        return self._stream.thought if self._stream is not None else Thought()
 
     def send(
         self,

@@ -73,7 +73,11 @@ class RequestTimings:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """A finished request's times in seconds. None where there is none: one token has no TPOT."""
+    """A finished request's times in seconds. None where there is none: one token has no TPOT.
+
+    Attributes:
+        thinking: from the first token to the last one that is thinking; None if none is.
+    """
 
     queue: float | None = None
     prefill: float | None = None
@@ -81,6 +85,7 @@ class Timings:
     ttft: float | None = None
     tpot: float | None = None
     e2e: float | None = None
+    thinking: float | None = None
 
     @staticmethod
     def of(timings: RequestTimings, num_output_tokens: int) -> Timings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
@@ -39,6 +40,18 @@ class Usage:
     completion_tokens: int
     cached_tokens: int
     reasoning_tokens: int = 0
+
+
+class Thought(NamedTuple):
+    """What a reply has thought so far.
+
+    Attributes:
+        tokens: as `Usage.reasoning_tokens`.
+        seconds: as `Timings.thinking`.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,7 @@ class RequestStream:
     Attributes:
         num_prompt_tokens: tokens of the prompt, 0 until it is encoded.
         num_output_tokens: output tokens of all deltas that were drained.
+        thought: what was thought in all deltas that were put.
     """
 
     def __init__(self, request_id: str, wake: Callable[[], None] | None = None) -> None:
@@ -94,6 +108,7 @@ class RequestStream:
         self.wake = wake
         self.num_prompt_tokens = 0
         self.num_output_tokens = 0
+        self.thought = Thought()
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._num_new_tokens = 0

@@ -108,7 +108,7 @@ class Translator:
     def deliver(self, outputs: list[TokenOutput]) -> None:
         """Take in the tokens of a step, to make text of them."""
         if outputs:
-            self._post(partial(self._process, outputs))
+            self._post(partial(self._process, outputs, self._clock()))
 
     def hold(self, request: LoadRequest) -> None:
         """Another model is wanted: tell the engine, and hold submissions from here on for it.
@@ -296,9 +296,9 @@ class Translator:
         if self._pins.pop(name, None) is not None:
             self._forward(lambda core: core.pins.unpin(name))
 
-    def _process(self, outputs: list[TokenOutput]) -> None:
+    def _process(self, outputs: list[TokenOutput], now: float) -> None:
         assert self._processor is not None
-        for found in self._processor.process(outputs):
+        for found in self._processor.process(outputs, now):
             self._forward(partial(_stop, found))
 
     def _read_calls(self, model: LoadedModel, ending: Ending) -> None:

@@ -10,7 +10,7 @@ from engine.api.errors import ErrorInfo, cause_of
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.logprobs import Candidate, OutputToken
 from engine.api.sampling import SamplingParams
-from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
+from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Usage
 from engine.api.tools import ToolUse
 from engine.batch.output import End, StopFound, TokenOutput
 from engine.text.arguments import context_key
@@ -52,6 +52,7 @@ class _Reply:
         num_tokens: output tokens so far; none beyond a stop string is counted.
         num_reported: how many of them the deltas so far have counted.
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
+        began: when the first tokens came; None before that.
     """
 
     stream: RequestStream
@@ -65,6 +66,16 @@ class _Reply:
     num_tokens: int = 0
     num_reported: int = 0
     logprobs: list[OutputToken] = field(default_factory=list)
+    began: float | None = None
+
+    def think(self, now: float) -> None:
+        """Tell the owner what has been thought, now that tokens have come."""
+        if self.parts is None:
+            return
+        if self.began is None:
+            self.began = now
+        if self.parts.num_thinking != self.stream.thought.tokens:
+            self.stream.thought = Thought(self.parts.num_thinking, now - self.began)
 
     def extend(self, token_ids: Sequence[int]) -> tuple[str, str]:
         """Take in the next tokens; returns the thinking and the text to show for them."""
@@ -102,6 +113,11 @@ class _Reply:
         """A usage with the tokens that are thinking."""
         count = 0 if self.parts is None else self.parts.num_thinking
         return replace(usage, reasoning_tokens=min(count, usage.completion_tokens))
+
+    def timed(self, timings: Timings) -> Timings:
+        """Timings with the time that was thought."""
+        thought = self.stream.thought
+        return replace(timings, thinking=thought.seconds) if thought.tokens else timings
 
     def _push(self, token_id: int) -> str:
         """The text that is certain to be shown with the next token."""
@@ -168,10 +184,13 @@ class OutputProcessor:
             self._codec.parts(prompt),
         )
 
-    def process(self, outputs: Sequence[TokenOutput]) -> list[StopFound]:
+    def process(self, outputs: Sequence[TokenOutput], now: float) -> list[StopFound]:
         """Put the text of a step's outputs into their streams; wake each reader once.
 
         Outputs of streams that are not open are dropped: `close_all` has ended those.
+
+        Args:
+            now: when the step ended, in seconds.
 
         Returns:
             requests, still running in the core, whose text has reached a stop string.
@@ -183,7 +202,7 @@ class OutputProcessor:
             if reply is None:
                 continue
             try:
-                has_news = self._take(reply, output, found)
+                has_news = self._take(reply, output, found, now)
             except BaseException as error:  # a panic of tokenizers is no Exception
                 # A tokenizer is the model's own code: what it raises ends this reply, no other.
                 logger.exception("the text of request %s is lost", output.request_id)
@@ -192,24 +211,26 @@ class OutputProcessor:
                 message = f"the reply could not be made text: {cause_of(error)}"
                 info = ErrorInfo("engine_error", message)
                 usage = reply.counted(Usage(0, reply.num_tokens, 0))
-                has_news = reply.put("", "", Finish(FinishReason.ERROR, usage, Timings(), info))
+                finish = Finish(FinishReason.ERROR, usage, reply.timed(Timings()), info)
+                has_news = reply.put("", "", finish)
             if has_news:
                 news.append(reply.stream)
         _wake(news)
         return found
 
-    def _take(self, reply: _Reply, output: TokenOutput, found: list[StopFound]) -> bool:
+    def _take(self, reply: _Reply, output: TokenOutput, found: list[StopFound], now: float) -> bool:
         """Put one output into its stream, and a stop that it brings into `found`.
 
         Returns:
             whether the stream has news for its owner.
         """
         if output.end is not None:
-            has_news = self._finish(reply, output, output.end)
+            has_news = self._finish(reply, output, output.end, now)
             del self._replies[output.request_id]
             return has_news
         already, num_before = reply.matcher.stopped_at, reply.num_tokens
         thinking, text = reply.extend(output.token_ids)
+        reply.think(now)
         if output.logprobs:
             self._take_logprobs(reply, output, num_before)
         if already is None and reply.matcher.stopped_at is not None:
@@ -239,7 +260,7 @@ class OutputProcessor:
         for reply in replies:
             rest = reply.flush()
             usage = reply.counted(Usage(0, reply.num_tokens, 0))
-            reply.put(*rest, Finish(FinishReason.ERROR, usage, Timings(), error))
+            reply.put(*rest, Finish(FinishReason.ERROR, usage, reply.timed(Timings()), error))
         _wake(reply.stream for reply in replies)
 
     def _take_logprobs(self, reply: _Reply, output: TokenOutput, num_before: int) -> None:
@@ -250,17 +271,19 @@ class OutputProcessor:
             top = tuple(Candidate(i, self._codec.utf8(i), logprob) for i, logprob in found.top)
             reply.logprobs.append(OutputToken(chosen, found.rank, top))
 
-    def _finish(self, reply: _Reply, output: TokenOutput, end: End) -> bool:
+    def _finish(self, reply: _Reply, output: TokenOutput, end: End, now: float) -> bool:
         # A token at which the core stops ends the output as a stop string does: it is not shown.
         token_ids, num_before = output.token_ids, reply.num_tokens
         first = reply.extend(token_ids[:-1] if end.reason is FinishReason.STOP else token_ids)
         if reply.matcher.stopped_at is None:
             reply.num_tokens = end.usage.completion_tokens
+        reply.think(now)
         self._take_logprobs(reply, output, num_before)
+        timings = reply.timed(end.timings)
         thinking, text = (a + b for a, b in zip(first, reply.flush(), strict=True))
         if end.reason is FinishReason.ERROR:
             usage = reply.counted(end.usage)
-            return reply.put(thinking, text, Finish(end.reason, usage, end.timings, end.error))
+            return reply.put(thinking, text, Finish(end.reason, usage, timings, end.error))
         reason, usage, context_ids = end.reason, end.usage, end.token_ids
         if reply.matcher.stopped_at is not None:
             # The core may have gone on, and ended for another reason, before it heard of the stop.
@@ -269,7 +292,7 @@ class OutputProcessor:
             usage = replace(usage, completion_tokens=usage.completion_tokens - surplus)
             context_ids = context_ids[: len(context_ids) - surplus]
         context = Context(reply.key, context_ids, reply.num_messages + 1)
-        finish = Finish(reason, reply.counted(usage), end.timings, context=context)
+        finish = Finish(reason, reply.counted(usage), timings, context=context)
         # The calls of a reply that was cut may lack arguments.
         if reason is not FinishReason.STOP or not self._codec.reads_calls:
             return reply.put(thinking, text, finish)

@@ -8,7 +8,7 @@ from engine.api.client import Submission
 from engine.api.errors import EngineError
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
-from engine.api.stream import Context, Delta, Finish, RequestStream
+from engine.api.stream import Context, Delta, Finish, RequestStream, Thought
 from engine.batch.output import End
 from engine.text.parts import Parts
 from engine.text.thinking import TaggedParts, Tags
@@ -26,6 +26,7 @@ class ScriptedChat:
         error: what its owner is to be told instead of how it ended in the core.
         parts: tells the thinking of the reply from the rest.
         said: the rest of it so far.
+        began: when its first tokens came; None before that.
     """
 
     submission: Submission
@@ -37,15 +38,22 @@ class ScriptedChat:
     error: EngineError | None = None
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
     said: str = ""
+    began: float | None = None
 
-    def take(self, texts: list[tuple[int, str]], finish: Finish | None) -> Delta:
+    def take(self, texts: list[tuple[int, str]], finish: Finish | None, now: float) -> Delta:
         """What its owner is told of the next tokens, which are given with their texts."""
         for token_id, text in texts:
             self.parts.take(token_id, text)
+            self.began = now if self.began is None else self.began
+        if self.began is not None and self.parts.num_thinking != self.stream.thought.tokens:
+            self.stream.thought = Thought(self.parts.num_thinking, now - self.began)
         if finish is not None:
             self.parts.end("")
             usage = replace(finish.usage, reasoning_tokens=self.parts.num_thinking)
             finish = replace(finish, usage=usage)
+            if self.stream.thought.tokens:
+                timings = replace(finish.timings, thinking=self.stream.thought.seconds)
+                finish = replace(finish, timings=timings)
         thinking, text = self.parts.split("".join(text for _, text in texts))
         self.said += text
         if finish is not None and finish.reason is FinishReason.STOP:

@@ -337,7 +337,7 @@ class ScriptedEngine:
             finish = None if output.end is None else chat.finish(output.end, last)
             if finish is not None:
                 del self._chats[output.request_id]
-            chat.stream.put(chat.take(texts, finish))
+            chat.stream.put(chat.take(texts, finish, self.clock()))
             if chat.stream.wake is not None:
                 self._wakes[chat.stream.wake] = None
 

@@ -34,7 +34,7 @@ from engine.api.client import ChatMessage, Submission
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
 from engine.api.origin import Origin
-from engine.api.stream import Context, Finish, RequestStream
+from engine.api.stream import Context, Finish, RequestStream, Thought
 from engine.api.tools import ToolUse
 
 # All exchanges share one count, so that the one that changed last has the largest version.
@@ -232,6 +232,7 @@ class Exchange:
                 ttft_ms=milliseconds(timings.ttft),
                 tpot_ms=milliseconds(timings.tpot),
                 e2e_ms=milliseconds(timings.e2e),
+                thinking_ms=milliseconds(timings.thinking),
             ),
         )
         return final.encode()
@@ -260,6 +261,7 @@ class Exchange:
             self.version,
             num_prompt_tokens=stream.num_prompt_tokens if stream else 0,
             num_output_tokens=stream.num_output_tokens if stream else 0,
+            thought=stream.thought if stream else Thought(),
         )
 
     def _told(self) -> Iterator[Message]:

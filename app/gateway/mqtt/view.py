@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.gateway.mqtt.transport.link import LinkPhase
 from app.store.conversation import Conversation, Message
+from engine.api.stream import Thought
 from engine.api.telemetry import Distribution
 
 
@@ -112,6 +113,7 @@ class Transcript:
         version: grows with every change.
         num_prompt_tokens, num_output_tokens: tokens of that reply's prompt and output, as far as
             they are known; 0 without a reply in the making.
+        thought: what that reply has thought so far.
     """
 
     conversation: Conversation
@@ -120,6 +122,7 @@ class Transcript:
     version: int
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
+    thought: Thought = field(default_factory=Thought)
 
 
 class Gateway(Protocol):

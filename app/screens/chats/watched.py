@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from app.store.conversation import Conversation, Message
 from engine.api.client import EngineClient
 from engine.api.errors import InvalidRequestError
+from engine.api.stream import Thought
 
 if TYPE_CHECKING:
     # It brings aiomqtt, which takes 80 ms to import and is not needed without a broker.
@@ -66,6 +67,10 @@ class WatchedChat:
     @property
     def num_output_tokens(self) -> int:
         return self._seen.num_output_tokens if self._seen else 0
+
+    @property
+    def thought(self) -> Thought:
+        return self._seen.thought if self._seen else Thought()
 
     @property
     def refusal(self) -> str:

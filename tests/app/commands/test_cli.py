@@ -336,7 +336,7 @@ def test_the_whole_way_on_the_built_in_model(own_process: Path) -> None:
         ]
         assert usage["prompt_tokens"] > 0
         assert 1 < usage["completion_tokens"] <= 12
-        assert list(timings) == ["queue_ms", "ttft_ms", "tpot_ms", "e2e_ms"]
+        assert list(timings) == ["queue_ms", "ttft_ms", "tpot_ms", "e2e_ms", "thinking_ms"]
         assert 0 <= timings["queue_ms"] <= timings["ttft_ms"] < timings["e2e_ms"]
         gaps = usage["completion_tokens"] - 1
         spent = timings["ttft_ms"] + gaps * timings["tpot_ms"]

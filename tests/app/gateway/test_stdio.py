@@ -123,7 +123,13 @@ def test_an_object_for_each_reply() -> None:
             "cached_tokens": 0,
             "reasoning_tokens": 0,
         },
-        "timings": {"queue_ms": 0.0, "ttft_ms": 20.0, "tpot_ms": 20.0, "e2e_ms": 40.0},
+        "timings": {
+            "queue_ms": 0.0,
+            "ttft_ms": 20.0,
+            "tpot_ms": 20.0,
+            "e2e_ms": 40.0,
+            "thinking_ms": None,
+        },
     }
     assert list(first) == ["text", "finish_reason", "usage", "timings"]
     assert second["timings"]["tpot_ms"] is None
@@ -139,6 +145,7 @@ def test_thinking_is_a_field_of_the_object() -> None:
     (reply,) = run.objects
     assert (reply["text"], reply["reasoning_content"]) == (" Hello you", "They greet.")
     assert reply["usage"]["reasoning_tokens"] == 2 < reply["usage"]["completion_tokens"]
+    assert reply["timings"]["thinking_ms"] == 20.0
 
 
 def test_tool_calls_are_a_field_of_the_object() -> None:

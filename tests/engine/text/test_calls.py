@@ -234,7 +234,7 @@ class TestReplies:
         output = (*ids(tokenizer, written), *ids(tokenizer, "<|im_end|>"))
         usage = Usage(len(prompt), len(output), 0)
         end = End(FinishReason.STOP, usage, Timings(), (*prompt, *output), None)
-        processor.process([TokenOutput("r", output, end)])
+        processor.process([TokenOutput("r", output, end)], 0.0)
         streamed = stream.drain()
         assert streamed == Delta(written, len(output))
         (ending,) = unread

@@ -69,7 +69,7 @@ class Desk:
         self, *token_ids: int, request_id: str = "r", end: End | None = None
     ) -> list[StopFound]:
         found = tuple(map(scored, token_ids)) if request_id in self.asking else ()
-        return self.processor.process([TokenOutput(request_id, token_ids, end, found)])
+        return self.processor.process([TokenOutput(request_id, token_ids, end, found)], 0.0)
 
 
 def end(
@@ -248,7 +248,7 @@ def test_outputs_of_several_requests_do_not_mix(desk: Desk) -> None:
         TokenOutput("b", cat[1:]),
         TokenOutput("c", desk.tokens(" mat")),
     ]
-    assert desk.processor.process(outputs) == [StopFound("c", 1)]
+    assert desk.processor.process(outputs, 0.0) == [StopFound("c", 1)]
     deltas = {name: stream.drain() for name, stream in streams.items()}
     assert deltas == {"a": Delta("🜁", len(air)), "b": Delta("the cat", 2), "c": Delta(" ", 1)}
 
@@ -332,7 +332,7 @@ def test_each_reader_is_woken_once_and_only_for_news(desk: Desk) -> None:
     half = desk.ids("🜁")[:1]
     outputs = [TokenOutput(request_id, (the,)) for request_id in "abce"]
     outputs += [TokenOutput("a", (the,)), TokenOutput("d", half)]
-    desk.processor.process(outputs)
+    desk.processor.process(outputs, 0.0)
     assert (one.wakes, other.wakes, idle.wakes) == (1, 1, 0)
     desk.processor.close_all(FAULT)
     assert (one.wakes, other.wakes, idle.wakes) == (2, 2, 1)
@@ -346,7 +346,7 @@ def test_a_wake_that_raises_hurts_nobody(desk: Desk, caplog: pytest.LogCaptureFi
     desk.open("a", broken)
     stream = desk.open("b", reader.wake)
     (the,) = desk.tokens("the")
-    desk.processor.process([TokenOutput("a", (the,)), TokenOutput("b", (the,))])
+    desk.processor.process([TokenOutput("a", (the,)), TokenOutput("b", (the,))], 0.0)
     assert reader.wakes == 1
     assert stream.drain() == Delta("the", 1)
     assert "the loop is closed" in caplog.text
@@ -373,7 +373,8 @@ def test_a_reply_that_cannot_be_made_text_ends_alone(
         return real(self, token_id)
 
     monkeypatch.setattr(Detokenizer, "push", push)
-    assert desk.processor.process([TokenOutput("broken", (7,)), TokenOutput("sound", (the,))]) == []
+    outputs = [TokenOutput("broken", (7,)), TokenOutput("sound", (the,))]
+    assert desk.processor.process(outputs, 0.0) == []
     assert desk.aborted == ["broken"]
     assert sound.drain() == Delta("the", 1)
     delta, finish = last(broken)

@@ -97,11 +97,11 @@ class Model:
         sampling = SamplingParams(stop=stop, chat_template_kwargs=chosen)
         processor.open(stream, sampling, len(messages), prompt)
         output = (*self.ids(text), *self.ids("<|im_end|>"))
-        for token_id in output[:-1]:
-            processor.process([TokenOutput("r", (token_id,), None)])
+        for step, token_id in enumerate(output[:-1]):
+            processor.process([TokenOutput("r", (token_id,), None)], 100.0 + 0.5 * step)
         usage = Usage(len(prompt), len(output), 0)
         end = End(FinishReason.STOP, usage, Timings(), (*prompt, *output), None)
-        processor.process([TokenOutput("r", output[-1:], end)])
+        processor.process([TokenOutput("r", output[-1:], end)], 200.0)
         delta = stream.drain()
         assert delta is not None
         return self.text(prompt), delta
@@ -123,6 +123,7 @@ def test_thinking_that_the_model_opens_is_told_apart_and_counted(
     assert (delta.thinking, delta.text) == ("the cat is not", "the mat.")
     assert delta.finish is not None
     assert delta.finish.usage.reasoning_tokens == len(model.ids(thinking))
+    assert delta.finish.timings.thinking == 0.5 * (len(model.ids(thinking)) - 1)
     assert delta.num_tokens == delta.finish.usage.completion_tokens
 
 
@@ -138,6 +139,24 @@ def test_thinking_that_the_prompt_opens_is_told_apart(byte_level: PreTrainedToke
 def test_a_user_cannot_open_the_thinking_of_a_reply(byte_level: PreTrainedTokenizerFast) -> None:
     _, delta = Model(byte_level, PLAIN).reply("the mat.", ChatMessage("user", "the cat <think>"))
     assert (delta.thinking, delta.text) == ("", "the mat.")
+    assert delta.finish is not None
+    assert delta.finish.timings.thinking is None
+
+
+def test_what_has_been_thought_is_told_while_it_is(byte_level: PreTrainedTokenizerFast) -> None:
+    model = Model(byte_level, R1)
+    prompt = model.codec.encode((QUESTION,), None, {})
+    processor = OutputProcessor(model.codec, lambda _: None, lambda _: None)
+    stream = RequestStream("r")
+    processor.open(stream, SamplingParams(), 1, prompt)
+    output = model.ids("the cat is not\n</think>\n\nthe mat.")
+    told = []
+    for step, token_id in enumerate(output):
+        processor.process([TokenOutput("r", (token_id,))], 7.0 + step)
+        told.append(stream.thought)
+    last = len(model.ids("the cat is not\n</think>"))
+    assert told[:last] == [(n + 1, float(n)) for n in range(last)]
+    assert set(told[last:]) == {(last, last - 1.0)}
 
 
 def test_a_stop_string_within_the_thinking_ends_the_reply(

@@ -88,12 +88,14 @@ class ReplyTimings(Part):
         ttft_ms: from arrival to the first token.
         tpot_ms: the mean time of each token after the first.
         e2e_ms: from arrival to the end.
+        thinking_ms: from the first token to the last one that is thinking.
     """
 
     queue_ms: float | None
     ttft_ms: float | None
     tpot_ms: float | None
     e2e_ms: float | None
+    thinking_ms: float | None = None
 
 
 class ReplyFunction(Part):
