@@ -10,7 +10,8 @@ from textual.binding import Binding, BindingType
 
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.export import as_markdown, file_name
-from app.screens.chats.sessions import OpenSession, SessionList
+from app.screens.chats.open_session import OpenSession
+from app.screens.chats.sessions import SessionList
 from app.screens.chats.watched import WatchedChat
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm

@@ -132,17 +132,20 @@ class Tui(App[int]):
             loop.add_signal_handler(number, self._leave, code)
 
     def on_ready(self) -> None:
-        for sentence in self._sessions.unreadable:
-            log.error("%s", sentence)
-            self.notify(sentence, severity="error")
         if self._pinned:
             self._client.pin("system", self._pinned)
         # The screen is painted; from here on the engine's thread may import torch.
         self._models.begin()
-        self.set_interval(LOOK_SECONDS, self._watch_engine)
+        self._watch()
+        self.set_interval(LOOK_SECONDS, self._watch)
 
-    def _watch_engine(self) -> None:
-        """End the application if the engine has crashed; `run` raises the reason."""
+    def _watch(self) -> None:
+        """Tell of chats that could not be read. End the application if the engine has crashed;
+        `run` raises the reason."""
+        unreadable = self._sessions.unreadable
+        while unreadable:
+            log.error("%s", unreadable[0])
+            self.notify(unreadable.pop(0), severity="error")
         try:
             check_engine(self._client)
         except EngineCrashError as error:

@@ -28,6 +28,10 @@ SAVE_SECONDS = 2.0
 class ChatSession:
     """A conversation and its reply in the making. One thread holds it.
 
+    Its messages are read from the store when they are first needed: of many open chats few are
+    looked at. All that needs them raises StoreError if they cannot be read, unless `read` was
+    called before.
+
     Args:
         store: keeps the conversation; None keeps it in memory only.
         sampling: under the conversation's own sampling, over the model's defaults.
@@ -47,7 +51,7 @@ class ChatSession:
     ) -> None:
         self.conversation = conversation
         self.unsaved = ""
-        self._history = History(conversation, store)
+        self._read: History | None = None
         self._client = client
         self._store = store
         self._sampling = dict(sampling or {})
@@ -57,6 +61,31 @@ class ChatSession:
         self._reply: Message | None = None
         # What is not in the journal yet.
         self._unjournalled: list[Callable[[Journal], object]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said yet."""
+        return self.conversation.leaf is None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the messages are in memory."""
+        return self._read is not None
+
+    def read(self) -> None:
+        """Read the messages, if they are not in memory.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        if self._read is None:
+            self._read = History(self.conversation, self._store)
+
+    @property
+    def _history(self) -> History:
+        self.read()
+        assert self._read is not None
+        return self._read
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -142,6 +142,14 @@ class Store:
                 tell(str(error))
         return found
 
+    def failed(self) -> frozenset[str]:
+        """The ids of the open conversations whose last reply failed."""
+        rows = self._db.read(
+            "SELECT conversation.id FROM conversation JOIN message ON message.id = leaf"
+            " WHERE is_open AND finish_reason = 'error'"
+        )
+        return frozenset(row["id"] for row in rows)
+
     def conversation(self, conversation_id: str) -> Conversation | None:
         rows = self._db.read("SELECT * FROM conversation WHERE id = ?", conversation_id)
         return self._conversation(rows[0]) if rows else None

@@ -9,7 +9,8 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from app.screens.chats.entries import Entries, is_ahead
-from app.screens.chats.sessions import OpenSession, SessionList
+from app.screens.chats.open_session import OpenSession
+from app.screens.chats.sessions import SessionList
 from app.screens.feeds.engine_watch import EngineWatch
 from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView
@@ -104,7 +105,6 @@ class ChatPane(Vertical):
 def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool) -> Mark:
     """The state of a session: that of a reply in the making, otherwise whether the last one
     failed."""
-    messages = session.chat.messages
     if session.chat.is_busy:
         view = views.get(session.request_id)
         if is_ahead(session, view):
@@ -112,8 +112,7 @@ def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool
         # Until the next snapshot, the request before may still be listed as ended, and the new one
         # may not be listed yet.
         return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
-    failed = bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
-    return Mark.FAILED if failed else Mark.IDLE
+    return Mark.FAILED if session.has_failed else Mark.IDLE
 
 
 def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from app.screens.chats.sessions import OpenSession
+from app.screens.chats.open_session import OpenSession
 from app.store.conversation import Message
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import FinishReason

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.chat_settings import ChatSettings, Defaults
+from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
 from app.store.database import StoreError
@@ -17,71 +17,9 @@ from app.store.store import Store
 from engine.api.client import EngineClient
 from engine.api.snapshot import RequestView
 from engine.api.status import ModelCard
-from widgets.glyphs import UNICODE
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway
-
-UNTITLED = "new chat"
-
-
-@dataclass(slots=True, eq=False)
-class OpenSession:
-    """A chat, with what the screen keeps of it.
-
-    Attributes:
-        draft: text that is written and not sent.
-        unread: whether text has come that has not been on view.
-    """
-
-    chat: ChatSession | WatchedChat
-    draft: str = ""
-    unread: bool = False
-
-    @property
-    def key(self) -> str:
-        return self.chat.conversation.id
-
-    @property
-    def title(self) -> str:
-        return title_of(self.chat.conversation)
-
-    @property
-    def refusal(self) -> str:
-        """Why nothing can be said in the chat; empty if something can."""
-        return self.chat.refusal if isinstance(self.chat, WatchedChat) else ""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the chat is held on this screen, and not watched."""
-        return isinstance(self.chat, ChatSession)
-
-    @property
-    def request_id(self) -> str:
-        """The engine's id of the reply in the making; empty if there is none."""
-        if isinstance(self.chat, WatchedChat):
-            return self.chat.request_id or ""
-        return (self.chat.messages[-1].request_id or "") if self.chat.is_busy else ""
-
-    @property
-    def settings(self) -> ChatSettings:
-        """With what its next turn is asked."""
-        conversation = self.chat.conversation
-        return ChatSettings(conversation.system, conversation.sampling)
-
-    @property
-    def history(self) -> tuple[str, ...]:
-        """The messages that the user sent, the oldest first; none of a watched chat."""
-        return tuple(m.content for m in self.chat.messages if m.role == "user" and self.is_own)
-
-
-def title_of(conversation: Conversation) -> str:
-    """The title that a person sees. It begins with whoever holds the conversation, if that is not
-    the user of the screen."""
-    title = conversation.title or UNTITLED
-    if conversation.source == SOURCE:
-        title = f"@{conversation.user} {title}"
-    return UNICODE.fit(title)
 
 
 class SessionList:
@@ -98,7 +36,7 @@ class SessionList:
         system: as above.
         sessions: the open sessions, in the order of their tabs.
         current: the session on view.
-        unreadable: a sentence on each conversation that was open and cannot be read.
+        unreadable: a sentence on each conversation that cannot be read and so is not open any more.
     """
 
     def __init__(
@@ -117,13 +55,15 @@ class SessionList:
         self._sampling = dict(sampling or {})
         self.unreadable: list[str] = []
         kept = store.conversations(open_only=True, tell=self.unreadable.append)
+        failed = store.failed()
         self.sessions: list[OpenSession] = []
         for conversation in kept:
-            if conversation.source != SOURCE and (session := self._reopen(conversation)):
+            if conversation.source != SOURCE:
+                session = self._open(conversation)
+                session.had_failed = conversation.id in failed
                 self.sessions.append(session)
-        if not self.sessions:
-            self.sessions = [self._open(self._blank())]
-        self.current = max(self.sessions, key=lambda s: s.chat.conversation.updated)
+        self.current = self._newest()
+        self.go_to(self.current)
 
     @property
     def index(self) -> int:
@@ -144,7 +84,7 @@ class SessionList:
 
     def new(self) -> None:
         """Open an empty conversation. If one is open and empty already, go to that."""
-        empty = (s for s in self.sessions if s.is_own and not s.chat.messages)
+        empty = (s for s in self.sessions if s.is_own and s.is_empty)
         session = next(empty, None)
         if session is None:
             session = self._open(self._blank())
@@ -152,6 +92,16 @@ class SessionList:
         self.go_to(session)
 
     def go_to(self, session: OpenSession) -> None:
+        """Put a session on view, whose messages are read now. If they cannot be, it is told in
+        `unreadable`, and the one on view stays."""
+        try:
+            session.read()
+        except StoreError as error:
+            self.unreadable.append(str(error))
+            self.sessions.remove(session)
+            if self.current not in self.sessions:
+                self.go_to(self._newest())
+            return
         self.current = session
         session.unread = False
 
@@ -175,6 +125,7 @@ class SessionList:
             else:
                 conversation.is_open = True
                 session = self._open(conversation)
+                session.read()
                 self._store.save_label(conversation)
             self.sessions.append(session)
         self.go_to(session)
@@ -224,7 +175,7 @@ class SessionList:
         if not session.is_own:
             return
         session.chat.conversation.is_open = False
-        if session.chat.messages:
+        if not session.is_empty:
             self._store.save_label(session.chat.conversation)
 
     def delete(self, session: OpenSession) -> None:
@@ -243,7 +194,7 @@ class SessionList:
             StoreError: the store could not note it.
         """
         session.chat.conversation.title = title
-        if session.chat.messages:
+        if not session.is_empty:
             self._store.save_label(session.chat.conversation)
 
     def defaults(self, card: ModelCard | None) -> Defaults:
@@ -303,12 +254,11 @@ class SessionList:
         chat = ChatSession(self.client, conversation, self._store, self._sampling)
         return OpenSession(chat)
 
-    def _reopen(self, conversation: Conversation) -> OpenSession | None:
-        try:
-            return self._open(conversation)
-        except StoreError as error:
-            self.unreadable.append(str(error))
-            return None
+    def _newest(self) -> OpenSession:
+        """The session that was used last. If none is open, one is opened."""
+        if not self.sessions:
+            self.sessions.append(self._open(self._blank()))
+        return max(self.sessions, key=lambda s: s.chat.conversation.updated)
 
     def _watch(self, conversation: Conversation) -> OpenSession:
         leaf = conversation.leaf

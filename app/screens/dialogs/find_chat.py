@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from app.screens.chats.sessions import title_of
+from app.screens.chats.open_session import title_of
 from app.store.conversation import Conversation
 
 _SHOWN = 200

@@ -71,6 +71,9 @@ def test_a_conversation_that_is_damaged_is_left_out_and_told(
     spoil(path, f"UPDATE {table} SET {column} = ? WHERE {whose}", value)
     with closing(Store(path)) as store:
         sessions = SessionList(ScriptedEngine(), store)
+        # Its messages are not looked at before it is on view.
+        for session in sessions.sessions[:]:
+            sessions.go_to(session)
         assert [session.title for session in sessions.sessions] == ["good"]
         (sentence,) = sessions.unreadable
         assert "damaged" in sentence or "the last message of 'bad' is not in" in sentence

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.screens.chats.sessions import UNTITLED, SessionList
+from app.screens.chats.open_session import UNTITLED
+from app.screens.chats.sessions import SessionList
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from tests.support.scripted_engine import ScriptedEngine
@@ -173,3 +174,58 @@ def test_the_list_has_the_last_used_first(store: Store, engine: ScriptedEngine) 
     sessions.go_to(sessions.sessions[0])
     ask(sessions, engine, "again")
     assert [c.title for c in sessions.kept()] == ["a", "b"]
+
+
+def test_only_what_is_on_view_is_read(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b", "c"):
+        sessions.new()
+        ask(sessions, engine, text)
+    sessions.close_all()
+    again = SessionList(engine, store)
+
+    def read() -> list[str]:
+        return [s.title for s in again.sessions if s.is_own and s.chat.is_read]  # type: ignore[union-attr]
+
+    assert read() == ["c"]
+    again.poll()
+    again.new()
+    assert read() == ["c", UNTITLED]
+    again.go_to(again.sessions[0])
+    assert read() == ["a", "c", UNTITLED]
+
+
+def test_one_that_failed_is_marked_before_it_is_read(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    sessions.current.chat.send("this breaks")
+    engine.break_request(sessions.current.request_id, "broken")
+    sessions.poll()
+    sessions.new()
+    ask(sessions, engine, "this does not")
+    sessions.close_all()
+    again = SessionList(engine, store)
+    assert [(s.has_failed, s.chat.is_read) for s in again.sessions] == [  # type: ignore[union-attr]
+        (True, False),
+        (False, True),
+    ]
+    again.go_to(again.sessions[0])
+    ask(again, engine, "once more")
+    assert not again.current.has_failed
+
+
+def test_what_cannot_be_read_when_it_is_gone_to_leaves_the_other_on_view(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b"):
+        sessions.new()
+        ask(sessions, engine, text)
+    sessions.close_all()
+    again = SessionList(engine, store)
+    again.sessions[0].chat.conversation.leaf = "gone"
+    again.step(1)
+    assert titles(again) == ["b"]
+    assert again.current.title == "b"
+    assert len(again.unreadable) == 1
+    again.close(again.current)
+    assert titles(again) == [UNTITLED]

@@ -1,0 +1,98 @@
+"""OpenSession: a chat that is open, with what the screen keeps of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.gateway.mqtt import SOURCE
+from app.screens.chats.chat_settings import ChatSettings
+from app.screens.chats.watched import WatchedChat
+from app.store.conversation import Conversation
+from app.store.session import ChatSession
+from engine.api.lifecycle import FinishReason
+from widgets.glyphs import UNICODE
+
+UNTITLED = "new chat"
+
+
+@dataclass(slots=True, eq=False)
+class OpenSession:
+    """A chat, with what the screen keeps of it.
+
+    Attributes:
+        draft: text that is written and not sent.
+        unread: whether text has come that has not been on view.
+        had_failed: whether its last reply had failed when the program was started.
+    """
+
+    chat: ChatSession | WatchedChat
+    draft: str = ""
+    unread: bool = False
+    had_failed: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.chat.conversation.id
+
+    @property
+    def title(self) -> str:
+        return title_of(self.chat.conversation)
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing can be said in the chat; empty if something can."""
+        return self.chat.refusal if isinstance(self.chat, WatchedChat) else ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the chat is held on this screen, and not watched."""
+        return isinstance(self.chat, ChatSession)
+
+    @property
+    def request_id(self) -> str:
+        """The engine's id of the reply in the making; empty if there is none."""
+        if isinstance(self.chat, WatchedChat):
+            return self.chat.request_id or ""
+        return (self.chat.messages[-1].request_id or "") if self.chat.is_busy else ""
+
+    @property
+    def settings(self) -> ChatSettings:
+        """With what its next turn is asked."""
+        conversation = self.chat.conversation
+        return ChatSettings(conversation.system, conversation.sampling)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said in it yet."""
+        return self.chat.is_empty if isinstance(self.chat, ChatSession) else not self.chat.messages
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its last reply failed."""
+        if isinstance(self.chat, ChatSession) and not self.chat.is_read:
+            return self.had_failed
+        messages = self.chat.messages
+        return bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
+
+    def read(self) -> None:
+        """Read the messages, if they are not in memory.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        if isinstance(self.chat, ChatSession):
+            self.chat.read()
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The messages that the user sent, the oldest first; none of a watched chat."""
+        return tuple(m.content for m in self.chat.messages if m.role == "user" and self.is_own)
+
+
+def title_of(conversation: Conversation) -> str:
+    """The title that a person sees. It begins with whoever holds the conversation, if that is not
+    the user of the screen."""
+    title = conversation.title or UNTITLED
+    if conversation.source == SOURCE:
+        title = f"@{conversation.user} {title}"
+    return UNICODE.fit(title)
