@@ -33,6 +33,8 @@ class Conversation:
             on a screen.
         is_named: whether the user gave it its title, which then stays whatever branch is on view.
         forked_from: id of the conversation whose first messages it began with.
+        is_archived: whether it is left out of tabs, list and search unless they are asked for it.
+        deleted_at: seconds since the epoch; None unless it is deleted and can still be restored.
     """
 
     id: str = field(default_factory=new_id)
@@ -48,6 +50,8 @@ class Conversation:
     number: int | None = None
     is_named: bool = False
     forked_from: str | None = None
+    is_archived: bool = False
+    deleted_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ class Database:
             # Another process may have been first.
             for migration in MIGRATIONS[self._version() :]:
                 # One by one: executescript would commit the transaction.
-                for statement in migration.split(";")[:-1]:
+                for statement in _statements(migration):
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -262,9 +262,9 @@ class Database:
                 why = f"it cannot be written ({text})"
             elif "full" in text:
                 why = f"there is no room for it ({text})"
-            elif "FOREIGN KEY" in text:
+            elif "FOREIGN KEY" in text or "the chat is deleted" in text:
                 kind = DeletedError
-                why = "another program deleted the conversation that this belongs to"
+                why = "another program deleted the chat that this belongs to"
             elif any(sign in text for sign in _SIGNS_OF_DAMAGE):
                 why = _damaged(text)
             else:
@@ -274,6 +274,16 @@ class Database:
             # What SQLite says quotes the schema, and sqlite3 cannot read that, or a column's name.
             text = error.object.decode("utf-8", "backslashreplace")
             raise StoreError(f"{self.path}: {_damaged(text)}") from error
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one; those of a trigger are parts of one."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
 
 
 def _damaged(how: str) -> str:

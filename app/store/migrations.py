@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# Each brings a file of the version before it, from 0 on, to its own. No semicolon but at the end of
-# a statement.
+# Each brings a file of the version before it, from 0 on, to its own.
 MIGRATIONS = (
     """
 CREATE TABLE conversation (
@@ -119,6 +118,17 @@ UPDATE conversation SET is_named = 1 WHERE title <> '' AND NOT EXISTS (
     WHERE conversation_id = conversation.id AND parent_id IS NULL
         AND instr(ltrim(replace(content, char(10), ' ')), rtrim(title, '…')) = 1
 );
+""",
+    """
+ALTER TABLE conversation ADD COLUMN is_archived INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE conversation ADD COLUMN deleted_at REAL;
+CREATE INDEX conversation_deleted ON conversation (deleted_at) WHERE deleted_at IS NOT NULL;
+CREATE TRIGGER message_of_deleted BEFORE INSERT ON message
+WHEN EXISTS (
+    SELECT * FROM conversation WHERE id = new.conversation_id AND deleted_at IS NOT NULL
+) BEGIN
+    SELECT RAISE (ABORT, 'the chat is deleted');
+END;
 """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

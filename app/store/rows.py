@@ -17,12 +17,12 @@ from engine.api.tools import ToolUse
 SAVE_CONVERSATION = """
 INSERT INTO conversation
     (id, title, system, sampling, user, source, created, updated, leaf, is_open,
-    number, is_named, forked_from)
+    number, is_named, forked_from, is_archived)
 VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open,
-    :number, :is_named, :forked_from)
+    :number, :is_named, :forked_from, :is_archived)
 ON CONFLICT (id) DO UPDATE SET
     title = :title, system = :system, sampling = :sampling, updated = :updated, leaf = :leaf,
-    is_open = :is_open, number = :number, is_named = :is_named
+    is_open = :is_open, number = :number, is_named = :is_named, is_archived = :is_archived
 """
 
 SAVE_MESSAGE = """
@@ -61,6 +61,7 @@ def conversation_values(conversation: Conversation) -> dict[str, object]:
         "number": conversation.number,
         "is_named": int(conversation.is_named),
         "forked_from": conversation.forked_from,
+        "is_archived": int(conversation.is_archived),
     }
 
 
@@ -94,7 +95,7 @@ def read_conversation(row: sqlite3.Row) -> Conversation:
     """Raises what `Database.decoding` takes for damage."""
     values: dict[str, Any] = dict(row)
     values["sampling"] = dict(json.loads(values["sampling"]))
-    values |= {name: bool(values[name]) for name in ("is_open", "is_named")}
+    values |= {name: bool(values[name]) for name in ("is_open", "is_named", "is_archived")}
     return Conversation(**values)
 
 

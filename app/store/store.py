@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from itertools import count
@@ -45,6 +46,9 @@ DELETE FROM conversation WHERE id IN (
     ORDER BY updated LIMIT ?4
 )
 """
+
+# What was deleted longer ago is gone once another program opens the store.
+UNDO_SECONDS = 3600.0
 
 # A message and those before it, the newest first.
 _UP = """
@@ -106,6 +110,7 @@ class Store:
             self.branches = Branches(self._db)
             self.journal = Journal(self._db, leases, self._lease)
             self.journal.end_orphans()
+            self._purge(time.time() - UNDO_SECONDS)
         except StoreError:
             self._lease.release()
             raise
@@ -128,14 +133,16 @@ class Store:
     def conversations(
         self, *, open_only: bool = False, tell: Callable[[str], object] = log.error
     ) -> list[Conversation]:
-        """Conversations in the order of their creation.
+        """Conversations in the order of their creation, archived ones too.
 
         Args:
             tell: gets a sentence on each that is damaged, which is left out.
         """
-        where = "WHERE is_open" if open_only else ""
+        also = "AND is_open" if open_only else ""
         found = []
-        for row in self._db.read(f"SELECT * FROM conversation {where} ORDER BY created, rowid"):
+        for row in self._db.read(
+            f"SELECT * FROM conversation WHERE deleted_at IS NULL {also} ORDER BY created, rowid"
+        ):
             try:
                 found.append(self._conversation(row))
             except DamagedError as error:
@@ -151,7 +158,9 @@ class Store:
         return frozenset(row["id"] for row in rows)
 
     def conversation(self, conversation_id: str) -> Conversation | None:
-        rows = self._db.read("SELECT * FROM conversation WHERE id = ?", conversation_id)
+        rows = self._db.read(
+            "SELECT * FROM conversation WHERE id = ? AND deleted_at IS NULL", conversation_id
+        )
         return self._conversation(rows[0]) if rows else None
 
     def save_conversation(self, conversation: Conversation) -> None:
@@ -177,7 +186,8 @@ class Store:
         conversation.number = next(n for n in count(1) if n not in used)
 
     def save_label(self, conversation: Conversation) -> None:
-        """Replace its title, its number and whether it is open; nothing if it was deleted.
+        """Replace its title, its number and whether it is open or archived; nothing if it was
+        deleted.
 
         The rest is left alone: another program may have gone on with it since it was read.
         """
@@ -185,13 +195,14 @@ class Store:
             if self._is_taken(conversation):
                 self.number(conversation)
             self._db.write(
-                "UPDATE conversation SET title = ?, is_named = ?, is_open = ?, number = ?"
-                " WHERE id = ?",
+                "UPDATE conversation SET title = ?, is_named = ?, is_open = ?, number = ?,"
+                " is_archived = ? WHERE id = ? AND deleted_at IS NULL",
                 (
                     conversation.title,
                     int(conversation.is_named),
                     int(conversation.is_open),
                     conversation.number,
+                    int(conversation.is_archived),
                     conversation.id,
                 ),
             )
@@ -204,8 +215,28 @@ class Store:
         )
 
     def delete_conversation(self, conversation_id: str) -> None:
-        """Remove it with its messages; the journal keeps its requests."""
-        self._db.write("DELETE FROM conversation WHERE id = ?", (conversation_id,))
+        """Delete it with its messages; the journal keeps its requests.
+
+        It can be restored for `UNDO_SECONDS`, and then until a program opens this store. Nothing
+        can be added to it meanwhile.
+        """
+        self._db.write(
+            "UPDATE conversation SET deleted_at = ? WHERE id = ? AND deleted_at IS NULL",
+            (time.time(), conversation_id),
+        )
+
+    def restore_conversation(self, conversation_id: str) -> bool:
+        """Take the deletion back; False if it is gone for good."""
+        changed = self._db.write(
+            "UPDATE conversation SET deleted_at = NULL WHERE id = ?", (conversation_id,)
+        )
+        return bool(changed)
+
+    def free_id(self, conversation_id: str) -> None:
+        """Remove for good what was deleted under this id, which another conversation takes."""
+        self._db.write(
+            "DELETE FROM conversation WHERE id = ? AND deleted_at IS NOT NULL", (conversation_id,)
+        )
 
     def forget(self, source: str, prefix: str, before: float, most: int) -> int:
         """Remove conversations that nobody has gone on with since a time (epoch seconds), the
@@ -273,6 +304,12 @@ class Store:
         newest = rows[0]
         ids = self._token_ids(rows)
         return newest["id"], Context(newest["model_key"], ids, newest["context_messages"])
+
+    def _purge(self, before: float) -> None:
+        """Remove for good what was deleted before a time (epoch seconds)."""
+        # Looked for first, as a start should not wait for whoever writes.
+        if self._db.read("SELECT 1 FROM conversation WHERE deleted_at < ? LIMIT 1", before):
+            self._db.write("DELETE FROM conversation WHERE deleted_at < ?", (before,))
 
     def _is_taken(self, conversation: Conversation) -> bool:
         """Whether another conversation has its number."""

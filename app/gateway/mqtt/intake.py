@@ -303,6 +303,7 @@ class Intake:
                 text = f"session {session_id!r} has no reply that a tool could answer; it must"
                 text += " begin with a message of the user"
                 raise Fault(400, text, "messages", reason="bad request")
+            self._store.free_id(conversation_id)
             conversation = Conversation(
                 id=conversation_id,
                 system=request.messages[0].message().content if told else self._system,

@@ -153,4 +153,6 @@ def test_a_draft_is_kept_until_it_is_empty_or_its_chat_is_deleted(store: Store) 
     store.drafts.save(one.id, first, first)  # another program removed it meanwhile
     assert store.drafts.of(one.id) == first
     store.delete_conversation(one.id)
-    assert store._db.read("SELECT * FROM draft") == []
+    assert store.drafts.of(one.id) == first  # as long as the chat can be restored
+    store.free_id(one.id)
+    assert store.drafts.of(one.id) == Draft()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.store import database
 from app.store.conversation import Conversation, Message
-from app.store.database import StoreError
+from app.store.database import DeletedError, StoreError
 from app.store.journal import RESTARTED, JournalEntry
 from app.store.migrations import SCHEMA_VERSION
 from app.store.store import Store
@@ -79,7 +79,16 @@ def test_everything_is_there_again(path: Path) -> None:
     store.close()
 
 
-def test_deleting_a_conversation_keeps_the_journal_and_the_others(path: Path) -> None:
+def reopened(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store as a later start finds it, when what was deleted is gone for good."""
+    store.close()
+    monkeypatch.setattr("app.store.store.UNDO_SECONDS", -1.0)
+    return Store(path)
+
+
+def test_deleting_a_conversation_keeps_the_journal_and_the_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(path)
     kept, gone = chain(store, 2), chain(store, 2)
     conversation = store.conversation(gone[0].conversation_id)
@@ -88,12 +97,45 @@ def test_deleting_a_conversation_keeps_the_journal_and_the_others(path: Path) ->
     store.save_conversation(conversation)
     store.journal.begin(JournalEntry(request_id="r", conversation_id=conversation.id))
     store.delete_conversation(conversation.id)
+    assert store.conversation(conversation.id) is None
     assert [c.id for c in store.conversations()] == [kept[0].conversation_id]
+    store = reopened(store, path, monkeypatch)
     assert store.messages(conversation.id) == []
+    assert not store.restore_conversation(conversation.id)
     assert store.messages(kept[0].conversation_id) == kept
     entry = store.journal.entry("r")
     assert entry is not None
     assert entry.conversation_id is None
+    store.close()
+
+
+def test_a_deleted_chat_can_be_restored_and_not_gone_on_with(path: Path) -> None:
+    store = Store(path)
+    kept = chain(store, 2)
+    conversation = store.conversation(kept[0].conversation_id)
+    store.delete_conversation(kept[0].conversation_id)
+    assert store.conversations() == []
+    with pytest.raises(DeletedError):
+        store.save_message(kept[1])
+    store.close()
+    store = Store(path)
+    assert store.restore_conversation(kept[0].conversation_id)
+    assert store.conversations() == [conversation]
+    assert store.messages(kept[0].conversation_id) == kept
+    store.save_message(kept[1])
+    store.close()
+
+
+def test_the_id_of_a_deleted_chat_can_be_used_anew(path: Path) -> None:
+    store = Store(path)
+    kept = chain(store, 2)
+    store.free_id(kept[0].conversation_id)
+    assert len(store.conversations()) == 1
+    store.delete_conversation(kept[0].conversation_id)
+    store.free_id(kept[0].conversation_id)
+    store.save_conversation(Conversation(id=kept[0].conversation_id, title="Anew"))
+    assert [c.title for c in store.conversations()] == ["Anew"]
+    assert store.messages(kept[0].conversation_id) == []
     store.close()
 
 
@@ -322,7 +364,9 @@ def test_closing_leaves_no_lease(path: Path) -> None:
     assert list(leases.iterdir()) == []
 
 
-def test_a_number_is_the_smallest_that_no_other_has(path: Path) -> None:
+def test_a_number_is_the_smallest_that_no_other_has(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(path)
     chats = [Conversation(title=f"Chat {n}") for n in range(3)]
     for chat in chats:
@@ -330,6 +374,7 @@ def test_a_number_is_the_smallest_that_no_other_has(path: Path) -> None:
         store.save_conversation(chat)
     assert [chat.number for chat in store.conversations()] == [1, 2, 3]
     store.delete_conversation(chats[1].id)
+    store = reopened(store, path, monkeypatch)
     new, newer = Conversation(), Conversation()
     store.number(new)
     store.number(newer, taken={2})

@@ -123,7 +123,7 @@ def test_a_conversation_deleted_by_another_program_goes_on_unsaved(
     ask(sessions, engine, "b")
     chat = sessions.current.chat
     assert [m.content for m in chat.messages if m.role == "user"] == ["a", "b"]
-    assert "another program deleted the conversation" in chat.unsaved
+    assert "another program deleted the chat" in chat.unsaved
 
 
 def test_news_of_a_session_not_on_view_is_unread(store: Store, engine: ScriptedEngine) -> None:
