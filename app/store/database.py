@@ -154,6 +154,11 @@ class Database:
         with self._lock, self._translated():
             return self._db.execute(query, values).fetchall()
 
+    def read_named(self, query: str, values: Mapping[str, object]) -> list[sqlite3.Row]:
+        """As `read`, with values by their names."""
+        with self._lock, self._translated():
+            return self._db.execute(query, values).fetchall()
+
     @contextmanager
     def decoding(self, what: str) -> Iterator[None]:
         """While cells are made values.

@@ -130,5 +130,29 @@ WHEN EXISTS (
     SELECT RAISE (ABORT, 'the chat is deleted');
 END;
 """,
+    """
+CREATE TABLE unindexed (number INTEGER PRIMARY KEY) STRICT;
+INSERT INTO unindexed SELECT number FROM message;
+CREATE TRIGGER message_added AFTER INSERT ON message
+WHEN new.role <> 'assistant' OR new.finish_reason IS NOT NULL
+BEGIN
+    INSERT INTO unindexed VALUES (new.number) ON CONFLICT DO NOTHING;
+END;
+CREATE TRIGGER message_changed AFTER UPDATE OF content, finish_reason ON message
+WHEN coalesce(old.finish_reason, new.finish_reason) IS NOT NULL
+    AND (old.content <> new.content OR old.finish_reason IS NOT new.finish_reason)
+BEGIN
+    INSERT INTO unindexed VALUES (new.number) ON CONFLICT DO NOTHING;
+END;
+CREATE TRIGGER message_removed AFTER DELETE ON message
+BEGIN
+    INSERT INTO unindexed VALUES (old.number) ON CONFLICT DO NOTHING;
+END;
+CREATE TRIGGER chat_renamed AFTER UPDATE OF title ON conversation WHEN old.title <> new.title
+BEGIN
+    INSERT INTO unindexed SELECT number FROM message WHERE conversation_id = new.id
+    ON CONFLICT DO NOTHING;
+END;
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -29,6 +29,7 @@ from app.store.rows import (
     read_conversation,
     read_message,
 )
+from app.store.search import Search
 from app.store.token_ids import pack, shared, unpack
 from app.system.paths import CRASHES
 from engine.api.stream import Context
@@ -83,6 +84,7 @@ class Store:
 
     Attributes:
         journal: of the requests.
+        search: over the words of titles and messages.
         branches: where conversations part.
         presets, prompts: what the user keeps under a name.
         drafts: what is written and not sent.
@@ -108,6 +110,7 @@ class Store:
             self.prompts = Prompts(self._db)
             self.drafts = Drafts(self._db)
             self.branches = Branches(self._db)
+            self.search = Search(path)
             self.journal = Journal(self._db, leases, self._lease)
             self.journal.end_orphans()
             self._purge(time.time() - UNDO_SECONDS)
@@ -116,6 +119,7 @@ class Store:
             raise
 
     def close(self) -> None:
+        self.search.close()
         self._db.close()
         self._lease.release()
 

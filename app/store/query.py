@@ -1,0 +1,122 @@
+"""Query: what somebody who looks for chats has typed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+SOURCES = {"you": "screen", "mqtt": "mqtt"}
+
+# What is written without blanks between words: Thai, Lao, Burmese, Khmer, kana and Han, the latter
+# with its extensions. There every character counts as a word.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff"
+)
+_CHARACTER = re.compile(f"([{_UNSPACED}])")
+_PART = re.compile(r'"([^"]*)"?|(\S+)')
+_WORD = re.compile(r"\w", re.UNICODE)
+
+
+class QueryError(ValueError):
+    """What was typed names a filter that cannot be; the message says which, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Words that must be there, and what else is asked of a chat.
+
+    Attributes:
+        phrases: each a word or several that follow each other. The last word of the last one may
+            be the beginning of a word, if `is_open`.
+        is_open: whether the last phrase is being typed.
+        model: what the name of a model has that replied in the chat; empty if any will do.
+        source: the front end that the chat came through; empty if any will do.
+        after, before: seconds since the epoch, the latter exclusive; None if any time will do.
+        archived: whether archived chats are looked for too.
+    """
+
+    phrases: tuple[str, ...] = ()
+    is_open: bool = False
+    model: str = ""
+    source: str = ""
+    after: float | None = None
+    before: float | None = None
+    archived: bool = False
+
+    @property
+    def match(self) -> str:
+        """The phrases as FTS5 has them; empty if there is none.
+
+        What has the words as they stand, and one behind the other, counts more.
+        """
+        terms = [f'"{split(phrase)}"' for phrase in self.phrases]
+        if not terms:
+            return ""
+        text = " AND ".join(terms)
+        also = [f"({text})"] if self.is_open else []
+        if len(terms) > 1:
+            also.append('"' + split(" ".join(self.phrases)) + '"')
+        star = "*" if self.is_open else ""
+        return " OR ".join((f"({text}{star})", *also))
+
+
+def parse(text: str) -> Query:
+    """Read what was typed: words, phrases in quotes, and filters as `model:qwen`.
+
+    Raises:
+        QueryError: a filter has a value that it cannot have.
+    """
+    phrases: list[str] = []
+    filters: dict[str, object] = {}
+    is_open = False
+    for found in _PART.finditer(text):
+        quoted, plain = found.groups()
+        name, colon, value = (plain or "").partition(":")
+        if colon and name in _FILTERS:
+            if value:
+                filters[name] = _FILTERS[name](name, value)
+            continue
+        part = _clean(plain if quoted is None else quoted)
+        if _WORD.search(part):
+            phrases.append(part)
+            is_open = quoted is None and found.end() == len(text)
+    return Query(tuple(phrases), is_open, **filters)  # type: ignore[arg-type]  # by their names
+
+
+def split(text: str) -> str:
+    """A text in which every character that counts as a word stands for itself."""
+    return text if text.isascii() else _CHARACTER.sub(r"\1 ", text)
+
+
+def _clean(text: str) -> str:
+    """A part without what means something to FTS5 or to SQLite."""
+    return text.replace('"', " ").replace("\0", " ").encode("utf-8", "replace").decode()
+
+
+def _model(_name: str, value: str) -> str:
+    return value.casefold()
+
+
+def _source(name: str, value: str) -> str:
+    if value not in SOURCES:
+        raise QueryError(f"{name} is {value!r}; allowed are {', '.join(SOURCES)}")
+    return SOURCES[value]
+
+
+def _date(name: str, value: str) -> float:
+    try:
+        return datetime.strptime(value, "%Y-%m-%d").timestamp()
+    except (ValueError, OverflowError, OSError):
+        text = f"{name} is {value!r}; it must be a day such as 2026-11-01"
+        raise QueryError(text) from None
+
+
+def _yes(name: str, value: str) -> bool:
+    if value not in ("yes", "no"):
+        raise QueryError(f"{name} is {value!r}; allowed are yes, no")
+    return value == "yes"
+
+
+_FILTERS = {"model": _model, "source": _source, "after": _date, "before": _date, "archived": _yes}

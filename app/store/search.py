@@ -1,0 +1,251 @@
+"""Search: finds chats by the words of their titles and messages."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.store.conversation import Conversation
+from app.store.database import DamagedError, Database, StoreError
+from app.store.private import make_file
+from app.store.query import Query, split
+from app.store.rows import read_conversation
+
+log = logging.getLogger(__name__)
+
+MOST = 100  # chats that are told of one query
+TITLE_WEIGHT = 10.0
+_SLICE = 200  # messages that are taken in before others may write again
+
+_WORDS = """
+CREATE VIRTUAL TABLE IF NOT EXISTS found.words USING fts5 (
+    title, content, tokenize = 'unicode61 remove_diacritics 2'
+)
+"""
+
+_WAITING = """
+SELECT waiting.number, message.content, conversation.title
+FROM unindexed AS waiting
+    LEFT JOIN message ON message.number = waiting.number
+        AND (message.role <> 'assistant' OR message.finish_reason IS NOT NULL)
+    LEFT JOIN conversation ON conversation.id = message.conversation_id
+LIMIT ?
+"""
+
+_FILTERS = """
+    conversation.deleted_at IS NULL
+    AND (:archived OR NOT conversation.is_archived)
+    AND (:source = '' OR conversation.source = :source)
+    AND (:model = '' OR conversation.id IN (
+        SELECT conversation_id FROM message WHERE instr(lower(model), :model)
+    ))
+"""
+
+# Scores that differ by less than a tenth are equal; then what is newer comes first.
+_FIND = f"""
+SELECT words.rowid AS number, conversation.id
+FROM found.words
+    JOIN message ON message.number = words.rowid
+    JOIN conversation ON conversation.id = message.conversation_id
+WHERE words MATCH :match AND {_FILTERS}
+    AND (:after IS NULL OR message.created >= :after)
+    AND (:before IS NULL OR message.created < :before)
+ORDER BY round(bm25(words, {TITLE_WEIGHT}, 1.0), 1), message.created DESC
+"""
+
+_RECENT = f"""
+SELECT message.number, conversation.id, conversation.title
+FROM conversation LEFT JOIN message ON message.id = conversation.leaf
+WHERE {_FILTERS}
+    AND (:after IS NULL OR conversation.updated >= :after)
+    AND (:before IS NULL OR conversation.updated < :before)
+ORDER BY conversation.updated DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message in which all words are.
+
+    Attributes:
+        created: seconds since the epoch.
+    """
+
+    message_id: str
+    role: str
+    model: str
+    created: float
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A chat that was found.
+
+    Attributes:
+        model: that wrote its last reply; empty if none did.
+        numbers: of the messages in which all words are, the best first; without words that of the
+            last message, if there is one.
+        best: the first of these; None if there is none.
+    """
+
+    chat: Conversation
+    model: str
+    numbers: tuple[int, ...]
+    best: Hit | None
+
+
+class Search:
+    """An index of words beside the store, in a file of its own, over a connection of its own: no
+    chat waits while it reads or is brought up to date. From any thread; they take turns.
+
+    The index is made of the store, and anew where it is missing or damaged. The store notes which
+    messages have changed since, and `catch_up` takes those in. A reply that is being made is taken
+    in when it has ended.
+
+    Args:
+        path: of the store.
+
+    Attributes:
+        has_index: whether this Python's SQLite has FTS5. Without it titles alone are searched.
+
+    Raises:
+        StoreError: from every method.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db: Database | None = None
+        self._turn = threading.RLock()
+        self.has_index = has_fts5()
+
+    def close(self) -> None:
+        with self._turn:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def catch_up(self) -> int:
+        """Take in what has changed since; returns how many messages that were."""
+        if not self.has_index:
+            return 0
+        with self._turn:
+            try:
+                return sum(self._slices())
+            except StoreError as error:
+                log.info("the index of chats is made anew: %s", error)
+                self.close()
+                for end in ("", "-wal", "-shm"):
+                    self._file(end).unlink(missing_ok=True)
+                return sum(self._slices())
+
+    def find(self, query: Query) -> list[Found]:
+        """Chats with all these words in their title or in one message, the best first; without
+        words the last used first."""
+        with self._turn:
+            db = self._opened()
+            values = {
+                "archived": query.archived,
+                "source": query.source,
+                "model": query.model,
+                "after": query.after,
+                "before": query.before,
+                "match": query.match,
+            }
+            if query.match and self.has_index:
+                rows = db.read_named(_FIND, values)
+            else:
+                wanted = [phrase.casefold() for phrase in query.phrases]
+                rows = [
+                    row
+                    for row in db.read_named(_RECENT, values)
+                    if all(phrase in row["title"].casefold() for phrase in wanted)
+                ]
+            numbers: dict[str, list[int]] = {}
+            for row in rows:
+                of_chat = numbers.get(row["id"])
+                if of_chat is None:
+                    if len(numbers) == MOST:
+                        continue
+                    of_chat = numbers[row["id"]] = []
+                if row["number"] is not None:
+                    of_chat.append(row["number"])
+            return list(self._found(numbers))
+
+    def hit(self, number: int) -> Hit | None:
+        """The message of a number; None if it is gone."""
+        with self._turn:
+            rows = self._opened().read(
+                "SELECT id, role, model, created, content FROM message WHERE number = ?", number
+            )
+        return Hit(*rows[0]) if rows else None
+
+    def _found(self, numbers: dict[str, list[int]]) -> Iterator[Found]:
+        db = self._opened()
+        for conversation_id, of_chat in numbers.items():
+            rows = db.read("SELECT * FROM conversation WHERE id = ?", conversation_id)
+            if not rows:
+                continue
+            try:
+                with db.decoding(f"the chat {rows[0]['title']!r}"):
+                    chat = read_conversation(rows[0])
+            except DamagedError as error:
+                log.info("%s", error)
+                continue
+            replied = db.read("SELECT model FROM message WHERE id = ?", chat.leaf)
+            model = replied[0]["model"] if replied else ""
+            yield Found(chat, model, tuple(of_chat), self.hit(of_chat[0]) if of_chat else None)
+
+    def _slices(self) -> Iterator[int]:
+        """Take in what has changed, a slice at a time; yields how many messages each has."""
+        db = self._opened()
+        while True:
+            with db.transaction():
+                rows = db.read(_WAITING, _SLICE)
+                for row in rows:
+                    db.write("DELETE FROM found.words WHERE rowid = ?", (row["number"],))
+                    if row["content"] is not None:
+                        db.write(
+                            "INSERT INTO found.words (rowid, title, content) VALUES (?, ?, ?)",
+                            (row["number"], split(row["title"]), split(row["content"])),
+                        )
+                    db.write("DELETE FROM unindexed WHERE number = ?", (row["number"],))
+            if not rows:
+                return
+            yield len(rows)
+
+    def _opened(self) -> Database:
+        if self._db is not None:
+            return self._db
+        db = Database(self._path)
+        try:
+            if self.has_index:
+                file = self._file()
+                try:
+                    make_file(file)
+                except OSError as error:
+                    text = f"{file}: it cannot be opened ({error.strerror or error})"
+                    raise StoreError(text) from None
+                db.read("ATTACH ? AS found", str(file))
+                with db.transaction():
+                    if not db.read("SELECT 1 FROM found.sqlite_schema WHERE name = 'words'"):
+                        db.write(_WORDS, ())
+                        db.write("INSERT OR IGNORE INTO unindexed SELECT number FROM message", ())
+        except StoreError:
+            db.close()
+            raise
+        self._db = db
+        return db
+
+    def _file(self, end: str = "") -> Path:
+        return self._path.with_name(f"{self._path.name}-words{end}")
+
+
+def has_fts5() -> bool:
+    """Whether this Python's SQLite can index text."""
+    with sqlite3.connect(":memory:") as db:
+        return bool(db.execute("SELECT sqlite_compileoption_used('ENABLE_FTS5')").fetchone()[0])

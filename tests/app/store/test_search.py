@@ -1,0 +1,211 @@
+"""What the words of chats find, and when they find it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.store.conversation import Conversation, Message
+from app.store.query import QueryError, parse
+from app.store.search import Search
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "store.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def search(store: Store, tmp_path: Path) -> Iterator[Search]:
+    with closing(Search(tmp_path / "store.db")) as search:
+        yield search
+
+
+def keep(store: Store, title: str, *contents: str, model: str = "m", **kwargs: object) -> str:
+    """A chat of these messages by turns; returns its id."""
+    chat = Conversation(title=title, **kwargs)  # type: ignore[arg-type]
+    store.save_conversation(chat)
+    for index, content in enumerate(contents):
+        reply = index % 2 == 1
+        message = Message(
+            conversation_id=chat.id,
+            parent_id=chat.leaf,
+            role="assistant" if reply else "user",
+            content=content,
+            created=chat.updated,
+            model=model if reply else "",
+            finish_reason=FinishReason.STOP if reply else None,
+        )
+        store.save_message(message)
+        chat.leaf = message.id
+    store.save_conversation(chat)
+    return chat.id
+
+
+def find(search: Search, text: str) -> list[str]:
+    search.catch_up()
+    return [found.chat.title for found in search.find(parse(text))]
+
+
+def test_the_chat_that_has_the_words_side_by_side_comes_first(store: Store, search: Search) -> None:
+    for n in range(100):
+        keep(store, f"chat {n} about topic {n % 17}", "Hi", "Hello", updated=float(n))
+    found = find(search, "topic 5")
+    assert "chat 5 about topic 5" in found[:7]
+    assert all(title.endswith("topic 5") for title in found[:6])
+    assert "chat 95 about topic 10" not in found
+
+
+def test_messages_are_found_and_titles_weigh_more(store: Store, search: Search) -> None:
+    keep(store, "Holidays", "What of Kafka?", "The log of Kafka is kept for a week.")
+    keep(store, "Kafka", "Hi", "Hello")
+    keep(store, "Nothing", "Hi", "Hello")
+    assert find(search, "kafka") == ["Kafka", "Holidays"]
+    (hit,) = [found for found in search.find(parse("kept week")) if found.best]
+    assert hit.best is not None
+    assert hit.best.content == "The log of Kafka is kept for a week."
+    assert find(search, "kept hello") == []
+
+
+def test_of_equals_the_newer_one_comes_first(store: Store, search: Search) -> None:
+    for n in (1, 3, 2):
+        keep(store, f"chat {n}", "the same words", updated=float(n))
+    assert find(search, "same") == ["chat 3", "chat 2", "chat 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "is_found"),
+    [
+        ("a château on a hill", "chateau", True),
+        ("a chateau on a hill", "CHÂTEAU", True),
+        ("unification", "unif", True),
+        ("unification", "unif x", False),
+        ("unification of words", '"unif', False),
+        ("one two three", '"two three"', True),
+        ("one two three", '"three two"', False),
+        ("我在東京都住", "東京", True),
+        ("我在東京都住", "京東", False),
+        ("こんにちは世界", "世界", True),
+        ("สวัสดีครับ", "ครับ", True),
+        ("x = foo_bar(1)", "foo_bar(1)", True),
+        ("50% of AND/OR", "and/or", True),
+    ],
+)
+def test_words(store: Store, search: Search, text: str, query: str, is_found: bool) -> None:
+    keep(store, "title", text)
+    assert find(search, query) == (["title"] if is_found else [])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.text())
+def test_nothing_that_is_typed_is_an_error_of_syntax(search: Search, text: str) -> None:
+    try:
+        query = parse(text)
+    except QueryError:
+        return
+    assert search.find(query) == []
+
+
+def test_filters(store: Store, search: Search) -> None:
+    day = 86400.0
+    keep(store, "old", "Hi", "word", model="Qwen3-8B", updated=10 * day)
+    keep(store, "new", "Hi", "word", model="llama", updated=20 * day)
+    keep(store, "theirs", "Hi", "word", source="mqtt", updated=30 * day)
+    keep(store, "put away", "Hi", "word", is_archived=True, updated=40 * day)
+    assert find(search, "") == ["theirs", "new", "old"]
+    assert find(search, "word model:qwen") == ["old"]
+    assert find(search, "model:qwen") == ["old"]
+    assert find(search, "source:mqtt word") == ["theirs"]
+    assert find(search, "source:you word") == ["new", "old"]
+    assert find(search, "word after:1970-01-16 before:1970-01-26") == ["new"]
+    assert find(search, "after:1970-01-16") == ["theirs", "new"]
+    assert find(search, "word archived:yes") == ["put away", "theirs", "new", "old"]
+    assert find(search, "word model:") == ["theirs", "new", "old"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("source:web", "source is 'web'; allowed are you, mqtt"),
+        ("after:soon", "after is 'soon'; it must be a day such as 2026-11-01"),
+        ("archived:x", "archived is 'x'; allowed are yes, no"),
+    ],
+)
+def test_a_filter_that_cannot_be_is_told(text: str, sentence: str) -> None:
+    with pytest.raises(QueryError, match=sentence):
+        parse(text)
+
+
+def test_the_index_follows_what_becomes_of_chats(store: Store, search: Search) -> None:
+    key = keep(store, "first", "question", "answer")
+    assert find(search, "answer") == ["first"]
+    chat = store.conversation(key)
+    assert chat is not None
+    chat.title = "renamed"
+    store.save_label(chat)
+    assert find(search, "renamed") == ["renamed"]
+    assert find(search, "first") == []
+    store.delete_conversation(key)
+    assert find(search, "answer") == []
+    assert store.restore_conversation(key)
+    assert find(search, "answer") == ["renamed"]
+    store.delete_conversation(key)
+    store.free_id(key)
+    assert search.catch_up() == 2
+    keep(store, "another", "words")  # it may take a number that is free
+    assert find(search, "answer") == []
+    assert find(search, "words") == ["another"]
+
+
+def test_a_reply_is_taken_in_when_it_has_ended(store: Store, search: Search) -> None:
+    chat = Conversation(title="chat")
+    store.save_conversation(chat)
+    search.catch_up()
+    reply = Message(conversation_id=chat.id, parent_id=None, role="assistant", content="")
+    for text in ("half", "half a reply"):
+        reply.content = text
+        store.save_message(reply)
+        assert search.catch_up() == 0
+    reply.finish_reason = FinishReason.STOP
+    store.save_message(reply)
+    store.save_message(reply)
+    assert search.catch_up() == 1
+    assert find(search, "half") == ["chat"]
+
+
+def test_a_lost_or_damaged_index_is_made_anew(store: Store, tmp_path: Path) -> None:
+    keep(store, "chat", "words")
+    with closing(Search(tmp_path / "store.db")) as search:
+        assert find(search, "words") == ["chat"]
+    for spoil in (Path.unlink, lambda path: path.write_bytes(b"x" * 9000)):
+        spoil(tmp_path / "store.db-words")
+        with closing(Search(tmp_path / "store.db")) as search:
+            assert find(search, "words") == ["chat"]
+
+
+def test_what_an_older_store_has_is_found(tmp_path: Path) -> None:
+    with closing(Store(tmp_path / "store.db")) as store:
+        keep(store, "chat", "words")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
+        db.execute("DELETE FROM unindexed")
+    with closing(Search(tmp_path / "store.db")) as search:
+        assert find(search, "words") == ["chat"]
+
+
+def test_without_fts5_titles_are_searched(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.search.has_fts5", lambda: False)
+    keep(store, "Some title", "words")
+    with closing(Search(tmp_path / "store.db")) as search:
+        assert find(search, "TITLE some") == ["Some title"]
+        assert find(search, "words") == []
