@@ -23,6 +23,7 @@ def store_chats(path: Path, chats: int, messages: int) -> None:
         for number in range(chats):
             moment = 1_750_000_000.0 + number * 3600
             chat = Conversation(title=f"Chat {number}", created=moment, updated=moment)
+            chat.number = number + 1
             store.save_conversation(chat)
             for message in _messages(chat.id, number, messages // chats):
                 store.save_message(message)

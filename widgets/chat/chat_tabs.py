@@ -17,6 +17,8 @@ from widgets.line_view import LineView
 MAX_TITLE = 20
 MIN_TITLE = 6
 MIN_WIDTH_FOR_NEW = 24
+# Of a tab without a title: number, mark and blanks.
+LEAST = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,9 @@ class ChatTabs(LineView):
         Titles are shortened before tabs are left out. Then the tabs nearest to the current one
         stay.
         """
-        for title_width in range(MAX_TITLE, MIN_TITLE - 1, -1):
+        # What would not fit without titles is not measured: there may be a thousand.
+        widths = range(MAX_TITLE, MIN_TITLE - 1, -1) if len(self._tabs) * LEAST <= room else ()
+        for title_width in widths:
             if sum(self._width(i, title_width) for i in range(len(self._tabs))) <= room:
                 return range(len(self._tabs)), title_width
         room -= len(f" +{len(self._tabs)} ")
