@@ -1,4 +1,15 @@
-"""Figures: numbers and settings as short text. A dash stands for what is not known."""
+"""Figures: numbers and settings as short text. A dash stands for what is not known.
+
+One rule holds wherever a person reads a quantity, in panels, tables, notes and after `tui ask`:
+
+- times have their unit beside them and two or three digits: ms below a second, s below a minute,
+  then minutes, hours and days (`duration`);
+- counts of tokens, blocks and requests are whole, with commas, where there is room (`count`), else
+  of two or three digits with k, M, G (`compact`); a rate is such a count and "tok/s";
+- bytes are in KiB, MiB, GiB (`size`), shares in percent (`percent`).
+
+What programs read (--json, MQTT, the rows of `tui bench`) has one unit for all, named beside it.
+"""
 
 from __future__ import annotations
 
@@ -32,31 +43,24 @@ def compact(number: float | None) -> str:
     return f"{number / 1000:.0f}T"
 
 
-def ms(seconds: float | None) -> str:
-    """A time in milliseconds without its unit, for columns: 21.4, 184. Above 99,999 it is given in
-    seconds: 120s."""
-    if seconds is None or not math.isfinite(seconds):
-        return UNKNOWN
-    value = seconds * 1000
-    if value < 99.95:
-        return f"{value:.1f}"
-    return f"{value:.0f}" if value < 99_999.5 else f"{seconds:.0f}s"
-
-
 def duration(seconds: float | None) -> str:
-    """A time with its unit: 21.4ms, 184ms, 1.2s, 3m04s, 2h14m."""
+    """A time in at most five characters: 0.4ms, 21ms, 184ms, 1.23s, 13.8s, 3m04s, 12m, 2h14m."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
+    if seconds < 0.00995:
+        return f"{seconds * 1000:.1f}".removesuffix(".0") + "ms"
     if seconds < 0.9995:
-        return f"{ms(seconds)}ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f}s"
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 59.95:
+        return f"{seconds:.2f}s" if seconds < 9.995 else f"{seconds:.1f}".removesuffix(".0") + "s"
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
     if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole // 60 % 60:02d}m"
+        seconds = whole % 60 if whole < 600 else 0
+        return f"{whole // 60}m" + (f"{seconds:02d}s" if seconds else "")
+    hours = whole // 3600
+    if hours < 10:
+        return f"{hours}h{whole // 60 % 60:02d}m"
+    return f"{hours}h" if hours < 100 else f"{hours // 24}d"
 
 
 def percent(share: float | None) -> str:

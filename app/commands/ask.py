@@ -20,6 +20,7 @@ from app.settings.groups import stated
 from app.settings.settings import Settings, SettingsError
 from engine.api.errors import InvalidRequestError
 from engine.core.admission import check_priority
+from widgets.figures import duration
 
 MIN_SECONDS = 0.1
 MAX_SECONDS = MAX_DEADLINE_MS / 1e3
@@ -197,7 +198,7 @@ def _costs(final: Final) -> str:
         f"{usage.completion_tokens:,} of reply",
     ]
     if timings.ttft_ms is not None:
-        parts.append(f"the first after {timings.ttft_ms:,.0f} ms")
+        parts.append(f"the first after {duration(timings.ttft_ms / 1000)}")
     if timings.tpot_ms is not None:
-        parts.append(f"then {timings.tpot_ms:.1f} ms each")
+        parts.append(f"then {duration(timings.tpot_ms / 1000)} each")
     return ", ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.api.status import ModelCard
-from widgets.figures import ms, percent, size, size_of
+from widgets.figures import duration, percent, size, size_of
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.panel import Panel
@@ -120,7 +120,7 @@ class DevicePanel(Panel):
         lines.append(self._meter(width, "RAM", memory, figure))
         facts = [f"RSS {size(readings.rss)}"]
         if readings.loop_lag is not None:
-            facts.append(f"lag p99 {ms(readings.loop_lag)} ms")
+            facts.append(f"lag p99 {duration(readings.loop_lag)}")
         if readings.frames is not None:
             facts.append(f"{readings.frames:.0f} fps")
         return [*lines, self._text(width, " · ".join(facts))]

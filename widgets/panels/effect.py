@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.api.knobs import KnobChange
 from engine.api.telemetry import Distribution
-from widgets.figures import UNKNOWN, compact, ms, percent
+from widgets.figures import UNKNOWN, compact, duration, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Figures:
     def rows(self) -> Iterator[Figure]:
         """The figures as text, the one that matters most first."""
         yield Figure("tok/s", compact(self.throughput))
-        yield Figure("TTFT p50", ms(self.ttft.p50), self.ttft.count)
-        yield Figure("TPOT p50", ms(self.tpot.p50), self.tpot.count)
+        yield Figure("TTFT p50", duration(self.ttft.p50), self.ttft.count)
+        yield Figure("TPOT p50", duration(self.tpot.p50), self.tpot.count)
         yield Figure("batch", compact(self.sequences))
         yield Figure("KV waste", percent(self.kv_waste))
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from engine.api.snapshot import Goodput, RequestView
 from widgets.chat_number import ChatNumber
-from widgets.figures import compact, ms
+from widgets.figures import compact, duration
 
 CURSOR_WIDTH = 2
 ID_WIDTH = 7
@@ -42,10 +42,10 @@ class Figure:
 
 
 FIGURES = (
-    Figure("q ms", 5, 3, lambda view: view.queue, ms),
-    Figure("TTFT", 5, 1, lambda view: view.ttft, ms, lambda good: good.ttft_target),
-    Figure("TPOT", 5, 2, lambda view: view.tpot, ms, lambda good: good.tpot_target),
-    Figure("p99", 5, 5, lambda view: view.itl_p99, ms),
+    Figure("queue", 5, 3, lambda view: view.queue, duration),
+    Figure("TTFT", 5, 1, lambda view: view.ttft, duration, lambda good: good.ttft_target),
+    Figure("TPOT", 5, 2, lambda view: view.tpot, duration, lambda good: good.tpot_target),
+    Figure("p99", 5, 5, lambda view: view.itl_p99, duration),
     Figure("tok", 5, 0, lambda view: view.output_tokens, compact),
     Figure("blk", 4, 4, lambda view: view.blocks or None, compact),
     Figure("shrd", 4, 7, lambda view: view.shared_blocks or None, compact),

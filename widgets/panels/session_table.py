@@ -299,7 +299,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         note = _note(view)
         figures = columns.figures
         if note and not columns.note:
-            figures = tuple(figure for figure in figures if figure.name == "q ms")
+            figures = tuple(figure for figure in figures if figure.name == "queue")
         for figure in figures:
             value = figure.value(view)
             style = self._judge(value, figure, text) + over

@@ -9,7 +9,7 @@ from tests.widgets.samples import EFFECT
 
 def test_before_and_since_in_a_line() -> None:
     assert EFFECT.line == (
-        "tok/s 310→402 · TTFT p50 190→240 · TPOT p50 21.0→– · batch 6.1→8 · KV waste 12%→3%"
+        "tok/s 310→402 · TTFT p50 190ms→240ms · TPOT p50 21ms→– · batch 6.1→8 · KV waste 12%→3%"
     )
 
 

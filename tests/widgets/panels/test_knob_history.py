@@ -47,10 +47,10 @@ def test_what_is_too_long_goes_on_in_the_next_line(shown: KnobHistory) -> None:
 @pytest.mark.parametrize(
     ("width", "line"),
     [
-        (60, "TTFT p50        190 of 12    240 of 3"),
-        (38, "TTFT p50        190 of 12    240 of 3"),
-        (37, "TTFT p50        190    240"),
-        (20, "TTFT…     190    240"),
+        (60, "TTFT p50      190ms of 12  240ms of 3"),
+        (38, "TTFT p50      190ms of 12  240ms of 3"),
+        (37, "TTFT p50      190ms  240ms"),
+        (20, "TTFT…   190ms  240ms"),
     ],
 )
 def test_before_and_since_side_by_side(shown: KnobHistory, width: int, line: str) -> None:

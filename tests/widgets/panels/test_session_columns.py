@@ -26,10 +26,10 @@ from widgets.panels.session_columns import (
         (37, "tok", False, 11),
         (43, "TTFT tok", False, 11),
         (49, "TTFT TPOT tok", False, 11),
-        (55, "q ms TTFT TPOT tok", False, 11),
-        (60, "q ms TTFT TPOT tok blk", False, 11),
-        (66, "q ms TTFT TPOT p99 tok blk", False, 11),
-        (73, "q ms TTFT TPOT p99 tok blk", True, 11),
+        (55, "queue TTFT TPOT tok", False, 11),
+        (60, "queue TTFT TPOT tok blk", False, 11),
+        (66, "queue TTFT TPOT p99 tok blk", False, 11),
+        (73, "queue TTFT TPOT p99 tok blk", True, 11),
     ],
 )
 def test_what_tells_least_leaves_first(width: int, figures: str, source: bool, state: int) -> None:

@@ -5,7 +5,7 @@ import pytest
 from engine.api.origin import Origin
 from tests.widgets.hosting import burst, hosted, lay_out, paste, press, rows, screen, settle
 from tests.widgets.samples import GOODPUT, NUMBERS, view, views, waiting
-from widgets.figures import ms
+from widgets.figures import duration
 from widgets.glyphs import ASCII, UNICODE
 from widgets.panels.session_table import SessionTable
 
@@ -21,19 +21,19 @@ async def test_every_state_in_figures_and_words() -> None:
         table.show(views(), NUMBERS)
         assert rows(table) == [
             "╭─ Sessions 12 · / filter · s sort: state ▲ ────────────────────────────────╮",
-            "│   ID     title      src    state        q ms  TTFT  TPOT   p99   tok  blk │",
-            "│ ▸ 1    1 Kafka ess… screen ● decode      2.0   184  21.4  39.0    47   54 │",
-            "│   4    4 @fleet bo… mqtt   ● decode      2.0   203  22.0  40.0   310   70 │",
-            "│   8    8 東京の天気 screen ● decode      2.0   610  48.1   220    47   54 │",
-            "│   9    9 A very lo… screen ● decode ⇄2   2.0   184  21.4  39.0    47   54 │",
-            "│   b   11 Roman roa… screen ● decode      2.0  3204   310  39.0   13k   54 │",
-            "│   2    2 SQL help   screen ◐ prefill    41.0     –     –     –     0    9 │",
-            "│   6    6 Haiku      screen ⇄ preempted   120 the pool just ran out of bl… │",
-            "│   c   12 @alice bo… mqtt   ◌ queued      612 no blocks: it needs 51, 12…  │",
-            "│   d   13 Translate  screen ◌ queued     1204 behind 2 others              │",
-            "│   7    7 Rust borr… screen ✓ done        2.0   151  20.0  33.0   402    – │",
-            "│   5    5 Stopped o… screen ■ stopped     2.0   184  21.4  39.0    47    – │",
-            "│   3    3 @fleet bo… mqtt   ✗ error       3.0 the logits of this request…  │",
+            "│   ID     title      src    state       queue  TTFT  TPOT   p99   tok  blk │",
+            "│ ▸ 1    1 Kafka ess… screen ● decode      2ms 184ms  21ms  39ms    47   54 │",
+            "│   4    4 @fleet bo… mqtt   ● decode      2ms 203ms  22ms  40ms   310   70 │",
+            "│   8    8 東京の天気 screen ● decode      2ms 610ms  48ms 220ms    47   54 │",
+            "│   9    9 A very lo… screen ● decode ⇄2   2ms 184ms  21ms  39ms    47   54 │",
+            "│   b   11 Roman roa… screen ● decode      2ms 3.20s 310ms  39ms   13k   54 │",
+            "│   2    2 SQL help   screen ◐ prefill    41ms     –     –     –     0    9 │",
+            "│   6    6 Haiku      screen ⇄ preempted 120ms the pool just ran out of bl… │",
+            "│   c   12 @alice bo… mqtt   ◌ queued    612ms no blocks: it needs 51, 12…  │",
+            "│   d   13 Translate  screen ◌ queued    1.20s behind 2 others              │",
+            "│   7    7 Rust borr… screen ✓ done        2ms 151ms  20ms  33ms   402    – │",
+            "│   5    5 Stopped o… screen ■ stopped     2ms 184ms  21ms  39ms    47    – │",
+            "│   3    3 @fleet bo… mqtt   ✗ error       3ms the logits of this request…  │",
             "│                                                                           │",
             "╰─ 1 Kafka essay · prompt 812, 64 cached · output 47/512 · 54 blk ──────────╯",
         ]
@@ -44,7 +44,7 @@ async def test_a_wide_table_says_why_beside_the_figures() -> None:
     async with hosted(table, 150, 16):
         table.show(views(), NUMBERS)
         lines = rows(table)
-        assert "377  35.0   210    88    – the pool just ran out of blocks" in lines[8]
+        assert "377ms  35ms 210ms    88    – the pool just ran out of blocks" in lines[8]
         assert lines[9].endswith("no blocks: it needs 51, 12 of 2048 are free for it │")
 
 
@@ -81,7 +81,7 @@ async def test_figures_above_their_targets_are_marked(
     async with hosted(table, 90, 6):
         table.show([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)], NUMBERS, GOODPUT)
         line = list(table.render_line(3))
-        found = [s.style for s in line if s.text.strip() in (ms(ttft), ms(tpot))]
+        found = [s.style for s in line if s.text.strip() in (duration(ttft), duration(tpot))]
         assert found == [getattr(table.palette, name) for name in styles.split()]
 
 
@@ -108,7 +108,7 @@ async def test_sorting_by_each_column_in_turn() -> None:
             "ID": [1, 2, 3],
             "title": [1, 3, 2],
             "src": [1, 2, 3],
-            "q ms": [2, 3, 1],
+            "queue": [2, 3, 1],
             "TTFT": [1, 2, 3],
             "TPOT": [2, 1, 3],
             "p99": [2, 1, 3],
@@ -305,7 +305,7 @@ async def test_ascii() -> None:
     async with hosted(table, 80, 16):
         table.show(views(), NUMBERS)
         assert rows(table)[8].startswith(
-            "|   6    6 Haiku         screen < preempted   120 the pool"
+            "|   6    6 Haiku         screen < preempted 120ms the pool"
         )
 
 
