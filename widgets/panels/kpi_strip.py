@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.cells import cell_len
 from rich.style import Style
 
-from engine.api.knobs import Knobs
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
-from widgets.figures import compact, count, duration, percent, size_of
+from widgets.figures import compact, duration, percent, size_of
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.history import History
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
 from widgets.panels.broker_state import BrokerState
 
-_METER_WIDTH = 10
-_MIN_METER_WIDTH = 4
+_METER_WIDTH = 6
 _PROGRESS_WIDTH = 30
 _SPARK_WIDTH = 12
+_RATE_WIDTH = 10
+# The place of what is wrong and of the policy, in a strip that is at least so wide and in others.
+_WIDE = 100
+_WIDE_NOTICE = 28
+_NOTICE = 15
 
 
 class KpiStrip(LineView):
-    """The figures that matter most, the most important first. A part that does not fit is left out
-    as a whole."""
+    """The figures that matter most, the throughput above all, each in a place of its own."""
 
     DEFAULT_CSS = "KpiStrip { height: 1; }"
 
@@ -49,7 +53,7 @@ class KpiStrip(LineView):
         Args:
             tokens_per_second: output tokens of all sessions together.
             prefill_per_second: prompt tokens that were computed.
-            broker: the state of the broker, which comes first unless all is well; None without a
+            broker: the state of the broker, which is named unless all is well; None without a
                 broker.
         """
         self._snapshot, self._status, self._broker = snapshot, status, broker
@@ -61,16 +65,14 @@ class KpiStrip(LineView):
     def draw(self, width: int, height: int) -> list[Line]:
         status, palette = self._status, self.palette
         line = self.line(width).add(" ", palette.text)
+        if self._snapshot is not None and status.phase in (EnginePhase.READY, EnginePhase.DRAINING):
+            self._write_running(line, self._snapshot)
+            return [line]
         broker = self._broker
         if broker is not None and broker is not BrokerState.ONLINE:
             sign = f"{self.glyphs.marks[broker.mark]} MQTT {broker}"
-            self._write_part(line, (sign, palette.marks[broker.mark]))
-        if self._snapshot is not None and status.phase in (EnginePhase.READY, EnginePhase.DRAINING):
-            if status.phase is EnginePhase.DRAINING:
-                self._write_switching(line)
-            self._write_running(line, self._snapshot)
-            return [line]
-        self._write_part(line, ("", palette.text))  # a divider, if something stands before it
+            line.add(sign, palette.marks[broker.mark])
+            line.add(f" {self.glyphs.divider} ", palette.frame)
         if status.phase is EnginePhase.LOADING:
             self._write_loading(line)
         else:
@@ -94,76 +96,77 @@ class KpiStrip(LineView):
         line.add(shorten(status.detail, line.room), palette.muted)
 
     def _write_switching(self, line: Line) -> None:
-        """Write what the switch of models waits for, even if nothing else fits beside it."""
-        divider = f" {self.glyphs.divider} " if len(line.segments) > 1 else ""
-        line.add(divider, self.palette.frame)
+        """Write what the switch of models waits for, in place of all other figures."""
         sign = f"{self.glyphs.marks[Mark.PREFILL]} {self._status.detail}"
         line.add(shorten(sign, line.room), self.palette.marks[Mark.PREFILL])
 
     def _write_running(self, line: Line, snapshot: Snapshot) -> None:
+        """Write each figure in its own place, which no value and no other figure moves. The places
+        that do not fit are left out from the right."""
         palette, latency, blocks = self.palette, snapshot.latency, snapshot.blocks
-        text, muted, strong = palette.text, palette.muted, palette.strong
-        for knob in snapshot.knobs:
-            if knob.name in ("paused", "draining") and knob.effective:
-                halt = f"{self.glyphs.marks[Mark.STOPPED]} {knob.name}"
-                self._write_part(line, (halt, palette.warn))
-        self._write_part(
-            line,
-            ("ttft ", muted),
-            (duration(latency.ttft.p50), strong),
-            ("  tpot ", muted),
-            (duration(latency.tpot.p50), strong),
-        )
-        knobs = {knob.name: knob for knob in snapshot.knobs}
-        asked, policy = str(knobs["policy"].requested), str(knobs["policy"].effective)
-        changed = any(c.before.policy != c.after.policy for c in snapshot.knob_history)
-        # A policy that is not the usual one stays in view even where there is little room.
-        notable = changed or {policy, asked} != {Knobs().policy}
-        if notable:
-            self._write_policy(line, policy, asked, bool(knobs["paused"].effective))
-        self._write_part(
-            line,
-            ("run ", muted),
-            (count(snapshot.num_running), strong),
-            (" wait ", muted),
-            (count(snapshot.num_waiting), strong),
-            (" pre ", muted),
-            (compact(snapshot.totals.preemptions), strong),
-        )
+        text, muted = palette.text, palette.muted
+        wide = line.room >= _WIDE
+        rate = f"{compact(self._tokens_per_second)} tok/s"
+        line.cell(rate, _RATE_WIDTH, palette.decode + Style(bold=True)).add("  ", text)
+        if self._status.phase is EnginePhase.DRAINING:
+            self._write_switching(line)
+            return
+        notice, style = self._notice(snapshot, _WIDE_NOTICE if wide else _NOTICE)
+        good = snapshot.goodput
+        ttft = self._judged(latency.ttft.p50, good.ttft_target if good else math.inf)
+        tpot = self._judged(latency.tpot.p50, good.tpot_target if good else math.inf)
         used = blocks.used / blocks.num_blocks
-        figure = f" {percent(used)}"
-        room = line.room - len(f" {self.glyphs.divider} KV {figure}")
-        meter = self.glyphs.meter(used, min(max(room, _MIN_METER_WIDTH), _METER_WIDTH))
-        self._write_part(line, ("KV ", muted), (meter, palette.decode), (figure, text))
-        rate = f"{compact(self._tokens_per_second)} tok/s "
-        room = line.room - len(rate) - 3
-        spark = self._history.sparkline(self.glyphs.ramp, max(0, min(room, _SPARK_WIDTH)))
-        self._write_part(line, (rate, strong), (spark, palette.decode))
-        if not notable:
-            self._write_part(line, ("policy ", muted), (policy, strong))
-        prefill = compact(self._prefill_per_second)
-        self._write_part(line, ("prefill ", muted), (f"{prefill} tok/s", text))
-        model = snapshot.model
-        self._write_part(line, (model.name, strong), (f" {model.dtype} on {model.device}", muted))
+        meter = self.glyphs.meter(used, _METER_WIDTH) + " " if wide else ""
+        spark = self._history.sparkline(self.glyphs.ramp, _SPARK_WIDTH)
+        preempted = f"{compact(snapshot.totals.preemptions):<4}"
+        prefill, model = f"{compact(self._prefill_per_second):>4} tok/s", snapshot.model
+        places: list[list[tuple[str, Style]]] = [
+            [(notice, style)],
+            [("TTFT ", muted), (f"{duration(latency.ttft.p50):<5}", ttft)],
+            [("TPOT ", muted), (f"{duration(latency.tpot.p50):<5}", tpot)],
+            [
+                *(("run ", muted), (f"{compact(snapshot.num_running):<4}", text)),
+                *(("wait ", muted), (f"{compact(snapshot.num_waiting):<4}", text)),
+            ],
+            [("KV ", muted), (meter, palette.decode), (f"{percent(used):<4}", text)],
+            [(spark, palette.decode)],
+            [("preempted ", muted), (preempted, text)],
+            [("prefill ", muted), (prefill, text)],
+            [(f"{model.name} {model.dtype} on {model.device}", muted)],
+        ]
+        for pieces in places:
+            if sum(cell_len(piece) for piece, _ in pieces) > line.room:
+                break
+            for piece, of in pieces:
+                line.add(piece, of)
+            line.add("  ", text)
 
-    def _write_policy(self, line: Line, policy: str, asked: str, paused: bool) -> None:
-        """Write the policy in force and the one asked for; only the latter if both do not fit."""
-        both = policy if policy == asked else f"{policy}→{asked}"
-        forms = [f"policy {both}", both, f"→{asked}" if policy != asked else policy]
-        if policy != asked and paused:
-            forms.insert(0, f"policy {both} on resume")
-        room = line.room - (3 if len(line.segments) > 1 else 0)
-        text = next((form for form in forms if cell_len(form) <= room), "")
-        if text:
-            label = "policy " if text.startswith("policy ") else ""
-            muted, strong = self.palette.muted, self.palette.strong
-            self._write_part(line, (label, muted), (text.removeprefix(label), strong))
+    def _judged(self, value: float, target: float) -> Style:
+        """The style of a median: bad above its target."""
+        return self.palette.bad if value > target else self.palette.text
 
-    def _write_part(self, line: Line, *pieces: tuple[str, Style]) -> None:
-        """Append a part after a divider, or nothing if it does not fit."""
-        first = len(line.segments) == 1
-        divider = "" if first else f" {self.glyphs.divider} "
-        if sum(cell_len(text) for text, _ in pieces) + len(divider) <= line.room:
-            line.add(divider, self.palette.frame)
-            for text, style in pieces:
-                line.add(text, style)
+    def _notice(self, snapshot: Snapshot, width: int) -> tuple[str, Style]:
+        """What stands in the place beside the throughput: what is wrong, and the policy as far as
+        both fit."""
+        palette, glyphs = self.palette, self.glyphs
+        knobs = {knob.name: knob for knob in snapshot.knobs}
+        parts, style = [], palette.muted
+        for name in ("paused", "draining"):
+            if knobs[name].effective:
+                parts.append(f"{glyphs.marks[Mark.STOPPED]} {name}")
+                style = palette.warn
+        broker = self._broker
+        if broker is not None and broker is not BrokerState.ONLINE:
+            sign = f"{glyphs.marks[broker.mark]} MQTT"
+            taken = cell_len(" ".join([*parts, sign, str(broker)]))
+            parts.append(f"{sign} {broker}" if taken <= width else sign)
+            style = palette.warn if len(parts) > 1 else palette.marks[broker.mark]
+        asked, policy = str(knobs["policy"].requested), str(knobs["policy"].effective)
+        forms = [policy] if asked == policy else [f"{policy}→{asked}", f"→{asked}"]
+        if asked != policy and knobs["paused"].effective:
+            forms.insert(0, f"{policy}→{asked} on resume")
+        for form in forms:
+            text = " ".join([*parts, form])
+            if cell_len(text) <= width:
+                return glyphs.fit(f"{text:<{width}}"), style
+        return glyphs.fit(f"{shorten(' '.join(parts or forms[-1:]), width):<{width}}"), style

@@ -40,7 +40,7 @@ async def test_no_size_is_too_small_to_chat(tmp_path: Path, size: tuple[int, int
         assert "The first reply." in await stage.screen()
         assert stage.deck.panels.kpi.region.height == 1
         await stage.press("f2")
-        assert "ttft" in await stage.screen()
+        assert "TTFT" in await stage.screen()
 
 
 async def test_chat_and_engine_stand_side_by_side_and_reflow(tmp_path: Path) -> None:

@@ -5,65 +5,107 @@ from dataclasses import replace
 import pytest
 
 from engine.api.status import EnginePhase, EngineStatus
+from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, rows
-from tests.widgets.samples import READY, knobs, snapshot
+from tests.widgets.samples import GOODPUT, LATENCY, READY, history, knobs, snapshot
 from widgets.glyphs import ASCII
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.kpi_strip import KpiStrip
 
-LATENCY = " ttft 190ms  tpot 21.2ms"
-COUNTS = " │ run 6 wait 3 pre 3"
+NARROW = " 47 tok/s    stall_free       TTFT 190ms  TPOT 21ms   run 6   wait 3     KV 65%"
+WIDE = (
+    " 47 tok/s    stall_free                    TTFT 190ms  TPOT 21ms   run 6   wait 3     "
+    "KV ████░░ 65%           ▁▁▅█  preempted 3     prefill 6.1k tok/s"
+)
 
 
 @pytest.mark.parametrize(
     ("width", "text"),
-    [
-        (24, LATENCY),
-        (50, LATENCY + COUNTS),
-        (60, LATENCY + COUNTS + " │ KV ███░░ 65%"),
-        (80, LATENCY + COUNTS + " │ KV ██████░░░░ 65% │ 47 tok/s ▁▅█"),
-        (
-            120,
-            LATENCY + COUNTS + " │ KV ██████░░░░ 65% │ 47 tok/s         ▁▁▅█ │ policy stall_free",
-        ),
-    ],
+    [(24, NARROW[:9]), (40, NARROW[:40]), (60, NARROW[:51]), (80, NARROW), (160, WIDE)],
 )
 async def test_what_matters_most_comes_first(width: int, text: str) -> None:
     strip = KpiStrip()
     async with hosted(strip, width, 1):
         for rate in (0.0, 1.0, 25.0, 47.0):
-            strip.show(snapshot(knob_history=()), READY, rate, 6100.0)
+            strip.show(snapshot(), READY, rate, 6100.0)
         assert rows(strip) == [text]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+async def test_no_figure_moves_when_another_changes(width: int) -> None:
+    """Neither the policy, nor large figures, nor what is wrong moves anything."""
+    strip = KpiStrip()
+    large = Distribution(9, 13.785, 13.785, 99.0)
+    shown = [
+        (snapshot(), 47.0, None),
+        (snapshot(knobs=knobs(policy="static"), knob_history=history()), 0.0, None),
+        (snapshot(num_running=812, num_waiting=2400), 12_804.0, None),
+        (snapshot(latency=replace(LATENCY, ttft=large, tpot=large)), 3.1, None),
+        (snapshot(latency=replace(LATENCY, ttft=Distribution.of(()))), 3.1, None),
+        (snapshot(knobs=knobs(paused=True)), 0.0, BrokerState.OFFLINE),
+    ]
+    words = [word for word in ("TTFT", "TPOT", "run", "wait", "KV", "prefill") if word in WIDE]
+    places = set()
+    async with hosted(strip, width, 1):
+        for state, rate, broker in shown:
+            strip.show(state, READY, rate, 0.0, broker)
+            (row,) = rows(strip)
+            places.add(tuple(row.find(f" {word} ") for word in words))
+    assert len(places) == 1
+    assert max(places.pop()) > 0
+
+
+async def test_one_figure_stands_out() -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 160, 1):
+        strip.show(snapshot(), READY, 47.0, 6100.0)
+        bold = [s.text.strip() for s in strip.render_line(0) if s.style and s.style.bold]
+        assert bold == ["47 tok/s"]
+
+
+async def test_a_median_above_its_target_is_bad() -> None:
+    strip = KpiStrip()
+    async with hosted(strip, 80, 1):
+        strip.show(snapshot(goodput=replace(GOODPUT, ttft_target=0.1)), READY, 47.0, 6100.0)
+        bad = [s.text.strip() for s in strip.render_line(0) if s.style == strip.palette.bad]
+        assert bad == ["190ms"]
+
+
+async def test_without_samples_there_is_no_figure() -> None:
+    strip, nothing = KpiStrip(), Distribution.of(())
+    async with hosted(strip, 80, 1):
+        strip.show(snapshot(latency=replace(LATENCY, ttft=nothing, tpot=nothing)), READY, 0.0, 0.0)
+        assert "  TTFT –      TPOT –      run 6" in rows(strip)[0]
 
 
 async def test_a_wide_strip_names_the_model() -> None:
     strip = KpiStrip()
-    async with hosted(strip, 170, 1):
+    async with hosted(strip, 200, 1):
         strip.show(snapshot(), READY, 47.0, 6100.0)
-        assert rows(strip)[0].endswith(" │ Qwen3-0.6B bfloat16 on cuda:0")
+        assert rows(strip)[0].endswith("  Qwen3-0.6B bfloat16 on cuda:0")
 
 
 @pytest.mark.parametrize("switch", ["paused", "draining"])
-async def test_an_engine_at_a_standstill_says_so_first(switch: str) -> None:
+async def test_an_engine_at_a_standstill_says_so(switch: str) -> None:
     strip = KpiStrip(ASCII)
     async with hosted(strip, 80, 1):
         strip.show(snapshot(knobs=knobs(**{switch: True})), READY, 0.0, 0.0)
-        assert rows(strip)[0].startswith(f" = {switch} | ttft 190ms")
+        assert rows(strip)[0].startswith(f" 0 tok/s     = {switch}")
 
 
 @pytest.mark.parametrize(
     ("width", "text"),
     [
-        (80, f" ◐ 3 requests end before Qwen3-4B is loaded │{LATENCY}"),
-        (30, " ◐ 3 requests end before Qwen…"),
+        (80, " 0 tok/s     ◐ 3 requests end before Qwen3-4B is loaded"),
+        (40, " 0 tok/s     ◐ 3 requests end before Qw…"),
     ],
 )
-async def test_what_another_model_waits_for_stands_first(width: int, text: str) -> None:
+async def test_what_another_model_waits_for_takes_the_room(width: int, text: str) -> None:
     detail = "3 requests end before Qwen3-4B is loaded"
     strip = KpiStrip()
     async with hosted(strip, width, 1):
         strip.show(snapshot(), replace(READY, phase=EnginePhase.DRAINING, detail=detail), 0.0, 0.0)
-        assert rows(strip)[0].startswith(text)
+        assert rows(strip) == [text]
 
 
 LOADING = EngineStatus(
@@ -112,11 +154,10 @@ async def test_while_another_model_loads_the_old_figures_are_gone() -> None:
 @pytest.mark.parametrize(
     ("width", "paused", "text"),
     [
-        (120, True, " │ policy static→stall_free on resume │ run 6 wait 3 pre 3 │"),
-        (80, True, " │ policy static→stall_free on resume"),
-        (70, True, " │ policy static→stall_free"),
-        (54, True, " │ →stall_free"),
-        (80, False, " │ policy static→stall_free │ run 6 wait 3 pre 3"),
+        (120, True, "■ paused static→stall_free  "),
+        (120, False, "static→stall_free  "),
+        (80, True, "■ paused  "),
+        (80, False, "→stall_free  "),
     ],
 )
 async def test_a_policy_to_come_stands_beside_the_one_in_force(
@@ -130,30 +171,18 @@ async def test_a_policy_to_come_stands_beside_the_one_in_force(
     ]
     strip = KpiStrip()
     async with hosted(strip, width, 1):
-        strip.show(snapshot(knobs=tuple(turned), knob_history=()), READY, 0.0, 0.0)
-        start = " ■ paused │" if paused else ""
-        row = rows(strip)[0]
-        assert row.startswith(f"{start}{LATENCY}{text}")
-        assert row.count("policy") == text.count("policy")
-
-
-async def test_a_policy_that_was_changed_is_seen_in_a_narrow_strip() -> None:
-    strip = KpiStrip()
-    async with hosted(strip, 80, 1):
-        for shown in (snapshot(), snapshot(knobs=knobs(policy="static"), knob_history=())):
-            strip.show(shown, READY, 0.0, 0.0)
-            policy = shown.knobs[0].effective
-            assert rows(strip)[0].startswith(f"{LATENCY} │ policy {policy}{COUNTS}")
+        strip.show(snapshot(knobs=tuple(turned)), READY, 0.0, 0.0)
+        assert rows(strip)[0].startswith(f" 0 tok/s     {text}")
 
 
 @pytest.mark.parametrize(
     ("broker", "sign"),
     [
-        (None, ""),
-        (BrokerState.ONLINE, ""),
-        (BrokerState.CONNECTING, " ◐ MQTT connecting │"),
-        (BrokerState.OFFLINE, " ✗ MQTT offline │"),
-        (BrokerState.TAKEN_OVER, " ⇄ MQTT taken over │"),
+        (None, "stall_free"),
+        (BrokerState.ONLINE, "stall_free"),
+        (BrokerState.CONNECTING, "◐ MQTT"),
+        (BrokerState.OFFLINE, "✗ MQTT offline"),
+        (BrokerState.TAKEN_OVER, "⇄ MQTT"),
     ],
 )
 async def test_a_broker_is_named_while_something_is_wrong_with_it(
@@ -161,7 +190,8 @@ async def test_a_broker_is_named_while_something_is_wrong_with_it(
 ) -> None:
     strip = KpiStrip()
     async with hosted(strip, 60, 1):
-        strip.show(snapshot(knob_history=()), READY, 0.0, 0.0, broker)
-        assert rows(strip)[0].startswith(sign + LATENCY)
+        strip.show(snapshot(), READY, 0.0, 0.0, broker)
+        assert rows(strip)[0].startswith(f" 0 tok/s     {sign}  ")
         strip.show(None, EngineStatus(EnginePhase.EMPTY), 0.0, 0.0, broker)
-        assert rows(strip)[0] == f"{sign} ○ no model"
+        said = f" {strip.glyphs.marks[broker.mark]} MQTT {broker} │" if "MQTT" in sign else ""
+        assert rows(strip)[0] == f"{said} ○ no model"
