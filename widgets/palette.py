@@ -59,7 +59,6 @@ class Palette:
     bad: Style
     prefill: Style
     decode: Style
-    decode_below_prefill: Style
     tick: Style
     shared: Style
     pinned: Style
@@ -109,10 +108,6 @@ class Palette:
             bad=bad,
             prefill=colored(ORANGE),
             decode=colored(SKY),
-            # This is for a cell that decode fills below and prefill above: dots on a full block.
-            decode_below_prefill=base + reverse
-            if mono
-            else Style(color=rich(SKY), bgcolor=rich(ORANGE)),
             tick=colored(YELLOW),
             shared=strong,
             pinned=colored(BLUE),

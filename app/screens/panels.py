@@ -88,7 +88,9 @@ class Panels:
                 # If a tab was closed, the numbers have moved.
                 self.kv.select(numbers[self.table.current.ordinal])
             self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
-            self.latency.show(snapshot.latency, snapshot.totals, snapshot.goodput)
+            self.latency.show(
+                snapshot.latency, snapshot.totals, snapshot.goodput, snapshot.knob_history
+            )
 
 
 def _newest(requests: Sequence[RequestView]) -> list[RequestView]:

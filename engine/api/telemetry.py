@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -256,3 +256,9 @@ class Samples:
         """
         first = bisect_left(self._times.last(), since)
         return Distribution.of([*unfinished, *self._values.last()[first:]])
+
+    def between(self, since: float, until: float) -> tuple[array[float], array[float]]:
+        """The times and the values of the samples from `since` to `until`, the oldest first."""
+        times, values = self._times.last(), self._values.last()
+        first, last = bisect_left(times, since), bisect_right(times, until)
+        return times[first:last], values[first:last]

@@ -83,10 +83,7 @@ def fill(view: LineView) -> None:
                 view.show(samples.snapshot(), samples.READY, 40.0 + point * 7 % 11, 6100.0)
             view.show(samples.snapshot(), samples.READY, 47.0, 6100.0)
         case LatencyPanel():
-            for point in range(40):
-                wobble = 1 + 0.3 * ((point * 7) % 11 - 5) / 5
-                view.show(samples.latency(wobble), samples.TOTALS)
-            view.show(samples.LATENCY, samples.TOTALS, samples.GOODPUT)
+            view.show(samples.LATENCY, samples.TOTALS, samples.GOODPUT, samples.history())
         case BatchChart():
             view.show(samples.records(), 256, samples.history())
         case KvMap():

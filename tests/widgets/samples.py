@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.api.block_map import BlockMap, PinView, Sharing
@@ -18,6 +19,7 @@ from engine.api.telemetry import (
     BlockEvents,
     Distribution,
     PhaseTimes,
+    Samples,
     StepCost,
     StepRecord,
 )
@@ -306,6 +308,18 @@ def knobs(**asked: object) -> tuple[KnobState, ...]:
     return ledger.states(notes)
 
 
+def timed(values: Sequence[float], every: float, until: float = 873.0) -> Samples:
+    """Samples that were taken one after the other, the last one at `until`."""
+    samples = Samples()
+    for place, value in enumerate(values):
+        samples.add(until - (len(values) - 1 - place) * every, value)
+    return samples
+
+
+def wave(base: float, count: int) -> list[float]:
+    return [base * (1.4 + math.sin(n / 3)) for n in range(count)]
+
+
 LATENCY = LatencyView(
     60.0,
     Distribution(40, 0.21, 0.190, 0.640),
@@ -313,6 +327,13 @@ LATENCY = LatencyView(
     Distribution(4000, 0.021, 0.0203, 0.095),
     Distribution(40, 0.02, 0.003, 0.610),
     Distribution(38, 4.0, 3.2, 9.0),
+    until=873.0,
+    samples={
+        "ttft": timed(wave(0.25, 40), 1.5),
+        "tpot": timed(wave(0.02, 38), 1.5),
+        "itl": timed(wave(0.02, 600), 0.1),
+        "queue": timed(wave(0.1, 40), 1.5),
+    },
 )
 GOODPUT = Goodput(60.0, ttft_target=0.45, tpot_target=0.05, share=0.94, rate=0.6)
 SHARING = (Sharing((4, 7, 9), 12), Sharing((1, 8), 3))
@@ -326,14 +347,6 @@ TOTALS = Totals(
     preemptions=3,
     evictions=212,
 )
-
-
-def latency(wobble: float) -> LatencyView:
-    """`LATENCY`, all of it `wobble` times as large."""
-    parts = (LATENCY.ttft, LATENCY.tpot, LATENCY.itl, LATENCY.queue, LATENCY.e2e)
-    return LatencyView(
-        60.0, *(replace(d, p50=d.p50 * wobble, p99=d.p99 * wobble**2) for d in parts)
-    )
 
 
 READINGS = DeviceReadings(

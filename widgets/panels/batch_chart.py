@@ -1,10 +1,8 @@
-"""BatchChart: what each step computed: decode, then prefill, and on top what was for nothing."""
+"""BatchChart: what each step computed: prefill, decode, and what was for nothing."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from typing import ClassVar
@@ -14,12 +12,17 @@ from textual.binding import Binding, BindingType
 
 from engine.api.knobs import KnobChange
 from engine.api.telemetry import StepRecord
-from widgets.figures import change_text, compact, count, ms
+from widgets.figures import change_text, compact, count, duration
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
+from widgets.panels.batch_track import BatchColumn, BatchTrack
 from widgets.panels.panel import Panel
+from widgets.panels.plot import axis_top
+from widgets.words import gloss
 
 MAX_STEPS_PER_COLUMN = 64
+_ROOM_FOR_STEPS = 14
+_CELL_WIDTH = 8
 
 
 class ChartMode(StrEnum):
@@ -29,38 +32,14 @@ class ChartMode(StrEnum):
     SEQUENCES = "sequences"
 
 
-@dataclass(slots=True)
-class Column:
-    """Means over the steps that share a column.
-
-    Attributes:
-        waste: padding and bubbles, which this engine counts but does not compute.
-    """
-
-    steps: int = 0
-    prefill: float = 0.0
-    decode: float = 0.0
-    waste: float = 0.0
-    budget: int = 0
-
-    def add(self, prefill: int, decode: int, waste: int, budget: int) -> None:
-        self.steps += 1
-        self.prefill += (prefill - self.prefill) / self.steps
-        self.decode += (decode - self.decode) / self.steps
-        self.waste += (waste - self.waste) / self.steps
-        self.budget = max(self.budget, budget)
-
-    @property
-    def total(self) -> float:
-        return self.prefill + self.decode + self.waste
-
-
 class BatchChart(Panel, can_focus=True):
-    """The batch of the last steps. A column shows one step, or the mean of several.
+    """The batch of the last steps: prefill above, decode below, each on an axis of its own, since a
+    prompt of thousands of tokens would leave ten decodes no height. A column shows one step, or the
+    mean of several.
 
     Above what was computed stands what a padded batch would compute besides, for nothing: the
     padding of prompts up to the longest, and members that have ended. A chart of sequences shows
-    only the latter.
+    only the latter. Where there is room, the last steps stand below in figures.
 
     Columns hold fixed ranges of step numbers, so that a column never changes once it is full.
     """
@@ -78,7 +57,7 @@ class BatchChart(Panel, can_focus=True):
         self._records: Sequence[StepRecord] = ()
         self._budget = 0
         self._marks: Sequence[KnobChange] = ()
-        self._columns: list[Column] = []
+        self._columns: list[BatchColumn] = []
         self._first = 0
 
     def show(
@@ -110,9 +89,12 @@ class BatchChart(Panel, can_focus=True):
             "Batch per step",
             f"{self.mode}: {glyphs.prefill[-1]} prefill {glyphs.decode[-1]} decode",
         ]
-        if any(column.waste for column in self._columns):
-            tokens = self.mode is ChartMode.TOKENS
-            parts[-1] += f" {glyphs.waste} {'padding' if tokens else 'ended'}"
+        wasted = {
+            "padding": any(column.padding for column in self._columns),
+            "ended": any(column.ended for column in self._columns),
+        }
+        if words := [word for word, seen in wasted.items() if seen]:
+            parts[-1] += f" {glyphs.waste} {', '.join(words)}"
         if self.mode is ChartMode.TOKENS and self._records:
             parts.append(f"budget {count(self._budget)}")
         if self.steps_per_column > 1:
@@ -121,7 +103,7 @@ class BatchChart(Panel, can_focus=True):
 
     def footer(self) -> str:
         if not self._marks:
-            return ""
+            return gloss("budget", "padding", "ended") if self.has_focus else ""
         last = self._marks[-1]
         what = change_text(last)
         return f"{self.glyphs.tick_head} {what} after step {count(last.step)} by {last.who}"
@@ -136,8 +118,38 @@ class BatchChart(Panel, can_focus=True):
         palette = self.palette
         if not self._records:
             return [self.line(width).add(shorten("No step has run yet.", width), palette.muted)]
-        chart = self._chart(width, height - 1) if height > 1 else []
-        return [*chart, self._last_step(width)]
+        below = height // 3 if height >= _ROOM_FOR_STEPS else 1
+        chart = self._chart(width, height - below) if height > below else []
+        return [*chart, *(self._steps(width, below) if below > 1 else [self._last_step(width)])]
+
+    def _steps(self, width: int, height: int) -> list[Line]:
+        """The last steps in figures, the newest first, below a head."""
+        palette = self.palette
+        heads = ("step", "took", "forward", "prefill", "decode", "run", "wait")
+        lines = [self._step_row(width, heads, "policy", palette.muted)]
+        for place in range(1, min(height, len(self._records) + 1)):
+            step = self._records[-place]
+            cells = (
+                count(step.step),
+                duration(step.duration),
+                duration(step.times.forward),
+                count(step.prefill_tokens),
+                count(step.decode_tokens),
+                count(step.running),
+                count(step.waiting),
+            )
+            note = step.policy
+            if step.preempted:
+                note += f" · preempted {count(len(step.preempted))}"
+            style = palette.strong if place == 1 else palette.text
+            lines.append(self._step_row(width, cells, note, style))
+        return lines
+
+    def _step_row(self, width: int, cells: Sequence[str], note: str, style: Style) -> Line:
+        line = self.line(width)
+        for cell in cells:
+            line.cell(cell, _CELL_WIDTH, style, "right")
+        return line.add("  ", style).add(shorten(note, line.room), style)
 
     def _last_step(self, width: int) -> Line:
         """The newest step in figures. If room is short, what matters least is left out first."""
@@ -150,7 +162,7 @@ class BatchChart(Panel, can_focus=True):
             ("prep", times.prepare),
             ("commit", last.commit),
         )
-        head = f"step {count(last.step)} · {ms(last.duration)} ms"
+        head = f"step {count(last.step)} · {duration(last.duration)}"
         rows = last.prefill_rows + last.decode_rows
         tail = f" · {count(rows)} seq · {count(last.num_tokens)} tok"
         if last.padding_tokens:
@@ -159,7 +171,7 @@ class BatchChart(Panel, can_focus=True):
             tail += f" · {count(last.bubble_tokens)} ended"
         text = head + tail
         for shown in range(1, len(phases) + 1):
-            split = " ".join(f"{name} {ms(value)}" for name, value in phases[:shown])
+            split = " ".join(f"{name} {duration(value)}" for name, value in phases[:shown])
             longer = f"{head} ({split}){tail}"
             if len(longer) > width:
                 break
@@ -167,35 +179,71 @@ class BatchChart(Panel, can_focus=True):
         return self.line(width).add(shorten(text, width), self.palette.text)
 
     def _chart(self, width: int, height: int) -> list[Line]:
-        used = [column for column in self._columns if column.steps]
-        if not used:
+        if not any(column.steps for column in self._columns):
             return []
-        label_width = _label_width(width)
-        tokens = self.mode is ChartMode.TOKENS
-        peak = max(column.total for column in used)
-        top = _axis_top(peak, max(*(c.budget for c in used), self._budget) if tokens else 1)
-        levels = len(self.glyphs.prefill)
-        scale = height * levels / top
         ticks = {self._place(mark) for mark in self._marks}
-        stacks = [
-            self._stack(column, height, scale, x in ticks) for x, column in enumerate(self._columns)
-        ]
-        self._name_policies(stacks)
+        prefill, decode = self._tracks()
+        low = max(height * 2 // 5, 1)
         lines = []
-        for row in range(height - 1, -1, -1):
+        for track, rows in ((prefill, height - low), (decode, low)):
+            if not rows:
+                continue
+            first = not lines
+            stacks = [
+                track.stack(x, rows, x in ticks, self.glyphs, self.palette)
+                for x in range(len(self._columns))
+            ]
+            if first:
+                for x in ticks & set(range(len(stacks))):
+                    stacks[x][-1] = (self.glyphs.tick_head, self.palette.tick)
+                self._name_policies(stacks)
+            lines += self._drawn(stacks, width, track)
+        return lines
+
+    def _drawn(
+        self, stacks: list[list[tuple[str, Style]]], width: int, track: BatchTrack
+    ) -> list[Line]:
+        """The lines of a track, with its axis."""
+        rows, lines = len(stacks[0]) if stacks else 0, []
+        for row in range(rows - 1, -1, -1):
             line = self.line(width)
-            label = _label(row, height, top)
-            line.cell(label, label_width, self.palette.muted, "right")
+            label = _label(row, rows, track.top)
+            line.cell(label, _label_width(width), self.palette.muted, "right")
             line.add(self.glyphs.axis if label else self.glyphs.divider, self.palette.frame)
             for style, run in groupby((stack[row] for stack in stacks), _style):
                 line.add("".join(glyph for glyph, _ in run), style)
             lines.append(line)
         return lines
 
+    def _tracks(self) -> tuple[BatchTrack, BatchTrack]:
+        """Prefill and decode of the columns. In tokens, the axis of the prefill has the budget."""
+        columns, glyphs, palette = self._columns, self.glyphs, self.palette
+        tokens = self.mode is ChartMode.TOKENS
+        used = [column for column in columns if column.steps]
+        peak = max(column.prefill + column.padding for column in used)
+        limit = max(*(column.budget for column in used), self._budget) if tokens else 0
+        prefill = BatchTrack(
+            [column.prefill for column in columns],
+            [column.padding for column in columns],
+            [column.budget for column in columns],
+            limit if limit and not 0 < peak <= limit / 4 else axis_top(peak),
+            glyphs.prefill,
+            palette.prefill,
+        )
+        decode = BatchTrack(
+            [column.decode for column in columns],
+            [column.ended for column in columns],
+            [0] * len(columns),
+            axis_top(max(column.decode + column.ended for column in used)),
+            glyphs.decode,
+            palette.decode,
+        )
+        return prefill, decode
+
     def _collect(self, plot_width: int) -> None:
         """Put the newest steps into the columns of the plot; the last column is the newest."""
         per_column = self.steps_per_column
-        self._columns = columns = [Column() for _ in range(plot_width)]
+        self._columns = columns = [BatchColumn() for _ in range(plot_width)]
         if not self._records:
             return
         self._first = first = self._records[-1].step // per_column - plot_width + 1
@@ -204,11 +252,12 @@ class BatchChart(Panel, can_focus=True):
             x = record.step // per_column - first
             if not 0 <= x < plot_width:  # older, or of another model, which counted its own steps
                 break
+            ended = record.bubble_tokens
             if tokens:
-                waste = record.padding_tokens + record.bubble_tokens
-                columns[x].add(record.prefill_tokens, record.decode_tokens, waste, record.budget)
+                work = record.prefill_tokens, record.decode_tokens
+                columns[x].add(*work, record.padding_tokens, ended, record.budget)
             else:
-                columns[x].add(record.prefill_rows, record.decode_rows, record.bubble_tokens, 0)
+                columns[x].add(record.prefill_rows, record.decode_rows, 0, ended, 0)
 
     def _place(self, mark: KnobChange) -> int:
         """The column of the first step after a change."""
@@ -229,61 +278,9 @@ class BatchChart(Panel, can_focus=True):
                         stack[-1] = (character, self.palette.tick)
                     break
 
-    def _stack(
-        self, column: Column, height: int, scale: float, ticked: bool
-    ) -> list[tuple[str, Style]]:
-        """A column's cells from bottom to top.
-
-        Args:
-            scale: how many levels a token is high. A cell has as many levels as a ramp has
-                characters.
-        """
-        glyphs, palette = self.glyphs, self.palette
-        levels = len(glyphs.prefill)
-        # One token of 2,048 would round to nothing, but whatever was computed has to be seen.
-        decode = max(round(column.decode * scale), 1) if column.decode else 0
-        total = round((column.prefill + column.decode) * scale)
-        if column.prefill:
-            total = min(max(total, decode + 1), height * levels)
-            decode = min(decode, total - 1)
-        else:
-            total = decode
-        empty = (glyphs.tick, palette.tick) if ticked else (" ", palette.text)
-        cells = [empty] * height
-        if 0 < column.budget * scale <= height * levels:
-            level = max(round(column.budget * scale) - 1, 0)
-            mark = glyphs.budget[level % levels * len(glyphs.budget) // levels]
-            cells[min(level // levels, height - 1)] = (mark, palette.muted)
-        computed = -(-total // levels)
-        if column.waste:
-            reach = round(column.total * scale / levels)
-            for row in range(computed, min(max(reach, computed + 1), height)):
-                cells[row] = (glyphs.waste, palette.muted)
-        for row in range(computed):
-            below = min(max(decode - row * levels, 0), levels)
-            filled = min(total - row * levels, levels)
-            if below == filled:
-                cells[row] = (glyphs.decode[filled - 1], palette.decode)
-            elif below and filled == levels:
-                cells[row] = (glyphs.decode[below - 1], palette.decode_below_prefill)
-            else:
-                cells[row] = (glyphs.prefill[filled - 1], palette.prefill)
-        if ticked:
-            cells[-1] = (glyphs.tick_head, palette.tick)
-        return cells
-
 
 def _label_width(width: int) -> int:
     return min(5, width // 4)
-
-
-def _axis_top(peak: float, limit: int) -> float:
-    """Where the axis ends: at the limit, or nearer to the peak if that is far below the limit.
-
-    Otherwise a dozen decodes under a budget of 512 would be a flat line. The limit stands in the
-    title.
-    """
-    return max(peak, limit) if peak * 4 > limit else max(8, 1 << (math.ceil(peak) - 1).bit_length())
 
 
 def _style(cell: tuple[str, Style]) -> Style:
@@ -291,7 +288,8 @@ def _style(cell: tuple[str, Style]) -> Style:
 
 
 def _label(row: int, height: int, top: float) -> str:
-    """The axis label of a row: all, half or nothing of `top`."""
+    """The axis label of a row: all, half or nothing of `top`. The last two are left out where the
+    rows are few."""
     if row == height - 1:
         return compact(top)
     if row == 0:

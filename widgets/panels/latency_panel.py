@@ -3,113 +3,227 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import ClassVar
 
 from rich.style import Style
+from textual.binding import Binding, BindingType
 
+from engine.api.knobs import KnobChange
 from engine.api.snapshot import Goodput, LatencyView, Totals
-from engine.api.telemetry import Distribution
-from widgets.figures import compact, ms, percent
+from engine.api.telemetry import Distribution, percentile
+from widgets.figures import compact, duration, percent
 from widgets.glyphs import UNICODE, Glyphs
-from widgets.history import History
-from widgets.line import Line, shorten
+from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.panel import Panel
+from widgets.panels.plot import AXIS_WIDTH, Plot
+from widgets.panels.spread import spread
+from widgets.words import gloss
 
-_LABEL_WIDTH = 10
-_MIN_LABEL_WIDTH = 4
+_LABEL_WIDTH = 13
+_MIN_LABEL_WIDTH = 6
 _FIGURE_WIDTH = 6
-_NAMES = ("TTFT", "TPOT", "ITL", "queue", "prefix hit", "preempted")
+_FIGURE_LINES = 6
+_MIN_CHART = 4
+_CHART = 9
+_SPREAD_WIDTH = 32
+NAMES = ("TTFT", "TPOT", "ITL", "queue")
+SPANS = (60.0, 120.0, 300.0, 600.0)
+_ZOOMED_SPANS = 2  # A panel that has the whole screen shows a time so many places further on.
 
 
-class LatencyPanel(Panel):
-    """Median and 99th percentile of each latency in milliseconds, and the course of the latter.
+class LatencyPanel(Panel, can_focus=True):
+    """Median and 99th percentile of each latency. Below, as far as there is room, how the one that
+    was chosen moved and how its samples are spread, in a large panel all of them.
 
-    TTFT and TPOT are judged by their targets, which stand beside their names if there is room.
+    TTFT and TPOT are judged by their targets.
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "choose(-1)", "Up", show=False, id="latency.up"),
+        Binding("down", "choose(1)", "Chart", key_display="↑↓", id="latency.down"),
+        Binding("plus,equals_sign", "span(-1)", "Shorter", key_display="+", id="latency.in"),
+        Binding("minus", "span(1)", "Longer", key_display="-", id="latency.out"),
+    ]
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
+        self.chosen = 0
+        self.span = SPANS[0]
         self._latency: LatencyView | None = None
         self._totals = Totals()
         self._goodput: Goodput | None = None
-        self._histories = {name: History() for name in _NAMES}
+        self._marks: Sequence[KnobChange] = ()
 
-    def show(self, latency: LatencyView, totals: Totals, goodput: Goodput | None = None) -> None:
-        """Show the newest distributions. Each call adds a point to the courses."""
-        before = totals if self._latency is None else self._totals
+    def show(
+        self,
+        latency: LatencyView,
+        totals: Totals,
+        goodput: Goodput | None = None,
+        marks: Sequence[KnobChange] = (),
+    ) -> None:
+        """Show the newest distributions.
+
+        Args:
+            marks: changes of knobs, the oldest first.
+        """
         self._latency, self._totals, self._goodput = latency, totals, goodput
-        if totals.requests < before.requests:  # a model was loaded and counts from 0
-            before = Totals()
-            for history in self._histories.values():
-                history.clear()
-        hit = _share(
-            totals.prefix_hit_tokens - before.prefix_hit_tokens,
-            totals.prefix_queried_tokens - before.prefix_queried_tokens,
-        )
-        points = (
-            *(distribution.p99 for distribution in _distributions(latency)),
-            hit,
-            totals.preemptions - before.preemptions,
-        )
-        for name, value in zip(_NAMES, points, strict=True):
-            self._histories[name].add(value)
+        self._marks = marks
+        self.redraw()
+
+    def action_choose(self, step: int) -> None:
+        self.chosen = (self.chosen + step) % len(NAMES)
+        self.redraw()
+
+    def action_span(self, step: int) -> None:
+        place = SPANS.index(self.span) + step
+        self.span = SPANS[min(max(place, 0), len(SPANS) - 1)]
         self.redraw()
 
     def title(self) -> str:
-        window = "" if self._latency is None else f" {self._latency.window:.0f} s"
+        window = "" if self._latency is None else f" {duration(self._latency.window)}"
         good = self._goodput
-        share = f" · good {percent(good.share)}" if good and math.isfinite(good.share) else ""
-        return f"Latency{window} · ms{share}"
+        if good is None or not math.isfinite(good.share):
+            return f"Latency{window}"
+        late = f", {compact(good.late)} late" if good.late else ""
+        return f"Latency{window} · good {percent(good.share)}{late}"
+
+    def footer(self) -> str:
+        """What the words mean, while the panel has the focus."""
+        return gloss(NAMES[self.chosen], "p99", "good") if self.has_focus else ""
 
     def body(self, width: int, height: int) -> list[Line]:
         palette = self.palette
         if self._latency is None:
             return [self.line(width).add(shorten("Nothing measured yet.", width), palette.muted)]
-        figures = [(ms(d.p50), ms(d.p99)) for d in _distributions(self._latency)]
-        totals = self._totals
-        hit = percent(_share(totals.prefix_hit_tokens, totals.prefix_queried_tokens))
-        figures += [("", hit), ("", compact(totals.preemptions))]
-        # A number must not be cut, for it would be another number. So labels give way first, and
-        # then the median.
-        both = width >= _MIN_LABEL_WIDTH + 2 * _FIGURE_WIDTH
-        room = width - (2 if both else 1) * _FIGURE_WIDTH
-        label = min(max(room, _MIN_LABEL_WIDTH), _LABEL_WIDTH)
-        lines = []
-        for name, (median, high) in zip(_NAMES, figures, strict=True):
-            target = self._targets.get(name)
-            known = f"{name} ≤{ms(target)}" if target and label == _LABEL_WIDTH else name
-            line = self.line(width).cell(known, label, palette.muted)
-            ordinary, outer = self._styles(name)
-            line.cell(median, _FIGURE_WIDTH if both else 0, ordinary, "right")
-            line.cell(high, _FIGURE_WIDTH, outer, "right").add("  ", palette.text)
-            spark = self._histories[name].sparkline(self.glyphs.ramp, line.room)
-            lines.append(line.add(spark, palette.decode))
-        if height > len(lines):
-            head = self.line(width).cell("", label, palette.muted)
-            head.cell("p50", _FIGURE_WIDTH if both else 0, palette.muted, "right")
-            head.cell("p99", _FIGURE_WIDTH, palette.muted, "right").add("  ", palette.muted)
-            lines.insert(0, head.cell("p99 over time", head.room, palette.muted, "right"))
+        lines = self._figures(width, height)
+        room = height - len(lines)
+        number = min(max(room // _CHART, 1), len(NAMES)) if room >= _MIN_CHART else 0
+        for place in range(number):
+            which = place if number == len(NAMES) else (self.chosen + place) % len(NAMES)
+            lines += self._charts(which, width, room // number)
         return lines
 
-    @property
-    def _targets(self) -> dict[str, float]:
-        """The most that each latency may be to count as good, in seconds."""
-        good = self._goodput
-        return {"TTFT": good.ttft_target, "TPOT": good.tpot_target} if good else {}
+    def _figures(self, width: int, height: int) -> list[Line]:
+        """The table, with a head and the counters if there is room."""
+        palette = self.palette
+        # A number must not be cut, for it would be another number. So the count of samples gives
+        # way first, then labels, then the median.
+        counted = width >= _LABEL_WIDTH + 3 * _FIGURE_WIDTH
+        both = width >= _MIN_LABEL_WIDTH + 2 * _FIGURE_WIDTH
+        room = width - (3 if counted else 2 if both else 1) * _FIGURE_WIDTH
+        label = min(max(room, _MIN_LABEL_WIDTH - 1), _LABEL_WIDTH)
+        lines = []
+        if height > len(NAMES):
+            head = self.line(width).cell("", label, palette.muted)
+            head.cell("p50", _FIGURE_WIDTH if both else 0, palette.muted, "right")
+            head.cell("p99", _FIGURE_WIDTH, palette.muted, "right")
+            lines.append(head.cell("n", _FIGURE_WIDTH if counted else 0, palette.muted, "right"))
+        for place, name in enumerate(NAMES):
+            of, target = self._distribution(place), self._target(name)
+            cursor = self.glyphs.cursor if place == self.chosen else " "
+            known = f"{cursor}{name}"
+            if target is not None and label == _LABEL_WIDTH:
+                known += f" ≤{duration(target)}"
+            line = self.line(width).cell(known, label, palette.muted)
+            if of.count:
+                ordinary, outer = self._styles(name, of)
+                line.cell(duration(of.p50), _FIGURE_WIDTH if both else 0, ordinary, "right")
+                line.cell(duration(of.p99), _FIGURE_WIDTH, outer, "right")
+                counts = _FIGURE_WIDTH if counted else 0
+                line.cell(compact(of.count), counts, palette.muted, "right")
+            else:
+                line.cell("no sample", min(12, line.room), palette.muted, "right")
+            lines.append(line)
+        if height >= _FIGURE_LINES:
+            totals = self._totals
+            hit = percent(_share(totals.prefix_hit_tokens, totals.prefix_queried_tokens))
+            text = f" prefix hit {hit} · preempted {compact(totals.preemptions)}"
+            lines.append(self.line(width).add(shorten_parts(text, width), palette.muted))
+        return lines
 
-    def _styles(self, name: str) -> tuple[Style, Style]:
+    def _charts(self, which: int, width: int, height: int) -> list[Line]:
+        """A latency over time, and its spread beside or below it, with a line that says so."""
+        assert self._latency is not None
+        name, target = NAMES[which], self._target(NAMES[which])
+        samples = self._latency.samples.get(name.lower())
+        until, span = self._latency.until, self._shown_span
+        times, values = samples.between(until - span, until) if samples else ((), ())
+        beside = width >= 2 * _SPREAD_WIDTH + AXIS_WIDTH
+        below = 0 if beside or height < 2 * _CHART else height // 3
+        plot_width = width - _SPREAD_WIDTH - 2 if beside else width
+        head = f"{name} p99 over {duration(span)}"
+        if target is not None:
+            head += f" · target ≤{duration(target)}"
+        said = self.line(width).cell(
+            shorten_parts(head, plot_width), plot_width, self.palette.strong
+        )
+        if beside:
+            said.add("  ", self.palette.text).add(f"{name} · samples by time", self.palette.muted)
+        if not values:
+            said = self.line(width).add(shorten(f"{name}: no sample", width), self.palette.muted)
+        plot = Plot(
+            points=_worst(times, values, span / (2 * max(plot_width - AXIS_WIDTH - 1, 1))),
+            until=until,
+            span=span,
+            target=target,
+            marks=[change.time for change in self._marks if change.time >= until - span],
+            label=duration,
+        )
+        lines = plot.lines(self, plot_width, height - 1 - below)
+        if beside:
+            bars = spread(self, values, target, _SPREAD_WIDTH, len(lines))
+            lines = [self._beside(*pair, width) for pair in zip_longest(lines, bars)]
+        elif below:
+            lines += spread(self, values, target, width, below)
+        return [said, *lines]
+
+    def _beside(self, left: Line, right: Line | None, width: int) -> Line:
+        """Two lines as one, the right one at the right end."""
+        blank, room = self.palette.text, width - _SPREAD_WIDTH
+        line = (
+            self.line(width).extend(left.segments, room - 2 - left.room).pad(blank, _SPREAD_WIDTH)
+        )
+        return line if right is None else line.extend(right.segments, _SPREAD_WIDTH - right.room)
+
+    @property
+    def _shown_span(self) -> float:
+        place = SPANS.index(self.span) + (_ZOOMED_SPANS if self.is_maximized else 0)
+        return SPANS[min(place, len(SPANS) - 1)]
+
+    def _distribution(self, place: int) -> Distribution:
+        assert self._latency is not None
+        view = self._latency
+        return (view.ttft, view.tpot, view.itl, view.queue)[place]
+
+    def _target(self, name: str) -> float | None:
+        """The most that a latency may be to count as good, in seconds."""
+        good = self._goodput
+        return {"TTFT": good.ttft_target, "TPOT": good.tpot_target}.get(name) if good else None
+
+    def _styles(self, name: str, of: Distribution) -> tuple[Style, Style]:
         """The styles of median and 99th percentile. If the latter is above the target, it is shown
         as a warning; if the median is, it is shown as bad."""
-        palette, target = self.palette, self._targets.get(name)
-        if target is None or self._latency is None:
+        palette, target = self.palette, self._target(name)
+        if target is None:
             return palette.text, palette.strong
-        distribution = dict(zip(_NAMES, _distributions(self._latency), strict=False))[name]
-        if distribution.p50 > target:
+        if of.p50 > target:
             return palette.bad, palette.bad
-        return palette.text, palette.warn if distribution.p99 > target else palette.good
+        return palette.text, palette.warn if of.p99 > target else palette.good
 
 
-def _distributions(latency: LatencyView) -> tuple[Distribution, ...]:
-    return latency.ttft, latency.tpot, latency.itl, latency.queue
+def _worst(
+    times: Sequence[float], values: Sequence[float], seconds: float
+) -> list[tuple[float, float]]:
+    """The 99th percentile of each stretch of so many seconds that has samples, at its last one."""
+    points: list[tuple[float, float]] = []
+    first = 0
+    for place in range(1, len(times) + 1):
+        if place == len(times) or times[place] // seconds > times[first] // seconds:
+            points.append((times[place - 1], percentile(sorted(values[first:place]), 0.99)))
+            first = place
+    return points
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -11,7 +11,8 @@ from tests.widgets.hosting import hosted, press, resize, rows
 from tests.widgets.samples import change, history, record, records
 from widgets.glyphs import ASCII, UNICODE
 from widgets.palette import Palette
-from widgets.panels.batch_chart import MAX_STEPS_PER_COLUMN, BatchChart, ChartMode, Column
+from widgets.panels.batch_chart import MAX_STEPS_PER_COLUMN, BatchChart, ChartMode
+from widgets.panels.batch_track import BatchTrack
 
 BUDGET = 16
 STEPS = [
@@ -31,55 +32,57 @@ def plot(chart: BatchChart) -> list[str]:
     return [row[-8:-2] for row in rows(chart)[1:-2]]
 
 
-async def test_prefill_stands_on_decode_below_the_budget() -> None:
+async def test_prefill_and_decode_have_an_axis_each() -> None:
     chart = BatchChart(ASCII)
-    async with hosted(chart, 76, 7):
+    async with hosted(chart, 76, 9):
         chart.show(STEPS, BUDGET)
         lines = rows(chart)
         assert lines[0].startswith("+- Batch per step - tokens: # prefill . decode - budget 16 --")
-        assert [line[:10] for line in lines[1:5]] == [
+        assert [line[:10] for line in lines[1:7]] == [
             "|    16|  ",
             "|      |  ",
             "|      |  ",
             "|     0|  ",
+            "|    20|  ",
+            "|     0|  ",
         ]
-        assert plot(chart) == [" --#.#", "   #.#", "  ##.#", " ....#"]
-        assert lines[5][2:].startswith(
-            "step 5 - 11.8 ms (fwd 10.6 sched 0.4 sample 0.5) - 1 seq - 16 tok"
+        assert plot(chart) == [" ----#", "   # #", "   # #", "  ## #", "    . ", " .... "]
+        assert lines[7][2:].startswith(
+            "step 5 - 12ms (fwd 11ms sched 0.4ms sample 0.5ms) - 1 seq - 16 tok"
         )
+
+
+async def test_ten_decodes_are_read_beside_a_prompt_of_thousands() -> None:
+    chart = BatchChart(UNICODE)
+    async with hosted(chart, 40, 13):
+        prompt = record(1, prefill_tokens=2048, decode_tokens=10, budget=2048)
+        chart.show([prompt, record(2, prefill_tokens=0, decode_tokens=5, budget=2048)], 2048)
+        lines = plot(chart)
+        assert [row[-2:] for row in lines[-4:]] == ["⣿ ", "⣿ ", "⣿⣿", "⣿⣿"]
+        assert [row[-2] for row in lines[:-4]] == ["█"] * 6
 
 
 async def test_a_column_is_read_to_an_eighth_of_a_cell() -> None:
     chart = BatchChart(UNICODE)
-    async with hosted(chart, 40, 5):
+    async with hosted(chart, 40, 6):
         steps = [record(n, prefill_tokens=n, decode_tokens=0, budget=16) for n in range(1, 7)]
         chart.show(steps, 16)
-        assert plot(chart) == ["▔▔▔▔▔▔", "▁▂▃▄▅▆"]
-
-
-async def test_decode_and_prefill_differ_in_texture() -> None:
-    chart = BatchChart(UNICODE)
-    async with hosted(chart, 40, 5):
-        chart.show(STEPS, BUDGET)
-        assert plot(chart) == [" ▔▔█⣿█", " ⣤⣤⣤⣿█"]
-        split = chart.palette.decode_below_prefill
-        assert [s.text for s in chart.render_line(2) if s.style == split] == ["⣤⣤"]
+        assert plot(chart) == ["▔▔▔▔▔▔", "▁▂▃▄▅▆", "      "]
 
 
 async def test_the_least_work_is_seen() -> None:
     chart = BatchChart(UNICODE)
-    async with hosted(chart, 40, 5):
-        full = record(1, prefill_tokens=2048, decode_tokens=0, budget=2048)
-        chart.show([full, record(2, prefill_tokens=0, decode_tokens=1, budget=2048)], 2048)
-        assert plot(chart)[-1] == "    █⣀"
+    async with hosted(chart, 40, 6):
+        full = record(1, prefill_tokens=2048, decode_tokens=400, budget=2048)
+        chart.show([full, record(2, prefill_tokens=1, decode_tokens=1, budget=2048)], 2048)
+        assert [row[-2:] for row in plot(chart)] == ["█▔", "█▁", "⣶⣀"]
 
 
 async def test_far_below_the_budget_the_axis_ends_near_the_work() -> None:
     chart = BatchChart(ASCII)
     async with hosted(chart, 40, 8):
-        chart.show([record(1, prefill_tokens=0, decode_tokens=12, budget=512)], 512)
-        assert rows(chart)[1][2:8] == "   16|"
-        assert [row[-1] for row in plot(chart)] == [" ", ".", ".", ".", "."]
+        chart.show([record(1, prefill_tokens=128, decode_tokens=12, budget=512)], 512)
+        assert [rows(chart)[n][2:8] for n in (1, 4)] == ["  200|", "   20|"]
         chart.show([record(1, prefill_tokens=129, decode_tokens=0, budget=512)], 512)
         assert rows(chart)[1][2:8] == "  512|"
 
@@ -88,26 +91,29 @@ async def test_what_a_padded_batch_would_compute_stands_above() -> None:
     chart = BatchChart(ASCII)
     static = [
         record(1, prefill_tokens=8, decode_tokens=0, decode_rows=0, padding_tokens=8, budget=16),
-        record(2, prefill_tokens=0, prefill_rows=0, decode_tokens=8, bubble_tokens=4, budget=16),
+        record(2, prefill_tokens=0, prefill_rows=0, decode_tokens=8, bubble_tokens=2, budget=16),
     ]
-    async with hosted(chart, 90, 7, focus=True) as (app, _):
+    async with hosted(chart, 90, 9, focus=True) as (app, _):
         chart.show(static, BUDGET)
-        assert "tokens: # prefill . decode / padding - budget 16" in rows(chart)[0]
-        assert plot(chart) == ["    /-", "    //", "    #.", "    #."]
-        assert " - 8 seq - 8 tok - 4 ended" in rows(chart)[-2]
+        assert "tokens: # prefill . decode / padding, ended - budget 16" in rows(chart)[0]
+        assert plot(chart) == ["    /-", "    / ", "    # ", "    # ", "     .", "     ."]
+        assert " - 8 seq - 8 tok - 2 ended" in rows(chart)[-2]
         await press(app, "m")
         assert "sequences: # prefill . decode / ended" in rows(chart)[0]
-        assert plot(chart) == ["     /", "     .", "     .", "    #."]
         chart.show(static[:1], BUDGET)
         assert " - 1 seq - 8 tok - 8 padding" in rows(chart)[-2]
 
 
-async def test_a_little_padding_is_seen() -> None:
-    chart = BatchChart(UNICODE)
-    async with hosted(chart, 40, 6):
-        steps = [record(1, prefill_tokens=512, padding_tokens=1, decode_tokens=0, budget=2048)]
-        chart.show(steps, 2048)
-        assert [row[-1] for row in plot(chart)] == ["▔", "░", "▆"]
+async def test_a_high_chart_has_the_last_steps_in_figures() -> None:
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 90, 20, focus=True):
+        chart.show([*STEPS[:4], replace(STEPS[4], preempted=("a",))], BUDGET)
+        head, first, second = (row[2:-2].split() for row in rows(chart)[13:16])
+        assert head == ["step", "took", "forward", "prefill", "decode", "run", "wait", "policy"]
+        assert first[:7] == ["5", "12ms", "11ms", "16", "0", "9", "3"]
+        assert first[7:] == ["stall_free", "-", "preempted", "1"]
+        assert second[:5] == ["4", "12ms", "11ms", "0", "16"]
+        assert rows(chart)[-1].startswith("*= budget: the most tokens that a step may compute =")
 
 
 async def test_a_new_policy_is_named_beside_its_tick() -> None:
@@ -127,26 +133,30 @@ async def test_a_new_policy_is_named_beside_its_tick() -> None:
 
 async def test_sequences_instead_of_tokens() -> None:
     chart = BatchChart(ASCII)
-    async with hosted(chart, 76, 7, focus=True) as (app, _):
+    async with hosted(chart, 76, 9, focus=True) as (app, _):
         chart.show(STEPS, BUDGET)
+        tokens = plot(chart)
         await press(app, "m")
         assert chart.mode is ChartMode.SEQUENCES
         assert rows(chart)[0].startswith("*= Batch per step - sequences: # prefill . decode ==")
-        assert plot(chart) == [" .##. ", " .... ", " .... ", " ....#"]
+        assert [rows(chart)[n][2:8] for n in (1, 5)] == ["    1|", "   10|"]
+        assert plot(chart) == ["  ## #", "  ## #", "  ## #", "  ## #", " .... ", " .... "]
         await press(app, "m")
-        assert plot(chart)[0] == " --#.#"
+        assert plot(chart) == tokens
 
 
 async def test_several_steps_share_a_column() -> None:
     chart = BatchChart(ASCII)
-    async with hosted(chart, 80, 7, focus=True) as (app, _):
+    async with hosted(chart, 80, 9, focus=True) as (app, _):
         chart.show(STEPS, BUDGET)
+        before = plot(chart)
         await press(app, "minus")
-        # Steps 0 and 1, 2 and 3, 4 and 5: the means are 4, 4+8 and 8+8 tokens.
-        assert plot(chart) == ["   --#", "    ##", "    #.", "   ..."]
+        # Steps 0 and 1, 2 and 3, 4 and 5: the means are 0, 8 and 8 tokens of prefill, 4, 4 and 8 of
+        # decode.
+        assert plot(chart) == ["   ---", "      ", "    ##", "    ##", "     .", "   ..."]
         assert "1 col = 2 steps" in rows(chart)[0]
         await press(app, "plus")
-        assert plot(chart)[0] == " --#.#"
+        assert plot(chart) == before
         for _ in range(10):
             chart.action_zoom(-1)
         assert chart.steps_per_column == MAX_STEPS_PER_COLUMN
@@ -166,12 +176,11 @@ async def test_full_columns_never_change() -> None:
 
 async def test_a_knob_change_is_a_tick_where_it_took_effect() -> None:
     chart = BatchChart(ASCII)
-    async with hosted(chart, 76, 7):
+    async with hosted(chart, 76, 9):
         steps = [replace(step, budget=16 if step.step < 4 else 8) for step in STEPS]
-        steps[3] = replace(steps[3], decode_tokens=4)
         steps[4] = replace(steps[4], prefill_tokens=4)
         chart.show(steps, 8, [replace(change(), step=3)])
-        assert plot(chart) == [" --#v ", "   #: ", "  ##--", " ....#"]
+        assert plot(chart) == [" ---v ", "   #: ", "   #--", "  ##:#", "    . ", " .... "]
         assert rows(chart)[-1].startswith(
             "+- v max_num_batched_tokens 512>256 after step 3 by local --"
         )
@@ -179,18 +188,18 @@ async def test_a_knob_change_is_a_tick_where_it_took_effect() -> None:
 
 async def test_a_budget_that_became_tiny_is_a_line_at_the_bottom() -> None:
     chart = BatchChart(ASCII)
-    async with hosted(chart, 76, 7):
+    async with hosted(chart, 76, 9):
         small = record(2, prefill_tokens=0, prefill_rows=0, decode_tokens=0, budget=8)
-        large = record(1, prefill_tokens=0, decode_tokens=600, budget=2048)
+        large = record(1, prefill_tokens=600, decode_tokens=0, budget=2048)
         chart.show([large, small], 8)
-        assert plot(chart) == ["    - ", "      ", "      ", "    .-"]
+        assert plot(chart)[3] == "    #-"
 
 
 async def test_steps_of_the_model_before_are_left_out() -> None:
     chart = BatchChart(ASCII)
     async with hosted(chart, 76, 7):
         chart.show([record(9000), *STEPS], BUDGET)
-        assert plot(chart)[-1] == " ....#"
+        assert plot(chart)[-1] == " .... "
 
 
 async def test_changes_out_of_view_leave_no_tick() -> None:
@@ -200,31 +209,29 @@ async def test_changes_out_of_view_leave_no_tick() -> None:
         assert not any("v" in row or ":" in row for row in plot(chart))
 
 
-async def test_half_of_the_axis_is_labelled() -> None:
+async def test_half_of_the_axis_is_labelled_where_there_is_room() -> None:
     chart = BatchChart(ASCII)
-    async with hosted(chart, 40, 8) as (app, _):
+    async with hosted(chart, 40, 11) as (app, _):
         chart.show(STEPS, BUDGET)
-        assert [row[2:8] for row in rows(chart)[1:-2]] == [
-            "   16|",
-            "     |",
-            "    8|",
-            "     |",
-            "    0|",
+        labels = [row[2:8] for row in rows(chart)[1:-2]]
+        assert labels == [
+            *("   16|", "     |", "    8|", "     |", "    0|"),
+            *("   20|", "     |", "    0|"),
         ]
         await resize(app, chart, 40, 9)
-        assert rows(chart)[3][2:8] == "     |"
-        assert rows(chart)[4][2:8] == "    8|"
+        assert [row[2:8] for row in rows(chart)[1:5]] == ["   16|", "     |", "     |", "    0|"]
 
 
 @pytest.mark.parametrize(
     ("width", "text"),
     [
-        (30, "step 5 · 11.8 ms · 1 seq…"),
-        (40, "step 5 · 11.8 ms · 1 seq · 16 tok"),
-        (52, "step 5 · 11.8 ms (fwd 10.6) · 1 seq · 16 tok"),
+        (30, "step 5 · 12ms · 1 seq · 1…"),
+        (40, "step 5 · 12ms · 1 seq · 16 tok"),
+        (52, "step 5 · 12ms (fwd 11ms) · 1 seq · 16 tok"),
         (
-            90,
-            "step 5 · 11.8 ms (fwd 10.6 sched 0.4 sample 0.5 prep 0.2 commit 0.1) · 1 seq · 16 tok",
+            94,
+            "step 5 · 12ms (fwd 11ms sched 0.4ms sample 0.5ms prep 0.2ms commit 0.1ms) "
+            "· 1 seq · 16 tok",
         ),
     ],
 )
@@ -238,20 +245,16 @@ async def test_the_last_step_in_figures(width: int, text: str) -> None:
 tokens = st.integers(0, 600)
 
 
-@given(st.lists(st.tuples(tokens, tokens, tokens), min_size=1, max_size=30), st.integers(1, 12))
-def test_cells_add_up(steps: list[tuple[int, int, int]], height: int) -> None:
+@given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=30), st.integers(1, 12))
+def test_cells_add_up(steps: list[tuple[int, int]], height: int) -> None:
     """A column's filled cells are its tokens, each kind rounded to a cell but seen."""
-    chart = BatchChart(ASCII)
-    chart._palette = Palette.on(Style.null(), True, False)
     top = max(max(map(sum, steps)), 1)
-    for prefill, decode, waste in steps:
-        column = Column()
-        column.add(prefill, decode, waste, 0)
-        cells = [glyph for glyph, _ in chart._stack(column, height, height / top, False)]
+    style, palette = Style.null(), Palette.on(Style.null(), True, False)
+    for work, waste in steps:
+        track = BatchTrack([work], [waste], [0], top, ASCII.prefill, style)
+        cells = [glyph for glyph, _ in track.stack(0, height, False, ASCII, palette)]
         filled = "".join(cells).rstrip()
         assert len(cells) == height
-        assert filled == "".join(kind * filled.count(kind) for kind in ".#/")
-        assert abs(len(filled) - (prefill + decode + waste) * height / top) < 3
-        if height > 1:
-            assert ("#" in filled) == (prefill > 0)
-            assert ("." in filled) == (decode > 0)
+        assert filled == "".join(kind * filled.count(kind) for kind in "#/")
+        assert abs(len(filled) - (work + waste) * height / top) < 2
+        assert ("#" in filled) == (work > 0)

@@ -1,0 +1,45 @@
+"""Spread: how many samples fell into which range, as bars."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from widgets.figures import compact, duration
+from widgets.line import Line
+from widgets.line_view import LineView
+
+_LABEL_WIDTH = 7
+_COUNT_WIDTH = 5
+
+
+def ranges(values: Sequence[float], limit: int) -> list[tuple[float, int]]:
+    """Upper ends of at most `limit` ranges, at 1, 2, 5, 10 ..., and how many values each holds. The
+    first one holds all that is below."""
+    if not values or limit <= 0:
+        return []
+    edges = [step * 10.0**power for power in range(-6, 5) for step in (1, 2, 5)]
+    last = min(bisect_left(edges, max(values)), len(edges) - 1)
+    first = max(min(bisect_left(edges, min(values)), last), last - limit + 1)
+    counts = [0] * (last - first + 1)
+    for value in values:
+        counts[min(max(bisect_left(edges, value), first), last) - first] += 1
+    return list(zip(edges[first : last + 1], counts, strict=True))
+
+
+def spread(
+    view: LineView, values: Sequence[float], target: float | None, width: int, height: int
+) -> list[Line]:
+    """A bar for each range of seconds, the shortest times first. Ranges that are beyond the target
+    are coloured."""
+    palette, lines = view.palette, []
+    found = ranges(values, height)
+    most = max((number for _, number in found), default=0)
+    for edge, number in found:
+        line = view.line(width).cell(f"≤{duration(edge)}", _LABEL_WIDTH, palette.muted, "right")
+        line.cell(compact(number), _COUNT_WIDTH, palette.text, "right").add(" ", palette.text)
+        late = target is not None and edge > target
+        length = max(round(line.room * number / most), 1) if number else 0
+        bar = view.glyphs.bar * min(length, line.room)
+        lines.append(line.add(bar, palette.warn if late else palette.decode))
+    return lines

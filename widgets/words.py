@@ -1,0 +1,27 @@
+"""Words: what the words on the dashboard mean that a reader cannot guess."""
+
+from __future__ import annotations
+
+GLOSSES = {
+    "TTFT": "time to first token, from a request's arrival on",
+    "TPOT": "time per output token after the first, the mean over a reply",
+    "ITL": "inter-token latency, the gap between one token of a reply and the next",
+    "queue": "the time from a request's arrival to its first step",
+    "p50": "half of the samples are below it",
+    "p99": "99 of 100 samples are below it",
+    "good": "the share of requests that met both targets; who is late already counts as missed",
+    "prefix hit": "the share of prompt tokens that were found in the cache",
+    "preempt": "a running request loses its blocks to another and waits to go on",
+    "batch": "how many sequences were computed in a step",
+    "budget": "the most tokens that a step may compute",
+    "padding": "prompt tokens that a padded batch would compute for nothing",
+    "ended": "members of a batch that have ended and hold their place",
+    "waste": "the share of given token slots that hold nothing",
+    "lag": "how late the screen's own loop runs",
+    "untold": "ended requests whose end the broker has not confirmed yet",
+}
+
+
+def gloss(*words: str) -> str:
+    """The words with their meanings, as one line of parts."""
+    return " · ".join(f"{word}: {GLOSSES[word]}" for word in words)
