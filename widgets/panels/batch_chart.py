@@ -184,7 +184,7 @@ class BatchChart(Panel, can_focus=True):
         ticks = {self._place(mark) for mark in self._marks}
         prefill, decode = self._tracks()
         low = max(height * 2 // 5, 1)
-        lines = []
+        lines: list[Line] = []
         for track, rows in ((prefill, height - low), (decode, low)):
             if not rows:
                 continue
@@ -204,7 +204,8 @@ class BatchChart(Panel, can_focus=True):
         self, stacks: list[list[tuple[str, Style]]], width: int, track: BatchTrack
     ) -> list[Line]:
         """The lines of a track, with its axis."""
-        rows, lines = len(stacks[0]) if stacks else 0, []
+        rows = len(stacks[0]) if stacks else 0
+        lines: list[Line] = []
         for row in range(rows - 1, -1, -1):
             line = self.line(width)
             label = _label(row, rows, track.top)

@@ -29,7 +29,7 @@ async def test_a_message_is_answered(tmp_path: Path) -> None:
         assert "streaming · 2 tok" in stage.transcript
         await stage.finish()
         assert "The first reply." in stage.transcript
-        assert "3 tok · ttft 20.0ms · tpot 20.0ms" in stage.transcript
+        assert "3 tok · ttft 20ms · tpot 20ms" in stage.transcript
         assert stage.store.messages(stage.sessions.current.key)[1].content == "The first reply."
 
 

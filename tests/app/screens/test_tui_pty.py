@@ -120,7 +120,7 @@ def test_start_chat_resize_quit(terminal: Terminal) -> None:
     terminal.see("Latency 60 s")
     terminal.see("What is the capital of France?")
     terminal.tmux("resize-window", "-x", "80", "-y", "24")
-    terminal.wait(lambda: "ttft" in terminal.screen().splitlines()[22], "the small layout")
+    terminal.wait(lambda: "TTFT" in terminal.screen().splitlines()[22], "the small layout")
     terminal.press("F2")
     terminal.see("7 Log")
     terminal.press("F2")
