@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from unicodedata import category
 
 # Characters that a terminal would obey, marks that turn the direction of the text around them, and
 # halves of surrogate pairs, which cannot be sent to a terminal. Joiners and the like are not among
@@ -11,6 +10,9 @@ from unicodedata import category
 HARMFUL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+# All of Unicode's categories Cc and Cs but line ends and tabs.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def harmless(text: str) -> str:
@@ -41,4 +43,4 @@ def printable(text: str) -> str:
     Format characters stay, for Persian words and emoji sequences are spelt with joiners.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(c for c in text if c in "\n\t" or category(c) not in ("Cc", "Cs"))
+    return _CONTROL.sub("", text)

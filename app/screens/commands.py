@@ -21,6 +21,10 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("Delete chat", "Forget it for good", deck.action_delete)
     yield SystemCommand("Export chat", "Write it to a Markdown file", deck.action_export)
     yield SystemCommand("Settings of the chat…", "With what it is asked", deck.action_settings)
+    yield SystemCommand("Attach file…", "Send a text file along", deck.action_attach)
+    yield SystemCommand(
+        "Take attachment away", "The last one of this message", deck.action_drop_attachment
+    )
     yield SystemCommand("Stop reply", "End the reply being made", deck.action_stop)
     yield SystemCommand("Regenerate reply", "Ask for another one", deck.action_regenerate)
     yield SystemCommand("Edit last message", "Send it in other words", deck.action_edit_last)

@@ -12,19 +12,20 @@ from textual.containers import Container
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.sessions import SessionList
 from app.screens.chats.watched import WatchedChat
+from app.screens.composing import Composing
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from app.screens.tuning import Tuning
 from engine.api.errors import InvalidRequestError
 from widgets.glyphs import Glyphs
 from widgets.panels.session_table import SessionTable
 
 
-class Deck(Tuning):
+class Deck(Composing):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
     calls of the session list. What is done to the engine is `Steering`'s, and what is done with
-    chats `Conversing`'s, `Reading`'s and `Tuning`'s; `deck.tcss` says what is shown where.
+    chats `Conversing`'s, `Reading`'s, `Tuning`'s and `Composing`'s; `deck.tcss` says what is shown
+    where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
@@ -66,8 +67,6 @@ class Deck(Tuning):
         Binding("escape", "leave", "Chat", tooltip="Back to the prompt", id="view.leave"),
         Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
         Binding("u", "undo", "Undo", tooltip="Undo the last knob change", id="knobs.undo"),
-        # This is an action of the screen and no message to it: keys that follow find it done.
-        Binding("enter", "send", "Send", show=False, id="prompt.send"),
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
         Binding("ctrl+n", "new", "New", tooltip="New chat", id="chat.new"),
         Binding("f3", "find", "Find", tooltip="Find a chat", id="chat.find"),
@@ -97,7 +96,6 @@ class Deck(Tuning):
         self.panel_bar = PanelBar(names, glyphs, id="panels")
         self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels)
         self._panel = 0
-        self._editing: str | None = None
 
     def compose(self) -> ComposeResult:
         panels = self.panels
@@ -124,30 +122,12 @@ class Deck(Tuning):
 
     # What the prompt and the sessions ask for.
 
-    def action_send(self) -> None:
-        chat, text = self.sessions.current.chat, self.chat.prompt.take()
-        if not text:
-            return
-        try:
-            if self._editing is not None:
-                chat.edit(self._editing, text)
-            else:
-                chat.send(text)
-        except InvalidRequestError as error:
-            self.chat.prompt.load(text, self.sessions.current.history)
-            self.notify(error.message, severity="warning")
-            return
-        self._editing = None
-        self._warn_unsaved()
-        self.chat.sent()
-
     def action_stop(self) -> None:
         """Stop the reply, else the editing of a message; where there is neither, do as `leave`."""
         if self.sessions.current.chat.is_busy:
             self.sessions.current.chat.stop()
-        elif self._editing is not None:
-            self._editing = None
-            self.chat.prompt.load(self.sessions.current.draft, self.sessions.current.history)
+        elif self.chat.composer.editing is not None:
+            self.chat.composer.leave_edit()
         else:
             self.action_leave()
 
@@ -167,7 +147,7 @@ class Deck(Tuning):
         except InvalidRequestError as error:
             self.notify(error.message, severity="warning")
             return
-        self._warn_unsaved()
+        self.warn_unsaved()
         self.chat.follow()
 
     def action_edit_last(self) -> None:
@@ -180,10 +160,7 @@ class Deck(Tuning):
         if not messages:
             self.notify("There is no message yet to edit.", severity="warning")
             return
-        if self._editing is None:
-            session.draft = self.chat.prompt.text
-        self._editing = messages[-1].id
-        self.chat.prompt.load(messages[-1].content, session.history)
+        self.chat.composer.begin_edit(messages[-1])
         self.action_leave()
         self.notify("Enter sends it instead of the old one; Esc leaves it as it was.")
 
@@ -263,7 +240,7 @@ class Deck(Tuning):
         return super().check_action(action, parameters)
 
     def switched(self) -> None:
-        self._editing = None
+        self.keep_draft()
         self.chat.update()
         self.action_leave()
         self.refresh_bindings()
@@ -294,7 +271,3 @@ class Deck(Tuning):
         """The key that is bound to an action now, as it is shown."""
         bindings = (active.binding for active in self.active_bindings.values())
         return next((self.app.get_key_display(b) for b in bindings if b.action == action), "")
-
-    def _warn_unsaved(self) -> None:
-        if unsaved := self.sessions.current.chat.unsaved:
-            self.notify(f"This chat is not saved: {unsaved}", severity="error")

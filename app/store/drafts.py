@@ -23,9 +23,8 @@ class Draft:
     attachments: tuple[Attachment, ...] = ()
     edited: str | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.text or self.attachments or self.edited)
+    def __bool__(self) -> bool:
+        return bool(self.text or self.attachments or self.edited)
 
 
 class Drafts:
@@ -62,7 +61,7 @@ class Drafts:
         Raises:
             DeletedError: the conversation is not in the store.
         """
-        if draft.is_empty:
+        if not draft:
             self._db.write("DELETE FROM draft WHERE conversation_id = ?", (conversation_id,))
             return
         values = (conversation_id, draft.text, draft.edited, self._clock())

@@ -9,9 +9,11 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Label, TextArea
 
+from widgets.chat.chips import Chips
 from widgets.chat.prompt_head import PromptHead
 from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs
@@ -19,6 +21,9 @@ from widgets.harmless import printable
 from widgets.key_order import run_bound
 
 MAX_HEIGHT = 8
+# A paste beyond these is attached, and does not stand in the prompt.
+PASTED_CHARACTERS = 2000
+PASTED_LINES = 40
 
 
 class PromptArea(TextArea):
@@ -32,6 +37,22 @@ class PromptArea(TextArea):
         # Textual's own ^z is what suspends a program everywhere else.
         Binding("ctrl+underscore", "undo", "Undo typing", show=False, id="prompt.undo"),
     ]
+
+    class LargePaste(Message):
+        """A text was pasted that is too long to stand in the prompt."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class DropWanted(Message):
+        """Backspace was pressed in an empty prompt.
+
+        Attributes:
+            place: -1, the last attachment.
+        """
+
+        place = -1
 
     def __init__(self) -> None:
         super().__init__(
@@ -83,9 +104,20 @@ class PromptArea(TextArea):
     def on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
         event.stop()
+        text = printable(event.text)
+        if len(text) > PASTED_CHARACTERS or text.count("\n") > PASTED_LINES:
+            self.post_message(self.LargePaste(text))
+            return
         start, end = self.selection
-        edit = self.replace(printable(event.text), start, end, maintain_selection_offset=False)
+        edit = self.replace(text, start, end, maintain_selection_offset=False)
         self.move_cursor(edit.end_location)
+
+    def action_delete_left(self) -> None:
+        """Delete what is before the cursor; in an empty prompt, the last attachment."""
+        if self.text:
+            super().action_delete_left()
+        else:
+            self.post_message(self.DropWanted())
 
     def _recall(self, position: int, step: int) -> None:
         """Show the entry of the history that is `step` places from `position`. The draft comes
@@ -132,10 +164,12 @@ class Prompt(Widget, can_focus=False):
         self._glyphs = glyphs
         self._hint = self._refusal = self._new = self._settings = ""
         self.head = PromptHead(glyphs)
+        self.chips = Chips(glyphs)
         self.area = PromptArea()
 
     def compose(self) -> ComposeResult:
         yield self.head
+        yield self.chips
         with Horizontal():
             yield Label("❯" if self._glyphs.unicode else ">")
             yield self.area
@@ -159,14 +193,6 @@ class Prompt(Widget, can_focus=False):
         self._refusal = self._glyphs.fit(refusal)
         self.area.placeholder = self._refusal or self._hint
 
-    def take(self) -> str:
-        """Take what is written out of the prompt, to send it; empty if it is only blanks."""
-        text = self.text.strip("\n")
-        if not text.strip():
-            return ""
-        self.area.load_text("")
-        return text
-
     def load(self, draft: str, history: Sequence[str]) -> None:
         """Go to another conversation, with its draft and what was sent in it, the oldest first."""
         self.area.load_text(draft)
@@ -177,9 +203,25 @@ class Prompt(Widget, can_focus=False):
         """Show with what the chat is asked."""
         self._settings = settings
 
-    def show_context(self, used: int, limit: int | None) -> None:
-        """Show how many tokens of the context are used, and how many there are."""
-        title = f"ctx {count(used)}/{compact(limit)}" if limit else ""
+    def show_attachments(self, labels: Sequence[str]) -> None:
+        """Show what goes along with the message."""
+        self.chips.show(labels)
+
+    def show_context(self, used: int, limit: int | None, ahead: str = "", needed: int = 0) -> None:
+        """Show how many tokens of the context are used, and how many there are.
+
+        Args:
+            ahead: the tokens of what is written, if they are to be told.
+            needed: tokens of both.
+        """
+        if not limit:
+            title = f"{ahead} tokens" if ahead else ""
+        elif ahead:
+            title = f"ctx {count(used)} + {ahead} of {compact(limit)}"
+        else:
+            title = f"ctx {count(used)}/{compact(limit)}"
         if limit and used >= limit:
             title += f" · full: a new chat ({self._new}) begins afresh"
-        self.head.show(self._settings, title, too_long=False)
+        elif limit and needed >= limit:
+            title += " · too long"
+        self.head.show(self._settings, title, too_long=bool(limit and needed >= limit))

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 
+from app.screens.chats.composer import Composer
 from app.screens.chats.entries import Entries, is_ahead
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.engine_watch import EngineWatch
-from engine.api.lifecycle import FinishReason
+from app.store.drafts import Draft
 from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
 from widgets.chat.chat_tabs import ChatTabs, Tab
@@ -28,6 +30,9 @@ class ChatPane(Vertical):
     ChatPane > ChatTabs { margin-bottom: 1; }
     """
 
+    class Counted(Message):
+        """The tokens of what is written are counted."""
+
     def __init__(
         self, sessions: SessionList, engine: EngineWatch, glyphs: Glyphs, *, id: str
     ) -> None:
@@ -40,6 +45,8 @@ class ChatPane(Vertical):
         self.bar = ChatTabs(glyphs)
         self.transcript = Transcript(glyphs)
         self.prompt = Prompt(glyphs)
+        self.composer = Composer(sessions, engine, self.prompt)
+        self._is_counted = True
 
     def compose(self) -> ComposeResult:
         yield self.bar
@@ -49,28 +56,25 @@ class ChatPane(Vertical):
     def hint(self, send: str, newline: str, new: str) -> None:
         """Set the names of the keys that the user is told of, as they are bound."""
         self.prompt.hint(send, newline, new)
-        self._entries.new_key = new
+        self._entries.new_key = self.composer.new_key = new
 
     def update(self) -> None:
         """Bring the screen up to date with the list and its current session."""
         session, views = self._sessions.current, self._engine.views
         if session is not self._shown:
-            if self._shown is not None:
-                self._shown.draft = self.prompt.text
             self._shown = session
-            self.prompt.load(session.draft, session.history)
-            self.prompt.refuse(session.refusal)
+            self.composer.show(session)
         entries = self._entries.of(session, views, self._engine.status, self._engine.paused)
         self.transcript.show(session.key, entries, greeting(self._engine.status))
-        config = self._engine.snapshot.config if self._engine.snapshot else None
-        limit = min(config.max_model_len, config.num_slots) if config else None
         if session.is_own:
             defaults = self._sessions.defaults(self._engine.card)
             line = defaults.line(self._engine.status.model, session.settings)
         else:
             line = self._engine.status.model
         self.prompt.show_settings(line)
-        self.prompt.show_context(context_used(session, views), limit)
+        was_counted, self._is_counted = self._is_counted, self.composer.update()
+        if self._is_counted and not was_counted:
+            self.post_message(self.Counted())
         if session.title != self._title:
             # Only if it has changed, for setting it repaints the pane.
             self._title = session.title
@@ -88,8 +92,7 @@ class ChatPane(Vertical):
     def sent(self) -> None:
         """Empty the prompt, now that its message was sent and is in the history, and go to the
         reply."""
-        session = self._sessions.current
-        self.prompt.load("", session.history)
+        self.composer.load(Draft())
         self.follow()
 
     def follow(self) -> None:
@@ -113,23 +116,6 @@ def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool
         # may not be listed yet.
         return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
     return Mark.FAILED if session.has_failed else Mark.IDLE
-
-
-def context_used(session: OpenSession, views: Mapping[str, RequestView]) -> int:
-    """How many tokens the conversation has so far, with those of a reply in the making."""
-    if known := session.chat.num_prompt_tokens:
-        return known + session.chat.num_output_tokens
-    for message in reversed(session.chat.messages):
-        if message.finish_reason is FinishReason.ERROR and not message.content:
-            # Its prompt does not count: one that is too long, say, was refused.
-            continue
-        view = views.get(message.request_id or "")
-        # Until the next snapshot, a request that has ended may be listed as it was before.
-        if view is not None and view.finish_reason is not None:
-            return view.prompt_tokens + view.output_tokens
-        if message.usage is not None:
-            return message.usage.prompt_tokens + message.usage.completion_tokens
-    return 0
 
 
 def greeting(status: EngineStatus) -> str:

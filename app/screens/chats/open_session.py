@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.chat_settings import ChatSettings
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
+from app.store.drafts import Draft
 from app.store.session import ChatSession
 from engine.api.lifecycle import FinishReason
 from widgets.glyphs import UNICODE
@@ -20,13 +21,17 @@ class OpenSession:
     """A chat, with what the screen keeps of it.
 
     Attributes:
-        draft: text that is written and not sent.
+        draft: what is written and not sent; None until the store was asked for it.
+        aside: what was written before a message was edited.
+        kept: the draft as the store has it.
         unread: whether text has come that has not been on view.
         had_failed: whether its last reply had failed when the program was started.
     """
 
     chat: ChatSession | WatchedChat
-    draft: str = ""
+    draft: Draft | None = None
+    aside: Draft = field(default_factory=Draft)
+    kept: Draft = field(default_factory=Draft)
     unread: bool = False
     had_failed: bool = False
 

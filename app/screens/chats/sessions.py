@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.gateway.mqtt import SOURCE
@@ -12,6 +14,7 @@ from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
 from app.store.database import StoreError
+from app.store.drafts import Draft
 from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import EngineClient
@@ -20,6 +23,8 @@ from engine.api.status import ModelCard
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway
+
+log = logging.getLogger(__name__)
 
 
 class SessionList:
@@ -84,7 +89,7 @@ class SessionList:
 
     def new(self) -> None:
         """Open an empty conversation. If one is open and empty already, go to that."""
-        empty = (s for s in self.sessions if s.is_own and s.is_empty)
+        empty = (s for s in self.sessions if s.is_own and s.is_empty and not s.draft)
         session = next(empty, None)
         if session is None:
             session = self._open(self._blank())
@@ -214,6 +219,37 @@ class SessionList:
         conversation = session.chat.conversation
         conversation.system, conversation.sampling = settings.system, settings.sampling
         self._store.save_settings(conversation)
+
+    def draft_of(self, session: OpenSession) -> Draft:
+        """What is written in a chat and not sent."""
+        if session.draft is None:
+            try:
+                session.draft = self._store.drafts.of(session.key) if session.is_own else Draft()
+            except StoreError as error:
+                log.error("%s", error)
+                session.draft = Draft()
+            ids = {message.id for message in session.chat.messages}
+            if session.draft.edited not in ids:
+                session.draft = replace(session.draft, edited=None)
+            session.kept = session.draft
+        return session.draft
+
+    def keep_draft(self, session: OpenSession, draft: Draft) -> None:
+        """Have the store keep what is written in a chat, also in one where nothing was said yet.
+
+        Raises:
+            StoreError: it could not.
+        """
+        if not session.is_own or draft == session.kept:
+            return
+        conversation, is_new = session.chat.conversation, session.is_empty
+        with self._store.transaction():
+            if is_new and draft:
+                self._store.save_conversation(conversation)
+            self._store.drafts.save(session.key, draft, session.kept)
+            if is_new and not draft:
+                self._store.delete_conversation(session.key)
+        session.kept = draft
 
     def kept(self) -> list[Conversation]:
         """All conversations of the store, the last used first.

@@ -106,7 +106,7 @@ class WatchedChat:
     def close(self) -> None:
         """Stop watching. A reply in the making goes on."""
 
-    def send(self, _text: str) -> NoReturn:
+    def send(self, _text: str, *, attachments: object = ()) -> NoReturn:
         """Refuse to say anything.
 
         Raises:
@@ -114,7 +114,7 @@ class WatchedChat:
         """
         raise InvalidRequestError(self.refusal, "prompt")
 
-    def edit(self, _message_id: str, _text: str) -> NoReturn:
+    def edit(self, _message_id: str, _text: str, *, attachments: object = ()) -> NoReturn:
         """Refuse to change anything.
 
         Raises:

@@ -62,15 +62,24 @@ async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
         assert "✓ done" not in screen
         assert f"ctx 1,024/1.0k · full: {advice}" in screen
         await stage.send("two")
-        await stage.finish()
+        assert stage.toasts == [
+            "This message is 1 token; the context holds 1,024, and 1,024 of them are taken:"
+            " shorten it or begin a new chat (^n)."
+        ]
+    async with staged(tmp_path, ready=False) as stage:
+        # Nobody can count before a model is there.
+        await stage.send("two")
+        stage.engine.ready()
+        await stage.turn()
         assert "at most 1023 are allowed" in stage.transcript
         assert advice in " ".join(stage.transcript.split())
 
 
 async def test_a_first_message_that_is_too_long_is_not_sent_to_a_new_chat(tmp_path: Path) -> None:
-    async with staged(tmp_path, REPLIES) as stage:
+    async with staged(tmp_path, ready=False) as stage:
         await stage.send("one " * 1100)
-        await stage.finish()
+        stage.engine.ready()
+        await stage.turn()
         assert "at most 1023 are allowed" in stage.transcript
         assert "begins afresh" not in await stage.screen()
 

@@ -2,22 +2,16 @@ from __future__ import annotations
 
 from textual import events
 
-from tests.widgets.hosting import hosted, press, rows, screen, settle
-from widgets.chat.prompt import MAX_HEIGHT, Prompt, printable
+from tests.widgets.hosting import hosted, paste, press, rows, screen, settle
+from widgets.chat.prompt import (
+    MAX_HEIGHT,
+    PASTED_CHARACTERS,
+    PASTED_LINES,
+    Prompt,
+    PromptArea,
+    printable,
+)
 from widgets.glyphs import ASCII
-
-
-async def test_text_is_taken_and_leaves_the_prompt_empty() -> None:
-    prompt = Prompt()
-    async with hosted(prompt) as (app, _):
-        prompt.area.focus()
-        await press(app, *"hi", "ctrl+j", *"you", "ctrl+j")
-        assert prompt.text == "hi\nyou\n"
-        assert prompt.take() == "hi\nyou"
-        assert prompt.text == ""
-        await press(app, "space", "ctrl+j", "space")
-        assert prompt.take() == ""
-        assert prompt.text == " \n "
 
 
 async def test_enter_that_nobody_binds_is_a_newline_and_others_stay_in_order() -> None:
@@ -125,6 +119,29 @@ async def test_the_context_is_told_above_the_text() -> None:
         prompt.show_context(0, None)
         await pilot.pause()
         assert "ctx" not in screen(app)[0]
+
+
+async def test_what_is_written_counts_in_the_context_and_too_much_of_it_is_told() -> None:
+    prompt = Prompt()
+    async with hosted(prompt) as (app, pilot):
+        for needed, more in ((1012, ""), (54_000, " · too long")):
+            prompt.show_context(812, 4096, "~53k", needed)
+            await pilot.pause()
+            assert screen(app)[0].rstrip(" ─").endswith(f"ctx 812 + ~53k of 4.1k{more}")
+        prompt.show_context(0, None, "~53k", 53_000)
+        await pilot.pause()
+        assert screen(app)[0].rstrip(" ─").endswith(" ~53k tokens")
+
+
+async def test_a_long_paste_is_no_text_of_the_prompt() -> None:
+    for text in ("x" * (PASTED_CHARACTERS + 1), "x\n" * (PASTED_LINES + 1)):
+        prompt = Prompt()
+        async with hosted(prompt) as (app, _):
+            prompt.area.focus()
+            await paste(app, text)
+            assert prompt.text == ""
+            (message,) = app.sent(PromptArea.LargePaste)
+            assert message.text == text
 
 
 async def test_ascii_hint() -> None:

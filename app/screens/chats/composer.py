@@ -1,0 +1,188 @@
+"""Composer: the message that is being written, and how much of the context it will take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.screens.chats.draft_meter import DraftMeter, Length
+from app.screens.chats.open_session import OpenSession
+from app.screens.chats.sessions import SessionList
+from app.screens.feeds.engine_watch import EngineWatch
+from app.store.attachment import Attachment
+from app.store.conversation import Message
+from app.store.drafts import Draft
+from engine.api.lifecycle import FinishReason
+from engine.api.snapshot import RequestView
+from widgets.chat.prompt import Prompt
+from widgets.figures import count, size
+
+# A draft of so many characters is told beside what is used; a shorter one near the end only.
+_LONG = 200
+_NEAR = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a message fits into the context.
+
+    Attributes:
+        is_known: False while its tokens are being counted.
+        refusal: why it does not fit, and what helps; empty if it does.
+    """
+
+    is_known: bool = True
+    refusal: str = ""
+
+
+class Composer:
+    """Has the prompt of the chat on view, with what is attached.
+
+    Attributes:
+        session: the chat that is written in; None before one is shown.
+        attachments: what goes along with the message.
+        editing: the id of the message that it will stand beside; None if it is a new one.
+        new_key: the key that opens a new chat, as it is shown to the user.
+    """
+
+    def __init__(self, sessions: SessionList, engine: EngineWatch, prompt: Prompt) -> None:
+        self.session: OpenSession | None = None
+        self.attachments: tuple[Attachment, ...] = ()
+        self.editing: str | None = None
+        self.new_key = ""
+        self._sessions = sessions
+        self._engine = engine
+        self._prompt = prompt
+        self._meter = DraftMeter(sessions.client)
+
+    @property
+    def draft(self) -> Draft:
+        return Draft(self._prompt.text, self.attachments, self.editing)
+
+    def note(self) -> None:
+        """Have the chat on view know what is written in it."""
+        if self.session is not None:
+            self.session.draft = self.draft
+
+    def show(self, session: OpenSession) -> None:
+        """Go to a chat, with what was written in it."""
+        self.note()
+        self.session = session
+        self.load(self._sessions.draft_of(session))
+        self._prompt.refuse(session.refusal)
+
+    def load(self, draft: Draft) -> None:
+        """Write something else."""
+        assert self.session is not None
+        self.attachments, self.editing = draft.attachments, draft.edited
+        self._prompt.load(draft.text, self.session.history)
+
+    def attach(self, attachment: Attachment) -> None:
+        self.attachments = (*self.attachments, attachment)
+
+    def attach_paste(self, text: str) -> None:
+        """Attach a text that was pasted, under a name that no other has."""
+        names = {attachment.name for attachment in self.attachments}
+        number = next(n for n in range(1, len(names) + 2) if f"paste {n}" not in names)
+        self.attach(Attachment(f"paste {number}", text))
+
+    def drop(self, place: int) -> None:
+        """Take an attachment away; -1 is the last one."""
+        files = list(self.attachments)
+        if files:
+            del files[place]
+        self.attachments = tuple(files)
+
+    def begin_edit(self, message: Message) -> None:
+        """Write a message of the user anew. What was written stays beside until that is over."""
+        assert self.session is not None
+        if self.editing is None:
+            self.session.aside = self.draft
+        self.load(Draft(message.content, message.attachments, message.id))
+
+    def leave_edit(self) -> None:
+        """Leave the message as it was, and go on with what was written before."""
+        assert self.session is not None
+        self.load(self.session.aside)
+
+    def update(self) -> bool:
+        """Bring attachments and context up to date; returns whether all of them is counted."""
+        assert self.session is not None
+        text = self._prompt.text
+        length = self._length(text)
+        used, limit = self._used(), self._limit()
+        self._prompt.show_attachments([self._label(one) for one in self.attachments])
+        tells = self.attachments or len(text) >= _LONG
+        tells = tells or bool(limit and text and used + length.tokens >= _NEAR * limit)
+        ahead = f"{'' if length.is_exact else '~'}{count(length.tokens)}" if tells else ""
+        self._prompt.show_context(used, limit, ahead, used + length.tokens if tells else used)
+        return length.is_settled
+
+    def fit(self) -> Fit:
+        """Whether the message fits into the context. It is counted if that is not sure."""
+        used, limit, text = self._used(), self._limit(), self._prompt.text
+        if limit is None or used + self._length(text).most < limit:
+            return Fit()
+        length = self._length(text, exact=True)
+        if not length.is_settled:
+            return Fit(is_known=False)
+        if not length.is_exact or used + length.tokens < limit:
+            return Fit()
+        ways = ["shorten it"]
+        if self.attachments:
+            ways.append("take an attachment away (Backspace in an empty prompt)")
+        if used and length.tokens < limit:
+            ways.append(f"begin a new chat ({self.new_key})")
+        free = f"the context holds {count(limit)}"
+        if used:
+            free += f", and {count(used)} of them are taken"
+        way = " or ".join((", ".join(ways[:-1]), ways[-1])) if len(ways) > 1 else ways[0]
+        unit = "token" if length.tokens == 1 else "tokens"
+        return Fit(refusal=f"This message is {count(length.tokens)} {unit}; {free}: {way}.")
+
+    def _length(self, text: str, *, exact: bool = False) -> Length:
+        model = self._engine.card.name if self._engine.card is not None else ""
+        return self._meter.measure(model, text, self.attachments, exact=exact)
+
+    def _limit(self) -> int | None:
+        snapshot = self._engine.snapshot
+        if snapshot is None:
+            return None
+        return min(snapshot.config.max_model_len, snapshot.config.num_slots)
+
+    def _used(self) -> int:
+        assert self.session is not None
+        return context_used(self.session, self._engine.views, self.editing)
+
+    def _label(self, attachment: Attachment) -> str:
+        tokens, is_exact = self._meter.tokens_of(attachment)
+        about = "" if is_exact else "~"
+        bytes_ = size(len(attachment.text.encode(errors="surrogatepass")))
+        return f"{attachment.name} · {bytes_} · {about}{count(tokens)} tokens"
+
+
+def context_used(
+    session: OpenSession, views: Mapping[str, RequestView], editing: str | None = None
+) -> int:
+    """How many tokens a chat has so far, with those of a reply in the making.
+
+    Args:
+        editing: the id of a message; what comes before it is counted.
+    """
+    messages = session.chat.messages
+    if editing is not None:
+        ids = [message.id for message in messages]
+        messages = messages[: ids.index(editing)] if editing in ids else messages
+    elif known := session.chat.num_prompt_tokens:
+        return known + session.chat.num_output_tokens
+    for message in reversed(messages):
+        if message.finish_reason is FinishReason.ERROR and not message.content:
+            # Its prompt does not count: one that is too long, say, was refused.
+            continue
+        view = views.get(message.request_id or "")
+        # Until the next snapshot, a request that has ended may be listed as it was before.
+        if view is not None and view.finish_reason is not None:
+            return view.prompt_tokens + view.output_tokens
+        if message.usage is not None:
+            return message.usage.prompt_tokens + message.usage.completion_tokens
+    return 0

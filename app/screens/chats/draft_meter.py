@@ -1,0 +1,109 @@
+"""DraftMeter: how many tokens the message is that is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from app.store.attachment import Attachment
+from engine.api.client import EngineClient
+
+# A text that is shorter is estimated: it is a few tokens more or less.
+SHORT = 200
+_BYTES_PER_TOKEN = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a message is.
+
+    Attributes:
+        most: it has no more tokens than that, for no token stands for less than a byte.
+        is_exact: whether all of it was counted, and not estimated.
+        is_settled: whether nothing of it is being counted.
+    """
+
+    tokens: int = 0
+    most: int = 0
+    is_exact: bool = True
+    is_settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A text that is counted, or was."""
+
+    size: int
+    count: Future[int]
+
+
+class DraftMeter:
+    """Has the engine count what is long, and estimates the rest by what was counted before.
+
+    It is asked again and again; nothing waits, and no more than one text is counted beside the
+    attachments.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._model = ""
+        self._bytes_per_token = _BYTES_PER_TOKEN
+        self._files: dict[Attachment, _Counted] = {}
+        self._text = ""
+        self._counted: _Counted | None = None
+
+    def measure(
+        self, model: str, text: str, attachments: Sequence[Attachment], *, exact: bool = False
+    ) -> Length:
+        """How long a message is, as far as it is known.
+
+        Args:
+            model: that counts; with another one all is counted anew.
+            exact: whether a text is counted that would be estimated otherwise.
+        """
+        if model != self._model:
+            self._model, self._text, self._counted = model, "", None
+            self._files.clear()
+        self._files = {a: self._files.get(a) or self._begin(a.told) for a in attachments}
+        parts = [self._part(self._files[a]) for a in attachments]
+        parts.append(self._typed(text, exact))
+        return Length(
+            sum(part.tokens for part in parts),
+            sum(part.most for part in parts),
+            all(part.is_exact for part in parts),
+            all(part.is_settled for part in parts),
+        )
+
+    def tokens_of(self, attachment: Attachment) -> tuple[int, bool]:
+        """How many tokens an attachment is that was measured, and whether that is exact."""
+        part = self._part(self._files[attachment])
+        return part.tokens, part.is_exact
+
+    def _typed(self, text: str, exact: bool) -> Length:
+        idle = self._counted is None or self._counted.count.done()
+        differs = abs(len(text) - len(self._text)) >= SHORT
+        if idle and text != self._text and (exact or (len(text) >= SHORT and differs)):
+            self._text, self._counted = text, self._begin(text)
+        if text == self._text and self._counted is not None:
+            return self._part(self._counted)
+        size = _size(text)
+        return Length(round(size / self._bytes_per_token), size, not text, not exact)
+
+    def _part(self, counted: _Counted) -> Length:
+        size, count = counted.size, counted.count
+        if not count.done():
+            return Length(round(size / self._bytes_per_token), size, False, False)
+        if count.exception() is not None:
+            return Length(round(size / self._bytes_per_token), size, False)
+        tokens = count.result()
+        if size >= SHORT and tokens:
+            self._bytes_per_token = size / tokens
+        return Length(tokens, size)
+
+    def _begin(self, text: str) -> _Counted:
+        return _Counted(_size(text), self._client.count_tokens(text))
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

@@ -1,0 +1,226 @@
+"""What is being written: attachments, what fits into the context, drafts that are kept."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from app.screens.dialogs.ask_text import AskText
+from app.store.attachment import MAX_BYTES, Attachment
+from app.store.drafts import Draft
+from tests.app.screens.stage import Stage, staged
+from tests.widgets.hosting import paste
+from widgets.chat.prompt import PASTED_CHARACTERS, PASTED_LINES
+
+LONG = "word " * 1000
+
+
+async def head(stage: Stage) -> str:
+    await stage.turn()
+    return next(row for row in (await stage.screen()).splitlines() if "ctx" in row)
+
+
+async def test_a_message_that_is_too_long_is_refused_before_there_is_a_turn(tmp_path: Path) -> None:
+    """Finding 12."""
+    async with staged(tmp_path) as stage:
+        await stage.send("word " * 30_000)
+        (sentence,) = stage.toasts
+        assert sentence == ("This message is 30,000 tokens; the context holds 1,024: shorten it.")
+        assert stage.engine.submissions == []
+        assert stage.sessions.current.chat.messages == ()
+        assert len(stage.prompt) == 150_000
+        shown = await head(stage)
+        assert "ctx 0 + 30,000 of 1.0k · too long" in shown
+        assert "full" not in shown
+
+
+async def test_what_is_taken_counts_and_the_ways_out_are_told(tmp_path: Path) -> None:
+    async with staged(tmp_path, {"one": "The first reply."}) as stage:
+        await stage.send("one")
+        await stage.finish()
+        used = int((await head(stage)).split("ctx ")[1].split("/")[0])
+        stage.deck.chat.composer.attach(Attachment("notes.txt", "word " * 1015))
+        await stage.send("Sum it up.")
+        tokens = 1015 + 3 + 3  # the name and two fences
+        assert stage.toasts == [
+            f"This message is {tokens:,} tokens; the context holds 1,024, and {used} of them are"
+            " taken: shorten it, take an attachment away (Backspace in an empty prompt) or begin a"
+            " new chat (^n)."
+        ]
+        assert len(stage.engine.submissions) == 1
+
+
+async def test_an_edit_takes_the_room_of_the_message_that_it_replaces(tmp_path: Path) -> None:
+    async with staged(tmp_path, lambda _: "ok") as stage:
+        await stage.send("word " * 900)
+        await stage.finish()
+        await stage.send("word " * 900)
+        assert "900 tokens" in stage.toasts[-1]
+        stage.deck.chat.prompt.area.load_text("")
+        stage.deck.action_edit_last()
+        await stage.send("word " * 901)
+        assert len(stage.engine.submissions) == 2
+
+
+async def test_it_is_sent_when_its_tokens_are_counted(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        count: Future[int] = Future()
+        stage.engine.count_tokens = lambda _: count  # type: ignore[method-assign]
+        await stage.send(LONG)
+        assert stage.engine.submissions == []
+        assert f"ctx 0 + ~{len(LONG) // 4:,} of" in await head(stage)
+        count.set_result(900)
+        await stage.turn()
+        assert [s.messages[0].content for s in stage.engine.submissions] == [LONG]
+
+
+async def test_what_is_changed_while_it_is_counted_is_not_sent(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        count: Future[int] = Future()
+        stage.engine.count_tokens = lambda _: count  # type: ignore[method-assign]
+        await stage.send(LONG)
+        await stage.press("x")
+        count.set_result(900)
+        await stage.turn()
+        assert stage.engine.submissions == []
+
+
+async def test_a_short_paste_is_text_and_a_long_one_is_attached(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await paste(stage.app, "x" * PASTED_CHARACTERS)
+        assert len(stage.prompt) == PASTED_CHARACTERS
+        stage.deck.chat.prompt.area.load_text("")
+        await paste(stage.app, "line\n" * (PASTED_LINES + 1))
+        await paste(stage.app, "y" * (PASTED_CHARACTERS + 1))
+        assert stage.prompt == ""
+        screen = await stage.screen()
+        assert "paste 1 · 205 B · 45 tokens ✕" in screen
+        assert "paste 2 · 2 KiB · 5 tokens ✕" in screen
+        await stage.send("What is this?")
+        (submission,) = stage.engine.submissions
+        (told,) = submission.messages
+        assert told.content.startswith("paste 1:\n```\nline\n")
+        assert told.content.endswith("yyy\n```\n\nWhat is this?")
+        await stage.finish()
+        message = stage.store.branch(stage.sessions.current.chat.conversation.leaf or "")[0]
+        assert [one.name for one in message.attachments] == ["paste 1", "paste 2"]
+        assert message.content == "What is this?"
+        assert "paste 1 ·" not in "\n".join((await stage.screen()).splitlines()[-6:])
+
+
+async def test_attachments_are_taken_away_by_backspace_and_by_a_click(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        for name in "abc":
+            stage.deck.chat.composer.attach(Attachment(name, "text"))
+        await stage.turn()
+        await stage.press("x", "backspace")
+        assert len(stage.deck.chat.composer.attachments) == 3
+        await stage.press("backspace")
+        assert [one.name for one in stage.deck.chat.composer.attachments] == ["a", "b"]
+        await stage.screen()
+        await stage.pilot.click(stage.deck.chat.prompt.chips, offset=(4, 0))
+        assert [one.name for one in stage.deck.chat.composer.attachments] == ["b"]
+        stage.deck.action_drop_attachment()
+        stage.deck.action_drop_attachment()
+        await stage.turn()
+        assert stage.toasts == ["Nothing is attached to this message."]
+
+
+async def test_a_file_is_attached_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("\ufeffone\ntwo\n", encoding="utf-8")
+    async with staged(tmp_path) as stage:
+        stage.deck.action_attach()
+        await stage.pilot.pause()
+        assert isinstance(stage.app.screen, AskText)
+        await stage.press(*str(tmp_path / "notes.txt"), "enter")
+        assert stage.deck.chat.composer.attachments == (Attachment("notes.txt", "one\ntwo\n"),)
+        await stage.press("enter")
+        assert stage.engine.submissions[0].messages[0].content == "notes.txt:\n```\none\ntwo\n```"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\x89PNG\r\n", "{path} (6 bytes) is no text: byte 0 is not of UTF-8"),
+        (b"a\0b", "{path} (3 bytes) is no text: byte 1 is not of UTF-8"),
+        (b" \n", "{path} is empty; a text file can be attached"),
+        (None, "{path} is no file; a text file can be attached"),
+        (b"x" * (MAX_BYTES + 1), "{path} has 4,194,305 bytes; at most 4,194,304 can be attached"),
+    ],
+    ids=("binary", "zeros", "blank", "missing", "large"),
+)
+async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(
+    tmp_path: Path, content: bytes | None, sentence: str
+) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    async with staged(tmp_path) as stage:
+        stage.deck.chat.prompt.area.load_text("Sum it up.")
+        assert not stage.deck.attach(str(path))
+        await stage.turn()
+        assert stage.toasts[0].startswith(sentence.format(path=path))
+        assert (stage.prompt, stage.deck.chat.composer.attachments) == ("Sum it up.", ())
+
+
+async def test_a_draft_is_there_again_with_its_attachments(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*"half a th")
+        stage.deck.chat.composer.attach(Attachment("notes.txt", "one"))
+        stage.deck.keep_draft()
+        key = stage.sessions.current.key
+        assert stage.store.drafts.of(key).text == "half a th"  # so a kill -9 does not lose it
+        await stage.press(*"ought")
+    async with staged(tmp_path) as stage:
+        assert stage.prompt == "half a thought"
+        assert stage.deck.chat.composer.attachments == (Attachment("notes.txt", "one"),)
+        await stage.press("enter")
+        assert stage.store.drafts.of(stage.sessions.current.key) == Draft()
+    async with staged(tmp_path) as stage:
+        assert stage.prompt == ""
+
+
+async def test_a_draft_that_was_emptied_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*"hi")
+        stage.deck.keep_draft()
+        assert len(stage.store.conversations()) == 1
+        await stage.press("backspace", "backspace")
+        stage.deck.keep_draft()
+        assert stage.store.conversations() == []
+
+
+async def test_each_chat_keeps_its_own_draft(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*"one", "ctrl+n")
+        assert stage.prompt == ""
+        await stage.press(*"two", "alt+1")
+        assert stage.prompt == "one"
+        await stage.press("alt+2")
+        assert stage.prompt == "two"
+    async with staged(tmp_path) as stage:
+        texts = {stage.store.drafts.of(s.key).text for s in stage.sessions.sessions}
+        assert texts == {"one", "two"}
+
+
+async def test_an_edit_goes_on_where_it_was_left(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.send("one")
+        await stage.finish()
+        await stage.press(*"draft")
+        stage.deck.action_edit_last()
+        await stage.press(*" more", "ctrl+n")
+        assert stage.prompt == ""
+        await stage.press("alt+1")
+        assert stage.prompt == "one more"
+        await stage.press("escape")
+        assert stage.prompt == "draft"
+        stage.deck.action_edit_last()
+        await stage.press(*" two")
+    async with staged(tmp_path) as stage:
+        await stage.press("alt+1")
+        assert stage.prompt == "one two"
+        await stage.press("enter")
+        assert stage.sessions.current.chat.messages[0].content == "one two"

@@ -1,0 +1,65 @@
+"""Chips: what is attached to the message that is being written, one line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.message import Message
+
+from widgets.glyphs import UNICODE, Glyphs
+from widgets.line import Line
+from widgets.line_view import LineView
+
+MOST = 4  # lines; what is beyond them is told as a number
+
+
+class Chips(LineView):
+    """A click on a line takes its attachment away."""
+
+    DEFAULT_CSS = """
+    Chips { height: auto; display: none; padding: 0 0 0 3; }
+    """
+
+    class Dropped(Message):
+        """An attachment is to be taken away.
+
+        Attributes:
+            place: its place among the attachments.
+        """
+
+        def __init__(self, place: int) -> None:
+            super().__init__()
+            self.place = place
+
+    def __init__(self, glyphs: Glyphs = UNICODE) -> None:
+        super().__init__(glyphs)
+        self._labels: tuple[str, ...] = ()
+
+    def show(self, labels: Sequence[str]) -> None:
+        labels = tuple(labels)
+        if labels == self._labels:
+            return
+        grown = len(labels) != len(self._labels)
+        self._labels = labels
+        if grown:
+            self.styles.height = min(len(labels), MOST)
+            self.display = bool(labels)
+        self.redraw()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        labels, palette = self._labels, self.palette
+        shown = labels if len(labels) <= MOST else labels[: MOST - 1]
+        cross = "✕" if self.glyphs.unicode else "x"
+        lines = [
+            self.line(width).add(f"{label} ", palette.text).add(cross, palette.muted)
+            for label in shown
+        ]
+        if len(shown) < len(labels):
+            rest = f"and {len(labels) - len(shown)} more"
+            lines.append(self.line(width).add(rest, palette.muted))
+        return lines
+
+    def on_click(self, event: events.Click) -> None:
+        if event.y < min(len(self._labels), MOST if len(self._labels) <= MOST else MOST - 1):
+            self.post_message(self.Dropped(event.y))
