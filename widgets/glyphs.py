@@ -68,6 +68,8 @@ class Glyphs:
         axis: the axis of the batch chart, beside a label.
         shared, reserved, pinned, cached, free, unknown: cells of the KV map that show no owner's
             letter.
+        part: the cell of the map that has blocks of several states, by the share of the one that it
+            shows, from low to high.
         bar, rest: the filled and the empty part of a meter.
         less, more: what a knob is turned by, left and right of its value.
         cursor: stands before the row that the cursor is on.
@@ -95,6 +97,7 @@ class Glyphs:
     cached: str = "~"
     free: str
     unknown: str = "?"
+    part: str
     bar: str
     rest: str
     less: str
@@ -150,6 +153,7 @@ UNICODE = Glyphs(
     reserved="░",
     pinned="◆",
     free="·",
+    part="▁▂▃▄▅▆▇█",
     bar="█",
     rest="░",
     less="◂",
@@ -189,6 +193,7 @@ ASCII = Glyphs(
     reserved="_",
     pinned="=",
     free=".",
+    part="-+%@",
     bar="#",
     rest=".",
     less="<",

@@ -54,9 +54,13 @@ class Conversing(Steering):
         self.switched()
 
     def action_pick(self, number: int) -> None:
-        if number <= len(self.sessions.sessions):
-            self.sessions.go_to(self.sessions.sessions[number - 1])
-            self.switched()
+        """Go to the open chat of this number."""
+        session = self.sessions.numbered(number)
+        if session is None:
+            self.notify(f"No open chat has the number {number}.")
+            return
+        self.sessions.go_to(session)
+        self.switched()
 
     @on(ChatTabs.Picked)
     def pick_tab(self, event: ChatTabs.Picked) -> None:

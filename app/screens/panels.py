@@ -26,12 +26,12 @@ from widgets.panels.session_table import SessionTable
 class Panels:
     """The views of the engine.
 
-    Attributes:
-        numbering: the numbers of the sessions that the views show.
+    Args:
+        numbering: by what the views call the chats of requests.
     """
 
-    def __init__(self, glyphs: Glyphs) -> None:
-        self.numbering = Numbering()
+    def __init__(self, glyphs: Glyphs, numbering: Numbering) -> None:
+        self._numbering = numbering
         self.kpi = KpiStrip(glyphs, id="kpi")
         self.table = SessionTable(glyphs, id="sessions")
         self.batch = BatchChart(glyphs, id="batch")
@@ -66,7 +66,7 @@ class Panels:
             self.batch.show(engine.records, new[-1].budget, snapshot.knob_history)
         self.kv.show(
             snapshot.blocks,
-            self.numbering.numbers,
+            self._numbering.names,
             snapshot.config.block_size,
             engine.kv_waste,
             snapshot.sharing,
@@ -82,11 +82,8 @@ class Panels:
         snapshot = engine.snapshot
         if snapshot is not None:
             effect = engine.comparison.effect(snapshot.time, engine.records)
-            rows, numbers = _newest(snapshot.requests), self.numbering.numbers
-            self.table.show(rows, numbers, snapshot.goodput, paused=engine.paused)
-            if self.kv.selected is not None and self.table.current is not None:
-                # If a tab was closed, the numbers have moved.
-                self.kv.select(numbers[self.table.current.ordinal])
+            rows, names = _newest(snapshot.requests), self._numbering.names
+            self.table.show(rows, names, snapshot.goodput, paused=engine.paused)
             self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
             self.latency.show(
                 snapshot.latency, snapshot.totals, snapshot.goodput, snapshot.knob_history

@@ -144,7 +144,8 @@ class Pump:
             self._status = engine.status
         self._sessions.meet(engine.views.values())
         requests = engine.snapshot.requests if engine.snapshot else ()
-        self._panels.numbering.look(requests, (s.key for s in self._sessions.sessions))
+        chats = (session.chat.conversation for session in self._sessions.sessions)
+        self._sessions.numbering.look(requests, chats)
         lines: list[LogLine] = self._log.take()
         lines += [line for record in records for line in engine_events(record, engine.epoch)]
         changes = engine.new_knob_changes()

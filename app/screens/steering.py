@@ -39,7 +39,7 @@ class Steering(Screen[None]):
         self.sessions = sessions
         self.engine = EngineWatch(sessions.client)
         self.mqtt = MqttWatch(sessions.gateway)
-        self.panels = Panels(glyphs)
+        self.panels = Panels(glyphs, sessions.numbering)
         self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet
 
     def action_stop_request(self) -> None:

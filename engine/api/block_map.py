@@ -1,36 +1,61 @@
-"""BlockMap: the KV pool as it is drawn: states, sharing and pins; a large pool is aggregated."""
+"""BlockMap: the KV pool as it is drawn: stretches of blocks, sharing and pins."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class BlockState(StrEnum):
-    """State of a block; its value is its letter in `BlockMap.states`.
+    """State of a block. The busiest comes first.
 
     A reserved block is set aside for tokens of a request that are still to come. A pinned block has
     no holder, and is never evicted.
     """
 
-    FREE = "f"
-    CACHED = "c"
-    USED = "u"
     SHARED = "s"
+    USED = "u"
     RESERVED = "r"
     PINNED = "p"
+    CACHED = "c"
+    FREE = "f"
+
+
+class Stretch(NamedTuple):
+    """Neighbouring blocks. They are a run of one state and the same holders, unless there are more
+    runs than a map may have stretches; then it has several states.
+
+    Attributes:
+        first: its first block.
+        blocks: how many there are.
+        state: the busiest state in it.
+        holders: the ordinals of the requests that hold any of its blocks.
+        counts: how many blocks are of each state, in the order of `BlockState`; empty for a run.
+    """
+
+    first: int
+    blocks: int
+    state: BlockState
+    holders: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def count(self, state: BlockState) -> int:
+        """How many blocks are of this state."""
+        if self.counts:
+            return self.counts[_PLACES[state]]
+        return self.blocks if state is self.state else 0
+
+
+_PLACES = {state: place for place, state in enumerate(BlockState)}
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMap:
-    """The pool, aggregated: one cell stands for `blocks_per_cell` neighbouring blocks.
+    """The pool.
 
     Attributes:
-        states: a `BlockState` letter for each cell: the most frequent state in it; of equally
-            frequent ones the busiest.
-        owners: for each cell the ordinal of a sequence that holds the first block in the state
-            shown, or -1.
+        stretches: all blocks, from the first to the last.
         free, cached, used: their sum is `num_blocks`.
         shared, reserved: how many of the used blocks are.
         pinned: how many of the cached blocks are.
@@ -41,9 +66,7 @@ class BlockMap:
     """
 
     num_blocks: int
-    blocks_per_cell: int
-    states: str
-    owners: Sequence[int]
+    stretches: tuple[Stretch, ...]
     free: int
     cached: int
     used: int
@@ -54,41 +77,6 @@ class BlockMap:
     host_used: int = 0
     snapshots: int = 0
     snapshots_kept: int = 0
-
-    def within(self, max_cells: int) -> BlockMap:
-        """The same pool in at most `max_cells` cells; their owners are a tuple."""
-        factor = -(-len(self.states) // max_cells)
-        if factor <= 1:
-            return replace(self, owners=tuple(self.owners))
-        states, owners = _merge(self.states, self.owners, factor)
-        per_cell = self.blocks_per_cell * factor
-        return replace(self, blocks_per_cell=per_cell, states=states, owners=owners)
-
-
-# Of states that are equally frequent in a cell, the busiest is shown.
-_BUSIEST_FIRST = (
-    *(BlockState.SHARED, BlockState.USED, BlockState.RESERVED),
-    *(BlockState.PINNED, BlockState.CACHED, BlockState.FREE),
-)
-
-
-def _merge(states: str, owners: Sequence[int], factor: int) -> tuple[str, tuple[int, ...]]:
-    """The states and the owners of cells that stand for `factor` neighbouring ones each.
-
-    Slices and counts run in C, and most cells are of one state. 65,000 blocks become 4,096 cells in
-    1.5 ms, and in 5 ms if every cell is mixed.
-    """
-    letters, holders = [], []
-    for start in range(0, len(states), factor):
-        cell = states[start : start + factor]
-        state = cell[0]
-        if cell.count(state) == len(cell):
-            holders.append(owners[start])
-        else:
-            state = max(_BUSIEST_FIRST, key=cell.count)
-            holders.append(owners[start + cell.find(state)])
-        letters.append(state)
-    return "".join(letters), tuple(holders)
 
 
 @dataclass(frozen=True, slots=True)

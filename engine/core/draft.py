@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from engine.api.block_map import BlockMap, PinView, Sharing
+from engine.api.block_map import PinView, Sharing
 from engine.api.config import EngineConfig
 from engine.api.knobs import KnobChange, Knobs, KnobState
 from engine.api.lifecycle import RequestState
@@ -18,9 +18,10 @@ from engine.api.status import ModelCard
 from engine.api.telemetry import Distribution
 from engine.api.waiting import Wait
 from engine.batch.request import Request
+from engine.cache.pool_copy import PoolCopy
 from engine.core.latencies import Latencies, Underway
 
-MAP_CELLS = 4_096
+MAX_STRETCHES = 2_048
 MAX_SHARING = 32
 # A window is moved on at most this often, in seconds: it takes some milliseconds.
 AGEING_SECONDS = 1.0
@@ -82,15 +83,13 @@ class Draft:
     """A core between two steps.
 
     A device waits while the engine's thread looks at the core, so that thread copies and no more:
-    0.4 ms for 64 running requests and 65,000 blocks. Percentiles, and the cells of the map, take
-    ten times as long. The first one who asks for the snapshot computes them, in a thread that may
-    be interrupted.
+    0.4 ms for 64 running requests and 65,000 blocks. Percentiles, and the stretches of the map,
+    take ten times as long. The first one who asks for the snapshot computes them, in a thread that
+    may be interrupted.
 
     Attributes:
         running, waiting, ended: requests, as `Snapshot.requests` has them.
         underway: the times of requests that have not ended.
-        blocks: the pool, a cell for each block.
-        holders: for each shared block the sequences that hold it.
     """
 
     time: float
@@ -103,8 +102,7 @@ class Draft:
     underway: list[Underway]
     num_waiting: int
     head_wait: Wait | None
-    blocks: BlockMap
-    holders: list[tuple[int, ...]]
+    pool: PoolCopy
     requested: Knobs
     knobs: tuple[KnobState, ...]
     knob_history: tuple[KnobChange, ...]
@@ -146,7 +144,7 @@ class Draft:
         return self.latencies.view(now, tpots), goodput
 
     def _finish(self, now: float) -> Snapshot:
-        sharing = Counter(self.holders)
+        sharing = Counter(self.pool.holders.values())
         shared: Counter[int] = Counter()
         for ordinals, blocks in sharing.items():
             for ordinal in ordinals:
@@ -163,7 +161,7 @@ class Draft:
             num_running=len(self.running),
             num_waiting=self.num_waiting,
             head_wait=self.head_wait,
-            blocks=self.blocks.within(MAP_CELLS),
+            blocks=self.pool.map(MAX_STRETCHES),
             knobs=self.knobs,
             knob_history=self.knob_history,
             latency=latency,

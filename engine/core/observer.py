@@ -91,6 +91,7 @@ class Observer:
     ) -> Draft:
         """Everything a dashboard shows, as far as it has to be copied between two steps."""
         cache, waiting = scheduler.cache, scheduler.waiting.head(MAX_WAITING_VIEWS)
+        pool = cache.pool.copy()
         return Draft(
             time=now,
             step=self.records.total,
@@ -110,14 +111,16 @@ class Observer:
             ],
             num_waiting=len(scheduler.waiting),
             head_wait=scheduler.head_wait,
-            blocks=replace(
-                cache.pool.map(),
-                host_blocks=cache.host.num_blocks,
-                host_used=cache.host.num_used,
-                snapshots=cache.snapshots.num_snapshots if cache.snapshots else 0,
-                snapshots_kept=cache.snapshots.num_kept if cache.snapshots else 0,
+            pool=replace(
+                pool,
+                counts=replace(
+                    pool.counts,
+                    host_blocks=cache.host.num_blocks,
+                    host_used=cache.host.num_used,
+                    snapshots=cache.snapshots.num_snapshots if cache.snapshots else 0,
+                    snapshots_kept=cache.snapshots.num_kept if cache.snapshots else 0,
+                ),
             ),
-            holders=list(map(tuple, cache.pool.sharing())),
             requested=ledger.knobs,
             knobs=ledger.states(scheduler.effective(ledger.knobs)),
             knob_history=ledger.history,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from engine.api.block_map import BlockMap
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
@@ -59,6 +60,12 @@ def say(request: Request, token_ids: Sequence[int]) -> None:
     """Give a request outputs, as if steps had."""
     request.output_token_ids = list(token_ids)
     request.num_tokens = request.num_prompt_tokens + len(token_ids)
+
+
+def states_of(blocks: BlockMap) -> str:
+    """A letter for each block of a map that has runs only."""
+    assert not any(stretch.counts for stretch in blocks.stretches)
+    return "".join(stretch.state * stretch.blocks for stretch in blocks.stretches)
 
 
 class PoolReplay:
@@ -116,7 +123,7 @@ class PoolReplay:
 
     @property
     def states(self) -> str:
-        """A letter for each block, as `BlockMap.states` has them."""
+        """A letter for each block."""
         return "".join(self._state(block) for block in range(len(self.holders)))
 
     def _state(self, block: int) -> str:
@@ -327,7 +334,7 @@ class CoreHarness:
         # What happened since the last record belongs to the next one.
         replay = self._replay.copy()
         replay.apply(BlockEvents(tuple(pool._log)))
-        assert replay.states == pool.map().states
+        assert replay.states == pool.copy().states
         held: dict[int, list[int]] = {}
         tables = [(r.ordinal, r.block_table + r.reserved_blocks) for r in scheduler.running]
         tables += scheduler._groups.parked_tables() + scheduler._reclaim.pending_tables()

@@ -87,9 +87,9 @@ def fill(view: LineView) -> None:
         case BatchChart():
             view.show(samples.records(), 256, samples.history())
         case KvMap():
-            view.show(samples.block_map(), samples.NUMBERS, 16, 0.04, samples.SHARING, samples.PINS)
+            view.show(samples.block_map(), samples.NAMES, 16, 0.04, samples.SHARING, samples.PINS)
         case SessionTable():
-            view.show(samples.views(), samples.NUMBERS, samples.GOODPUT)
+            view.show(samples.views(), samples.NAMES, samples.GOODPUT)
         case DevicePanel():
             view.show(samples.READINGS)
         case KnobPanel():

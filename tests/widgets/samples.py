@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.api.block_map import BlockMap, PinView, Sharing
+from engine.api.block_map import BlockMap, BlockState, PinView, Sharing, Stretch
 from engine.api.config import EngineConfig
 from engine.api.knobs import KnobChange, Knobs, KnobState
 from engine.api.lifecycle import FinishReason, RequestState
@@ -25,6 +25,7 @@ from engine.api.telemetry import (
 )
 from engine.api.waiting import Cause, Wait
 from engine.core.ledger import KnobLedger
+from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.device_panel import DeviceReadings, GpuReading
@@ -48,8 +49,8 @@ MODEL = ModelCard(
 )
 READY = EngineStatus(EnginePhase.READY, "Qwen3-0.6B")
 POLICIES = ("stall_free", "static", "dynamic")
-# Every request is a session, numbered as it came.
-NUMBERS = {ordinal: ChatNumber(ordinal) for ordinal in range(1, 100)}
+# Every request is a chat, numbered as it came.
+NAMES = {n: ChatName(ChatNumber(n), f"Chat {n}") for n in range(1, 100)}
 
 
 def view(ordinal: int, **changes: object) -> RequestView:
@@ -173,30 +174,40 @@ def ended() -> tuple[RequestView, ...]:
     )
 
 
-def block_map(num_blocks: int = 2048, *, per_cell: int = 1, mixed: bool = False) -> BlockMap:
-    """A pool that 20 sessions share; `mixed` puts another owner into every cell."""
+def block_map(num_blocks: int = 2048) -> BlockMap:
+    """A pool that 20 chats share."""
     rng = random.Random(0)
-    states: list[str] = []
-    owners: list[int] = []
-    cells = -(-num_blocks // per_cell)
-    while len(states) < cells:
+    runs: list[tuple[str, tuple[int, ...], int]] = []
+    left = num_blocks
+    while left:
         state = rng.choices("urscpf", (50, 10, 10, 12, 2, 16))[0]
-        run = 1 if mixed else rng.randint(2, 40)
-        states += [state] * run
-        owners += [rng.randint(1, 20) if state in "urs" else -1] * run
-    text = "".join(states[:cells])
-    free, idle, shared, reserved, pinned = (text.count(state) * per_cell for state in "fcsrp")
+        blocks = min(rng.randint(2, 40), left)
+        who = rng.randint(1, 20) if state in "urs" else 0
+        holders = {"u": (who,), "r": (who,), "s": (who, who + 1)}.get(state, ())
+        runs.append((state, holders, blocks))
+        left -= blocks
+    return pool_of(*runs)
+
+
+def pool_of(*runs: tuple[str, tuple[int, ...], int]) -> BlockMap:
+    """A pool of these runs: state, holders, number of blocks."""
+    stretches, first = [], 0
+    sums = dict.fromkeys(BlockState, 0)
+    for letter, holders, blocks in runs:
+        state = BlockState(letter)
+        stretches.append(Stretch(first, blocks, state, holders))
+        sums[state] += blocks
+        first += blocks
+    cached = sums[BlockState.CACHED] + sums[BlockState.PINNED]
     return BlockMap(
-        num_blocks=num_blocks,
-        blocks_per_cell=per_cell,
-        states=text,
-        owners=tuple(owners[:cells]),
-        free=free,
-        cached=idle + pinned,
-        used=num_blocks - free - idle - pinned,
-        shared=shared,
-        reserved=reserved,
-        pinned=pinned,
+        num_blocks=first,
+        stretches=tuple(stretches),
+        free=sums[BlockState.FREE],
+        cached=cached,
+        used=first - sums[BlockState.FREE] - cached,
+        shared=sums[BlockState.SHARED],
+        reserved=sums[BlockState.RESERVED],
+        pinned=sums[BlockState.PINNED],
     )
 
 

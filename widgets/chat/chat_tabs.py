@@ -10,6 +10,7 @@ from rich.style import Style
 from textual import events
 from textual.message import Message
 
+from widgets.chat_number import ChatNumber
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
@@ -27,12 +28,14 @@ class Tab:
 
     Attributes:
         key: the chat's id.
+        number: the chat's own, whatever its place.
         title: its title, as it is shown.
         mark: its state.
         unread: whether text has come that has not been on view.
     """
 
     key: str
+    number: ChatNumber
     title: str
     mark: Mark = Mark.IDLE
     unread: bool = False
@@ -89,7 +92,7 @@ class ChatTabs(LineView):
             over = palette.cursor if is_current else Style.null()
             text = (palette.strong if is_current or tab.unread else palette.muted) + over
             line.add(self.glyphs.cursor if is_current else " ", palette.strong + over)
-            line.add(f"{index + 1} ", text)
+            line.add(f"{tab.number} ", text if is_current else palette.owner(tab.number))
             line.add(self.glyphs.marks[tab.mark], palette.marks[tab.mark] + over)
             line.add(f" {shorten(tab.title, title_width)}", text)
             line.add("*" if tab.unread else " ", palette.tick + over).add(" ", palette.text)
@@ -133,4 +136,4 @@ class ChatTabs(LineView):
 
     def _width(self, index: int, title_width: int) -> int:
         title = shorten(self._tabs[index].title, title_width)
-        return 2 + len(f"{index + 1} ") + 2 + cell_len(self.glyphs.fit(title)) + 1
+        return 2 + len(f"{self._tabs[index].number} ") + 2 + cell_len(self.glyphs.fit(title)) + 1

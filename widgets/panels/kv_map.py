@@ -1,4 +1,4 @@
-"""KvMap: shows the KV pool block by block; used blocks have the letters of their sessions."""
+"""KvMap: shows the KV pool block by block; used blocks have the letters of their chats."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 
-from engine.api.block_map import BlockMap, BlockState, PinView, Sharing
+from engine.api.block_map import BlockMap, BlockState, PinView, Sharing, Stretch
+from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
 from widgets.figures import count, percent
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
+from widgets.panels.kv_cells import KvCells, rows_wanted
 from widgets.panels.panel import Panel
 
 CURSOR = Style(reverse=True, underline=True)
@@ -28,13 +30,20 @@ _WORDS = {
     BlockState.CACHED: "cached, evictable",
     BlockState.FREE: "free",
 }
+_SHORT = {state: text.partition(":")[0].partition(",")[0] for state, text in _WORDS.items()}
+_SHORT[BlockState.RESERVED] = "reserved"
+MIN_HEIGHT = 4
 _MIN_HEIGHT_FOR_NOTES = 5
+_MOST_NOTES = 2
 
 
 class KvMap(Panel, can_focus=True):
-    """The pool as cells in reading order. Arrow keys inspect a cell.
+    """The pool as cells in reading order (`KvCells`). Arrow keys and the mouse pick a cell, of
+    which the lines below then tell; the cursor stays on its block while the pool changes.
 
-    If the panel has fewer cells than the pool, neighbouring ones are merged.
+    Attributes:
+        cursor: the first block of the cell that is picked.
+        selected: the chat whose blocks stand out, those that it shares among them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,18 +60,17 @@ class KvMap(Panel, can_focus=True):
         self.cursor = 0
         self.selected: ChatNumber | None = None
         self._blocks: BlockMap | None = None
-        self._numbers: Mapping[int, ChatNumber] = {}
+        self._names: Mapping[int, ChatName] = {}
         self._block_size: int | None = None
         self._waste: float | None = None
         self._sharing: Sequence[Sharing] = ()
         self._pins: Sequence[PinView] = ()
-        self._columns = 1
-        self._cells: BlockMap | None = None
+        self._cells: KvCells | None = None
 
     def show(
         self,
         blocks: BlockMap,
-        numbers: Mapping[int, ChatNumber],
+        names: Mapping[int, ChatName],
         block_size: int | None = None,
         waste: float | None = None,
         sharing: Sequence[Sharing] = (),
@@ -71,26 +79,34 @@ class KvMap(Panel, can_focus=True):
         """Show the pool.
 
         Args:
-            blocks: the state of each block or cell, and who holds it.
-            numbers: the numbers of sessions, by the ordinals of the requests that are shown. Others
-                may hold blocks too, such as a request that ended in a batch which goes on.
+            blocks: the state of each block, and who holds it.
+            names: what the chats of requests are called, by the requests' ordinals. Others may hold
+                blocks too, such as a request that ended in a batch which goes on.
             block_size: token slots in a block, for the title.
             waste: the share of given token slots that were unused in the last steps.
             sharing: which requests share how many blocks, the most blocks first.
             pins: the prefixes that are pinned.
         """
-        self._blocks, self._numbers, self._block_size = blocks, numbers, block_size
+        self._blocks, self._names, self._block_size = blocks, names, block_size
         self._waste, self._sharing, self._pins = waste, sharing, pins
         self.redraw()
 
     def select(self, number: ChatNumber | None) -> None:
-        """Highlight the blocks of one session, or of none."""
+        """Highlight the blocks of one chat, or of none."""
         if number != self.selected:
             self.selected = number
             self.redraw()
 
+    def wanted_height(self, width: int) -> int:
+        """How many lines the panel can use well in so many columns: frame, cells and notes."""
+        if self._blocks is None:
+            return MIN_HEIGHT
+        rows = rows_wanted(self._blocks, width - 4)
+        return 2 + rows + self._num_notes(rows + 2 + _MOST_NOTES)
+
     def action_move(self, columns: int, rows: int) -> None:
-        self._go_to(self.cursor + columns + rows * self._columns)
+        if self._cells is not None:
+            self._go_to(self._place + columns + rows * self._cells.columns)
 
     def action_first(self) -> None:
         self._go_to(0)
@@ -100,8 +116,8 @@ class KvMap(Panel, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         x, y = (event.x - 2, event.y - 1) if self.framed else (event.x, event.y - 1)
-        if 0 <= x < self._columns and y >= 0:
-            self._go_to(y * self._columns + x)
+        if self._cells is not None and y >= 0 and 0 <= x < self._cells.columns * self._cells.span:
+            self._go_to(y * self._cells.columns + x // self._cells.span)
 
     def title(self) -> str:
         blocks = self._blocks
@@ -124,8 +140,8 @@ class KvMap(Panel, can_focus=True):
             parts.append(f"host {percent(blocks.host_used / blocks.host_blocks)}")
         if blocks.snapshots:
             parts.append(f"states {count(blocks.snapshots_kept)}/{count(blocks.snapshots)}")
-        if self._cells is not None and self._cells.blocks_per_cell > 1:
-            parts.append(f"1 cell = {self._cells.blocks_per_cell} blk")
+        if self._cells is not None and self._cells.largest > 1:
+            parts.append(f"a cell ≤ {count(self._cells.largest)} blk")
         return " · ".join(parts)
 
     def draw(self, width: int, height: int) -> list[Line]:
@@ -134,64 +150,96 @@ class KvMap(Panel, can_focus=True):
         return super().draw(width, height)
 
     def body(self, width: int, height: int) -> list[Line]:
-        cells, palette = self._cells, self.palette
-        if cells is None:
-            return [self.line(width).add(shorten("No pool yet.", width), palette.muted)]
-        kinds = list(zip(cells.states, cells.owners, strict=True))
-        looks = {kind: self._look(*kind) for kind in set(kinds)}
-        glyphs = "".join([looks[kind][0] for kind in kinds])
-        styles = [looks[kind][1] for kind in kinds]
-        if self.has_focus:
-            styles[self.cursor] += CURSOR
-        lines = []
-        for start in range(0, len(glyphs), width):
-            line = self.line(width)
-            stop = min(start + width, len(glyphs))
-            for first, end in _runs(styles, start, stop):
-                line.segments.append(Segment(glyphs[first:end], styles[first]))
-            line.room -= stop - start
-            lines.append(line)
-        notes = self._notes(cells, width, height)
+        if self._cells is None:
+            return [self.line(width).add(shorten("No pool yet.", width), self.palette.muted)]
+        lines = self._cell_lines(self._cells, width)
+        notes = self._notes(width, height)
         lines += [self.line(width) for _ in range(height - len(notes) - len(lines))]
         return lines + notes
 
+    def _cell_lines(self, cells: KvCells, width: int) -> list[Line]:
+        looks: dict[tuple[str, tuple[int, ...], int], tuple[str, Style]] = {}
+        glyphs, styles = [], []
+        for cell in cells.cells:
+            level = self._level(cell)
+            key = cell.state, cell.holders, level
+            if key not in looks:
+                looks[key] = self._look(cell, level)
+            glyph, style = looks[key]
+            glyphs.append(glyph)
+            styles.append(style)
+        if self.has_focus:
+            styles[self._place] += CURSOR
+        wide = {glyph: self._wide(glyph, cells.span) for glyph in set(glyphs)}
+        lines = []
+        for start in range(0, len(glyphs), cells.columns):
+            line = self.line(width)
+            stop = min(start + cells.columns, len(glyphs))
+            for first, end in _runs(styles, start, stop):
+                text = "".join([wide[glyph] for glyph in glyphs[first:end]])
+                line.segments.append(Segment(text, styles[first]))
+            line.room -= (stop - start) * cells.span
+            lines.append(line)
+        return lines
+
+    def _wide(self, glyph: str, span: int) -> str:
+        """A cell of so many columns. A blank keeps it from the next one; nothing is written large
+        where nothing is."""
+        signs = 1 if glyph == self.glyphs.free else max(span - 1, 1)
+        return (glyph * signs).ljust(span)
+
     @property
     def _num_cells(self) -> int:
-        return 0 if self._cells is None else len(self._cells.states)
+        return 0 if self._cells is None else len(self._cells.cells)
 
-    def _go_to(self, cell: int) -> None:
-        """Inspect a cell, if there is one at this place."""
-        if 0 <= cell < self._num_cells:
-            self.cursor = cell
+    @property
+    def _place(self) -> int:
+        """The place of the cell that is picked."""
+        return 0 if self._cells is None else self._cells.at(self.cursor)
+
+    def _go_to(self, place: int) -> None:
+        """Pick a cell, if there is one at this place."""
+        if self._cells is not None and 0 <= place < self._num_cells:
+            self.cursor = self._cells.cells[place].first
             self.redraw()
 
     def _fit(self, width: int, height: int) -> None:
         """Lay the pool out in the cells that there are. The last lines are kept for the notes."""
-        self._columns = max(width, 1)
         if self._blocks is not None:
-            room = self._columns * max(height - self._num_notes(height), 1)
-            self._cells = self._blocks.within(room)
-            self.cursor = min(self.cursor, len(self._cells.states) - 1)
+            rows = max(height - self._num_notes(height), 1)
+            self._cells = KvCells.fit(self._blocks, width, rows)
 
-    def _look(self, state: str, owner: int) -> tuple[str, Style]:
+    def _level(self, cell: Stretch) -> int:
+        """Which sign shows the share that its state has in a cell of several; -1 in all others."""
+        if not cell.counts or cell.count(cell.state) == cell.blocks:
+            return -1
+        levels = len(self.glyphs.part)
+        return min(cell.count(cell.state) * levels // cell.blocks, levels - 1)
+
+    def _look(self, cell: Stretch, level: int) -> tuple[str, Style]:
         """Glyph and style of a cell."""
         glyphs, palette = self.glyphs, self.palette
-        match state:
+        numbers = [self._names[who].number for who in cell.holders if who in self._names]
+        over = SELECTED if self.selected in numbers else Style.null()
+        match cell.state:
             case BlockState.FREE:
-                return glyphs.free, palette.muted
+                glyph, style = glyphs.free, palette.muted
             case BlockState.CACHED:
-                return glyphs.cached, palette.cached
+                glyph, style = glyphs.cached, palette.cached
             case BlockState.PINNED:
-                return glyphs.pinned, palette.pinned
+                glyph, style = glyphs.pinned, palette.pinned
             case BlockState.SHARED:
-                return glyphs.shared, palette.shared
-        number = self._numbers.get(owner)
-        if number is None:
-            return glyphs.unknown, palette.text
-        style = palette.owner(number)
-        if number == self.selected:
-            style += SELECTED
-        return glyphs.reserved if state == BlockState.RESERVED else number.letter, style
+                glyph, style = glyphs.shared, palette.shared
+            case _ if not numbers:
+                glyph, style = glyphs.unknown, palette.text
+            case _:
+                shown = self.selected if self.selected in numbers else None
+                number = shown or numbers[0]
+                reserved = cell.state is BlockState.RESERVED
+                glyph = glyphs.reserved if reserved else number.letter
+                # The blocks of several chats have the colour of none.
+                style = palette.owner(number) if len(set(numbers)) == 1 else palette.strong
+        return glyphs.part[level] if level >= 0 else glyph, style + over
 
     def _num_notes(self, height: int) -> int:
         """How many lines stand below the cells: the legend, and a line on sharing and pins if there
@@ -199,62 +247,74 @@ class KvMap(Panel, can_focus=True):
         said = bool(self._sharing or self._pins) and height >= _MIN_HEIGHT_FOR_NOTES
         return 0 if height <= 2 else 2 if said else 1
 
-    def _notes(self, cells: BlockMap, width: int, height: int) -> list[Line]:
-        palette, number = self.palette, self._num_notes(height)
-        first = self._inspected(cells) if self.has_focus else self._legend(cells)
-        notes = [self.line(width).add(shorten(first, width), palette.muted)]
+    def _notes(self, width: int, height: int) -> list[Line]:
+        palette = self.palette
+        first = self._inspected() if self.has_focus else self._legend()
+        notes = [self.line(width).add(shorten_parts(first, width), palette.muted)]
         broken = any(pin.error for pin in self._pins)
         style = palette.warn if broken else palette.muted
         notes.append(self.line(width).add(shorten_parts(self._said(), width), style))
-        return notes[:number]
+        return notes[: self._num_notes(height)]
 
-    def _legend(self, cells: BlockMap) -> str:
+    def _legend(self) -> str:
         """The signs of the states that occur now, or nearly always."""
-        glyphs = self.glyphs
+        glyphs, blocks, cells = self.glyphs, self._blocks, self._cells
+        assert blocks is not None
+        assert cells is not None
         signs = (
-            ("1-9a-z owner", 1),
-            (f"{glyphs.reserved} reserved", cells.reserved),
-            (f"{glyphs.shared} shared", 1),
-            (f"{glyphs.cached} cached", 1),
-            (f"{glyphs.pinned} pinned", cells.pinned),
-            (f"{glyphs.free} free", 1),
+            ("1-9a-z chat", True),
+            ("A-Z chat held elsewhere", self._shows_theirs),
+            (f"{glyphs.reserved} reserved", blocks.reserved),
+            (f"{glyphs.shared} shared", True),
+            (f"{glyphs.cached} cached", True),
+            (f"{glyphs.pinned} pinned", blocks.pinned),
+            (f"{glyphs.free} free", True),
+            (f"{glyphs.part} share of a cell", any(cell.counts for cell in cells.cells)),
         )
-        return "  ".join(text for text, number in signs if number)
+        return "  ".join(text for text, is_there in signs if is_there)
 
-    def _inspected(self, cells: BlockMap) -> str:
-        """What the cell under the cursor is, and who holds it."""
-        first = self.cursor * cells.blocks_per_cell
-        last = min(first + cells.blocks_per_cell, cells.num_blocks) - 1
-        where = f"blocks {first}..{last}" if last > first else f"block {first}"
-        state = BlockState(cells.states[self.cursor])
-        owner = cells.owners[self.cursor]
-        if state is BlockState.SHARED:
-            groups = [group for group in self._sharing if owner in group.ordinals]
-            if len(groups) == 1:
-                return f"{where} · shared by {self._holders(groups[0], 'sessions ')}"
-        number = self._numbers.get(owner)
-        if number is None:
-            return f"{where} · {_WORDS[state]}"
-        held = ", first held" if state is BlockState.SHARED else ""
-        return f"{where} · {_WORDS[state]}{held} by session {number} ({number.letter})"
+    @property
+    def _shows_theirs(self) -> bool:
+        return any(name.number.theirs for name in self._names.values())
+
+    def _inspected(self) -> str:
+        """What the picked cell is, and who holds it."""
+        assert self._cells is not None
+        cell = self._cells.cells[self._place]
+        last = cell.first + cell.blocks - 1
+        where = f"blocks {cell.first}..{last}" if cell.blocks > 1 else f"block {cell.first}"
+        if cell.counts:
+            states = [(state, cell.count(state)) for state in BlockState]
+            parts = [f"{percent(n / cell.blocks)} {_SHORT[state]}" for state, n in states if n]
+        else:
+            parts = [_WORDS[cell.state]]
+        if cell.holders:
+            by = f"by {self._holders(cell.holders)}"
+            parts = [*parts, f"held {by}"] if cell.counts else [f"{parts[0]} {by}"]
+        return " · ".join((where, *parts))
 
     def _said(self) -> str:
         """What there is to say of pinned prefixes, broken ones first, and of sharing."""
         pins = sorted(self._pins, key=lambda pin: not pin.error)
         parts = [f"pin {pin.name} {_pin_state(pin)}" for pin in pins]
-        parts += [f"{group.blocks} blk shared by {self._holders(group)}" for group in self._sharing]
+        parts += [
+            f"{group.blocks} blk shared by {self._holders(group.ordinals)}"
+            for group in self._sharing
+        ]
         return " · ".join(parts)
 
-    def _holders(self, group: Sharing, what: str = "") -> str:
-        """The sessions of a group, after `what` they are called, and how many of its requests
-        belong to none that is shown."""
-        known = {self._numbers[o] for o in group.ordinals if o in self._numbers}
-        names = ", ".join(map(str, sorted(known)))
-        others = sum(ordinal not in self._numbers for ordinal in group.ordinals)
+    def _holders(self, ordinals: Sequence[int]) -> str:
+        """The chats of some requests by number and title, and how many of the requests belong to
+        none that is shown."""
+        known = {
+            self._names[who].number: self._names[who] for who in ordinals if who in self._names
+        }
+        names = ", ".join(str(known[number]) for number in sorted(known))
+        others = sum(who not in self._names for who in ordinals)
         if not others:
-            return what + names
+            return names
         word = "1 other" if others == 1 else f"{count(others)} others"
-        return f"{what}{names} and {word}" if names else word
+        return f"{names} and {word}" if names else word
 
 
 def _pin_state(pin: PinView) -> str:

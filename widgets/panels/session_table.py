@@ -14,6 +14,7 @@ from textual.message import Message
 
 from engine.api.snapshot import Goodput, RequestView
 from engine.api.waiting import in_words
+from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
 from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs, Mark, state_mark
@@ -69,7 +70,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self.filter = ""
         self._field = Field(self._typed, self._left)
         self._requests: Sequence[RequestView] = ()
-        self._numbers: Mapping[int, ChatNumber] = {}
+        self._names: Mapping[int, ChatName] = {}
         self._cursor = ListCursor[RequestView](lambda view: view.request_id)
         self._goodput: Goodput | None = None
         self._paused = False
@@ -77,7 +78,7 @@ class SessionTable(ScrollPanel, can_focus=True):
     def show(
         self,
         requests: Sequence[RequestView],
-        numbers: Mapping[int, ChatNumber],
+        names: Mapping[int, ChatName],
         goodput: Goodput | None = None,
         *,
         paused: bool = False,
@@ -86,11 +87,11 @@ class SessionTable(ScrollPanel, can_focus=True):
 
         Args:
             requests: in the order that sorting by state gives them.
-            numbers: the numbers of their sessions, by the ordinals of the requests.
+            names: what their chats are called, by the ordinals of the requests.
             goodput: has the targets by which figures are judged.
             paused: whether the engine is paused, so that what runs stands still.
         """
-        self._requests, self._numbers = requests, numbers
+        self._requests, self._names = requests, names
         self._goodput, self._paused = goodput, paused
         self._arrange()
         self.redraw()
@@ -246,7 +247,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         self._cursor.items = rows
 
     def _number(self, view: RequestView) -> ChatNumber:
-        return self._numbers[view.ordinal]
+        return self._names[view.ordinal].number
 
     def _haystack(self, view: RequestView) -> str:
         """The text that the filter looks through."""

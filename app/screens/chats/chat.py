@@ -84,7 +84,7 @@ class ChatPane(Vertical):
     def update_bar(self) -> None:
         views, paused = self._engine.views, self._engine.paused
         tabs = [
-            Tab(s.key, s.title, mark_of(s, views, paused), s.unread)
+            Tab(s.key, self._sessions.number_of(s), s.title, mark_of(s, views, paused), s.unread)
             for s in self._sessions.sessions
         ]
         self.bar.show(tabs, self._sessions.current.key)

@@ -1,49 +1,89 @@
-"""Numbering: gives a session one number on its tab, in the session table and on the KV map."""
+"""Numbering: gives a chat one number, wherever on the screen it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
+from app.screens.chats.open_session import title_of
+from app.store.conversation import Conversation
 from engine.api.snapshot import RequestView
+from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
+from widgets.panels.session_columns import title_of as title_of_request
 
-FIRST_BEYOND_TABS = 10
+KEPT = 702  # A to ZZ
+KEPT_REQUESTS = 4096
 
 
 class Numbering:
-    """Numbers sessions.
+    """Numbers chats.
 
-    The number of a tab is its place, and its key is Alt with that number. Sessions that are served
-    without a tab, such as chats over MQTT, are numbered from 10 on, beyond the keys. They keep
-    their numbers as long as they are shown.
+    A chat of the screen has the number that the store keeps for it. What others hold, such as chats
+    over MQTT, and requests that belong to no chat, are numbered as they come. They keep their
+    numbers while they are shown, and as long afterwards as `KEPT` others have not come.
 
     Attributes:
-        numbers: the number of each request's session, by the request's ordinal, for the requests of
-            the last look.
+        names: what the chat of each request is called, by the request's ordinal, for the requests
+            of the last look.
     """
 
     def __init__(self) -> None:
-        self.numbers: Mapping[int, ChatNumber] = {}
-        self._untabbed: dict[str, int] = {}  # by session
+        self.names: Mapping[int, ChatName] = {}
+        self._own: dict[int, str] = {}  # the key of the chat, by its number
+        self._theirs: dict[str, int] = {}  # by the key, the last seen ones at the end
+        self._asked: dict[str, ChatName] = {}  # by request
 
-    def look(self, requests: Sequence[RequestView], tabs: Iterable[str]) -> None:
-        """Number the sessions of these requests.
+    def look(self, requests: Sequence[RequestView], chats: Iterable[Conversation]) -> None:
+        """Name the chats of these requests.
 
         Args:
-            tabs: the ids of the conversations that are open, in the order of their tabs.
+            chats: those that are open.
         """
-        numbers = {key: place for place, key in enumerate(tabs, 1)}
-        first = max(len(numbers) + 1, FIRST_BEYOND_TABS)
-        others = dict.fromkeys(key for view in requests if (key := session_of(view)) not in numbers)
-        kept = {key: n for key in others if (n := self._untabbed.get(key, 0)) >= first}
-        taken = set(kept.values())
-        free = (n for n in count(first) if n not in taken)
-        self._untabbed = {key: kept[key] if key in kept else next(free) for key in others}
-        numbers |= self._untabbed
-        self.numbers = {view.ordinal: ChatNumber(numbers[session_of(view)]) for view in requests}
+        known = {chat.id: ChatName(self.number_of(chat), title_of(chat)) for chat in chats}
+        closed = {key: number for number, key in self._own.items()}
+        names = {}
+        for view in requests:
+            key = session_of(view)
+            name = known.get(key)
+            if name is None:
+                own = closed.get(key)
+                number = self._theirs_of(key) if own is None else ChatNumber(own)
+                name = ChatName(number, title_of_request(view))
+            names[view.ordinal] = self._asked[view.request_id] = name
+        self.names = names
+        shown = known.keys() | set(map(session_of, requests))
+        _drop_oldest(self._theirs, len(self._theirs) - KEPT, shown)
+        _drop_oldest(self._asked, len(self._asked) - KEPT_REQUESTS)
+
+    def number_of(self, chat: Conversation) -> ChatNumber:
+        """The number of an open chat."""
+        if chat.number is None:
+            return self._theirs_of(chat.id)
+        self._own[chat.number] = chat.id
+        return ChatNumber(chat.number)
+
+    def of_request(self, request_id: str) -> ChatName | None:
+        """What the chat of a request was called when it was last shown; None if that is long ago,
+        or if it never was."""
+        return self._asked.get(request_id)
+
+    def _theirs_of(self, key: str) -> ChatNumber:
+        taken = self._theirs.pop(key, None)
+        if taken is None:
+            others = set(self._theirs.values())
+            taken = next(n for n in count(1) if n not in others)
+        self._theirs[key] = taken
+        return ChatNumber(taken, theirs=True)
 
 
 def session_of(view: RequestView) -> str:
-    """The session of a request: its conversation, or the request itself if it has none."""
+    """The chat of a request: its conversation, or the request itself if it has none."""
     return view.origin.conversation or view.request_id
+
+
+def _drop_oldest(kept: dict[str, Any], number: int, spared: Collection[str] = ()) -> None:
+    if number > 0:
+        for key in [key for key in kept if key not in spared][:number]:
+            del kept[key]

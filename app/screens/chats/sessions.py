@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.chat_settings import ChatSettings, Defaults
+from app.screens.chats.numbering import Numbering
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
@@ -20,6 +21,7 @@ from app.store.store import Store
 from engine.api.client import EngineClient
 from engine.api.snapshot import RequestView
 from engine.api.status import ModelCard
+from widgets.chat_number import ChatNumber
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway
@@ -41,6 +43,7 @@ class SessionList:
         system: as above.
         sessions: the open sessions, in the order of their tabs.
         current: the session on view.
+        numbering: by what number the screen calls chats, those of the engine's requests too.
         unreadable: a sentence on each conversation that cannot be read and so is not open any more.
     """
 
@@ -55,6 +58,7 @@ class SessionList:
     ) -> None:
         self.client = client
         self.gateway = gateway
+        self.numbering = Numbering()
         self._store = store
         self.system = system
         self._sampling = dict(sampling or {})
@@ -83,6 +87,14 @@ class SessionList:
     def num_own_busy(self) -> int:
         """How many sessions that are held here have a reply in the making."""
         return sum(session.chat.is_busy for session in self.sessions if session.is_own)
+
+    def number_of(self, session: OpenSession) -> ChatNumber:
+        """The number of an open chat, which it keeps."""
+        return self.numbering.number_of(session.chat.conversation)
+
+    def numbered(self, number: int) -> OpenSession | None:
+        """The open chat of the user that has this number."""
+        return next((s for s in self.sessions if s.chat.conversation.number == number), None)
 
     def find(self, key: str) -> OpenSession | None:
         return next((s for s in self.sessions if s.key == key), None)

@@ -170,7 +170,7 @@ class TestReserve:
         assert cache.extend(request, 8) == ()
         assert cache.extend(request, 9) == (2,)
         assert (request.block_table, request.reserved_blocks) == ([0, 1, 2], [3])
-        assert cache.pool.map().within(8).states == "uuurffff"
+        assert cache.pool.copy().states == "uuurffff"
         cache.pool.check([(1, request.block_table + request.reserved_blocks)])
 
     def test_past_the_reservation_blocks_are_given(self) -> None:
@@ -256,7 +256,7 @@ class TestFork:
         assert (source.block_table, fork.block_table) == ([0, 1, 2], [0, 1, 3])
         assert (fork.num_computed_tokens, fork.num_published) == (9, 2)
         assert fork.num_committed_tokens == 8  # the copy is made by its step
-        assert cache.pool.map().within(8).states == "ssuuffff"
+        assert cache.pool.copy().states == "ssuuffff"
         cache.pool.check([(1, source.block_table), (2, fork.block_table)])
         let_go(cache, source)
         let_go(cache, fork)
@@ -322,7 +322,7 @@ class TestPins:
         assert cache.pins() == [("system", 2, 2)]
         assert len(cache.match(make_request(9, range(11)))) == 2
         assert (cache.pool.num_available, cache.pool.num_pinned) == (6, 2)
-        assert cache.pool.map().within(8).states.count("p") == 2
+        assert cache.pool.copy().states.count("p") == 2
 
     def test_others_are_evicted(self) -> None:
         cache = self.cache()
@@ -353,7 +353,7 @@ class TestPins:
         cache.adopt(request, hit)
         assert cache.pool.num_used == 2
         let_go(cache, request)
-        assert cache.pool.map().within(8).states.count("p") == 2
+        assert cache.pool.copy().states.count("p") == 2
 
     def test_two_pins_may_share_a_prefix(self) -> None:
         cache = self.cache()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.api.block_map import BlockState
 from engine.api.telemetry import BlockChange
 from engine.cache.pool import BlockPool
 from tests.support.harness import PoolReplay
@@ -128,7 +127,7 @@ def test_the_life_of_a_pinned_block() -> None:
     pool.take_events()
     pool.pin(block)
     assert (pool.num_cached, pool.num_available, pool.num_pinned) == (1, 2, 1)
-    assert pool.map().within(9).states.count("p") == 1
+    assert pool.copy().states.count("p") == 1
     pool.share(block, 2)
     pool.share(block, 3)
     pool.release([block], 2)
@@ -158,9 +157,9 @@ def test_pinned_while_it_is_held_it_shows_when_it_is_let_go() -> None:
     (block,) = pool.give(1, 1)
     pool.keep(block)
     pool.pin(block)
-    assert pool.map().within(2).states == "uf"
+    assert pool.copy().states == "uf"
     pool.release([block], 1)
-    assert pool.map().within(2).states == "pf"
+    assert pool.copy().states == "pf"
     pool.check([])
 
 
@@ -288,8 +287,8 @@ class PoolMachine(RuleBasedStateMachine):
         assert pool.num_available == pool.num_free + len(self.cached)
         assert (pool.num_pinned, pool.num_reserved) == (len(self.pinned), len(self.reserved))
         assert pool.num_used == len(held)
-        view = pool.map()
-        assert (view.pinned, view.reserved) == (len(pinned), len(self.reserved))
+        view = pool.copy()
+        assert (view.counts.pinned, view.counts.reserved) == (len(pinned), len(self.reserved))
         assert pool.num_shared == sum(count > 1 for count in held.values())
         assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
         assert view.states == self.replay.states
@@ -302,71 +301,3 @@ class PoolMachine(RuleBasedStateMachine):
 
 TestPool = PoolMachine.TestCase
 TestPool.settings = settings(max_examples=80, stateful_step_count=40)
-
-
-class TestMap:
-    def test_one_cell_a_block_where_there_is_room(self) -> None:
-        pool, _evicted = make_pool(5)
-        cache(pool, 1, 1)
-        blocks = pool.give(3, 2)
-        pool.share(blocks[0], 3)
-        view = pool.map().within(100)
-        assert (view.num_blocks, view.blocks_per_cell) == (5, 1)
-        assert view.states == "csuuf"
-        assert view.owners == (-1, 2, 2, 2, -1)
-        assert (view.free, view.cached, view.used, view.shared) == (1, 1, 3, 1)
-
-    @pytest.mark.parametrize(
-        ("num_blocks", "max_cells", "cells", "per_cell"),
-        [(10, 10, 10, 1), (11, 10, 6, 2), (100, 7, 7, 15), (3, 1, 1, 3), (1, 4096, 1, 1)],
-    )
-    def test_at_most_so_many_cells(
-        self, num_blocks: int, max_cells: int, cells: int, per_cell: int
-    ) -> None:
-        view = make_pool(num_blocks)[0].map().within(max_cells)
-        assert (len(view.states), len(view.owners), view.blocks_per_cell) == (
-            cells,
-            cells,
-            per_cell,
-        )
-
-    def test_the_most_frequent_state_shows_and_of_ties_the_busiest(self) -> None:
-        pool, _evicted = make_pool(9)
-        blocks = pool.give(7, 1)
-        assert blocks == [0, 1, 2, 3, 4, 5, 6]
-        pool.share(1, 2)
-        pool.share(2, 2)
-        pool.keep(3)
-        pool.release([3, 4], 1)
-        # u s s | c f u | u f f
-        view = pool.map().within(3)
-        assert view.states == "suf"
-        assert view.owners == (1, 1, -1)
-
-    @given(
-        st.lists(st.sampled_from("fcusrp"), min_size=1, max_size=60),
-        st.integers(1, 70),
-    )
-    def test_against_counting(self, states: list[str], max_cells: int) -> None:
-        pool, _evicted = make_pool(len(states))
-        for i, block in enumerate(pool.give(len(states), 1, reserve=True)):
-            assert block == i
-        for block, state in enumerate(states):
-            if state != "r":
-                pool.fill(block)
-            if state == "s":
-                pool.share(block, 2)
-            elif state in "fcp":
-                if state in "cp":
-                    pool.keep(block)
-                if state == "p":
-                    pool.pin(block)
-                pool.release([block], 1)
-        view = pool.map().within(max_cells)
-        assert len(view.states) <= max_cells
-        for cell, letter in enumerate(view.states):
-            part = states[cell * view.blocks_per_cell : (cell + 1) * view.blocks_per_cell]
-            most = max(map(part.count, "fcusrp"))
-            assert letter == next(s for s in "surpcf" if part.count(s) == most)
-            assert view.owners[cell] == (1 if letter in "usr" else -1)
-            assert BlockState(letter)

@@ -14,7 +14,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import BlockChange
 from engine.api.waiting import in_words
 from engine.scheduling.policies import POLICIES
-from tests.support.harness import CoreHarness
+from tests.support.harness import CoreHarness, states_of
 
 PROMPT = list(range(100, 110))  # two full blocks of 4, and half of a third
 PADDED = ("static", "dynamic")
@@ -211,7 +211,7 @@ class TestPins:
         assert engine.snapshot().totals.evictions > 50
         assert [engine.ends[f"chat{i}"].usage.cached_tokens for i in (0, 10, 20)] == [0, 8, 8]
         view = engine.snapshot().blocks
-        assert (view.pinned, view.states.count("p")) == (2, 2)
+        assert (view.pinned, states_of(view).count("p")) == (2, 2)
         (pin,) = engine.snapshot().pins
         assert (pin.name, pin.tokens, pin.blocks, pin.computed, pin.error) == (
             "system",

@@ -15,7 +15,7 @@ from engine.api.telemetry import Distribution, PhaseTimes
 from engine.api.waiting import in_words
 from engine.core.latencies import WINDOW
 from engine.core.observer import MAX_ENDED_VIEWS
-from tests.support.harness import CARD, SHAPE, CoreHarness
+from tests.support.harness import CARD, SHAPE, CoreHarness, states_of
 
 PROMPT = list(range(100, 106))
 
@@ -321,9 +321,10 @@ class TestSnapshot:
         engine.submit("b", [1, 2, 3], 9)
         engine.step()
         blocks = engine.snapshot().blocks
-        assert blocks.states == "uuufff"
+        assert states_of(blocks) == "uuufff"
         ordinals = {v.request_id: v.ordinal for v in engine.snapshot().requests}
-        assert blocks.owners == (ordinals["a"], ordinals["a"], ordinals["b"], -1, -1, -1)
+        held = [(stretch.holders, stretch.blocks) for stretch in blocks.stretches]
+        assert held == [((ordinals["a"],), 2), ((ordinals["b"],), 1), ((), 3)]
         assert (blocks.free, blocks.cached, blocks.used, blocks.shared) == (3, 0, 3, 0)
 
     def test_history_of_knobs(self) -> None:
@@ -369,7 +370,7 @@ class TestSnapshot:
         snapshot = engine.snapshot()
         (only,) = snapshot.requests
         assert (only.blocks, only.reserved_blocks) == (4, 2)
-        assert snapshot.blocks.states.count("r") == snapshot.blocks.reserved == 2
+        assert states_of(snapshot.blocks).count("r") == snapshot.blocks.reserved == 2
 
     def test_pins(self) -> None:
         """One that fits shows how much of it is computed; one that does not, why."""

@@ -4,14 +4,17 @@ from textual import events
 
 from tests.widgets.hosting import Host, hosted, rows, settle
 from widgets.chat.chat_tabs import ChatTabs, Tab
+from widgets.chat_number import ChatNumber
 from widgets.glyphs import ASCII, UNICODE, Glyphs, Mark
 
 TABS = (
-    Tab("a", "Kafka essay", Mark.DECODE),
-    Tab("b", "SQL help", Mark.PREFILL, unread=True),
-    Tab("c", "new chat"),
+    Tab("a", ChatNumber(1), "Kafka essay", Mark.DECODE),
+    Tab("b", ChatNumber(2), "SQL help", Mark.PREFILL, unread=True),
+    Tab("c", ChatNumber(3), "new chat"),
 )
-MANY = tuple(Tab(str(n), f"Conversation number {n}", Mark.DECODE) for n in range(1, 21))
+MANY = tuple(
+    Tab(str(n), ChatNumber(n), f"Conversation number {n}", Mark.DECODE) for n in range(1, 21)
+)
 
 
 async def line(tabs: tuple[Tab, ...], current: str, width: int, glyphs: Glyphs = UNICODE) -> str:

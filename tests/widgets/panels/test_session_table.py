@@ -4,7 +4,7 @@ import pytest
 
 from engine.api.origin import Origin
 from tests.widgets.hosting import burst, hosted, lay_out, paste, press, rows, screen, settle
-from tests.widgets.samples import GOODPUT, NUMBERS, view, views, waiting
+from tests.widgets.samples import GOODPUT, NAMES, view, views, waiting
 from widgets.figures import duration
 from widgets.glyphs import ASCII, UNICODE
 from widgets.panels.session_table import SessionTable
@@ -18,7 +18,7 @@ def ids(table: SessionTable) -> list[int]:
 async def test_every_state_in_figures_and_words() -> None:
     table = SessionTable()
     async with hosted(table, 77, 16):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         assert rows(table) == [
             "╭─ Sessions 12 · / filter · s sort: state ▲ ────────────────────────────────╮",
             "│   ID     title      src    state       queue  TTFT  TPOT   p99   tok  blk │",
@@ -42,7 +42,7 @@ async def test_every_state_in_figures_and_words() -> None:
 async def test_a_wide_table_says_why_beside_the_figures() -> None:
     table = SessionTable()
     async with hosted(table, 150, 16):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         lines = rows(table)
         assert "377ms  35ms 210ms    88    – the pool just ran out of blocks" in lines[8]
         assert lines[9].endswith("no blocks: it needs 51, 12 of 2048 are free for it │")
@@ -51,7 +51,7 @@ async def test_a_wide_table_says_why_beside_the_figures() -> None:
 async def test_the_foot_says_in_full_what_the_row_cuts_off() -> None:
     table = SessionTable()
     async with hosted(table, 120, 16, focus=True) as (app, _):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await press(app, "end", "up", "up", "up", "up")
         assert rows(table)[-1].startswith(
             "┗━ 12 @alice bo… · no blocks: it needs 51, 12 of 2048 are free for it · prompt 812, "
@@ -64,7 +64,7 @@ async def test_the_foot_says_in_full_what_the_row_cuts_off() -> None:
 async def test_what_of_the_blocks_is_shared_or_reserved() -> None:
     table = SessionTable()
     async with hosted(table, 165, 6):
-        table.show([view(1, shared_blocks=3, reserved_blocks=20)], NUMBERS)
+        table.show([view(1, shared_blocks=3, reserved_blocks=20)], NAMES)
         assert rows(table)[1].split()[-4:-1] == ["blk", "shrd", "resv"]
         assert rows(table)[2].split()[-4:-1] == ["54", "3", "20"]
         assert "· 54 blk, 3 shared, 20 reserved" in rows(table)[-1]
@@ -79,7 +79,7 @@ async def test_figures_above_their_targets_are_marked(
 ) -> None:
     table = SessionTable()
     async with hosted(table, 90, 6):
-        table.show([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)], NUMBERS, GOODPUT)
+        table.show([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)], NAMES, GOODPUT)
         line = list(table.render_line(3))
         found = [s.style for s in line if s.text.strip() in (duration(ttft), duration(tpot))]
         assert found == [getattr(table.palette, name) for name in styles.split()]
@@ -98,7 +98,7 @@ async def test_sorting_by_each_column_in_turn() -> None:
         )
         slow = view(2, origin=Origin(title="C"), ttft=0.9, tpot=0.01, queue=0.1)
         new = waiting(3, 0.2, "it is next", origin=Origin(title="a"))
-        table.show([slow, fast, new], NUMBERS)
+        table.show([slow, fast, new], NAMES)
         orders = {table.sort: ids(table)}
         for _ in range(11):
             await press(app, "s")
@@ -124,7 +124,7 @@ async def test_sorting_by_each_column_in_turn() -> None:
 async def test_the_other_direction_leaves_unknown_figures_last() -> None:
     table = SessionTable()
     async with hosted(table, 90, 8, focus=True) as (app, _):
-        table.show([waiting(3, 0.2, ""), view(1, ttft=0.1), view(2, ttft=0.9)], NUMBERS)
+        table.show([waiting(3, 0.2, ""), view(1, ttft=0.1), view(2, ttft=0.9)], NAMES)
         for _ in range(5):
             await press(app, "s")
         await press(app, "S")
@@ -135,7 +135,7 @@ async def test_the_other_direction_leaves_unknown_figures_last() -> None:
 async def test_sorting_keeps_the_cursor_in_view() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True) as (app, _):
-        table.show([view(n) for n in range(1, 31)], NUMBERS)
+        table.show([view(n) for n in range(1, 31)], NAMES)
         await press(app, "down", "S")
         assert rows(table)[6][2:8] == "▸ 2   "
 
@@ -143,16 +143,16 @@ async def test_sorting_keeps_the_cursor_in_view() -> None:
 async def test_new_figures_do_not_scroll() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True):
-        table.show([view(n) for n in range(1, 31)], NUMBERS)
+        table.show([view(n) for n in range(1, 31)], NAMES)
         table.scroll(10)
-        table.show([view(n, output_tokens=48) for n in range(1, 31)], NUMBERS)
+        table.show([view(n, output_tokens=48) for n in range(1, 31)], NAMES)
         assert table.first == 10
 
 
 async def test_a_click_on_a_head_sorts_and_again_turns_round() -> None:
     table = SessionTable()
     async with hosted(table, 90, 8, focus=True) as (_, pilot):
-        table.show([view(2), view(1)], NUMBERS)
+        table.show([view(2), view(1)], NAMES)
         await pilot.click(SessionTable, offset=(5, 1))
         assert (table.sort, ids(table)) == ("ID", [1, 2])
         await pilot.click(SessionTable, offset=(5, 1))
@@ -162,7 +162,7 @@ async def test_a_click_on_a_head_sorts_and_again_turns_round() -> None:
 async def test_the_cursor_tells_where_it_went_and_enter_chooses() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await press(app, "down", "down", "up", "enter")
         went = [(m.request_id, m.number.value) for m in app.sent(SessionTable.Highlighted)]
         assert went == [("req-4", 4), ("req-8", 8), ("req-4", 4)]
@@ -175,7 +175,7 @@ async def test_the_cursor_tells_where_it_went_and_enter_chooses() -> None:
 async def test_a_click_chooses_a_row() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, pilot):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await pilot.click(SessionTable, offset=(10, 4))
         assert [m.request_id for m in app.sent(SessionTable.Selected)] == ["req-8"]
         await pilot.click(SessionTable, offset=(10, 14))  # below the last row
@@ -185,12 +185,12 @@ async def test_a_click_chooses_a_row() -> None:
 async def test_the_cursor_stays_with_its_request() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True) as (app, _):
-        table.show([view(1), view(2), view(3)], NUMBERS)
+        table.show([view(1), view(2), view(3)], NAMES)
         await press(app, "down")
-        table.show([view(3), view(1), view(2)], NUMBERS)
+        table.show([view(3), view(1), view(2)], NAMES)
         assert table.cursor == 2
         assert rows(table)[4][2] == "▸"
-        table.show([view(3), view(1)], NUMBERS)
+        table.show([view(3), view(1)], NAMES)
         assert table.cursor == 0
         assert len(app.sent(SessionTable.Highlighted)) == 1
 
@@ -198,14 +198,14 @@ async def test_the_cursor_stays_with_its_request() -> None:
 async def test_long_tables_scroll_with_the_cursor() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True) as (app, _):
-        table.show([view(n) for n in range(1, 31)], NUMBERS)
+        table.show([view(n) for n in range(1, 31)], NAMES)
         assert table.page == 5
         await press(app, "end")
         assert rows(table)[6][2:8] == "▸ u   "
         assert [line[-1] for line in rows(table)] == list("┓┃┃┃┃┃█┛")
         await press(app, "pageup")
         assert table.cursor == 25
-        table.show([view(1)], NUMBERS)
+        table.show([view(1)], NAMES)
         assert rows(table)[2][2:8] == "▸ 1   "
 
 
@@ -223,7 +223,7 @@ async def test_long_tables_scroll_with_the_cursor() -> None:
 async def test_the_filter_looks_for_every_word(text: str, found: list[int]) -> None:
     table = SessionTable()
     async with hosted(table, 80, 16):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         table.set_filter(text)
         assert ids(table) == found
 
@@ -231,7 +231,7 @@ async def test_the_filter_looks_for_every_word(text: str, found: list[int]) -> N
 async def test_typing_a_filter() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await press(app, "slash", *"ssqx", "backspace")
         assert (table.filter, table.sort) == ("ssq", "state")  # s is text here and no binding
         assert rows(table)[0].startswith("┏━ Sessions 0 of 12 · / ssq_ · ")
@@ -245,7 +245,7 @@ async def test_typing_a_filter() -> None:
 async def test_a_filter_is_pasted_and_edited_in_the_middle() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await press(app, "slash", "s")
         await paste(app, "\r\nql\x1b 天\nsecond line")
         assert table.filter == "sql 天"
@@ -262,7 +262,7 @@ async def test_a_filter_is_pasted_and_edited_in_the_middle() -> None:
 async def test_keys_that_come_in_one_go_keep_their_order() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await press(app, "slash")
         await burst(app, "x", "backspace", "s", "q", "l", "enter", "s")
         assert (table.filter, table.sort) == ("sql", "ID")
@@ -271,7 +271,7 @@ async def test_keys_that_come_in_one_go_keep_their_order() -> None:
 async def test_a_narrow_table_shows_the_end_of_what_is_typed() -> None:
     table = SessionTable()
     async with hosted(table, 40, 8, focus=True) as (app, _):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await press(app, "slash", *"abcdefghijklmnop")
         await lay_out(app)
         assert screen(app)[0] == "┏━ Sessions 0 of 12 · / defghijklmnop  ┓"
@@ -280,7 +280,7 @@ async def test_a_narrow_table_shows_the_end_of_what_is_typed() -> None:
 async def test_leaving_the_table_ends_the_typing() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         await press(app, "slash", "s")
         app.set_focus(None)
         await settle(app)
@@ -293,7 +293,7 @@ async def test_hostile_titles_stay_text() -> None:
     table = SessionTable()
     async with hosted(table, 80, 6):
         origin = Origin(user="me", title="\x1b[31m[b]x\n", source="\x07mqtt")
-        table.show([view(1, origin=origin)], NUMBERS)
+        table.show([view(1, origin=origin)], NAMES)
         line = rows(table)[2]
         assert "\x1b" not in line
         assert "@me  [31m[b" in line
@@ -303,7 +303,7 @@ async def test_hostile_titles_stay_text() -> None:
 async def test_ascii() -> None:
     table = SessionTable(ASCII)
     async with hosted(table, 80, 16):
-        table.show(views(), NUMBERS)
+        table.show(views(), NAMES)
         assert rows(table)[8].startswith(
             "|   6    6 Haiku         screen < preempted 120ms the pool"
         )
@@ -314,7 +314,7 @@ async def test_who_goes_first_and_who_else_asked_stand_before_the_title() -> Non
         table = SessionTable(glyphs)
         async with hosted(table, 110, 8, focus=True) as (app, _):
             alice = Origin(user="alice", source="mqtt", title="bot")
-            table.show([view(1, priority=3, origin=alice), view(2, priority=-12), view(3)], NUMBERS)
+            table.show([view(1, priority=3, origin=alice), view(2, priority=-12), view(3)], NAMES)
             titles = [row[11:27].rstrip() for row in rows(table)[2:5]]
             assert titles == [f"{marks[0]}@alice bot", f"{marks[1]}Chat 2", "Chat 3"]
             assert "1 @alice bot" in rows(table)[-1]

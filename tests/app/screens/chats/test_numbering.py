@@ -1,61 +1,92 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from app.screens.chats.numbering import Numbering
+from app.screens.chats.numbering import KEPT, Numbering
+from app.store.conversation import Conversation
 from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
-from tests.app.screens.stage import staged
+from tests.app.screens.stage import Stage, staged
 from tests.widgets.samples import view
 from widgets.chat_number import ChatNumber
 
 
 def asked(ordinal: int, conversation: str = "") -> RequestView:
-    return view(ordinal, origin=Origin(conversation=conversation))
+    return view(ordinal, origin=Origin(conversation=conversation, title="asked"))
 
 
-def numbers(numbering: Numbering, requests: list[RequestView], tabs: str) -> list[int]:
-    numbering.look(requests, tabs)
-    return [numbering.numbers[request.ordinal].value for request in requests]
+def own(key: str, number: int, title: str = "") -> Conversation:
+    return Conversation(id=key, number=number, title=title)
 
 
-def test_a_tab_has_the_number_of_its_place_whatever_was_asked_in_it() -> None:
+def names(
+    numbering: Numbering, requests: Sequence[RequestView], *chats: Conversation
+) -> dict[int, str]:
+    numbering.look(requests, chats)
+    return {ordinal: str(name) for ordinal, name in numbering.names.items()}
+
+
+def test_a_chat_has_its_own_number_whatever_its_place() -> None:
+    numbering = Numbering()
     requests = [asked(1, "c"), asked(2, "b"), asked(3, "c")]
+    chats = [own("a", 1, "Alps"), own("b", 2, "Bern"), own("c", 3, "Chur")]
+    assert names(numbering, requests, *chats) == {1: "3 Chur", 2: "2 Bern", 3: "3 Chur"}
+    # Chat 1 is closed: nothing is renumbered. Neither is one that is closed and still runs.
+    assert names(numbering, requests, *chats[1:]) == {1: "3 Chur", 2: "2 Bern", 3: "3 Chur"}
+    assert names(numbering, requests, chats[2]) == {1: "3 Chur", 2: "2 asked", 3: "3 Chur"}
+
+
+def test_a_number_that_went_to_another_chat_is_that_ones_only() -> None:
     numbering = Numbering()
-    assert numbers(numbering, requests, "abc") == [3, 2, 3]
-    assert numbers(numbering, requests, "bc") == [2, 1, 2]
+    names(numbering, [asked(1, "a")], own("a", 1, "Alps"))
+    both = names(numbering, [asked(1, "a"), asked(2, "b")], own("b", 1, "Bern"))
+    assert both == {1: "A asked", 2: "1 Bern"}
 
 
-def test_what_has_no_tab_has_a_number_of_its_own_for_as_long_as_it_is_shown() -> None:
+def test_what_others_hold_has_letters_and_keeps_them() -> None:
     numbering = Numbering()
-    assert numbers(numbering, [asked(1, "x"), asked(2, "a"), asked(3)], "a") == [10, 1, 11]
-    assert numbers(numbering, [asked(3), asked(4, "y"), asked(5, "x")], "a") == [11, 12, 10]
-    assert numbers(numbering, [asked(3), asked(4, "y"), asked(5, "x")], "ax") == [11, 12, 2]
+    requests = [asked(1, "x"), asked(2, "a"), asked(3)]
+    mine = own("a", 1, "Alps")
+    assert names(numbering, requests, mine) == {1: "A asked", 2: "1 Alps", 3: "B asked"}
+    # x is not shown for a while.
+    assert names(numbering, [asked(3), asked(4, "y")], mine) == {3: "B asked", 4: "C asked"}
+    assert names(numbering, [asked(5, "x")], mine) == {5: "A asked"}
+    watched = Conversation(id="x", source="mqtt", user="bob", title="Ulm")
+    assert names(numbering, [asked(5, "x")], mine, watched) == {5: "A @bob Ulm"}
+    assert numbering.number_of(watched) == ChatNumber(1, theirs=True)
 
 
-def test_many_tabs_push_the_others_beyond_them() -> None:
-    tabs = "abcdefghijk"
-    assert numbers(Numbering(), [asked(1, "k"), asked(2, "x")], tabs) == [11, 12]
+def test_numbers_of_others_come_again_only_after_many() -> None:
     numbering = Numbering()
-    assert numbers(numbering, [asked(2, "x")], "a") == [10]
-    assert numbers(numbering, [asked(2, "x")], tabs) == [12]
+    names(numbering, [asked(1, "x")])
+    for n in range(2, KEPT + 1):
+        names(numbering, [asked(n, f"y{n}")])
+    assert names(numbering, [asked(KEPT + 1, "new")]) == {KEPT + 1: "AAA asked"}
+    assert names(numbering, [asked(KEPT + 2, "x")]) == {KEPT + 2: "A asked"}
 
 
-def test_a_request_that_is_not_shown_any_more_has_no_number() -> None:
+def test_a_request_is_named_after_it_is_gone() -> None:
     numbering = Numbering()
-    numbering.look([asked(7, "a"), asked(8, "b"), asked(9, "a")], "ab")
-    one, two = ChatNumber(1), ChatNumber(2)
-    assert numbering.numbers == {7: one, 8: two, 9: one}
-    numbering.look([asked(9, "a")], "ab")
-    assert numbering.numbers == {9: one}
+    names(numbering, [asked(7, "a"), asked(8)], own("a", 4, "Alps"))
+    names(numbering, [])
+    assert [str(numbering.of_request(r)) for r in ("req-7", "req-8", "?")] == [
+        "4 Alps",
+        "A asked",
+        "None",
+    ]
+
+
+async def three_chats(stage: Stage) -> None:
+    for text in ("one", "two", "three"):
+        await stage.press("ctrl+n")
+        await stage.send(text)
+        await stage.finish()
 
 
 async def test_tab_row_and_map_agree_after_a_restart(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        for text in ("one", "two", "three"):
-            await stage.press("ctrl+n")
-            await stage.send(text)
-            await stage.finish()
+        await three_chats(stage)
     async with staged(tmp_path, lambda _: "word " * 400, size=(160, 48)) as stage:
         await stage.press("alt+3")
         await stage.send("again")
@@ -63,6 +94,25 @@ async def test_tab_row_and_map_agree_after_a_restart(tmp_path: Path) -> None:
         assert stage.sessions.index == 2
         table = stage.deck.panels.table
         assert table.current is not None
-        assert stage.deck.panels.numbering.numbers[table.current.ordinal] == ChatNumber(3)
+        names = stage.sessions.numbering.names
+        assert str(names[table.current.ordinal]) == "3 three"
         await stage.press("f2", "3")
-        assert "used by session 3 (3)" in await stage.screen()
+        assert "used by 3 three" in await stage.screen()
+
+
+async def test_closing_a_chat_renumbers_no_other(tmp_path: Path) -> None:
+    """Review, 11."""
+    async with staged(tmp_path) as stage:
+        await three_chats(stage)
+        await stage.press("alt+1", "ctrl+w")
+        assert [str(stage.sessions.number_of(s)) for s in stage.sessions.sessions] == ["2", "3"]
+        tabs = (await stage.screen()).splitlines()[1]
+        assert "2 ○ two" in tabs
+        assert "3 ○ three" in tabs
+        await stage.press("alt+3")
+        assert stage.sessions.current.title == "three"
+        await stage.press("alt+1")
+        assert stage.toasts[-1] == "No open chat has the number 1."
+        assert stage.sessions.current.title == "three"
+    async with staged(tmp_path) as stage:
+        assert [str(stage.sessions.number_of(s)) for s in stage.sessions.sessions] == ["2", "3"]

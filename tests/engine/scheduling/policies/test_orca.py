@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.harness import states_of
 from tests.support.timeline import Timeline
 
 
@@ -61,7 +62,7 @@ def test_reserved_slots_are_a_state_of_their_own_until_they_are_filled() -> None
     states = []
     for _ in range(7):
         line.step()
-        states.append("".join(sorted(line.engine.snapshot().blocks.states)))
+        states.append("".join(sorted(states_of(line.engine.snapshot().blocks))))
     # Tokens: 6, 7, 8 in two blocks, 9 to 12 in three; the last output is never stored.
     assert states == ["ffrruu"] * 3 + ["ffruuu"] * 3 + ["ffffff"]
     blocks = line.engine.snapshot().blocks

@@ -1,0 +1,128 @@
+"""KvCells: which blocks each cell of the KV map stands for, and how large a cell is drawn."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.api.block_map import BlockMap, BlockState, Stretch
+
+WIDEST = 8  # columns of a cell
+SMALL_ROWS = 6
+ROWS = (2, 3, 4, 6, 8, 10, 12)  # few heights, so that the panel does not grow at every block
+
+
+@dataclass(frozen=True, slots=True)
+class KvCells:
+    """The pool in the cells that there is room for, in reading order.
+
+    A cell never has blocks of two runs while there are cells for all runs. So one block that is
+    held is seen in a pool of any size, and the cells of a pool may stand for different numbers of
+    blocks.
+
+    Attributes:
+        cells: what each cell stands for; one of several states has `counts`.
+        span: how many columns wide each cell is.
+        columns: cells in a line.
+        largest: the most blocks that a cell stands for.
+    """
+
+    cells: Sequence[Stretch]
+    span: int
+    columns: int
+    largest: int
+
+    @staticmethod
+    def fit(blocks: BlockMap, width: int, height: int) -> KvCells:
+        """Lay the pool out in so many columns and lines."""
+        width, height = max(width, 1), max(height, 1)
+        span = max(_widest(blocks.num_blocks, width, height), 1)
+        columns = width // span
+        cells = _cells(blocks, columns * height)
+        return KvCells(cells, span, columns, max(cell.blocks for cell in cells))
+
+    def at(self, block: int) -> int:
+        """The place of the cell that stands for a block; the last one if there is no such block."""
+        return max(bisect_right(self.cells, block, key=lambda cell: cell.first) - 1, 0)
+
+
+def rows_wanted(blocks: BlockMap, width: int) -> int:
+    """How many lines of so many columns show a pool well: a small one as large as it can be drawn,
+    a large one by what is held or cached of it, with a line for what is free.
+    """
+    width, total = max(width, 1), blocks.num_blocks
+    if total <= width * SMALL_ROWS // 2:
+        return min(-(-total // max(width // WIDEST, 1)), SMALL_ROWS)
+    wanted = min(-(-(total - blocks.free) // width) + 1, -(-total // width))
+    return next((rows for rows in ROWS if rows >= wanted), ROWS[-1])
+
+
+def _widest(blocks: int, width: int, height: int) -> int:
+    """The widest cells that let each block have one; 0 if there is not one for each."""
+    spans = range(min(WIDEST, width), 0, -1)
+    return next((span for span in spans if width // span * height >= blocks), 0)
+
+
+def _cells(blocks: BlockMap, room: int) -> list[Stretch]:
+    """The pool in at most `room` cells."""
+    stretches = blocks.stretches
+    if len(stretches) <= room:
+        for most in _ladder(-(-blocks.num_blocks // room), blocks.num_blocks):
+            # A run takes a cell even if it is short, so the cells of long ones grow.
+            if sum(1 if s.counts else -(-s.blocks // most) for s in stretches) <= room:
+                return list(_cut(stretches, most))
+    for most in _ladder(-(-blocks.num_blocks // room), blocks.num_blocks):
+        groups = _groups(stretches, most)
+        # Only a single run is longer than `most`.
+        if sum(1 if len(g) > 1 or g[0].counts else -(-g[0].blocks // most) for g in groups) <= room:
+            return list(_cut(map(_union, groups), most))
+    raise AssertionError("one cell holds all blocks")
+
+
+def _ladder(first: int, last: int) -> Iterator[int]:
+    """Sizes of cells to try: `first`, then steps that are far enough apart for the map to stay as
+    it is while the pool changes a little."""
+    yield first
+    size = 1
+    while size < last:
+        for step in (size, size * 3 // 2):
+            if first < step < last:
+                yield step
+        size *= 2
+    yield last
+
+
+def _cut(stretches: Iterable[Stretch], most: int) -> Iterator[Stretch]:
+    """Runs in pieces of at most `most` blocks."""
+    for stretch in stretches:
+        if stretch.counts or stretch.blocks <= most:
+            yield stretch
+            continue
+        end = stretch.first + stretch.blocks
+        for first in range(stretch.first, end, most):
+            yield stretch._replace(first=first, blocks=min(most, end - first))
+
+
+def _groups(stretches: Iterable[Stretch], most: int) -> list[list[Stretch]]:
+    """Neighbours, put together as long as they have at most `most` blocks."""
+    groups: list[list[Stretch]] = []
+    size = most
+    for stretch in stretches:
+        if size + stretch.blocks <= most:
+            groups[-1].append(stretch)
+            size += stretch.blocks
+        else:
+            groups.append([stretch])
+            size = stretch.blocks
+    return groups
+
+
+def _union(parts: Sequence[Stretch]) -> Stretch:
+    """Neighbours as one stretch."""
+    if len(parts) == 1:
+        return parts[0]
+    counts = tuple([sum(part.count(state) for part in parts) for state in BlockState])
+    state = next(state for state, count in zip(BlockState, counts, strict=True) if count)
+    holders = dict.fromkeys(who for part in parts for who in part.holders)
+    return Stretch(parts[0].first, sum(p.blocks for p in parts), state, tuple(holders), counts)
