@@ -82,7 +82,8 @@ def _tui(
                 "it is for the plain program, where standard input or output is no terminal",
                 param_hint="--each" if each else "--json",
             )
-        code = process.run(settings, lambda: _interface(settings), stderr=False)
+        given = stated(model, engine, sampling, broker, interface, common)
+        code = process.run(settings, lambda: _interface(given), stderr=False)
     else:
         if wrong := [n for n, value in stated(broker, interface).items() if value is not None]:
             raise typer.BadParameter(
@@ -200,10 +201,19 @@ def _simulate(*, options: SimulateOptions, common: flags.Common) -> None:
     raise typer.Exit(process.run(settings, lambda: simulate.run(options), stderr=True))
 
 
-def _interface(settings: Settings) -> int:
+def _interface(options: dict[str, object]) -> int:
+    """Run the interface; returns the exit code.
+
+    Args:
+        options: those of the command line, by name.
+    """
     from app.process import heap
     from app.process.serving import check_model, load_model
+    from app.settings.layers import load_interface
 
+    config = options.pop("config", None)
+    assert config is None or isinstance(config, Path)
+    settings, own = load_interface(options, config)
     # What a person mistyped is told before anything that takes long, on the shell's own screen.
     check_model(settings.load_request())
     with heap.building():
@@ -215,7 +225,7 @@ def _interface(settings: Settings) -> int:
     client = EngineHost(load_model)
     try:
         with _gateway(settings, client) as gateway:
-            return tui.run(client, store, settings, settings.load_request(), gateway)
+            return tui.run(client, store, settings, settings.load_request(), gateway, own)
     finally:
         store.close()
 

@@ -4,27 +4,87 @@ the words of each place, they are what help tells."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any
 
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
+from textual.screen import Screen
 
 from app.screens.deck import Deck
 from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.change_settings import ChangeSettings
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.edit_settings import EditSettings
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.dialogs.load_model import LoadModel
 from app.screens.dialogs.pick_policy import PickPolicy
+from app.screens.dialogs.press_key import PressKey
 from app.screens.help import HelpScreen, HelpSection
 
+EVERYWHERE, SCREEN, DIALOGS = "Everywhere", "Chat and view", "Dialogs"
+_DIALOGS: tuple[type[Screen[Any]], ...] = (
+    *(AskText, ChangeSettings, Confirm, EditSettings, FindChat, LoadModel, PickPolicy),
+    *(PressKey, HelpScreen),
+)
 
-def key_names(app: App[int], deck: Deck) -> list[str]:
-    """The names under which the user may change keys."""
-    bindings = [binding for _, node in _places(app, deck) for binding in _bindings(node)]
-    for dialog in (AskText, Confirm, EditSettings, FindChat, LoadModel, PickPolicy, HelpScreen):
-        bindings += [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
-    return sorted({binding.id for binding in bindings if binding.id is not None})
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What is bound under a name, before the user changes it.
+
+    Attributes:
+        place: where it acts.
+        keys: separated by commas.
+        priority: whether it acts before what has the focus.
+    """
+
+    place: str
+    keys: str
+    meaning: str
+    priority: bool
+
+
+def bindings_by_name(app: App[int], deck: Deck) -> dict[str, Bound]:
+    """What the user may change, by its name."""
+    found: dict[str, Bound] = {}
+    lists = [(place, _bindings(node)) for place, node in _places(app, deck)]
+    lists += [(DIALOGS, _own(dialog)) for dialog in _DIALOGS]
+    for place, bindings in lists:
+        for binding in bindings:
+            if binding.id is None:
+                continue
+            before = found.get(binding.id)
+            keys = binding.key
+            if before is not None:
+                keys = ",".join(dict.fromkeys((*before.keys.split(","), *keys.split(","))))
+            meaning = binding.tooltip or binding.description
+            found[binding.id] = Bound(place, keys, meaning, binding.priority)
+    return found
+
+
+def clash(app: App[int], deck: Deck, name: str, keys: str) -> str:
+    """Why something cannot have these keys; empty if it can.
+
+    Args:
+        keys: separated by commas.
+    """
+    named = bindings_by_name(app, deck)
+    bound, wanted = named[name], {key.strip() for key in keys.split(",")}
+    if "" in wanted:
+        return f"{name}: a key is missing; it is a name such as f5 or ctrl+x"
+    typed = [key for key in wanted if len(key) == 1]
+    if typed and (bound.priority or bound.place in (EVERYWHERE, "Prompt")):
+        return f"{name}: {typed[0]} could not be typed any more"
+    for other, its in named.items():
+        # What acts everywhere acts beside all else, and so do the keys of the screen.
+        meet = its.place == bound.place or {its.place, bound.place} & {EVERYWHERE, SCREEN}
+        taken = {key.strip() for key in app._keymap.get(other, its.keys).split(",")}
+        apart = other == name or not meet or DIALOGS in (its.place, bound.place)
+        if not apart and (common := sorted(wanted & taken)):
+            return f"{name}: {common[0]} is that of {other} ({its.meaning.lower()})"
+    return ""
 
 
 def help_sections(app: App[int], deck: Deck) -> list[HelpSection]:
@@ -33,7 +93,7 @@ def help_sections(app: App[int], deck: Deck) -> list[HelpSection]:
     screen = app.screen
     if screen is not deck:
         # Of a dialog nothing but its own keys acts, and those that act everywhere.
-        places: tuple[tuple[str, DOMNode], ...] = ((_name(screen), screen), ("Everywhere", app))
+        places: tuple[tuple[str, DOMNode], ...] = ((_name(screen), screen), (EVERYWHERE, app))
         here = None
     else:
         places = _places(app, deck)
@@ -73,8 +133,8 @@ def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
 def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
     """A heading for each node that has keys."""
     return (
-        ("Everywhere", app),
-        ("Chat and view", deck),
+        (EVERYWHERE, app),
+        (SCREEN, deck),
         ("Prompt", deck.chat.prompt.area),
         ("Messages", deck.chat.transcript),
         ("Chats", deck.panels.table),
@@ -99,6 +159,10 @@ def _bindings(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
     if app is not None:
         bindings.apply_keymap(app._keymap)
     return [binding for _key, binding in bindings]
+
+
+def _own(dialog: type[Screen[Any]]) -> list[Binding]:
+    return [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
 
 
 def _shown(keys: list[str], name: str) -> str:

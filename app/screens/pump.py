@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from textual.timer import Timer
 
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
+from app.screens.feeds.alerts import Alerts
 from app.screens.feeds.cadence import Cadence, Thrift
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.log_feed import LogFeed
@@ -24,6 +26,8 @@ from engine.api.status import EnginePhase, EngineStatus
 from widgets.figures import change_text
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
+
+log = logging.getLogger(__name__)
 
 
 class Pump:
@@ -38,6 +42,8 @@ class Pump:
 
     Attributes:
         seen: whether the terminal has the focus. Without it the screen is painted more rarely.
+        frugal: whether the user wants fewer looks.
+        alerts: what the user is warned of; its rules are the user's.
         frames: how often the screen was repainted so far; the app counts it.
     """
 
@@ -52,6 +58,8 @@ class Pump:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seen = True
+        self.frugal = False
+        self.alerts = Alerts(clock=clock)
         self.frames = 0
         self._screen = screen
         self._sessions = sessions
@@ -83,7 +91,7 @@ class Pump:
     @property
     def cadence(self) -> Cadence:
         on_cpu, stretch = self._engine.on_cpu, self._thrift.stretch
-        return Cadence.fit(on_cpu=on_cpu, seen=self.seen, stretch=stretch)
+        return Cadence.fit(on_cpu=on_cpu, seen=self.seen, stretch=stretch, frugal=self.frugal)
 
     def attend(self) -> None:
         """Take the next turn as soon as usual, for a key was pressed and its effect is to be
@@ -111,6 +119,7 @@ class Pump:
         if self._is_due("table", cadence.table, everything or turned):
             self._mqtt.look()
             self._tell_broker()
+            self._warn()
             self._panels.show_figures(self._engine, self._mqtt)
         if self._is_due("devices", cadence.devices, everything):
             self._read_devices()
@@ -180,6 +189,15 @@ class Pump:
             self._screen.set_class(bool(readings.gpus), "-gpu")
 
         self._screen.run_worker(read(), group="devices", exclusive=True)
+
+    def _warn(self) -> None:
+        """Warn of limits that were passed, and mark that and their end in the log."""
+        for alert in self.alerts.look(self._engine.snapshot, self._mqtt.readings):
+            log.warning("alert%s: %s", " is over" if alert.is_over else "", alert.text)
+            if not alert.is_over:
+                self._screen.notify(alert.text, severity="warning", timeout=15)
+                if self.alerts.rules.bell:
+                    self._screen.app.bell()
 
     def _tell_broker(self) -> None:
         """Tell the user what became of the connection to the broker."""

@@ -9,10 +9,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
@@ -22,18 +23,22 @@ from app.process.exits import ExitCode
 from app.screens.chats.sessions import SessionList
 from app.screens.commands import actions, choices
 from app.screens.deck import Deck
-from app.screens.dialogs.load_model import LoadModel
+from app.screens.dialogs.change_settings import ChangeSettings
+from app.screens.dialogs.press_key import PressKey
 from app.screens.help import HelpScreen
 from app.screens.job import can_suspend, suspend
-from app.screens.key_groups import help_sections, key_names
+from app.screens.key_groups import help_sections
 from app.screens.legacy_keys import read_alt_keys
+from app.screens.loading import Loading
 from app.screens.model_switch import ModelSwitch
+from app.screens.preferences import Preferences
 from app.screens.themes import CONTRAST, find_theme, readable
-from app.settings.settings import Settings, SettingsError
+from app.settings.own_file import OwnFile
+from app.settings.own_settings import OwnSettings
+from app.settings.settings import Settings
 from app.store.store import Store
 from app.system.engine_crash import EngineCrashError, check_engine
 from engine.api.client import EngineClient, LoadRequest
-from engine.api.errors import EngineError
 from widgets.chat.transcript import Transcript
 from widgets.glyphs import ASCII, UNICODE
 
@@ -47,7 +52,7 @@ SHUTDOWN_SECONDS = 12.0
 LOOK_SECONDS = 0.5
 
 
-class Tui(App[int]):
+class Tui(Loading):
     """One `Deck` over an engine and, if there is one, an MQTT gateway.
 
     Attributes:
@@ -60,6 +65,7 @@ class Tui(App[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         # These act in dialogs too, for the application's own come before theirs.
         Binding("f1", "help", "Help", tooltip="This page", id="app.help", priority=True),
+        Binding("f9", "settings", "Settings", show=False, id="app.settings", priority=True),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
         Binding(
             "ctrl+z",
@@ -79,6 +85,7 @@ class Tui(App[int]):
         settings: Settings,
         load: LoadRequest,
         gateway: Gateway | None = None,
+        own: OwnSettings | None = None,
     ) -> None:
         # Without colours the background is the terminal's own, as with the theme "ansi".
         super().__init__(ansi_color="NO_COLOR" in os.environ or None)
@@ -87,7 +94,7 @@ class Tui(App[int]):
         self.crash: BaseException | None = None
         self.engine_ended = False
         self._client = client
-        self._models = ModelSwitch(client, load)
+        self.models = ModelSwitch(client, load)
         self._pinned = settings.pinned
         self._quitting = False
         self._sessions = SessionList(
@@ -96,11 +103,8 @@ class Tui(App[int]):
         glyphs = ASCII if settings.ascii else UNICODE
         self.deck = Deck(self._sessions, glyphs)
         self.set_class(settings.ascii, "-ascii")
-        names = key_names(self, self.deck)
-        for name in settings.keys:
-            if name not in names:
-                raise SettingsError(f"keys.{name} is no key; allowed are {', '.join(names)}")
-        self.set_keymap(settings.keys)
+        own = own or OwnSettings(OwnFile(settings.data_dir), settings)
+        self._preferences = Preferences(self, self.deck, client, settings, own)
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -135,7 +139,7 @@ class Tui(App[int]):
         if self._pinned:
             self._client.pin("system", self._pinned)
         # The screen is painted; from here on the engine's thread may import torch.
-        self._models.begin()
+        self.models.begin()
         self._watch()
         self.set_interval(LOOK_SECONDS, self._watch)
 
@@ -174,13 +178,15 @@ class Tui(App[int]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         if screen is self.deck:
             # Actions first: what is a matter of choice, policies and panels, is found by its name.
-            if self._models.is_loading:
+            if self.models.is_loading:
                 stop = self.action_stop_loading
                 yield SystemCommand("Stop loading", "The model before comes back", stop)
             yield from actions(self.deck)
             load = "A name, a folder, a file or a hub id"
             yield SystemCommand("Load model…", load, self.action_load_model)
-            yield SystemCommand("Theme…", "Change the colours", self.action_change_theme)
+            settings = "Theme, cadence, targets, alerts and keys"
+            yield SystemCommand("Settings…", settings, self.action_settings)
+            yield SystemCommand("Theme…", "The colours", partial(self.action_settings, "theme"))
             yield SystemCommand("Help", "Every key", self.action_help)
             yield SystemCommand("Quit", "Stop the replies and the engine", self.action_quit)
             yield from choices(self.deck)
@@ -191,6 +197,15 @@ class Tui(App[int]):
             self.screen.dismiss()
         else:
             self.push_screen(HelpScreen(help_sections(self, self.deck)))
+
+    def action_settings(self, words: str = "") -> None:
+        """Open the settings, at first those that are found by `words`."""
+        if not isinstance(self.screen, (ChangeSettings, PressKey)):
+            self.push_screen(ChangeSettings(self._preferences, words))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # A key that acts everywhere does not where it is pressed to be chosen.
+        return not (self._screen_stack and isinstance(self.screen, PressKey))
 
     def action_suspend_process(self) -> None:
         """Go back to the shell. The engine stands still with the interface until `fg`."""
@@ -226,27 +241,6 @@ class Tui(App[int]):
         brackets."""
         message = "\n".join(map(UNICODE.fit, message.split("\n")))
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
-
-    def action_load_model(self) -> None:
-        """Choose another model."""
-        try:
-            entries = self._models.entries()
-        except EngineError as error:
-            self.notify(error.message, severity="error")
-            entries = []
-
-        def switch(model: str | None) -> None:
-            if model is not None:
-                self._models.to(model)
-
-        self.push_screen(LoadModel(entries, self._models.refusal), switch)
-
-    def action_stop_loading(self) -> None:
-        """Give up loading a model; the one before comes back."""
-        if back := self._models.stop():
-            self.notify(f"Loading is given up; {back} comes back.")
-        else:
-            self.notify("There is no loading to give up.", severity="warning")
 
     async def action_quit(self) -> None:
         """Stop the replies, end the engine and leave."""
@@ -311,6 +305,7 @@ def run(
     settings: Settings,
     load: LoadRequest,
     gateway: Gateway | None = None,
+    own: OwnSettings | None = None,
 ) -> int:
     """Run the interface until the user leaves; returns the exit code.
 
@@ -323,7 +318,7 @@ def run(
     """
     read_alt_keys()
     try:
-        app = Tui(client, store, settings, load, gateway)
+        app = Tui(client, store, settings, load, gateway, own)
     except BaseException:
         client.shutdown()
         raise

@@ -14,7 +14,10 @@ from pydantic import SecretStr, ValidationError
 
 from app.gateway.mqtt.settings import MqttSettings, Quota
 from app.gateway.mqtt.transport.address import redact, split_password
+from app.settings.alerts import AlertRules
 from app.settings.knobs import find_policy, parse_knob
+from app.settings.own_file import OwnFile
+from app.settings.own_settings import OwnSettings
 from app.settings.settings import (
     APP,
     MQTT_NAMES,
@@ -91,15 +94,39 @@ def load_settings(
     Raises:
         SettingsError: settings are wrong; the message has one sentence for each.
     """
+    return _validate(_merged(_below(config, env), _above(flags or {}, env)))
+
+
+def load_interface(
+    flags: Mapping[str, object] | None = None,
+    config: Path | None = None,
+    env: Mapping[str, str] = os.environ,
+) -> tuple[Settings, OwnSettings]:
+    """The settings of the interface: what was changed in it goes before the configuration file,
+    and after flags and environment. `load_settings` has the arguments, and what is raised."""
+    below, above = _below(config, env), _above(flags or {}, env)
+    base = _validate(_merged(below, above))
+    file = OwnFile(base.data_dir)
+    fixed = {key: source for key, (_, source) in above.items()}
+    settings = _validate(_merged(below, _from_tree(file.read(), file.path), above))
+    return settings, OwnSettings(file, base, fixed)
+
+
+def _below(config: Path | None, env: Mapping[str, str]) -> _Stated:
     must_exist = config is not None or bool(env.get(CONFIG_VARIABLE))
+    return _from_file(config_file(config, env), must_exist)
+
+
+def _above(flags: Mapping[str, object], env: Mapping[str, str]) -> _Stated:
+    return _merged(_from_environment(env), _from_flags(flags))
+
+
+def _merged(*layers: _Stated) -> _Stated:
+    """What layers state together; a later one goes before those in front of it."""
     stated: _Stated = {}
-    for layer in (
-        _from_file(config_file(config, env), must_exist),
-        _from_environment(env),
-        _from_flags(flags or {}),
-    ):
+    for layer in layers:
         _override(stated, layer)
-    return _validate(stated)
+    return stated
 
 
 def _from_file(path: Path, must_exist: bool) -> _Stated:
@@ -112,6 +139,10 @@ def _from_file(path: Path, must_exist: bool) -> _Stated:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"{path}: {reason}") from None
+    return _from_tree(tree, path)
+
+
+def _from_tree(tree: Mapping[str, object], path: Path) -> _Stated:
     stated: _Stated = {}
     for name, value in tree.items():
         if name in TABLES and isinstance(value, dict):
@@ -268,6 +299,8 @@ def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
 
 
 def _siblings(place: Sequence[str]) -> tuple[str, ...]:
+    if place[0] == "alerts":
+        return tuple(AlertRules.model_fields)
     if place[0] != "mqtt":
         return NAMES
     return tuple((MqttSettings if len(place) == 2 else Quota).model_fields)

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from app.gateway.mqtt.settings import MqttSettings
+from app.settings.alerts import AlertRules
 from app.system.paths import CRASHES, Location
 from engine.api.client import ChatMessage, LoadRequest
 from engine.api.config import DTYPES
@@ -86,7 +87,9 @@ class Settings(BaseModel):
         data_dir: the folder of the store and of crash reports.
         theme: the interface's theme; None is the default one.
         ascii: whether to draw with ASCII only.
+        cadence: how often the interface looks at the engine.
         keys: keys by the name of what they do.
+        alerts: of what the interface warns.
         mqtt: the broker, if there is one, and what its users may take.
     """
 
@@ -114,7 +117,9 @@ class Settings(BaseModel):
     data_dir: Location = Field(default_factory=lambda: user_data_path(APP, appauthor=False))
     theme: str | None = None
     ascii: bool = False
+    cadence: Literal["usual", "frugal"] = "usual"
     keys: dict[str, str] = {}
+    alerts: AlertRules = Field(default_factory=AlertRules)
     mqtt: MqttSettings = Field(default_factory=MqttSettings)
 
     @property
@@ -151,7 +156,7 @@ class Settings(BaseModel):
 
 
 NAMES = tuple(Settings.model_fields)
-TABLES = ("sampling", "knobs", "keys", "mqtt")
+TABLES = ("sampling", "knobs", "keys", "alerts", "mqtt")
 # The settings of the table [mqtt] that one text can state. `url` is not among them, for its flag
 # and its variable are --mqtt and TUI_MQTT.
 MQTT_NAMES = tuple(n for n in MqttSettings.model_fields if n not in ("url", "quota", "users"))

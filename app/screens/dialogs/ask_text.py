@@ -10,6 +10,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
+from app.screens.dialogs.entry import Entry
+
 
 class AskText(ModalScreen[str | None]):
     """Asks for a line of text. The result is None if it was cancelled or left empty."""
@@ -26,7 +28,7 @@ class AskText(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label(self._question, markup=False)
-            yield Input(self._text, select_on_focus=True)
+            yield Entry(self._text, select_on_focus=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip() or None)

@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
+from app.screens.dialogs.entry import Entry
 from engine.model.registry import Availability, ModelEntry
 
 
@@ -51,7 +52,7 @@ class LoadModel(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label("Load model · what runs ends on the one that is there")
-            yield Input(placeholder="a name, ./folder, ./file.gguf or owner/name of the hub")
+            yield Entry(placeholder="a name, ./folder, ./file.gguf or owner/name of the hub")
             yield OptionList()
             yield Label("", id="refusal", markup=False)
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 # How many times longer than usual the pauses are where the cores compute the model too: there the
 # screen takes its time from the step.
 SHARED_CORES = 2.0
+# How many times longer they are where the user wants the screen to take less.
+FRUGAL = 2.0
 # How many times longer they are while the terminal does not have the focus.
 UNSEEN = 4.0
 # The share of the cores that the thread of the interface may take while the model is computed on
@@ -44,7 +46,7 @@ class Cadence:
     devices: float = 1.0
 
     @staticmethod
-    def fit(*, on_cpu: bool, seen: bool, stretch: float = 1.0) -> Cadence:
+    def fit(*, on_cpu: bool, seen: bool, stretch: float = 1.0, frugal: bool = False) -> Cadence:
         """The cadence that fits.
 
         Args:
@@ -52,10 +54,11 @@ class Cadence:
             seen: whether the terminal has the focus.
             stretch: how many times longer the pauses are to be (`Thrift.stretch`). `awaited` is not
                 stretched, for it is the answer to a key.
+            frugal: whether the user wants fewer looks.
         """
         usual = Cadence()
         cores, looks = SHARED_CORES if on_cpu else 1.0, 1.0 if seen else UNSEEN
-        factor = cores * max(looks, stretch)
+        factor = cores * max(looks, stretch) * (FRUGAL if frugal else 1.0)
         return Cadence(
             awaited=usual.awaited * cores * looks,
             stream=usual.stream * factor,

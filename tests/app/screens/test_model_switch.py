@@ -23,7 +23,7 @@ def registry(tmp_path: Path) -> Path:
 
 def knows(stage: Stage, registry: Path) -> None:
     request = LoadRequest("scripted", models_file=str(registry), device="cpu")
-    stage.app._models = ModelSwitch(stage.engine, request)
+    stage.app.models = ModelSwitch(stage.engine, request)
 
 
 async def open_dialog(stage: Stage) -> Input:
@@ -127,7 +127,7 @@ async def test_loading_is_given_up_and_the_model_before_comes_back(
 ) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         knows(stage, registry)
-        stage.app._models.to("second")
+        stage.app.models.to("second")
         stage.engine.progress(1 << 20, 4 << 20)
         await stage.turn()
         titles = [c.title for c in stage.app.get_system_commands(stage.deck)]

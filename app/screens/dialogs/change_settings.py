@@ -1,0 +1,163 @@
+"""ChangeSettings: a dialog with all that can be changed in the interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, OptionList
+from textual.widgets.option_list import Option
+
+from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.press_key import PressKey
+from app.screens.preference import Preference, Preferring
+
+_LABEL, _VALUE = 24, 16
+_HINT = "Enter changes, ← → chooses, ^r resets, Esc closes"
+
+
+class ChangeSettings(ModalScreen[None]):
+    """Lists what can be changed, found by words. Changes count at once, and are kept.
+
+    Args:
+        preferences: shows and changes them.
+        words: what is looked for at first.
+
+    Attributes:
+        told: what is said of the last change.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close", id="dialog.cancel"),
+        Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
+        Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
+        Binding("left", "turn(-1)", "The one before", id="settings.before", priority=True),
+        Binding("right", "turn(1)", "The next one", id="settings.next", priority=True),
+        Binding("ctrl+r", "reset", "Reset", id="settings.reset", priority=True),
+    ]
+    GLOSS: ClassVar[dict[str, str]] = {
+        "theme": "contrast has 7:1 for all text; ansi takes the terminal's own colours",
+        "cadence": "how often the screen looks at the engine; frugal halves that",
+        "targets": "what goodput, the advice on knobs and the alerts measure replies by",
+        "alerts": "a notice, a mark in the log and perhaps the bell when a limit is passed",
+    }
+
+    def __init__(self, preferences: Preferring, words: str = "") -> None:
+        super().__init__()
+        self._preferences = preferences
+        self._words = words
+        self.told = _HINT
+        self._shown: dict[str, Preference] = {}
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label("Settings · what is changed here is kept")
+            yield Entry(self._words, placeholder="words to find one by, such as theme or quit")
+            yield OptionList()
+            yield Label(_HINT, id="refusal", markup=False)
+
+    def on_mount(self) -> None:
+        self._list()
+
+    def on_input_changed(self) -> None:
+        self._list()
+
+    def on_input_submitted(self) -> None:
+        self._edit()
+
+    @on(OptionList.OptionSelected)
+    def edit(self) -> None:
+        self._edit()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        current = self._current if self.is_mounted else None
+        return action != "turn" or (current is not None and bool(current.choices))
+
+    def action_move(self, places: int) -> None:
+        options = self.query_one(OptionList)
+        if places < 0:
+            options.action_cursor_up()
+        else:
+            options.action_cursor_down()
+
+    def action_turn(self, places: int) -> None:
+        if (row := self._current) is not None:
+            place = row.choices.index(row.value) if row.value in row.choices else -places
+            self._change(row, row.choices[(place + places) % len(row.choices)])
+
+    def action_reset(self) -> None:
+        if (row := self._current) is not None:
+            self._tell(row, self._preferences.reset(row.table, row.name))
+
+    @property
+    def _current(self) -> Preference | None:
+        options = self.query_one(OptionList)
+        if options.highlighted is None:
+            return None
+        return self._shown.get(options.get_option_at_index(options.highlighted).id or "")
+
+    def _edit(self) -> None:
+        row = self._current
+        if row is None:
+            return
+        if row.choices:
+            self.action_turn(1)
+            return
+
+        def take(text: str | None) -> None:
+            if text is not None:
+                self._change(row, text)
+
+        if row.table == "keys":
+            self.app.push_screen(PressKey(row.meaning), take)
+        else:
+            self.app.push_screen(AskText(f"{row.label}: {row.meaning}", row.value), take)
+
+    def _change(self, row: Preference, text: str) -> None:
+        self._tell(row, self._preferences.change(row.table, row.name, text))
+
+    def _tell(self, row: Preference, refusal: str) -> None:
+        """Show what became of a change."""
+        first = self._preferences.stated_elsewhere(row.table, row.name)
+        text = f"{first} goes before this, at the next start too" if first else _HINT
+        self.told = refusal or text
+        self.query_one("#refusal", Label).update(self.told)
+        self._list()
+
+    def _list(self) -> None:
+        words = self.query_one(Input).value.casefold().split()
+        found = [
+            row
+            for row in self._preferences.all()
+            if all(w in f"{row.section} {row.label} {row.meaning}".casefold() for w in words)
+        ]
+        options, before = self.query_one(OptionList), self._current
+        self._shown = {row.id: row for row in found}
+        options.clear_options()
+        options.add_options(self._options(found))
+        if found:
+            at = before.id if before is not None and before.id in self._shown else found[0].id
+            options.highlighted = options.get_option_index(at)
+
+    def _options(self, rows: list[Preference]) -> Iterator[Option]:
+        section = ""
+        for row in rows:
+            if row.section != section:
+                section = row.section
+                yield Option(Content.styled(section, "bold $text-primary"), disabled=True)
+            value = f"‹{row.value}›" if row.choices else row.value
+            yield Option(
+                Content.assemble(
+                    f"  {row.label:<{_LABEL}} ",
+                    (f"{value:<{_VALUE}} ", "bold"),
+                    (row.meaning, "$text-muted"),
+                ),
+                id=row.id,
+            )

@@ -1,0 +1,15 @@
+"""Entry: a line that is typed in a dialog."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.widgets import Input
+
+from widgets.key_order import run_bound
+
+
+class Entry(Input):
+    """Textual's input, whose keys and text take effect in the order in which they were typed."""
+
+    async def on_key(self, event: events.Key) -> None:
+        await run_bound(self, event)

@@ -1,0 +1,39 @@
+"""PressKey: a dialog for a key."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Label
+
+
+class PressKey(ModalScreen[str | None]):
+    """Asks for a key by having it pressed. None if it was cancelled.
+
+    While it is open, keys that act everywhere do not, so that they can be chosen.
+
+    Args:
+        what: what the key is to do.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel")
+    ]
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self._what = what
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Label(f"Press the key for: {self._what}", markup=False)
+            yield Label("Esc leaves it as it is.")
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.dismiss(event.key)

@@ -1,0 +1,233 @@
+"""Preferences: what a user changes in the interface. It counts at once and from then on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+from textual.app import App
+
+from app.screens.deck import Deck
+from app.screens.key_groups import bindings_by_name, clash
+from app.screens.preference import Preference
+from app.screens.themes import NAMES, find_theme
+from app.settings.alerts import KINDS, AlertRules
+from app.settings.own_settings import OwnSettings
+from app.settings.settings import Settings, SettingsError
+from engine.api.client import EngineClient
+from engine.api.errors import EngineError
+from engine.api.knobs import Knobs
+
+WHO = "you"
+OFF = "off"
+CADENCES = {"usual": "as often as is useful", "frugal": "half as often, for a slow line or machine"}
+TARGETS = {"ttft_target_ms": "TTFT", "tpot_target_ms": "TPOT"}
+
+
+class Preferences:
+    """Applies and keeps what the user prefers.
+
+    Args:
+        settings: what counts now.
+        own: where changes are kept, and what counts without them.
+    """
+
+    def __init__(
+        self, app: App[int], deck: Deck, client: EngineClient, settings: Settings, own: OwnSettings
+    ) -> None:
+        self._app = app
+        self._deck = deck
+        self._client = client
+        self._own = own
+        self._theme = settings.theme or NAMES[0]
+        self._keys = dict(settings.keys)
+        self._targets = dict(settings.knobs)
+        names = bindings_by_name(app, deck)
+        for name in self._keys:
+            if name not in names:
+                raise SettingsError(
+                    f"keys.{name} is no key; allowed are {', '.join(sorted(names))}"
+                )
+        app.set_keymap(self._keys)
+        deck.pump.frugal = settings.cadence == "frugal"
+        deck.pump.alerts.rules = settings.alerts
+
+    def all(self) -> list[Preference]:
+        """All of them, as they are now."""
+        pump = self._deck.pump
+        cadence = "frugal" if pump.frugal else "usual"
+        found = [
+            Preference(
+                table="",
+                name="theme",
+                section="Look",
+                label="theme",
+                meaning="colours of the interface",
+                value=self._theme,
+                choices=NAMES,
+            ),
+            Preference(
+                table="",
+                name="cadence",
+                section="Look",
+                label="cadence",
+                meaning=f"how often it looks: {CADENCES[cadence]}",
+                value=cadence,
+                choices=tuple(CADENCES),
+            ),
+            *self._target_rows(),
+            *self._alert_rows(pump.alerts.rules),
+            *self._key_rows(),
+        ]
+        return found
+
+    def change(self, table: str, name: str, text: str) -> str:
+        """Change one to what a text states; returns why that cannot be, which is empty if it
+        can."""
+        try:
+            value = self._apply(table, name, text)
+            self._own.file.state(table, name, value)
+        except (SettingsError, EngineError) as error:
+            return str(error)
+        return ""
+
+    def reset(self, table: str, name: str) -> str:
+        """Have one as it is without a change here; returns why that cannot be."""
+        base = self._own.base
+        plain: Mapping[str, object] = {
+            "theme": base.theme or NAMES[0],
+            "cadence": base.cadence,
+            **{target: base.knobs.get(target, getattr(Knobs(), target)) for target in TARGETS},
+        }
+        try:
+            if table == "keys":
+                self._set_key(name, base.keys.get(name))
+            elif table == "alerts":
+                self._set_alert(name, getattr(base.alerts, name))
+            else:
+                self._apply(table, name, str(plain[name]))
+            self._own.file.state(table, name, None)
+        except (SettingsError, EngineError) as error:
+            return str(error)
+        return ""
+
+    def stated_elsewhere(self, table: str, name: str) -> str:
+        """The flag or variable that goes before what is kept; empty if there is none."""
+        return self._own.fixed.get((table, name), "")
+
+    def _apply(self, table: str, name: str, text: str) -> str | float:
+        """Have a change count; returns what is kept."""
+        if table == "keys":
+            key = text.strip()
+            if why := clash(self._app, self._deck, name, key):
+                raise SettingsError(why)
+            self._set_key(name, key)
+            return key
+        if table == "alerts":
+            return self._set_alert(name, _limit_of(name, text))
+        if table == "knobs":
+            number = _number(TARGETS[name], text)
+            self._client.set_knobs({name: number}, who=WHO)
+            self._targets[name] = number
+            return number
+        if name == "theme":
+            self._app.theme = find_theme(text)
+            self._theme = text
+        elif text in CADENCES:
+            self._deck.pump.frugal = text == "frugal"
+        else:
+            raise SettingsError(f"cadence is {text!r}; allowed are {', '.join(CADENCES)}")
+        return text
+
+    def _set_key(self, name: str, key: str | None) -> None:
+        if key is None:
+            self._keys.pop(name, None)
+        else:
+            self._keys[name] = key
+        self._app.set_keymap(self._keys)
+        self._deck.refresh_bindings()
+
+    def _set_alert(self, name: str, limit: object) -> float | bool:
+        rules = self._deck.pump.alerts.rules
+        try:
+            rules = AlertRules.model_validate(rules.model_dump() | {name: limit})
+        except ValidationError as error:
+            detail = error.errors()[0]
+            reason = detail["msg"].replace("Input should", "it should")
+            raise SettingsError(f"alerts.{name} is {detail['input']!r}; {reason}") from None
+        self._deck.pump.alerts.rules = rules
+        kept = getattr(rules, name)
+        return False if kept is None else kept
+
+    def _target_rows(self) -> list[Preference]:
+        rows = []
+        for name, label in TARGETS.items():
+            knob = self._deck.engine.knob(name)
+            value = knob.requested if knob else self._targets.get(name, getattr(Knobs(), name))
+            rows.append(
+                Preference(
+                    table="knobs",
+                    name=name,
+                    section="Targets",
+                    label=f"{label}, ms",
+                    meaning="a reply counts as good below it",
+                    value=f"{float(value):g}",
+                )
+            )
+        return rows
+
+    def _alert_rows(self, rules: AlertRules) -> list[Preference]:
+        rows = [
+            Preference(
+                table="alerts",
+                name=kind.name,
+                section="Alerts",
+                label=f"{kind.name}, {kind.unit}",
+                meaning=f"when {kind.meaning}",
+                value=OFF if (limit := getattr(rules, kind.name)) is None else f"{limit:g}",
+            )
+            for kind in KINDS
+        ]
+        bell = Preference(
+            table="alerts",
+            name="bell",
+            section="Alerts",
+            label="bell",
+            meaning="the terminal's bell rings with each",
+            value="on" if rules.bell else OFF,
+            choices=("on", OFF),
+        )
+        return [*rows, bell]
+
+    def _key_rows(self) -> list[Preference]:
+        return [
+            Preference(
+                table="keys",
+                name=name,
+                section=f"Keys · {bound.place}",
+                label=name,
+                meaning=bound.meaning,
+                value=self._keys.get(name, bound.keys),
+            )
+            for name, bound in bindings_by_name(self._app, self._deck).items()
+        ]
+
+
+def _limit_of(name: str, text: str) -> float | bool:
+    """The limit of an alert that a text states."""
+    if text in ("on", OFF):
+        return text == "on"
+    if name == "bell":
+        raise SettingsError(f"bell is {text!r}; it must be on or off")
+    return _number(f"alerts.{name}", text, "a number, on or off")
+
+
+def _number(name: str, text: str, wanted: str = "a number") -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise SettingsError(f"{name} is {text!r}; it must be {wanted}")
+    return number

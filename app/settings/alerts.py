@@ -1,0 +1,74 @@
+"""AlertRules: of what the interface warns, and from which figure on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+@dataclass(frozen=True, slots=True)
+class AlertKind:
+    """One kind of alert.
+
+    Attributes:
+        default: the figure above which it is raised, unless another one is stated.
+        unit: of that figure.
+        meaning: when it is raised, for people.
+    """
+
+    name: str
+    default: float
+    unit: str
+    meaning: str
+
+
+KINDS = (
+    AlertKind("ttft", 100, "% of the target", "TTFT p99 is above"),
+    AlertKind("tpot", 100, "% of the target", "TPOT p99 is above"),
+    AlertKind("kv", 95, "%", "the KV cache in use is above"),
+    AlertKind("preemptions", 0, "a minute", "more requests than this are preempted"),
+    AlertKind("waiting", 10, "s", "a request waits for longer than"),
+    AlertKind("broker", 5, "s", "the broker is away for longer than"),
+)
+_DEFAULTS = {kind.name: kind.default for kind in KINDS}
+
+
+def _switch(value: object, name: str) -> object:
+    """`true` is the default figure and `false` is none; a number is itself."""
+    if isinstance(value, bool):
+        return _DEFAULTS[name] if value else None
+    return value
+
+
+def _figure(name: str) -> object:
+    return BeforeValidator(lambda value: _switch(value, name))
+
+
+_Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+
+
+class AlertRules(BaseModel):
+    """The figure above which each alert is raised; None where it is off.
+
+    Attributes:
+        bell: whether the terminal's bell rings with each.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ttft: Annotated[_Limit, _figure("ttft")] = None
+    tpot: Annotated[_Limit, _figure("tpot")] = None
+    kv: Annotated[_Limit, _figure("kv")] = None
+    preemptions: Annotated[_Limit, _figure("preemptions")] = None
+    waiting: Annotated[_Limit, _figure("waiting")] = None
+    broker: Annotated[_Limit, _figure("broker")] = None
+    bell: bool = False
+
+    def limits(self) -> Iterator[tuple[AlertKind, float]]:
+        """The kinds that are on, each with its figure."""
+        for kind in KINDS:
+            if (limit := getattr(self, kind.name)) is not None:
+                yield kind, limit

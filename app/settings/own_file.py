@@ -1,0 +1,94 @@
+"""OwnFile: what was changed in the interface, kept beside the chats.
+
+The user's own configuration file is never written: it has comments, and may be under version
+control. This one goes before it, and after flags and environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.settings.settings import SettingsError
+
+NAME = "interface.toml"
+_HEAD = "# Written by the settings of batchdeck's interface (F9).\n"
+_Tree = dict[str, object]
+
+
+class OwnFile:
+    """A TOML file of settings, as the interface has changed them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+
+    def read(self) -> _Tree:
+        """What it states; empty if it is not there.
+
+        Raises:
+            SettingsError: it cannot be read, or is no TOML.
+        """
+        try:
+            return tomllib.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SettingsError(f"{self.path}: {reason}") from None
+
+    def state(self, table: str, name: str, value: str | float | None) -> None:
+        """Keep a setting, or forget it if the value is None. The file is there as a whole before
+        and after, whatever happens meanwhile, and is for its owner only.
+
+        Args:
+            table: "" for the settings that stand in none.
+
+        Raises:
+            SettingsError: the file cannot be read or written.
+        """
+        tree = self.read()
+        place = tree.setdefault(table, {}) if table else tree
+        if not isinstance(place, dict):
+            raise SettingsError(f"{self.path}: {table} is {place!r}; it must be a table")
+        if value is None:
+            place.pop(name, None)
+        else:
+            place[name] = value
+        try:
+            self._write(_toml(tree))
+        except OSError as error:
+            raise SettingsError(f"{self.path}: {error.strerror}") from None
+
+    def _write(self, text: str) -> None:
+        folder = self.path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Such a file is made for its owner only.
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{NAME}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self.path)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+def _toml(tree: Mapping[str, object]) -> str:
+    """Settings as TOML: values first, then tables of values."""
+    plain = {name: value for name, value in tree.items() if not isinstance(value, dict)}
+    parts = [_HEAD, *_lines(plain)]
+    for name, table in tree.items():
+        if isinstance(table, dict) and table:
+            parts += [f"\n[{name}]\n", *_lines(table)]
+    return "".join(parts)
+
+
+def _lines(values: Mapping[str, object]) -> list[str]:
+    # Texts, numbers and booleans of JSON are those of TOML.
+    return [f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in values.items()]

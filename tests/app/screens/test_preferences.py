@@ -1,0 +1,139 @@
+"""The settings screen: what it changes counts at once, and at the next start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.screens.dialogs.change_settings import ChangeSettings
+from app.screens.dialogs.press_key import PressKey
+from app.settings.layers import load_interface
+from app.settings.settings import Settings
+from tests.app.screens.stage import REPLIES, Stage, staged
+
+
+async def find(stage: Stage, words: str) -> ChangeSettings:
+    """Open the settings at what is found by `words`."""
+    await stage.press("f9", *words)
+    await stage.screen()
+    assert isinstance(stage.app.screen, ChangeSettings)
+    return stage.app.screen
+
+
+def next_start(folder: Path) -> Settings:
+    return load_interface({}, None, {"TUI_DATA_DIR": str(folder)})[0]
+
+
+async def test_a_theme_is_chosen_and_remembered(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await find(stage, "theme")
+        await stage.press("right")
+        assert stage.app.theme == "textual-light"
+        await stage.press("right", "enter", "left")
+        assert stage.app.theme == "contrast"
+    assert next_start(tmp_path).theme == "contrast"
+    async with staged(tmp_path, theme=next_start(tmp_path).theme) as stage:
+        assert stage.app.theme == "contrast"
+        await find(stage, "theme")
+        await stage.press("ctrl+r")
+        assert next_start(tmp_path).theme is None
+
+
+async def test_the_palette_opens_the_settings_at_the_theme(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        (theme,) = (c for c in stage.app.get_system_commands(stage.deck) if c.title == "Theme…")
+        theme.callback()
+        await stage.screen()
+        await stage.press("right")
+        assert stage.app.theme == "textual-light"
+
+
+async def test_cadence_is_made_frugal(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        usual = stage.deck.pump.cadence.table
+        await find(stage, "cadence")
+        await stage.press("enter")
+        assert stage.deck.pump.cadence.table == 2 * usual
+    assert next_start(tmp_path).cadence == "frugal"
+
+
+async def test_a_target_is_set_and_remembered(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await find(stage, "ttft, ms")
+        await stage.press("enter")
+        await stage.press(*"250", "enter")
+        knob = {k.name: k.requested for k in stage.engine.snapshot().knobs}  # type: ignore[union-attr]
+        assert knob["ttft_target_ms"] == 250.0
+    assert next_start(tmp_path).knobs == {"ttft_target_ms": 250.0}
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "told"),
+    [
+        ("ttft, ms", "soon", "TTFT is 'soon'; it must be a number"),
+        ("kv, %", "-1", "alerts.kv is -1.0; it should be greater than or equal to 0"),
+        ("kv, %", "much", "alerts.kv is 'much'; it must be a number, on or off"),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_not_kept(
+    words: str, typed: str, told: str, tmp_path: Path
+) -> None:
+    async with staged(tmp_path) as stage:
+        dialog = await find(stage, words)
+        await stage.press("enter")
+        await stage.press(*(k if k != "-" else "minus" for k in typed), "enter")
+        await stage.screen()
+        assert dialog.told == told
+    assert not (tmp_path / "interface.toml").exists()
+
+
+async def test_an_alert_is_turned_on_and_tells(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await find(stage, "kv, %")
+        await stage.press("enter", *"0", "enter", "escape")
+        await stage.send("one")
+        await stage.turn(1)
+        await stage.turn()
+        assert [t for t in stage.toasts if t.startswith("KV cache in use")]
+        assert "alert: KV cache in use" in " ".join(
+            line.text for _, line in stage.deck.panels.log._events
+        )
+    assert next_start(tmp_path).alerts.kv == 0.0
+
+
+async def test_a_key_is_changed_by_pressing_it_and_reset(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("one")
+        await find(stage, "chat.new")
+        await stage.press("enter")
+        assert isinstance(stage.app.screen, PressKey)
+        await stage.press("f8")
+        await stage.press("escape", "f8")
+        assert len(stage.sessions.sessions) == 2
+        assert next_start(tmp_path).keys == {"chat.new": "f8"}
+        await stage.send("two")
+        await find(stage, "chat.new")
+        await stage.press("ctrl+r", "escape", "ctrl+n")
+        assert len(stage.sessions.sessions) == 3
+        assert next_start(tmp_path).keys == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "told"),
+    [
+        ("chat.new", "ctrl+q", "chat.new: ctrl+q is that of app.quit (quit)"),
+        ("chat.new", "f1", "chat.new: f1 is that of app.help (this page)"),
+        ("app.quit", "q", "app.quit: q could not be typed any more"),
+    ],
+)
+async def test_a_key_that_has_a_meaning_is_refused(
+    name: str, key: str, told: str, tmp_path: Path
+) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        dialog = await find(stage, name)
+        await stage.press("enter", key)
+        await stage.screen()
+        assert dialog.told == told
+        assert stage.app.is_running
+    assert not (tmp_path / "interface.toml").exists()
