@@ -27,7 +27,11 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     )
     yield SystemCommand("Stop reply", "End the reply being made", deck.action_stop)
     yield SystemCommand("Regenerate reply", "Ask for another one", deck.action_regenerate)
-    yield SystemCommand("Edit last message", "Send it in other words", deck.action_edit_last)
+    yield SystemCommand("Edit message", "Send it in other words", deck.action_edit_last)
+    yield SystemCommand(
+        "Branch before", "At n/m, what came before", partial(deck.action_branch, -1)
+    )
+    yield SystemCommand("Next branch", "At n/m, what came after", partial(deck.action_branch, 1))
     yield SystemCommand("Messages", "Go from one to the other and act on them", deck.action_read)
     yield SystemCommand("Copy reply", "The last one, as Markdown", transcript.action_copy_reply)
     yield SystemCommand("Copy code", "The last code block", transcript.action_copy_code)

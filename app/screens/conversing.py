@@ -87,6 +87,8 @@ class Conversing(Steering):
         if not session.is_own:
             goes_on = "goes on; it " if session.chat.is_busy else ""
             self.notify(f"“{session.title}” {goes_on}is watched no more.")
+        elif session.chat.is_busy:
+            self.notify(f"Closed “{session.title}”; its reply goes on, and F3 finds it again.")
         elif session.chat.messages:
             self.notify(f"Closed “{session.title}”; F3 finds it again.")
         self.chat.forget(session)
@@ -131,13 +133,14 @@ class Conversing(Steering):
         except StoreError as error:
             self.notify(str(error), severity="error")
             return
-        keys = frozenset(session.key for session in self.sessions.sessions)
+        states = {session.key: "open" for session in self.sessions.sessions}
+        states |= {session.key: "runs" for session in self.sessions.closed}
 
         def open_it(key: str | None) -> None:
             if key is not None:
                 self.open(key)
 
-        self.app.push_screen(FindChat(kept, keys), open_it)
+        self.app.push_screen(FindChat(kept, states), open_it)
 
     def action_export(self) -> None:
         """Write the chat on view to a Markdown file in the working directory."""

@@ -11,21 +11,18 @@ from textual.containers import Container
 
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.sessions import SessionList
-from app.screens.chats.watched import WatchedChat
-from app.screens.composing import Composing
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from engine.api.errors import InvalidRequestError
+from app.screens.stopping import Stopping
 from widgets.glyphs import Glyphs
 from widgets.panels.session_table import SessionTable
 
 
-class Deck(Composing):
+class Deck(Stopping):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
     calls of the session list. What is done to the engine is `Steering`'s, and what is done with
-    chats `Conversing`'s, `Reading`'s, `Tuning`'s and `Composing`'s; `deck.tcss` says what is shown
-    where.
+    chats that of the classes from `Conversing` to `Stopping`; `deck.tcss` says what is shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
@@ -50,24 +47,8 @@ class Deck(Composing):
             id="view.mode",
             priority=True,
         ),
-        Binding(
-            "escape",
-            "stop",
-            "Stop",
-            tooltip="Stop the reply",
-            id="chat.stop",
-        ),
-        Binding(
-            "escape",
-            "stop_theirs",
-            "Stop theirs…",
-            tooltip="Ask, then stop their reply",
-            id="chat.stop_theirs",
-        ),
-        Binding("escape", "leave", "Chat", tooltip="Back to the prompt", id="view.leave"),
         Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
         Binding("u", "undo", "Undo", tooltip="Undo the last knob change", id="knobs.undo"),
-        Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
         Binding("ctrl+n", "new", "New", tooltip="New chat", id="chat.new"),
         Binding("f3", "find", "Find", tooltip="Find a chat", id="chat.find"),
         # The focused panel comes first: the digits may belong to a number that is being typed.
@@ -87,14 +68,13 @@ class Deck(Composing):
         ),
         Binding("minus", "prioritize(-1)", "Lower the priority", show=False, id="table.lower"),
         Binding("z", "zoom", "Zoom panel", show=False, id="view.zoom"),
-        Binding("e", "edit_last", "Edit last message", show=False, id="chat.edit"),
     ]
 
     def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
         super().__init__(sessions, glyphs)
         names = [name for name, _ in self.panels.numbered]
         self.panel_bar = PanelBar(names, glyphs, id="panels")
-        self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels)
+        self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels, self.heed)
         self._panel = 0
 
     def compose(self) -> ComposeResult:
@@ -122,48 +102,6 @@ class Deck(Composing):
 
     # What the prompt and the sessions ask for.
 
-    def action_stop(self) -> None:
-        """Stop the reply, else the editing of a message; where there is neither, do as `leave`."""
-        if self.sessions.current.chat.is_busy:
-            self.sessions.current.chat.stop()
-        elif self.chat.composer.editing is not None:
-            self.chat.composer.leave_edit()
-        else:
-            self.action_leave()
-
-    def action_stop_theirs(self) -> None:
-        """Ask, then stop the reply that is being made in a watched chat; where none is, do as
-        `leave`."""
-        session = self.sessions.current
-        chat = session.chat
-        if isinstance(chat, WatchedChat) and chat.request_id is not None:
-            self.stop_theirs(chat.request_id, session.title, chat.conversation.user)
-        else:
-            self.action_leave()
-
-    def action_regenerate(self) -> None:
-        try:
-            self.sessions.current.chat.regenerate()
-        except InvalidRequestError as error:
-            self.notify(error.message, severity="warning")
-            return
-        self.warn_unsaved()
-        self.chat.follow()
-
-    def action_edit_last(self) -> None:
-        """Take the last message back into the prompt; sending it makes another branch."""
-        session = self.sessions.current
-        if session.refusal:
-            self.notify(session.refusal, severity="warning")
-            return
-        messages = [m for m in session.chat.messages if m.role == "user"]
-        if not messages:
-            self.notify("There is no message yet to edit.", severity="warning")
-            return
-        self.chat.composer.begin_edit(messages[-1])
-        self.action_leave()
-        self.notify("Enter sends it instead of the old one; Esc leaves it as it was.")
-
     # What the dashboard asks for.
 
     @on(SessionTable.Selected)
@@ -176,6 +114,8 @@ class Deck(Composing):
             self.action_leave()
         else:
             self.notify("This request belongs to no chat on the screen.")
+            return
+        self.come()
 
     @on(SessionTable.Highlighted)
     def show_blocks(self, event: SessionTable.Highlighted) -> None:
@@ -194,6 +134,9 @@ class Deck(Composing):
             self._focus_panel()
         else:
             self.chat.prompt.area.focus()
+
+    def show_engine(self) -> None:
+        self.action_panel(self._panel + 1)
 
     def action_panel_step(self, places: int) -> None:
         """The next panel where one is on view at a time, else the next pane."""
@@ -230,11 +173,6 @@ class Deck(Composing):
         in_prompt = self.chat.prompt.area.has_focus
         if action == "send":
             return in_prompt
-        if action in ("leave", "stop", "stop_theirs"):
-            # Esc comes back from the engine first, also where the chat is beside it.
-            in_chat = not self.has_class("-engine") and in_prompt
-            stop = "stop" if self.sessions.current.is_own else "stop_theirs"
-            return action == (stop if in_chat else "leave")
         if action in ("stop_request", "prioritize"):
             return self.panels.table.has_focus
         return super().check_action(action, parameters)

@@ -38,6 +38,7 @@ class Pump:
     a posted message would wake the loop for each token.
 
     Args:
+        heed: is called at the end of each turn, when all that is to be shown is known.
         clock: monotonic seconds.
 
     Attributes:
@@ -55,6 +56,7 @@ class Pump:
         mqtt: MqttWatch,
         chat: ChatPane,
         panels: Panels,
+        heed: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seen = True
@@ -67,6 +69,7 @@ class Pump:
         self._mqtt = mqtt
         self._chat = chat
         self._panels = panels
+        self._heed = heed
         self._clock = clock
         self._devices = Devices()
         self._log = LogFeed()
@@ -123,6 +126,8 @@ class Pump:
             self._panels.show_figures(self._engine, self._mqtt)
         if self._is_due("devices", cadence.devices, everything):
             self._read_devices()
+            self._look_for_others()
+        self._heed()
 
     def _come_again(self) -> None:
         self.turn()
@@ -166,6 +171,15 @@ class Pump:
         if lines:
             self._panels.log.add(sorted(lines, key=lambda line: line.time))
         self._panels.show_steps(engine, records)
+
+    def _look_for_others(self) -> None:
+        """Show what another program on the same store said in the chat on view."""
+        chat = self._sessions.current.chat
+        before = chat.messages, chat.places
+        if word := chat.look():
+            self._screen.notify(word)
+        if (chat.messages, chat.places) != before:
+            self._chat.update()
 
     def _read_devices(self) -> None:
         panel = self._panels.devices

@@ -253,7 +253,10 @@ class Tui(Loading):
         if self._quitting:
             return
         self._quitting = True
-        self.notify("Ending the replies and the engine…")
+        num_busy = self._sessions.num_own_busy
+        replies = "the reply" if num_busy == 1 else f"{num_busy} replies"
+        stopping = f"Stopping {replies}; what has come is kept. " if num_busy else ""
+        self.notify(f"{stopping}Ending the engine…")
         self._sessions.stop_all()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STOP_SECONDS

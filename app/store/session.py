@@ -147,17 +147,23 @@ class ChatSession:
         question = self._history.add(text, instead_of=message_id, attachments=attachments)
         self._ask(question, wake)
 
-    def regenerate(self, wake: Callable[[], None] | None = None) -> None:
-        """Ask for another reply to the last message.
+    def regenerate(
+        self, message_id: str | None = None, wake: Callable[[], None] | None = None
+    ) -> None:
+        """Ask for another reply, which then stands beside the old one.
+
+        Args:
+            message_id: of the reply on view; None is the last one.
 
         Raises:
             InvalidRequestError: there is none, or a reply is being made.
         """
         self._check_idle()
-        branch = self.messages
-        if not branch:
+        replies = {m.id: m.parent_id for m in self.messages if m.role == "assistant"}
+        if not replies:
             raise InvalidRequestError("there is no reply yet to make anew", "message")
-        self._ask(branch[-2], wake)
+        parent_id = replies[next(reversed(replies)) if message_id is None else message_id]
+        self._ask(next(m for m in self.messages if m.id == parent_id), wake)
 
     def turn(self, message_id: str, steps: int) -> bool:
         """Have another branch on view, as `History.turn`.

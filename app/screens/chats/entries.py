@@ -46,10 +46,11 @@ class Entries:
         entries: list[Entry] = []
         kept = self._kept.setdefault(session.key, {})
         author = "you" if session.is_own else session.chat.conversation.user
-        request_id, messages = session.request_id, session.chat.messages
+        request_id, places = session.request_id, session.chat.places
+        messages = session.chat.messages
         for message in messages:
-            entry = kept.get(message.id)
-            if entry is None:
+            entry, place = kept.get(message.id), places.get(message.id)
+            if entry is None or entry.branch != place:
                 growing = bool(request_id) and message is messages[-1]
                 view = views.get(request_id) if growing else None
                 if not growing:
@@ -61,7 +62,7 @@ class Entries:
                     note = streaming(session.chat.num_output_tokens)
                 else:
                     note = progress(view, status, paused)
-                entry = _entry(message, author, note, growing)
+                entry = _entry(message, author, note, growing, place)
                 # A watched reply may stop being made before its end is known here.
                 if message.role != "assistant" or message.finish_reason is not None:
                     kept[message.id] = entry
@@ -138,13 +139,16 @@ def is_refused_prompt(message: Message) -> bool:
     return error is not None and (error.type, error.param) == (InvalidRequestError.type, "prompt")
 
 
-def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
+def _entry(
+    message: Message, author: str, note: str, growing: bool, place: tuple[int, int] | None
+) -> Entry:
     """The entry of a message as it stands.
 
     Args:
         author: who wrote the messages of the user.
         note: what stands below the message.
         growing: whether the message is a reply in the making.
+        place: among those that stand here, and how many these are; None if it stands alone.
     """
     return Entry(
         key=message.id,
@@ -158,4 +162,5 @@ def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
         note=note,
         growing=growing,
         failed=message.error is not None,
+        branch=place,
     )

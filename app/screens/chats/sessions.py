@@ -42,6 +42,7 @@ class SessionList:
     Attributes:
         system: as above.
         sessions: the open sessions, in the order of their tabs.
+        closed: those that were closed while their reply was being made, until it has ended.
         current: the session on view.
         numbering: by what number the screen calls chats, those of the engine's requests too.
         unreadable: a sentence on each conversation that cannot be read and so is not open any more.
@@ -66,6 +67,7 @@ class SessionList:
         kept = store.conversations(open_only=True, tell=self.unreadable.append)
         failed = store.failed()
         self.sessions: list[OpenSession] = []
+        self.closed: list[OpenSession] = []
         for conversation in kept:
             if conversation.source != SOURCE:
                 session = self._open(conversation)
@@ -81,12 +83,16 @@ class SessionList:
     @property
     def num_busy(self) -> int:
         """How many sessions have a reply in the making."""
-        return sum(session.chat.is_busy for session in self.sessions)
+        return sum(session.chat.is_busy for session in self._held)
 
     @property
     def num_own_busy(self) -> int:
         """How many sessions that are held here have a reply in the making."""
-        return sum(session.chat.is_busy for session in self.sessions if session.is_own)
+        return sum(session.chat.is_busy for session in self._held if session.is_own)
+
+    @property
+    def _held(self) -> list[OpenSession]:
+        return [*self.sessions, *self.closed]
 
     def number_of(self, session: OpenSession) -> ChatNumber:
         """The number of an open chat, which it keeps."""
@@ -134,17 +140,20 @@ class SessionList:
         """
         session = self.find(conversation_id)
         if session is None:
-            conversation = self._store.conversation(conversation_id)
-            if conversation is None:
-                return False
-            if conversation.source == SOURCE:
-                session = self._watch(conversation)
+            session = next((s for s in self.closed if s.key == conversation_id), None)
+            if session is not None:
+                self.closed.remove(session)
             else:
-                conversation.is_open = True
-                session = self._open(conversation)
+                conversation = self._store.conversation(conversation_id)
+                if conversation is None:
+                    return False
+                is_theirs = conversation.source == SOURCE
+                session = self._watch(conversation) if is_theirs else self._open(conversation)
                 session.read()
-                self._store.save_label(conversation)
             self.sessions.append(session)
+            if session.is_own:
+                session.chat.conversation.is_open = True
+                self._store.save_label(session.chat.conversation)
         self.go_to(session)
         return True
 
@@ -176,14 +185,17 @@ class SessionList:
 
     def close(self, session: OpenSession) -> None:
         """Take a conversation off the screen; the store keeps it. If it is held here, its reply in
-        the making is ended.
+        the making goes on, and the store gets that too.
 
         Raises:
             StoreError: the store could not note it, so the conversation is open again after a
                 restart.
         """
         index = self.sessions.index(session)
-        session.chat.close()
+        if session.is_own and session.chat.is_busy:
+            self.closed.append(session)
+        else:
+            session.chat.close()
         self.sessions.remove(session)
         if not self.sessions:
             self.sessions.append(self._open(self._blank()))
@@ -196,12 +208,15 @@ class SessionList:
             self._store.save_label(session.chat.conversation)
 
     def delete(self, session: OpenSession) -> None:
-        """Close a conversation and delete it for good.
+        """Close a conversation, end its reply in the making, and delete it for good.
 
         Raises:
             StoreError: it could not be deleted.
         """
         self.close(session)
+        if session in self.closed:
+            self.closed.remove(session)
+            session.chat.close()
         self._store.delete_conversation(session.key)
 
     def rename(self, session: OpenSession, title: str) -> None:
@@ -211,6 +226,7 @@ class SessionList:
             StoreError: the store could not note it.
         """
         session.chat.conversation.title = title
+        session.chat.conversation.is_named = True
         if not session.is_empty:
             self._store.save_label(session.chat.conversation)
 
@@ -274,22 +290,23 @@ class SessionList:
     def poll(self) -> set[str]:
         """Take in what the engine has given; returns the keys of the sessions that have news."""
         news = set()
-        for session in self.sessions:
+        for session in self._held:
             if session.chat.poll() is not None:
                 news.add(session.key)
                 session.unread = session is not self.current
+        self.closed = [session for session in self.closed if session.chat.is_busy]
         return news
 
     def stop_all(self) -> None:
         """Ask the engine to end every reply that is made for this screen."""
-        for session in self.sessions:
+        for session in self._held:
             if session.is_own:
                 session.chat.stop()
 
     def close_all(self) -> None:
         """Close every chat, ending the replies in the making that are held here. The conversations
-        stay open for the next start."""
-        for session in self.sessions:
+        stay as they are, open or closed, for the next start."""
+        for session in self._held:
             session.chat.close()
 
     def _blank(self) -> Conversation:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from app.store.conversation import Conversation, Message
@@ -26,9 +27,11 @@ class WatchedChat:
 
     Attributes:
         unsaved: always empty, for the screen does not keep this chat.
+        places: always empty, for nobody else sees branches.
     """
 
     unsaved = ""
+    places: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
     def __init__(
         self,
@@ -122,7 +125,19 @@ class WatchedChat:
         """
         raise InvalidRequestError(self.refusal, "message")
 
-    def regenerate(self) -> NoReturn:
+    def look(self) -> str:
+        """Nothing: whoever holds the chat goes on with it, and `poll` reads that."""
+        return ""
+
+    def turn(self, _message_id: str, _steps: int) -> NoReturn:
+        """Refuse to have another branch on view.
+
+        Raises:
+            InvalidRequestError: always.
+        """
+        raise InvalidRequestError(self.refusal, "message")
+
+    def regenerate(self, _message_id: str | None = None) -> NoReturn:
         """Refuse to ask for another reply.
 
         Raises:

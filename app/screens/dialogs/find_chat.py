@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -27,7 +27,7 @@ class FindChat(ModalScreen[str | None]):
 
     Args:
         conversations: those to choose from, in the order in which they are listed.
-        open_keys: the ids of those that are open.
+        states: a word for those that are open or have a reply in the making, by their ids.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,10 +36,10 @@ class FindChat(ModalScreen[str | None]):
         Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
     ]
 
-    def __init__(self, conversations: Sequence[Conversation], open_keys: frozenset[str]) -> None:
+    def __init__(self, conversations: Sequence[Conversation], states: Mapping[str, str]) -> None:
         super().__init__()
         self._conversations = conversations
-        self._open_keys = open_keys
+        self._states = states
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -80,5 +80,5 @@ class FindChat(ModalScreen[str | None]):
 
     def _line(self, conversation: Conversation) -> Content:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(conversation.updated))
-        state = "open" if conversation.id in self._open_keys else "    "
+        state = f"{self._states.get(conversation.id, ''):4}"
         return Content.assemble((f"{day}  {state}  ", "$text-muted"), title_of(conversation))

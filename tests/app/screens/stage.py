@@ -16,12 +16,15 @@ from app.screens.tui import Tui
 from app.settings.settings import Settings
 from app.store.store import Store
 from engine.api.client import LoadRequest, Submission
+from tests.support.clock import VirtualClock
 from tests.support.replies import echo
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.widgets.hosting import press, screen, settle, toasts
 
 Replies = Mapping[str, str] | Callable[[Submission], str]
+
+TURN_SECONDS = 2.0
 
 REPLIES = {
     "one": "The first reply.",
@@ -33,7 +36,11 @@ REPLIES = {
 
 
 class Stage:
-    """A running `Tui`. Nothing moves but by `turn`, unless the stage is live."""
+    """A running `Tui`. Nothing moves but by `turn`, unless the stage is live.
+
+    Args:
+        keys: the deck's clock, by which keys are stray or meant; a turn takes `TURN_SECONDS` of it.
+    """
 
     def __init__(
         self,
@@ -41,6 +48,7 @@ class Stage:
         engine: ScriptedEngine,
         store: Store,
         pilot: Pilot[int],
+        keys: VirtualClock,
         gateway: ScriptedGateway | None = None,
     ) -> None:
         self.app = app
@@ -48,6 +56,7 @@ class Stage:
         self.store = store
         self.pilot = pilot
         self._gateway = gateway
+        self._keys = keys
 
     @property
     def deck(self) -> Deck:
@@ -82,6 +91,7 @@ class Stage:
 
     async def turn(self, steps: int = 0) -> None:
         """Run engine steps, carry over what came of them, and paint."""
+        self._keys.advance(TURN_SECONDS)
         self.engine.advance(steps)
         self.deck.pump.turn(everything=True)
         await self.app.workers.wait_for_complete()
@@ -125,10 +135,12 @@ async def staged(
     chosen = Settings.model_validate({"data_dir": folder, **settings})
     try:
         app = Tui(engine, store, chosen, LoadRequest("scripted"), gateway)
+        keys = VirtualClock(0.0)
+        app.deck.clock = keys
         timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)
         with timer:
             async with app.run_test(size=size) as pilot:
-                stage = Stage(app, engine, store, pilot, gateway)
+                stage = Stage(app, engine, store, pilot, keys, gateway)
                 await pilot.pause()
                 if ready:
                     engine.ready()

@@ -104,6 +104,9 @@ async def test_escape_leaves_the_engine_view_before_it_stops_a_reply(tmp_path: P
         assert "esc Chat" in await stage.screen()
         assert "esc Stop" not in await stage.screen()
         await stage.press("escape")
+        assert "esc" not in await stage.screen()
+        await stage.press("escape")
+        await stage.turn(1)
         assert "esc Stop" in await stage.screen()
         assert not stage.deck.has_class("-engine")
         assert stage.sessions.current.chat.is_busy

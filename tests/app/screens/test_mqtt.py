@@ -126,7 +126,8 @@ async def test_a_watched_chat_is_stopped(tmp_path: Path, key: str) -> None:
         request_id = stage.gateway.ask("alice", "s1", "long")
         await watch(stage, request_id)
         await stage.turn(3)
-        if key == "x":
+        await stage.press("f2")
+        if key == "escape":
             await stage.press("f2")
         await stage.press(key, "enter")
         await stage.turn(1)
@@ -166,6 +167,9 @@ async def test_escape_alone_stops_no_reply_of_somebody_else(tmp_path: Path) -> N
     async with staged(tmp_path, REPLIES, mqtt=True) as stage:
         request_id = stage.gateway.ask("alice", "s1", "long")
         await watch(stage, request_id)
+        await stage.press("escape")
+        assert stage.deck.panels.table.has_focus, "from where one came"
+        await stage.press("f2")
         await stage.turn(1)
         async with asyncio.timeout(10):
             while "Stop theirs…" not in await stage.screen():

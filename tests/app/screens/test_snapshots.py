@@ -21,6 +21,7 @@ from app.system.devices import Devices
 from engine.api.client import LoadRequest
 from engine.scheduling.policies import policy_names
 from tests.app.screens.stage import Stage
+from tests.support.clock import VirtualClock
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
 from widgets.panels.device_panel import DeviceReadings
@@ -96,9 +97,10 @@ def look(snap_compare: Compare, tmp_path: Path) -> Iterator[Callable[..., bool]]
         gateway = ScriptedGateway(engine) if mqtt else None
         app = Tui(engine, stores[-1], chosen, LoadRequest("qwen2.5-0.5b"), gateway)
         app.deck.engine._clock = lambda: 0.0
+        keys_clock = app.deck.clock = VirtualClock(0.0)
 
         async def play(pilot: Pilot[int]) -> None:
-            stage = Stage(app, engine, stores[-1], pilot)
+            stage = Stage(app, engine, stores[-1], pilot, keys_clock)
             await pilot.pause()
             engine.ready()
             await stage.turn()

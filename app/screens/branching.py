@@ -1,0 +1,100 @@
+"""Branching: what the user says or asks for in another way, and what was there before."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from app.screens.composing import Composing
+from app.store.conversation import Message
+from engine.api.errors import InvalidRequestError
+
+
+class Branching(Composing):
+    """The part of the deck that makes branches of a chat and goes from one to the other. It acts on
+    the message that the transcript marks, and else on the last one that it can act on.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "alt+left,left_square_bracket",
+            "branch(-1)",
+            "Branch before",
+            tooltip="The branch before, at n/m",
+            show=False,
+            id="chat.branch_before",
+        ),
+        Binding(
+            "alt+right,right_square_bracket",
+            "branch(1)",
+            "Next branch",
+            tooltip="The next branch, at n/m",
+            show=False,
+            id="chat.branch_next",
+        ),
+        Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
+        Binding("e", "edit_last", "Edit message", show=False, id="chat.edit"),
+    ]
+
+    def action_branch(self, steps: int) -> None:
+        """Go to another version of a message, and what came of that."""
+        session = self.sessions.current
+        if session.refusal:
+            self.notify(session.refusal, severity="warning")
+            return
+        chat = session.chat
+        parted = [m for m in self._up_to_mark() if m.id in chat.places]
+        if not parted:
+            self.notify("There is one branch only; editing and asking again make others.")
+            return
+        place, is_marked = chat.messages.index(parted[-1]), bool(self.chat.transcript.current)
+        try:
+            chat.turn(parted[-1].id, steps)
+        except InvalidRequestError as error:
+            self.notify(error.message, severity="warning")
+            return
+        self.chat.update()
+        if is_marked:
+            self.chat.transcript.go_to(chat.messages[place].id)
+        self.warn_unsaved()
+
+    def action_regenerate(self) -> None:
+        """Ask for another reply to the marked message, or beside the marked reply; where none is
+        marked, to the last one."""
+        chat = self.sessions.current.chat
+        behind = chat.messages[max(0, len(self._up_to_mark()) - 1) :]
+        replies = [message.id for message in behind if message.role == "assistant"]
+        try:
+            chat.regenerate(replies[0] if replies else None)
+        except InvalidRequestError as error:
+            self.notify(error.message, severity="warning")
+            return
+        self.warn_unsaved()
+        self.chat.follow()
+
+    def action_edit_last(self) -> None:
+        """Take one's own message back into the prompt; sending it makes another branch."""
+        session = self.sessions.current
+        if session.refusal:
+            self.notify(session.refusal, severity="warning")
+            return
+        messages = [m for m in self._up_to_mark() if m.role == "user"]
+        if not messages:
+            self.notify("There is no message yet to edit.", severity="warning")
+            return
+        self.chat.composer.begin_edit(messages[-1])
+        self.action_leave()
+        self.notify("Enter sends it beside the old one; Esc leaves it as it was.")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "branch":
+            return not self.has_class("-engine") and self.chat.has_focus_within
+        return super().check_action(action, parameters)
+
+    def _up_to_mark(self) -> tuple[Message, ...]:
+        """The messages on view up to the one that the transcript marks, or all of them."""
+        messages = tuple(self.sessions.current.chat.messages)
+        ids = [message.id for message in messages]
+        marked = self.chat.transcript.current
+        return messages[: ids.index(marked) + 1] if marked in ids else messages
