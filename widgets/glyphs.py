@@ -74,6 +74,9 @@ class Glyphs:
         less, more: what a knob is turned by, left and right of its value.
         cursor: stands before the row that the cursor is on.
         edge: stands before each row of the current message.
+        folded, unfolded: stand before a part of a message that is shown on demand.
+        call, answer: stand before the call of a tool, and before what it gave.
+        attachment: stands before the name of an attachment.
         up, down: how a column is sorted, and whether a priority is above or below 0.
         divider: stands between the parts of a line.
         frame, focused: corners and edges of a panel, without and with the focus. They differ so
@@ -104,6 +107,11 @@ class Glyphs:
     more: str
     cursor: str
     edge: str
+    folded: str
+    unfolded: str
+    call: str
+    answer: str
+    attachment: str
     up: str
     down: str
     divider: str
@@ -160,6 +168,11 @@ UNICODE = Glyphs(
     more="▸",
     cursor="▸",
     edge="▌",
+    folded="▸",
+    unfolded="▾",
+    call="⚙",
+    answer="↳",
+    attachment="▤",
     up="▲",
     down="▼",
     divider="│",
@@ -200,6 +213,11 @@ ASCII = Glyphs(
     more=">",
     cursor=">",
     edge="|",
+    folded="+",
+    unfolded="-",
+    call="$",
+    answer="=",
+    attachment="@",
     up="^",
     down="v",
     divider="|",

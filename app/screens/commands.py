@@ -33,8 +33,14 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     )
     yield SystemCommand("Next branch", "At n/m, what came after", partial(deck.action_branch, 1))
     yield SystemCommand("Messages", "Go from one to the other and act on them", deck.action_read)
-    yield SystemCommand("Copy reply", "The last one, as Markdown", transcript.action_copy_reply)
-    yield SystemCommand("Copy code", "The last code block", transcript.action_copy_code)
+    yield SystemCommand(
+        "Copy message", "The marked one, else the last reply", transcript.action_copy_message
+    )
+    yield SystemCommand(
+        "Copy code", "Of the marked message or the last", transcript.action_copy_code
+    )
+    yield SystemCommand("Show or fold thinking", "Of every reply", transcript.action_thinking)
+    yield SystemCommand("Unfold message", "The marked one; or fold it", transcript.action_fold)
     yield SystemCommand("Pin system prompt", "Keep it in the KV cache for good", deck.action_pin)
     yield SystemCommand("Unpin system prompt", "Let it be evicted again", deck.action_unpin)
     yield from _knob_commands(deck)

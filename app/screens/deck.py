@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from app.gateway.mqtt import SOURCE
+from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
@@ -91,7 +92,14 @@ class Deck(Stopping):
 
     def on_mount(self) -> None:
         self._show_panel(0)
-        self.chat.hint(*(self._key_of(action) for action in ("send", "newline", "new")))
+        chat, app = self.chat, self.app
+        self.chat.hint(
+            key_of("send", self, app),
+            key_of("newline", chat.prompt.area, app),
+            key_of("new", self, app),
+            key_of("edit_last", self, app),
+            key_of("copy_code", chat.transcript, app),
+        )
         self.pump.start()
 
     def on_resize(self) -> None:
@@ -204,8 +212,3 @@ class Deck(Stopping):
                 self.chat.prompt.area.focus()
             else:
                 self._focus_panel()
-
-    def _key_of(self, action: str) -> str:
-        """The key that is bound to an action now, as it is shown."""
-        bindings = (active.binding for active in self.active_bindings.values())
-        return next((self.app.get_key_display(b) for b in bindings if b.action == action), "")

@@ -12,6 +12,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from app.screens.bound import bindings_of
 from app.screens.deck import Deck
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.change_settings import ChangeSettings
@@ -49,7 +50,7 @@ class Bound:
 def bindings_by_name(app: App[int], deck: Deck) -> dict[str, Bound]:
     """What the user may change, by its name."""
     found: dict[str, Bound] = {}
-    lists = [(place, _bindings(node)) for place, node in _places(app, deck)]
+    lists = [(place, bindings_of(node)) for place, node in _places(app, deck)]
     lists += [(DIALOGS, _own(dialog)) for dialog in _DIALOGS]
     for place, bindings in lists:
         for binding in bindings:
@@ -117,7 +118,7 @@ def _name(screen: DOMNode) -> str:
 def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
     """The keys of a node as (key, what it does, name)."""
     rows: dict[str, list[Binding]] = {}
-    for binding in _bindings(node, app):
+    for binding in bindings_of(node, app):
         if binding.id is not None:
             rows.setdefault(binding.id.rstrip("123456789"), []).append(binding)
     return [
@@ -147,18 +148,6 @@ def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
         ("MQTT", deck.panels.mqtt),
         ("Strip", deck.panels.kpi),
     )
-
-
-def _bindings(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
-    """The bindings of a node; if `app` is given, as its keymap changes them.
-
-    This reads private parts of Textual 8.2. Its public `Screen.active_bindings` has only the nodes
-    around the focus, and nothing public gives the keymap.
-    """
-    bindings = node._bindings.copy()
-    if app is not None:
-        bindings.apply_keymap(app._keymap)
-    return [binding for _key, binding in bindings]
 
 
 def _own(dialog: type[Screen[Any]]) -> list[Binding]:

@@ -26,6 +26,13 @@ class Reading(Conversing):
         # These act before the prompt takes them: it is small, and the transcript is what one pages.
         Binding("pageup", "page(-1)", "Page up", show=False, id="chat.page_up", priority=True),
         Binding("pagedown", "page(1)", "Page down", show=False, id="chat.page_down", priority=True),
+        Binding(
+            "ctrl+c,super+c",
+            "copy_text",
+            "Copy selection",
+            tooltip="Copy what the mouse selected",
+            id="chat.copy_selection",
+        ),
         Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
     ]
 
@@ -50,8 +57,9 @@ class Reading(Conversing):
         self.chat.transcript.action_scroll_end()
 
     def action_copy_text(self) -> None:
+        selected = self.get_selected_text() or ""
         super().action_copy_text()
-        self.notify("Copied the selection.")
+        self.notify(f"Copied the selection, {len(selected):,} characters.")
 
     @on(Transcript.Typed)
     def write(self, event: Transcript.Typed) -> None:
@@ -66,4 +74,6 @@ class Reading(Conversing):
             if area.has_focus:
                 return action == "page" or area.cursor_at_end_of_text
             return self.chat.transcript.has_focus
+        if action == "copy_text":
+            return bool(self.selections)
         return super().check_action(action, parameters)

@@ -11,10 +11,15 @@ class Entry:
 
     Attributes:
         key: tells this message from the others of its conversation.
-        role: user, assistant or system. An assistant's text is Markdown.
+        role: user, assistant, system or tool. An assistant's text is Markdown.
         author: who wrote it, as it is shown.
         clock: when it was written, as it is shown.
         thinking: what an assistant thought before it said the text, as Markdown.
+        thought_tokens, thought_seconds: how many tokens that took, and how long; 0 where that is
+            not known.
+        calls: names of tools that an assistant calls, with their arguments as JSON.
+        tool: name of the tool that gave the text, where it is known.
+        attachments: names and texts that go along with the text.
         note: what is said of it: state, tokens, times.
         growing: whether more text comes.
         failed: whether the note is a sentence that says what went wrong.
@@ -28,6 +33,11 @@ class Entry:
     clock: str
     text: str
     thinking: str = ""
+    thought_tokens: int = 0
+    thought_seconds: float = 0.0
+    calls: tuple[tuple[str, str], ...] = ()
+    tool: str = ""
+    attachments: tuple[tuple[str, str], ...] = ()
     note: str = ""
     growing: bool = False
     failed: bool = False

@@ -17,7 +17,7 @@ class Inked(ScrollView, inherit_bindings=False):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"transcript--{name}"
         for name in (
-            *("user", "assistant", "failed", "muted", "faint", "mark", "badge"),
+            *("user", "assistant", "failed", "muted", "faint", "mark", "badge", "call"),
             *("h1", "h2", "h3", "em", "strong", "s", "code", "link", "hit"),
         )
     }
@@ -39,6 +39,7 @@ class Inked(ScrollView, inherit_bindings=False):
         & > .transcript--muted { color: $foreground-muted; }
         & > .transcript--faint { color: $foreground 35%; }
         & > .transcript--mark { color: $text-accent; }
+        & > .transcript--call { color: $text-secondary; }
         & > .transcript--badge { background: $accent-muted; color: $text-accent; }
         & > .transcript--h1 { color: $text-primary; text-style: bold underline; }
         & > .transcript--h2 { color: $text-primary; text-style: bold; }

@@ -40,6 +40,7 @@ class MessageView(Inked):
         self._seen = (0, 0)  # of the lowest row that has been in view: its message, its place there
         self._current = ""
         self._words: Pattern[str] | None = None
+        self._copy_key = ""
         self._awaited = ""  # the message to go to once the text is set
 
     @property
@@ -89,7 +90,7 @@ class MessageView(Inked):
         for index in self._passages.change(self._entries):
             start, stayed = self._passages.update(index)
             top = self.scroll_offset.y
-            self.refresh_lines(start)
+            self.refresh_lines(start, 2)
             self.refresh_lines(start + 1 + stayed, max(0, top + self.size.height - start))
         if len(before) != len(self._entries) or before[-1].key != self._entries[-1].key:
             if self._current and self._passages.find(self._current) is None:
@@ -115,6 +116,26 @@ class MessageView(Inked):
         self._awaited = key
         self._arrive()
         return True
+
+    def hint(self, copy: str) -> None:
+        """Set the name of the key that copies code, as it is bound."""
+        self._copy_key = copy
+
+    def fold(self, key: str) -> None:
+        """Unfold the parts of a message that are folded, or fold them again. What is above it stays
+        where it is."""
+        top = self.scroll_offset.y
+        index = self._passages.index_at(top)
+        offset = top - self._passages.place(index)[0]
+        self._passages.fold(key)
+        self._show_from(index, offset)
+        self.refresh()
+
+    def show_thinking(self, shown: bool) -> None:
+        """Show the thinking of every message, or fold it."""
+        self._passages.shows_thinking = shown
+        if self._set_width:
+            self._set_all()
 
     def rest(self) -> None:
         """Have no message be the current one, and no words marked."""
@@ -165,6 +186,8 @@ class MessageView(Inked):
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
+        # The screen says which key copies a selection while there is one.
+        self.screen.refresh_bindings()
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -231,7 +254,8 @@ class MessageView(Inked):
             self._set_width = 0
             return
         top = self._passages.index_at(self.scroll_offset.y)
-        typesetter = Typesetter(self._glyphs, ansi=self.app.native_ansi_color)
+        ansi = self.app.native_ansi_color
+        typesetter = Typesetter(self._glyphs, ansi=ansi, copy_key=self._copy_key)
         self._passages.show(self._entries, typesetter, self._set_width)
         if self._following or not self._entries:
             self._arrange()

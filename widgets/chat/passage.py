@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.strip import Strip
 
 from widgets.chat.entry import Entry
+from widgets.chat.folds import Folds
 from widgets.chat.typeset import Document, Row, Typesetter, wrap
 from widgets.chat.words import folded
 from widgets.harmless import HARMFUL
@@ -20,62 +21,69 @@ BLANK = Row()
 
 
 class Passage:
-    """An entry in rows (its header, its thinking, its text and a blank one), and those rows as they
-    were drawn."""
+    """An entry in rows (its header, what can be folded of it, its text and a blank one), and those
+    rows as they were drawn."""
 
-    def __init__(self, entry: Entry, typesetter: Typesetter, width: int) -> None:
+    def __init__(self, entry: Entry, typesetter: Typesetter, width: int, folds: Folds) -> None:
         self.entry = entry
         self._width = width
         self._glyphs = typesetter.glyphs
+        self._folds = folds
         self._document = Document(typesetter, width) if entry.role == "assistant" else None
         self._thoughts = Document(typesetter, width)
         self._thought = ("", True)  # what is set of the thinking, and whether all of it is
         self._body: list[Row] = []
+        self._num_thoughts = 0  # rows of thinking, with the line above it
         self._last_text = 0  # the row in which the cursor of a growing text stands
         self.strips: list[Strip | None] = [None]
         self._set_body()
 
     def update(self, entry: Entry) -> int:
-        """Show `entry` instead; returns how many rows below the header stayed as they were."""
-        before, self.entry = self.entry, entry
-        self.strips[0] = None
-        same = all(getattr(before, n) == getattr(entry, n) for n in ("text", "thinking", "growing"))
-        if same and not (self._note_below(before) or self._note_below(entry)):
-            return len(self._body)
+        """Show `entry` instead; returns how many rows below the header stayed as they were, but for
+        the first of them."""
+        self.entry = entry
         return self._set_body()
 
     def _set_body(self) -> int:
-        stayed, text = 0, HARMFUL.sub("", self.entry.text)
+        entry, before, last = self.entry, self._body, self._last_text
         if self._document is not None:
-            stayed = self._set_thinking()
-            above = self._thoughts.rows
-            kept = self._document.grow(text, complete=not self.entry.growing)
-            gap = [BLANK] if above and self._document.rows else []
-            if stayed == len(above) and kept:  # There was text before too, with the gap above it.
-                stayed += len(gap) + kept
-            self._body = [*above, *gap, *self._document.rows]
+            above = self._set_thinking()
+            self._num_thoughts = len(above)
+            self._document.grow(HARMFUL.sub("", entry.text), complete=not entry.growing)
+            body = _spaced(above, self._document.rows, list(self._folds.calls(entry)))
+        elif entry.role == "tool":
+            body = list(self._folds.answer(entry))
         else:
-            self._body = list(wrap(Content(text), self._width))
-        before, self._last_text = self._last_text, self._find_last_text()
-        if self._note_below(self.entry):
-            style = ".failed" if self.entry.failed else ".muted"
-            sentence = Content.styled(self._glyphs.fit(self.entry.note), style)
-            self._body = [*self._body, *wrap(sentence, self._width)]
-        stayed = max(min(stayed, before - 1, self._last_text - 1), 0)
+            text = list(wrap(Content(HARMFUL.sub("", entry.text)), self._width))
+            body = _spaced(list(self._folds.attachments(entry)), text if entry.text else [])
+        self._body = body
+        self._last_text = self._find_last_text()
+        if self._note_below(entry):
+            style = ".failed" if entry.failed else ".muted"
+            sentence = Content.styled(self._glyphs.fit(entry.note), style)
+            self._body = [*body, *wrap(sentence, self._width)]
+        pairs = enumerate(zip(before, self._body, strict=False))
+        stayed = next((i for i, (old, new) in pairs if i and old is not new), len(before))
+        stayed = max(min(stayed, len(self._body), last - 1, self._last_text - 1), 0)
         del self.strips[1 + stayed :]
         self.strips += [None] * (self.height - len(self.strips))
+        self.strips[:2] = [None, None]
         return stayed
 
-    def _set_thinking(self) -> int:
-        """Set the thinking, which has ended where there is text; returns how many of its rows
-        stayed.
-        """
-        complete = not self.entry.growing or bool(self.entry.text)
-        thought = (HARMFUL.sub("", self.entry.thinking), complete)
-        if thought == self._thought:
-            return len(self._thoughts.rows)
-        self._thought = thought
-        return self._thoughts.grow(thought[0], complete=complete)
+    def _set_thinking(self) -> list[Row]:
+        """Set the thinking, which has ended where there is text, as far as it is shown."""
+        entry = self.entry
+        if not entry.thinking:
+            return []
+        head = self._folds.thinking(entry)
+        if not self._folds.shows_thinking:
+            return [head]
+        complete = not entry.growing or bool(entry.text)
+        thought = (HARMFUL.sub("", entry.thinking), complete)
+        if thought != self._thought:
+            self._thought = thought
+            self._thoughts.grow(thought[0], complete=complete)
+        return [head, *self._thoughts.rows]
 
     def _find_last_text(self) -> int:
         """The last row that has text. A row of code has a frame behind it even if it is empty."""
@@ -135,7 +143,7 @@ class Passage:
             text = text.stylize(".hit", *found.span())
         content = row.lead + text + row.tail
         content = margin + (content.pad_left(INDENT - GUTTER) if content else content)
-        if index <= len(self._thoughts.rows):
+        if index <= self._num_thoughts:
             content = content.stylize(".muted", GUTTER)
         if self.entry.growing and index == self._last_text:
             end = start + len(row.text)
@@ -165,3 +173,13 @@ class Passage:
             said = (self._glyphs.fit(" · "), ".muted"), (self._glyphs.fit(note), style)
             return Content.assemble(header, *said)
         return header
+
+
+def _spaced(*parts: list[Row]) -> list[Row]:
+    """The rows of all parts, with a blank one between them."""
+    rows: list[Row] = []
+    for part in parts:
+        if rows and part:
+            rows.append(BLANK)
+        rows += part
+    return rows

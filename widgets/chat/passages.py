@@ -13,6 +13,7 @@ from itertools import accumulate
 from textual.selection import Selection
 
 from widgets.chat.entry import Entry
+from widgets.chat.folds import Folds
 from widgets.chat.passage import Passage
 from widgets.chat.typeset import Typesetter
 
@@ -27,11 +28,14 @@ class Passages:
     Attributes:
         entries: the messages, oldest first.
         height: rows of all, as far as they were arranged.
+        shows_thinking: whether thinking is shown without being asked for.
     """
 
     def __init__(self) -> None:
         self.entries: Sequence[Entry] = ()
         self.height = 0
+        self.shows_thinking = False
+        self._turned: set[str] = set()  # messages that one has folded or unfolded
         self._set: dict[int, Passage] = {}
         self._heights: list[int] = []
         self._starts: list[int] = [0]
@@ -50,6 +54,13 @@ class Passages:
         self.entries = entries
         self._heights = [self._guess(entry) for entry in entries]
         self.arrange()
+
+    def fold(self, key: str) -> None:
+        """Unfold a message, or fold it again."""
+        self._turned ^= {key}
+        index = self.find(key)
+        if index is not None and self._set.pop(index, None) is not None:
+            self.passage(index)
 
     def change(self, entries: Sequence[Entry]) -> list[int]:
         """Show these messages instead. What was set of those that are the same stays.
@@ -105,9 +116,7 @@ class Passages:
         """A message, which is set if it was not."""
         passage = self._set.get(index)
         if passage is None:
-            assert self._typesetter is not None
-            passage = Passage(self.entries[index], self._typesetter, self._width)
-            self._set[index] = passage
+            passage = self._set[index] = self._make(index)
             self._heights[index] = passage.height
         return passage
 
@@ -185,14 +194,21 @@ class Passages:
         passage, start = self._set.get(index), self._starts[index]
         if passage is None:
             # Rows were never seen, so that none of them is an end of the selection.
-            assert self._typesetter is not None
-            passage = Passage(self.entries[index], self._typesetter, self._width)
+            passage = self._make(index)
             yield from ((row.gap, text) for row, text, _ in passage.texts)
             return
         for number, (row, text, begin) in enumerate(passage.texts, start):
             if (span := selection.get_span(number)) is not None:
                 left, right = (max(x - begin, 0) if x >= 0 else len(text) for x in span)
                 yield row.gap, text[left:right]
+
+    def _make(self, index: int) -> Passage:
+        entry = self.entries[index]
+        assert self._typesetter is not None
+        is_open = entry.key in self._turned
+        shows_thinking = is_open != self.shows_thinking
+        folds = Folds(self._typesetter, self._width, is_open=is_open, shows_thinking=shows_thinking)
+        return Passage(entry, self._typesetter, self._width, folds)
 
     def _guess(self, entry: Entry) -> int:
         """About how many rows a message has."""

@@ -8,8 +8,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from widgets.chat.entry import Entry
 from widgets.chat.message_view import MessageView
-from widgets.chat.typeset import last_code_block
+from widgets.chat.typeset import code_blocks
+from widgets.glyphs import UNICODE, Glyphs
 
 
 class Transcript(MessageView, can_focus=True):
@@ -23,8 +25,29 @@ class Transcript(MessageView, can_focus=True):
         Binding("home", "scroll_home", "First message", show=False, id="transcript.first"),
         Binding("shift+up", "scroll_up", "Line up", show=False, id="transcript.up"),
         Binding("shift+down", "scroll_down", "Line down", show=False, id="transcript.down"),
-        Binding("y", "copy_code", "Copy code", id="transcript.copy_code"),
-        Binding("c", "copy_reply", "Copy reply", id="transcript.copy_reply"),
+        Binding(
+            "enter,space",
+            "fold",
+            "Unfold",
+            tooltip="Show thinking, calls, attachments; or fold",
+            id="transcript.fold",
+        ),
+        Binding(
+            "t",
+            "thinking",
+            "Thinking",
+            tooltip="Show all thinking, or fold it",
+            show=False,
+            id="transcript.thinking",
+        ),
+        Binding(
+            "y",
+            "copy_code",
+            "Copy code",
+            tooltip="Copy a block of code; again: the next",
+            id="transcript.copy_code",
+        ),
+        Binding("c", "copy_message", "Copy message", id="transcript.copy_message"),
     ]
 
     class CopyWanted(Message):
@@ -41,6 +64,10 @@ class Transcript(MessageView, can_focus=True):
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self._copied = ("", 0)  # the message whose code was copied last, and the block after that
 
     def action_move(self, places: int) -> None:
         """Make the message so many places from the current one the current one. Below the last, go
@@ -70,21 +97,52 @@ class Transcript(MessageView, can_focus=True):
         if self._current:
             self._mark(self._entries[-1].key)
 
-    def action_copy_code(self) -> None:
-        """Ask for the last code block on the clipboard."""
-        for entry in reversed(self._entries):
-            if entry.role == "assistant" and (code := last_code_block(entry.text)) is not None:
-                self.post_message(self.CopyWanted(code, "code block"))
-                return
-        self.notify("There is no code block in this chat.", severity="warning")
+    def action_fold(self) -> None:
+        """Unfold the current message, or fold it again."""
+        if self._current:
+            self.fold(self._current)
 
-    def action_copy_reply(self) -> None:
-        """Ask for the last reply on the clipboard."""
-        for entry in reversed(self._entries):
-            if entry.role == "assistant" and entry.text:
-                self.post_message(self.CopyWanted(entry.text, "reply"))
-                return
-        self.notify("There is no reply in this chat.", severity="warning")
+    def action_thinking(self) -> None:
+        """Show the thinking of every message, or fold it."""
+        self.show_thinking(not self._passages.shows_thinking)
+
+    def action_copy_code(self) -> None:
+        """Ask for a block of code on the clipboard: of the current message one after the other,
+        else the last of all."""
+        if (entry := self._find_current()) is None:
+            replies = (e for e in reversed(self._entries) if e.role == "assistant")
+            blocks = next(filter(None, (code_blocks(reply.text) for reply in replies)), [])[-1:]
+        else:
+            blocks = code_blocks(entry.text) if entry.role == "assistant" else []
+        if not blocks and entry is None:
+            self.notify("There is no code block in this chat.", severity="warning")
+        elif not blocks:
+            self.action_copy_message()
+        else:
+            key, place = self._copied
+            place = place % len(blocks) if key == self._current else 0
+            self._copied = self._current, place + 1
+            which = f" {place + 1} of {len(blocks)}" if len(blocks) > 1 else ""
+            self.post_message(self.CopyWanted(blocks[place], f"code block{which}"))
+
+    def action_copy_message(self) -> None:
+        """Ask for the current message on the clipboard, else for the last reply."""
+        entry = self._find_current() or next(
+            (e for e in reversed(self._entries) if e.role == "assistant" and _said(e)), None
+        )
+        if entry is None:
+            self.notify("There is no reply in this chat.", severity="warning")
+        elif not (said := _said(entry)):
+            self.notify("There is no text in this message.", severity="warning")
+        else:
+            what = {"assistant": "reply", "tool": "tool's answer"}.get(entry.role, "message")
+            self.post_message(self.CopyWanted(said, what))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "fold":
+            entry = self._find_current()
+            return entry is not None and _can_be_folded(entry)
+        return super().check_action(action, parameters)
 
     def on_focus(self) -> None:
         if not self._current and self._entries:
@@ -96,6 +154,8 @@ class Transcript(MessageView, can_focus=True):
         elif self._entries:
             row = self.scroll_offset.y + event.y
             self._mark(self._entries[self._passages.index_at(row)].key)
+            if event.style.meta.get("fold"):
+                self.action_fold()
 
     def on_key(self, event: events.Key) -> None:
         if event.character and event.is_printable and event.key not in self.screen.active_bindings:
@@ -105,3 +165,17 @@ class Transcript(MessageView, can_focus=True):
     def on_paste(self, event: events.Paste) -> None:
         event.stop()
         self.post_message(self.Typed(event.text))
+
+    def _find_current(self) -> Entry | None:
+        index = self._passages.find(self._current) if self._current else None
+        return None if index is None else self._entries[index]
+
+
+def _said(entry: Entry) -> str:
+    """What is copied of a message: its text, and the calls that it makes."""
+    calls = (f"{name}({arguments})" for name, arguments in entry.calls)
+    return "\n\n".join(filter(None, (entry.text, *calls)))
+
+
+def _can_be_folded(entry: Entry) -> bool:
+    return bool(entry.thinking or entry.calls or entry.attachments or entry.role == "tool")

@@ -34,11 +34,10 @@ def markdown_parser() -> MarkdownIt:
     return MarkdownIt("gfm-like", {"html": False})
 
 
-def last_code_block(markdown: str) -> str | None:
-    """The code of the last code block in `markdown`, however deeply it is nested; None if there is
-    none."""
-    blocks = [t.content for t in markdown_parser().parse(markdown) if t.type == "fence"]
-    return blocks[-1].removesuffix("\n") if blocks else None
+def code_blocks(markdown: str) -> list[str]:
+    """The code of the code blocks in `markdown`, however deeply they are nested."""
+    blocks = (t.content for t in markdown_parser().parse(markdown) if t.type == "fence")
+    return [block.removesuffix("\n") for block in blocks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,12 @@ class Typesetter:
 
     Args:
         ansi: whether code is highlighted with the terminal's own sixteen colours.
+        copy_key: the key that copies a block of code, as it is shown; empty if none does.
     """
 
-    def __init__(self, glyphs: Glyphs, *, ansi: bool = False) -> None:
+    def __init__(self, glyphs: Glyphs, *, ansi: bool = False, copy_key: str = "") -> None:
         self.glyphs = glyphs
+        self._copy = f" [{copy_key}] copy " if copy_key else " copy "
         self._theme = ANSIDarkHighlightTheme if ansi else HighlightTheme
         self._bullet, self._quote = ("• ", "▌ ") if glyphs.unicode else ("* ", "| ")
         self._cross = "┼" if glyphs.unicode else "+"
@@ -107,7 +108,9 @@ class Typesetter:
                 rows = self._flow(node.children, width - len(lead), spaced=True)
                 return [row.behind(lead) for row in rows]
             case "fence" | "code_block":
-                return self._code(node, width)
+                language = node.info.split()[0] if node.info.strip() else ""
+                code = node.content.removesuffix("\n")
+                return self.code(code, language, width, is_open=_is_open(node))
             case "hr":
                 return [Row(Content.styled(self.glyphs.frame[1] * width, ".faint"))]
             case "table":
@@ -143,11 +146,9 @@ class Typesetter:
                 lead = Content(" " * indent)
         return rows
 
-    def _code(self, node: SyntaxTreeNode, width: int) -> list[Row]:
+    def code(self, code: str, language: str, width: int, *, is_open: bool = False) -> list[Row]:
+        """The rows of a block of code, which may still grow."""
         left_top, line, right_top, side, left_bottom, right_bottom = self.glyphs.frame
-        language = node.info.split()[0] if node.info.strip() else ""
-        code = node.content.removesuffix("\n")
-        is_open = _is_open(node)
         # A block that still grows is not highlighted: 60 lines would take 35 ms for each fragment.
         lexer = "text" if is_open or not language else language
         painted = highlight(code, language=lexer, theme=self._theme, tab_size=TAB_SIZE)
@@ -155,7 +156,7 @@ class Typesetter:
         room = max(width - 4, MIN_WIDTH - 4)
         title = f" {language} " if language else ""
         title = title if len(title) < room - 6 else ""
-        copy = EMPTY if is_open else Content.styled(" copy ", ".mark")
+        copy = EMPTY if is_open else Content.styled(self._copy, ".mark")
         copy = copy.stylize(Style.from_meta({"code": code}))
         rule = Content.styled(line * (room + 2 - len(title) - len(copy)), ".faint")
         top = Content.assemble(

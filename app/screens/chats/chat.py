@@ -53,10 +53,12 @@ class ChatPane(Vertical):
         yield self.transcript
         yield self.prompt
 
-    def hint(self, send: str, newline: str, new: str) -> None:
+    def hint(self, send: str, newline: str, new: str, edit: str, copy: str) -> None:
         """Set the names of the keys that the user is told of, as they are bound."""
         self.prompt.hint(send, newline, new)
         self._entries.new_key = self.composer.new_key = new
+        self._entries.edit_key = edit
+        self.transcript.hint(copy)
 
     def update(self) -> None:
         """Bring the screen up to date with the list and its current session."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from app.screens.chats.open_session import OpenSession
 from app.store.conversation import Message
@@ -13,7 +14,7 @@ from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.waiting import in_words
 from widgets.chat.entry import Entry
-from widgets.figures import count, duration, percent
+from widgets.figures import compact, count, duration, percent
 from widgets.glyphs import Mark, state_mark
 
 
@@ -21,11 +22,12 @@ class Entries:
     """Makes entries, and keeps those of messages that do not change any more.
 
     Attributes:
-        new_key: the key that opens a new chat, as it is shown to the user.
+        new_key, edit_key: the keys that open a new chat and that edit the last message, as they
+            are shown to the user.
     """
 
     def __init__(self) -> None:
-        self.new_key = ""
+        self.new_key = self.edit_key = ""
         self._kept: dict[str, dict[str, Entry]] = {}  # of each conversation, by message
 
     def of(
@@ -46,6 +48,7 @@ class Entries:
         entries: list[Entry] = []
         kept = self._kept.setdefault(session.key, {})
         author = "you" if session.is_own else session.chat.conversation.user
+        tools: dict[str | None, str] = {}  # names by the ids of their calls
         request_id, places = session.request_id, session.chat.places
         messages = session.chat.messages
         for message in messages:
@@ -55,18 +58,26 @@ class Entries:
                 view = views.get(request_id) if growing else None
                 if not growing:
                     note = outcome(message)
-                    # The prompt is too long with the messages before it; alone it may not be.
-                    if len(entries) > 1 and session.is_own and is_refused_prompt(message):
-                        note += f"; a new chat ({self.new_key}) begins afresh"
+                    if session.is_own and is_refused_prompt(message):
+                        note += f"; {self.edit_key} edits your message"
+                        # It is too long with the messages before it; alone it may not be.
+                        if len(entries) > 1:
+                            note += f", and a new chat ({self.new_key}) begins afresh"
                 elif is_ahead(session, view):
                     note = streaming(session.chat.num_output_tokens)
                 else:
                     note = progress(view, status, paused)
-                entry = _entry(message, author, note, growing, place)
+                tool = message.name or tools.get(message.tool_call_id, "")
+                entry = replace(_entry(message, author, note, growing), branch=place, tool=tool)
+                if growing:
+                    tokens, seconds = session.chat.thought
+                    entry = replace(entry, thought_tokens=tokens, thought_seconds=seconds)
                 # A watched reply may stop being made before its end is known here.
                 if message.role != "assistant" or message.finish_reason is not None:
                     kept[message.id] = entry
             entries.append(entry)
+            if message.tool_use is not None:
+                tools |= {call.id: call.name for call in message.tool_use.calls}
         return entries
 
     def forget(self, session: OpenSession) -> None:
@@ -128,8 +139,10 @@ def outcome(message: Message) -> str:
     if message.usage is not None:
         parts.append(f"{count(message.usage.completion_tokens)} tok")
     if message.timings is not None:
-        figures = (("ttft", message.timings.ttft), ("tpot", message.timings.tpot))
-        parts += [f"{name} {duration(value)}" for name, value in figures if value is not None]
+        if message.timings.ttft is not None:
+            parts.append(f"ttft {duration(message.timings.ttft)}")
+        if message.timings.tpot:
+            parts.append(f"{compact(1 / message.timings.tpot)} tok/s")
     return " · ".join(parts)
 
 
@@ -139,17 +152,15 @@ def is_refused_prompt(message: Message) -> bool:
     return error is not None and (error.type, error.param) == (InvalidRequestError.type, "prompt")
 
 
-def _entry(
-    message: Message, author: str, note: str, growing: bool, place: tuple[int, int] | None
-) -> Entry:
+def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
     """The entry of a message as it stands.
 
     Args:
         author: who wrote the messages of the user.
         note: what stands below the message.
         growing: whether the message is a reply in the making.
-        place: among those that stand here, and how many these are; None if it stands alone.
     """
+    use, usage, timings = message.tool_use, message.usage, message.timings
     return Entry(
         key=message.id,
         role=message.role,
@@ -157,10 +168,13 @@ def _entry(
             message.role, message.model or "model"
         ),
         clock=time.strftime("%H:%M", time.localtime(message.created)),
-        text=message.content,
+        text=message.content if use is None else use.content,
         thinking=message.thinking,
+        thought_tokens=usage.reasoning_tokens if usage else 0,
+        thought_seconds=(timings and timings.thinking) or 0.0,
+        calls=tuple((call.name, call.arguments) for call in use.calls) if use else (),
+        attachments=tuple((each.name, each.text) for each in message.attachments),
         note=note,
         growing=growing,
         failed=message.error is not None,
-        branch=place,
     )

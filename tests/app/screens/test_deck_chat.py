@@ -29,7 +29,7 @@ async def test_a_message_is_answered(tmp_path: Path) -> None:
         assert "streaming · 2 tok" in stage.transcript
         await stage.finish()
         assert "The first reply." in stage.transcript
-        assert "3 tok · ttft 20ms · tpot 20ms" in stage.transcript
+        assert "3 tok · ttft 20ms · 50 tok/s" in stage.transcript
         assert stage.store.messages(stage.sessions.current.key)[1].content == "The first reply."
 
 
@@ -72,7 +72,8 @@ async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
         stage.engine.ready()
         await stage.turn()
         assert "at most 1023 are allowed" in stage.transcript
-        assert advice in " ".join(stage.transcript.split())
+        said = " ".join(stage.transcript.split())
+        assert f"; e edits your message, and {advice}" in said
 
 
 async def test_a_first_message_that_is_too_long_is_not_sent_to_a_new_chat(tmp_path: Path) -> None:
@@ -81,7 +82,9 @@ async def test_a_first_message_that_is_too_long_is_not_sent_to_a_new_chat(tmp_pa
         stage.engine.ready()
         await stage.turn()
         assert "at most 1023 are allowed" in stage.transcript
-        assert "begins afresh" not in await stage.screen()
+        screen = " ".join((await stage.screen()).split())
+        assert "; e edits your message" in screen
+        assert "begins afresh" not in screen
 
 
 async def test_keys_that_come_faster_than_the_screen_keep_their_order(tmp_path: Path) -> None:
@@ -251,7 +254,7 @@ async def test_selected_text_is_copied(tmp_path: Path) -> None:
         await stage.pilot.mouse_up(transcript, offset=(11, line))
         await stage.press("ctrl+c")
         assert stage.app.clipboard == "first"
-        assert stage.toasts == ["Copied the selection."]
+        assert stage.toasts == ["Copied the selection, 5 characters."]
 
 
 async def test_a_failed_reply_says_why_and_the_chat_goes_on(tmp_path: Path) -> None:

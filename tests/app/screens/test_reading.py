@@ -61,3 +61,37 @@ async def test_the_palette_leads_to_the_messages(tmp_path: Path) -> None:
         stage.deck.action_read()
         assert "The first reply." in await stage.screen()
         assert stage.deck.chat.transcript.has_focus
+
+
+async def test_thinking_is_folded_and_shown_on_demand(tmp_path: Path) -> None:
+    replies = {"one": "<think>So it is four of them.</think>Four."}
+    async with staged(tmp_path, replies) as stage:
+        await stage.send("one")
+        await stage.turn(3)
+        assert "▸ thinking… 3 tokens · 40ms" in await stage.screen()
+        assert "So it" not in stage.transcript
+        await stage.finish()
+        assert "▸ thought · 6 tokens · 100ms" in await stage.screen()
+        await stage.press("ctrl+up", "enter")
+        assert "So it is four of them." in await stage.screen()
+        await stage.press("enter")
+        assert "So it" not in await stage.screen()
+        stage.deck.chat.transcript.action_thinking()
+        assert "So it is four of them." in await stage.screen()
+    async with staged(tmp_path, replies) as stage:
+        assert "▸ thought · 6 tokens · 100ms" in await stage.screen()
+
+
+async def test_the_key_that_copies_a_selection_is_told_while_there_is_one(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await talk(stage, "one")
+        assert "ctrl+c" not in stage.deck.active_bindings or not any(
+            active.enabled and active.binding.action == "copy_text" and active.node is stage.deck
+            for active in stage.deck.active_bindings.values()
+        )
+        transcript = stage.deck.chat.transcript
+        await stage.pilot.mouse_down(transcript, offset=(3, 4))
+        await stage.pilot.hover(transcript, offset=(8, 4))
+        await stage.pilot.mouse_up(transcript, offset=(8, 4))
+        active = stage.deck.active_bindings["ctrl+c"]
+        assert (active.binding.description, active.enabled) == ("Copy selection", True)

@@ -4,17 +4,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
 from tests.widgets import hosting
-from tests.widgets.hosting import Host, hosted, press, resize, settle, toasts
+from tests.widgets.hosting import Host, hosted, press, resize, settle
 from widgets.chat.entry import Entry
-from widgets.chat.passage import GUTTER, Passage
+from widgets.chat.passage import GUTTER
 from widgets.chat.passages import KEPT
 from widgets.chat.transcript import Transcript
-from widgets.chat.typeset import Typesetter
 from widgets.glyphs import ASCII, UNICODE
 
 LINES = "  \n".join(f"line {n}" for n in range(40))
@@ -218,13 +216,6 @@ async def test_selected_text_is_copied_as_it_was_written() -> None:
         assert part[0] == "two"
 
 
-async def test_code_is_copied_by_key_and_by_click() -> None:
-    async with shown(entry(0, "Hi"), entry(1, CODE), entry(3, "no code")) as (_view, app):
-        await press(app, "y", "c")
-        wanted = [(m.text, m.what) for m in app.sent(Transcript.CopyWanted)]
-        assert wanted == [("x = 1\ny = 2", "code block"), ("no code", "reply")]
-
-
 async def test_a_click_on_copy_copies_that_block() -> None:
     transcript = Transcript()
     async with hosted(transcript, 40, 16) as (app, pilot):
@@ -234,15 +225,6 @@ async def test_a_click_on_copy_copies_that_block() -> None:
         x = rows(transcript)[y].index("copy") + GUTTER
         await pilot.click(transcript, offset=(x, y))
         assert [m.text for m in app.sent(Transcript.CopyWanted)] == ["x = 1\ny = 2"]
-
-
-@pytest.mark.parametrize("key", ["y", "c"])
-async def test_where_there_is_nothing_to_copy_it_says_so(key: str) -> None:
-    async with shown(entry(0, "Hi")) as (_, app):
-        await press(app, key)
-        assert app.sent(Transcript.CopyWanted) == []
-        (toast,) = toasts(app)
-        assert toast.startswith("There is no")
 
 
 async def test_ascii() -> None:
@@ -270,44 +252,6 @@ async def test_text_steers_neither_the_terminal_nor_the_direction_of_writing() -
             assert lines[0].startswith("al ice  14:02")
             assert lines[1].strip() == clean
             assert lines[3].strip(" `") == clean
-
-
-async def test_thinking_stands_dimmed_above_what_is_said() -> None:
-    shows = entry(1, "It is *4*.", thinking="Two and\n\n- two")
-    async with shown(entry(0, "2+2?"), shows) as (view, _):
-        assert rows(view)[3:10] == [
-            "qwen  14:02",
-            "  Two and",
-            "",
-            "  • two",
-            "",
-            "  It is 4.",
-            "",
-        ]
-        thought, said = (
-            {s.style.color for s in view.render_line(index) if s.text.strip() and s.style}
-            for index in (4, 8)
-        )
-        assert not thought & said
-
-
-def test_thinking_and_then_text_grow_as_if_they_were_set_at_once() -> None:
-    thinking, text = "Two and two\n\nis four, as all know.\n\nSo", "It is **4**.\n\nReally, `4`."
-    stages = [entry(1, "", thinking=thinking[:n], growing=True) for n in range(len(thinking))]
-    stages += [entry(1, text[:n], thinking=thinking, growing=True) for n in range(len(text))]
-    stages.append(entry(1, text, thinking=thinking))
-    typesetter = Typesetter(UNICODE)
-    passage = Passage(stages[0], typesetter, 12)
-    num_stayed = 0
-    for stage in stages:
-        before = [passage.line(i, "_") for i in range(passage.height)]
-        stayed = passage.update(stage)
-        now = [passage.line(i, "_") for i in range(passage.height)]
-        fresh = Passage(stage, typesetter, 12)
-        assert now == [fresh.line(i, "_") for i in range(fresh.height)]
-        assert now[1 : 1 + stayed] == before[1 : 1 + stayed]
-        num_stayed += stayed
-    assert num_stayed > len(stages)  # else everything was set anew each time
 
 
 CHAT = (entry(0, "Hi"), entry(1, "Hello"), entry(2, "more"), entry(3, LINES))

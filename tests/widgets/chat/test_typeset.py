@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.content import Content
 
-from widgets.chat.typeset import Document, Row, Typesetter, last_code_block, wrap
+from widgets.chat.typeset import Document, Row, Typesetter, code_blocks, wrap
 from widgets.glyphs import ASCII, UNICODE
 
 SAMPLE = """\
@@ -231,9 +231,9 @@ def test_wrapping_loses_nothing(text: str, width: int) -> None:
     assert kept == [line.rstrip(" ") for line in text.split("\n")]
 
 
-def test_last_code_block() -> None:
-    assert last_code_block("no code") is None
-    assert last_code_block("```\na\n```\n\n- x\n  ```py\n  b\n  c\n  ```") == "b\nc"
+def test_code_blocks() -> None:
+    assert code_blocks("no code") == []
+    assert code_blocks("```\na\n```\n\n- x\n  ```py\n  b\n  c\n  ```") == ["a", "b\nc"]
 
 
 def whole(text: str) -> list[Row]:

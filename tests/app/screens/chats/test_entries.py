@@ -68,7 +68,7 @@ def test_what_a_reply_says_that_waits_for_a_model() -> None:
 
 
 def test_how_a_reply_ended() -> None:
-    shown = "47 tok · ttft 110ms · tpot 21ms"
+    shown = "47 tok · ttft 110ms · 47 tok/s"
     assert outcome(reply(FinishReason.STOP)) == shown
     assert outcome(reply(FinishReason.ABORT)) == f"stopped · {shown}"
     assert outcome(reply(FinishReason.LENGTH)) == f"cut off at the token limit · {shown}"

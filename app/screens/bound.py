@@ -1,0 +1,25 @@
+"""Bound: the keys that a node has, as the user has set them."""
+
+from __future__ import annotations
+
+from textual.app import App
+from textual.binding import Binding
+from textual.dom import DOMNode
+
+
+def bindings_of(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
+    """The bindings of a node; if `app` is given, as its keymap changes them.
+
+    This reads private parts of Textual 8.2. Its public `Screen.active_bindings` has only the nodes
+    around the focus, and nothing public gives the keymap.
+    """
+    bindings = node._bindings.copy()
+    if app is not None:
+        bindings.apply_keymap(app._keymap)
+    return [binding for _key, binding in bindings]
+
+
+def key_of(action: str, node: DOMNode, app: App[int]) -> str:
+    """The key by which a node does something, as it is shown; empty if there is none."""
+    bound = (binding for binding in bindings_of(node, app) if binding.action == action)
+    return next((app.get_key_display(binding) for binding in bound), "")
