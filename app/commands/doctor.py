@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import shutil
+import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.layers import config_file, load_settings, unknown_variables
 from app.settings.settings import Settings, SettingsError
+from app.store.search import has_fts5
 from app.system.machine import (
     Memory,
     cpu_features,
@@ -108,12 +110,18 @@ def to_text(report: Report) -> str:
 
 def _versions() -> Iterator[Finding]:
     yield Finding("Python", f"{platform.python_version()}, {sys.executable}")
+    yield _sqlite()
     for package in PACKAGES:
         installed = version(package)
         how = INSTALL.get(package, f"pip install {package}")
         trouble = "" if installed else f"it is not installed: {how}"
         is_needed = package != "batchdeck"  # a checkout runs as it is
         yield Finding(package, installed or "not installed", trouble, is_needed)
+
+
+def _sqlite() -> Finding:
+    trouble = "chats are found by their titles alone: this Python's SQLite has no FTS5"
+    return Finding("SQLite", sqlite3.sqlite_version, "" if has_fts5() else trouble, is_needed=False)
 
 
 def _machine() -> Iterator[Finding]:

@@ -18,7 +18,11 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("Close chat", "Take it off the screen; it is kept", deck.action_close)
     yield SystemCommand("Find chat…", "Find any chat and open it", deck.action_find)
     yield SystemCommand("Rename chat", "Give it another title", deck.action_rename)
-    yield SystemCommand("Delete chat", "Forget it for good", deck.action_delete)
+    archived = deck.sessions.current.chat.conversation.is_archived
+    word = "Take chat out of the archive" if archived else "Archive chat"
+    yield SystemCommand(word, "Out of tabs, list and search", deck.action_archive)
+    yield SystemCommand("Delete chat", "Its reply is stopped; it can be undone", deck.action_delete)
+    yield SystemCommand("Undo", "Of closing, archiving, deleting a chat", deck.action_undo_chat)
     yield SystemCommand("Export chat", "Write it to a Markdown file", deck.action_export)
     yield SystemCommand("Settings of the chat…", "With what it is asked", deck.action_settings)
     yield SystemCommand("Attach file…", "Send a text file along", deck.action_attach)

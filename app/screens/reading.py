@@ -7,11 +7,11 @@ from typing import ClassVar
 from textual import events, on
 from textual.binding import Binding, BindingType
 
-from app.screens.conversing import Conversing
+from app.screens.keeping import Keeping
 from widgets.chat.transcript import Transcript
 
 
-class Reading(Conversing):
+class Reading(Keeping):
     """The part of the deck between the prompt and the messages above it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

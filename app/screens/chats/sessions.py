@@ -77,6 +77,11 @@ class SessionList:
         self.go_to(self.current)
 
     @property
+    def store(self) -> Store:
+        """What keeps the chats."""
+        return self._store
+
+    @property
     def index(self) -> int:
         return self.sessions.index(self.current)
 
@@ -207,18 +212,6 @@ class SessionList:
         if not session.is_empty:
             self._store.save_label(session.chat.conversation)
 
-    def delete(self, session: OpenSession) -> None:
-        """Close a conversation, end its reply in the making, and delete it for good.
-
-        Raises:
-            StoreError: it could not be deleted.
-        """
-        self.close(session)
-        if session in self.closed:
-            self.closed.remove(session)
-            session.chat.close()
-        self._store.delete_conversation(session.key)
-
     def rename(self, session: OpenSession, title: str) -> None:
         """Give a conversation another title.
 
@@ -277,15 +270,8 @@ class SessionList:
             self._store.drafts.save(session.key, draft, session.kept)
             if is_new and not draft:
                 self._store.delete_conversation(session.key)
+                self._store.free_id(session.key)
         session.kept = draft
-
-    def kept(self) -> list[Conversation]:
-        """All conversations of the store, the last used first.
-
-        Raises:
-            StoreError: they cannot be read.
-        """
-        return sorted(self._store.conversations(), key=lambda c: c.updated, reverse=True)
 
     def poll(self) -> set[str]:
         """Take in what the engine has given; returns the keys of the sessions that have news."""

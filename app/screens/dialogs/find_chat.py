@@ -1,10 +1,12 @@
-"""FindChat: a dialog that finds a chat."""
+"""FindChat: a dialog that finds chats by the words in them."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,55 +14,103 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, OptionList
+from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.screens.chats.excerpt import excerpt, marked
+from app.screens.chats.keeper import ChatKeeper, Done
 from app.screens.chats.open_session import title_of
-from app.store.conversation import Conversation
+from app.screens.dialogs.ask_text import AskText
+from app.store.database import StoreError
+from app.store.query import Query, QueryError, parse
+from app.store.search import Found, Hit, Search
+from widgets.figures import count
 
-_SHOWN = 200
+_SNIPPET = 90  # characters
+_PREVIEW = 600
+_HINT = "words, “a phrase”, model:qwen source:mqtt after:2026-11-01 before:… archived:yes"
 
 
-class FindChat(ModalScreen[str | None]):
-    """Asks for one of the chats. It is found by any words of its title and of the name of
-    whoever holds it.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A chat to go to.
+
+    Attributes:
+        message_id: of the message in which the words are; None if no words were asked for.
+    """
+
+    key: str
+    message_id: str | None
+    words: tuple[str, ...]
+
+
+class Keeps(Protocol):
+    """Who the dialog has things done to chats by."""
+
+    keeper: ChatKeeper
+
+    def tell_done(self, done: Done) -> None: ...
+
+    def tell_undone(self) -> None: ...
+
+
+class FindChat(ModalScreen[Chosen | None]):
+    """Asks for a chat. Without words, all are listed, the last used first.
+
+    The store is searched on a thread. What was typed meanwhile is searched next.
 
     Args:
-        conversations: those to choose from, in the order in which they are listed.
-        states: a word for those that are open or have a reply in the making, by their ids.
+        states: a word for chats that are open or have a reply in the making, by their ids.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),
         Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
         Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
+        Binding("tab", "hit(1)", "Next hit in this chat", show=False, id="find.next"),
+        Binding("shift+tab", "hit(-1)", "Previous hit", show=False, id="find.previous"),
+        Binding("f6", "rename", "Rename", show=False, id="find.rename"),
+        Binding("f7", "archive", "Archive, or take back", show=False, id="find.archive"),
+        Binding("f8", "delete", "Delete", show=False, id="find.delete"),
+        Binding("f12", "undo_chat", "Undo", show=False, id="find.undo"),
     ]
 
-    def __init__(self, conversations: Sequence[Conversation], states: Mapping[str, str]) -> None:
+    def __init__(self, search: Search, states: Mapping[str, str], keeps: Keeps) -> None:
         super().__init__()
-        self._conversations = conversations
+        self._search = search
         self._states = states
+        self._keeps = keeps
+        self._query = Query()
+        self._found: dict[str, Found] = {}
+        self._place = 0  # among the hits of the chat under the cursor
+        self._hit: Hit | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Chats · Enter opens")
-            yield Input(placeholder="words of the title")
+            yield Label("Enter opens · Tab next hit · F6 renames F7 archives F8 deletes F12 undoes")
+            yield Input(placeholder=_HINT)
+            yield Label("", id="found", markup=False)
             yield OptionList()
+            yield Static("", id="hit", markup=False)
 
     def on_mount(self) -> None:
-        self._list("")
+        self._look("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._list(event.value)
+        self._look(event.value)
 
     def on_input_submitted(self) -> None:
-        options = self.query_one(OptionList)
-        if options.highlighted is not None:
-            self.dismiss(options.get_option_at_index(options.highlighted).id)
+        self._choose()
 
     @on(OptionList.OptionSelected)
-    def choose(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option_id)
+    def choose(self) -> None:
+        self._choose()
+
+    @on(OptionList.OptionHighlighted)
+    def preview(self) -> None:
+        found = self._current
+        self._place = 0
+        self._show_hit(found.best if found else None)
 
     def action_move(self, places: int) -> None:
         options = self.query_one(OptionList)
@@ -68,17 +118,142 @@ class FindChat(ModalScreen[str | None]):
             place = (options.highlighted or 0) + places
             options.highlighted = max(0, min(place, options.option_count - 1))
 
-    def _list(self, wanted: str) -> None:
-        words = wanted.casefold().split()
-        found = [
-            c for c in self._conversations if all(word in title_of(c).casefold() for word in words)
-        ]
-        options = self.query_one(OptionList)
-        options.clear_options()
-        options.add_options(Option(self._line(c), id=c.id) for c in found[:_SHOWN])
-        options.highlighted = 0 if found else None
+    def action_hit(self, places: int) -> None:
+        """Preview another message of the chat in which the words are."""
+        found = self._current
+        if found is None or not found.numbers:
+            return
+        self._place = (self._place + places) % len(found.numbers)
+        try:
+            self._show_hit(self._search.hit(found.numbers[self._place]))
+        except StoreError as error:
+            self._say(str(error))
 
-    def _line(self, conversation: Conversation) -> Content:
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(conversation.updated))
-        state = f"{self._states.get(conversation.id, ''):4}"
-        return Content.assemble((f"{day}  {state}  ", "$text-muted"), title_of(conversation))
+    def action_archive(self) -> None:
+        self._do(self._keeps.keeper.archive)
+
+    def action_delete(self) -> None:
+        self._do(self._keeps.keeper.delete)
+
+    def action_undo_chat(self) -> None:
+        self._keeps.tell_undone()
+        self._look(self.query_one(Input).value)
+
+    def action_rename(self) -> None:
+        found = self._current
+        if found is None:
+            return
+
+        def rename(title: str | None) -> None:
+            if title:
+                try:
+                    self._keeps.keeper.rename(found.chat.id, title)
+                except StoreError as error:
+                    self._say(str(error))
+                self._look(self.query_one(Input).value)
+
+        self.app.push_screen(AskText("Title of this chat", found.chat.title), rename)
+
+    @property
+    def _current(self) -> Found | None:
+        """What the cursor is on."""
+        options = self.query_one(OptionList)
+        if options.highlighted is None:
+            return None
+        return self._found.get(options.get_option_at_index(options.highlighted).id or "")
+
+    def _choose(self) -> None:
+        found = self._current
+        if found is not None:
+            sought = bool(self._query.phrases) and self._hit is not None
+            message_id = self._hit.message_id if sought and self._hit else None
+            self.dismiss(Chosen(found.chat.id, message_id, self._query.phrases))
+
+    def _do(self, deed: Callable[[str], Done | None]) -> None:
+        found = self._current
+        if found is None:
+            return
+        try:
+            done = deed(found.chat.id)
+        except StoreError as error:
+            self._say(str(error))
+            return
+        if done is not None:
+            self._keeps.tell_done(done)
+        self._look(self.query_one(Input).value)
+
+    def _look(self, text: str) -> None:
+        try:
+            query = parse(text)
+        except QueryError as error:
+            self._list(Query(), [])
+            self._say(f"{error}.")
+            return
+        self.run_worker(self._find(query), group="find", exclusive=True)
+
+    async def _find(self, query: Query) -> None:
+        def find() -> list[Found]:
+            self._search.catch_up()
+            return self._search.find(query)
+
+        try:
+            found = await asyncio.to_thread(find)
+        except StoreError as error:
+            self._say(str(error))
+            return
+        self._list(query, found)
+        if not found:
+            self._say("No chat has all of these words." if query.phrases else "No chat fits.")
+            return
+        hits = sum(len(one.numbers) for one in found)
+        chats = "1 chat" if len(found) == 1 else f"{count(len(found))} chats"
+        where = f", in {count(hits)} messages" if query.phrases and hits > len(found) else ""
+        titles = "" if self._search.has_index else " (by title alone: this SQLite has no FTS5)"
+        self._say(f"{chats}{where}{titles}")
+
+    def _list(self, query: Query, found: list[Found]) -> None:
+        options = self.query_one(OptionList)
+        before = options.highlighted
+        same = query == self._query
+        self._query, self._found = query, {one.chat.id: one for one in found}
+        options.clear_options()
+        options.add_options(Option(self._line(one), id=one.chat.id) for one in found)
+        place = before if same and before is not None else 0
+        options.highlighted = min(place, len(found) - 1) if found else None
+        if not found:
+            self._show_hit(None)
+
+    def _line(self, found: Found) -> Content:
+        chat = found.chat
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(chat.updated))
+        state = f"{self._states.get(chat.id, ''):4}"
+        state = "put away" if chat.is_archived else state
+        words = self._query.phrases
+        line = Content.assemble(
+            (f"{day}  {state}  ", "$text-muted"),
+            marked(title_of(chat), words),
+            (f"  {found.model}", "$text-muted"),
+        )
+        if found.best is None or not words:
+            return line
+        text = marked(excerpt(found.best.content, words, _SNIPPET, 20).replace("\n", " "), words)
+        return Content("\n").join([line, Content("    ") + text])
+
+    def _show_hit(self, hit: Hit | None) -> None:
+        self._hit = hit
+        preview, found = self.query_one("#hit", Static), self._current
+        preview.display = hit is not None
+        if hit is None or found is None:
+            return
+        who = {"user": "you", "tool": "a tool"}.get(hit.role, hit.model or "model")
+        if found.chat.source != "screen" and hit.role == "user":
+            who = found.chat.user
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(hit.created))
+        of = f" · hit {self._place + 1} of {len(found.numbers)}" if self._query.phrases else ""
+        words = self._query.phrases
+        text = excerpt(hit.content, words, _PREVIEW, 80)
+        head = Content.styled(f"{who}, {day}{of}", "$text-muted")
+        preview.update(Content("\n").join([head, marked(text, words)]))
+
+    def _say(self, sentence: str) -> None:
+        self.query_one("#found", Label).update(Content(sentence))

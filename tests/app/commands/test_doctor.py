@@ -54,6 +54,15 @@ def test_torch_that_cannot_be_imported_is_told_with_the_way_to_get_it(
     assert doctor.CPU_TORCH in missing
 
 
+def test_an_sqlite_that_cannot_index_text_is_told(
+    examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "has_fts5", lambda: False)
+    code, text = examine()
+    assert code == ExitCode.OK
+    assert "SQLite: chats are found by their titles alone" in text
+
+
 def test_the_kernels_in_use_are_told(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     def native(levels: list[str], threads: int) -> SimpleNamespace:
         return SimpleNamespace(

@@ -77,15 +77,18 @@ async def test_close_keeps_the_conversation_and_the_list_finds_it(tmp_path: Path
             await stage.press("ctrl+n")
         await stage.press("alt+1", "ctrl+w")
         assert titles(stage) == ["two", "new chat"]
-        assert stage.toasts == ["Closed “one”; F3 finds it again."]
+        assert stage.toasts == ["Closed “one”; f12 undoes, F3 finds it again."]
         assert [c.title for c in stage.store.conversations()] == ["one", "two"]
         assert [c.title for c in stage.store.conversations(open_only=True)] == ["two"]
 
         await stage.press("f3")
+        await stage.turn()
         screen = stage.app.screen
         assert isinstance(screen, FindChat)
         assert screen.query_one(OptionList).option_count == 2
-        await stage.press(*"ON", "enter")
+        await stage.press(*"ON")
+        await stage.turn()
+        await stage.press("enter")
         assert titles(stage) == ["two", "new chat", "one"]
         assert "The first reply." in stage.transcript
 
@@ -112,16 +115,13 @@ async def test_rename_and_delete(tmp_path: Path) -> None:
         await stage.press(*"name", "enter")
         assert titles(stage) == ["name"]
         assert [c.title for c in stage.store.conversations()] == ["name"]
-        stage.deck.action_delete()
-        await stage.pilot.pause()
-        assert "Delete “name” for good?" in await stage.screen()
-        await stage.press("escape")
-        assert titles(stage) == ["name"]
-        stage.deck.action_delete()
-        await stage.pilot.pause()
-        await stage.press("enter")
+        await stage.press("f8")
         assert titles(stage) == ["new chat"]
         assert stage.store.conversations() == []
+        assert stage.toasts == ["“name” is deleted. f12 undoes."]
+        await stage.press("f12")
+        assert stage.sessions.current.title == "name"
+        assert "The first reply." in stage.transcript
 
 
 async def test_export_writes_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,4 +173,5 @@ async def test_one_that_is_damaged_is_told_at_the_start(tmp_path: Path) -> None:
         assert titles(stage) == ["two"]
         assert f"E app    {tmp_path}"[:20] in await stage.screen()
         await stage.press("f3")
+        await stage.turn()
         assert stage.app.screen.query_one(OptionList).option_count == 1

@@ -9,6 +9,8 @@ from textual.widgets import OptionList
 
 from engine.api.lifecycle import FinishReason
 from tests.app.screens.stage import REPLIES, Stage, staged
+from tests.support.linked import until
+from tests.widgets.hosting import screen
 
 
 async def _streaming(stage: Stage) -> None:
@@ -28,7 +30,8 @@ async def test_an_escape_more_than_it_takes_to_leave_stops_nothing(
         await _streaming(stage)
         await stage.press(*leaves)
         assert stage.app.screen is stage.deck
-        assert "esc Stop" not in await stage.screen()
+        # Textual asks for keys once the screen has been painted, which no message waits for.
+        await until(lambda: "esc Stop" not in "\n".join(screen(stage.app)))
         await stage.press("escape")
         await stage.turn(1)
         assert _goes_on(stage)
@@ -95,11 +98,12 @@ async def test_the_reply_of_a_closed_chat_goes_on_and_is_kept(tmp_path: Path) ->
         await _streaming(stage)
         key = stage.sessions.current.key
         await stage.press("ctrl+w")
-        assert stage.toasts == ["Closed “long”; its reply goes on, and F3 finds it again."]
+        assert stage.toasts == ["Closed “long”; its reply goes on, f12 undoes, F3 finds it again."]
         assert stage.sessions.current.title == "new chat"
         assert not stage.store.conversations(open_only=True)
         await stage.turn(2)
         await stage.press("f3")
+        await stage.turn()
         (line,) = stage.app.screen.query_one(OptionList).options
         assert "runs" in str(line.prompt)
         await stage.press("escape")
@@ -126,7 +130,7 @@ async def test_a_closed_chat_is_opened_in_the_midst_of_its_reply(tmp_path: Path)
 async def test_a_closed_chat_that_is_deleted_ends(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await _streaming(stage)
-        stage.sessions.delete(stage.sessions.current)
+        await stage.press("f8")
         await stage.turn(1)
         assert not stage.sessions.num_busy
         assert stage.store.conversations() == []

@@ -12,6 +12,7 @@ from app.screens.chats.sessions import SessionList
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
 from app.store.journal import JournalEntry
+from app.store.query import Query
 from app.store.store import Store
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
@@ -79,7 +80,7 @@ def test_a_conversation_that_is_damaged_is_left_out_and_told(
         assert "damaged" in sentence or "the last message of 'bad' is not in" in sentence
         with pytest.raises(StoreError):
             sessions.open("bad")
-        assert "good" in [conversation.title for conversation in sessions.kept()]
+        assert "good" in [found.chat.title for found in store.search.find(Query())]
 
 
 def test_a_damaged_character_keeps_nothing_from_being_read(path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.screens.chats.keeper import ChatKeeper
 from app.screens.chats.open_session import UNTITLED
 from app.screens.chats.sessions import SessionList
 from app.store.store import Store
@@ -98,7 +99,7 @@ def test_closing_and_renaming_leave_what_another_program_wrote(
     (kept,) = store.conversations()
     assert (kept.title, kept.is_open) == ("renamed", False)
     assert kept.leaf == theirs.current.chat.messages[-1].id
-    theirs.delete(theirs.current)
+    ChatKeeper(theirs, other_store).delete(theirs.current.key)
     other_store.close()
     assert store.conversations() == []
 
@@ -164,16 +165,6 @@ def test_system_prompt_and_sampling_go_with_new_conversations(
     (submission,) = engine.submissions
     assert submission.messages[0].content == "Be brief."
     assert submission.sampling == {"temperature": 0.5}
-
-
-def test_the_list_has_the_last_used_first(store: Store, engine: ScriptedEngine) -> None:
-    sessions = SessionList(engine, store)
-    for text in ("a", "b"):
-        ask(sessions, engine, text)
-        sessions.new()
-    sessions.go_to(sessions.sessions[0])
-    ask(sessions, engine, "again")
-    assert [c.title for c in sessions.kept()] == ["a", "b"]
 
 
 def test_only_what_is_on_view_is_read(store: Store, engine: ScriptedEngine) -> None:

@@ -1,0 +1,144 @@
+"""ChatKeeper: closes, archives, copies and deletes chats, and takes that back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from app.screens.chats.open_session import title_of
+from app.screens.chats.sessions import SessionList
+from app.store.conversation import Conversation
+from app.store.store import Store
+
+
+class Deed(Enum):
+    """What was done to a chat. The value is the word for it."""
+
+    CLOSE = "closed"
+    ARCHIVE = "archived"
+    UNARCHIVE = "back from the archive"
+    DELETE = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One deed.
+
+    Attributes:
+        key: the chat's id.
+        title: as a person sees it.
+        was_open: whether the chat had a place on the screen.
+        stopped: whether a reply in the making was ended.
+    """
+
+    deed: Deed
+    key: str
+    title: str
+    was_open: bool
+    stopped: bool = False
+
+
+class ChatKeeper:
+    """Does to a chat what takes it out of view, whether it is open or not.
+
+    Raises:
+        StoreError: from every method; then nothing was done but the closing.
+    """
+
+    def __init__(self, sessions: SessionList, store: Store) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._done: list[Done] = []
+
+    def close(self, key: str) -> Done | None:
+        """Take a chat off the screen; None if it is not there, or nothing is kept of it."""
+        session = self._sessions.find(key)
+        if session is None:
+            return None
+        done = Done(Deed.CLOSE, key, session.title, True)
+        is_kept = session.is_own and not session.is_empty
+        self._sessions.close(session)
+        return self._note(done) if is_kept else None
+
+    def archive(self, key: str) -> Done | None:
+        """Put a chat away, or take it back if it was put away; None if it is not in the store."""
+        chat = self._store.conversation(key)
+        if chat is None:
+            return None
+        was_open = self._sessions.find(key) is not None
+        if chat.is_archived:
+            self._set_archived(chat, False)
+            return self._note(Done(Deed.UNARCHIVE, key, title_of(chat), was_open))
+        stopped = self._take_off(key)
+        self._set_archived(chat, True)
+        return self._note(Done(Deed.ARCHIVE, key, title_of(chat), was_open, stopped))
+
+    def delete(self, key: str) -> Done | None:
+        """Delete a chat, ending its reply in the making; None if it is not in the store."""
+        chat = self._store.conversation(key)
+        was_open = self._sessions.find(key) is not None
+        stopped = self._take_off(key)
+        if chat is None:
+            return None
+        self._store.delete_conversation(key)
+        return self._note(Done(Deed.DELETE, key, title_of(chat), was_open, stopped))
+
+    def rename(self, key: str, title: str) -> None:
+        """Give a chat another title; nothing if it is not there."""
+        if session := self._sessions.find(key):
+            self._sessions.rename(session, title)
+        elif chat := self._store.conversation(key):
+            chat.title, chat.is_named = title, True
+            self._store.save_label(chat)
+
+    def undo(self) -> Done | None:
+        """Take the last deed back that was not; None if there is none. A chat that was open is on
+        view again.
+
+        Raises:
+            LookupError: the chat is gone for good. The deed is forgotten.
+        """
+        if not self._done:
+            return None
+        done = self._done[-1]
+        if done.deed is Deed.DELETE:
+            found = self._store.restore_conversation(done.key)
+        else:
+            chat = self._store.conversation(done.key)
+            found = chat is not None
+            if chat is not None and done.deed is Deed.ARCHIVE:
+                self._set_archived(chat, False)
+            elif chat is not None and done.deed is Deed.UNARCHIVE:
+                self._take_off(done.key)
+                self._set_archived(chat, True)
+        self._done.pop()
+        if not found:
+            raise LookupError(done.title)
+        if done.was_open and done.deed is not Deed.UNARCHIVE:
+            self._sessions.open(done.key)
+        return done
+
+    def _take_off(self, key: str) -> bool:
+        """Take a chat off the screen, its reply in the making ended; returns whether there was
+        one. What others hold goes on."""
+        session = self._sessions.find(key)
+        if session is not None:
+            self._sessions.close(session)
+        running = next((s for s in self._sessions.closed if s.key == key), None)
+        if running is None:
+            return False
+        self._sessions.closed.remove(running)
+        running.chat.close()
+        return True
+
+    def _set_archived(self, chat: Conversation, is_archived: bool) -> None:
+        chat.is_archived = is_archived
+        if is_archived:
+            chat.is_open = False
+        self._store.save_label(chat)
+        if session := self._sessions.find(chat.id):
+            session.chat.conversation.is_archived = is_archived
+
+    def _note(self, done: Done) -> Done:
+        self._done.append(done)
+        return done

@@ -1,0 +1,117 @@
+"""Keeping: names, archives, deletes and exports chats for the user, and takes back what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from app.screens.chats.export import as_markdown, file_name
+from app.screens.chats.keeper import Done
+from app.screens.chats.open_session import OpenSession
+from app.screens.chats.watched import WatchedChat
+from app.screens.conversing import Conversing
+from app.screens.dialogs.ask_text import AskText
+from app.store.database import StoreError
+
+
+class Keeping(Conversing):
+    """The part of the deck that deals with what becomes of a chat."""
+
+    # They act before the prompt takes them, which would select text.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f6", "rename", "Rename chat", show=False, id="chat.rename", priority=True),
+        Binding("f7", "archive", "Archive chat", show=False, id="chat.archive", priority=True),
+        Binding("f8", "delete", "Delete chat", show=False, id="chat.delete", priority=True),
+        Binding(
+            "f12",
+            "undo_chat",
+            "Undo",
+            tooltip="Take back that a chat was closed, archived or deleted",
+            show=False,
+            id="chat.undo",
+            priority=True,
+        ),
+    ]
+
+    def action_close(self) -> None:
+        session = self.sessions.current
+        goes_on = " its reply goes on," if session.chat.is_busy else ""
+        done = self._attempt(lambda: self.keeper.close(session.key))
+        if not session.is_own:
+            self.notify(f"“{session.title}” {'goes on; it ' if goes_on else ''}is watched no more.")
+        elif done is not None:
+            self.notify(
+                f"Closed “{done.title}”;{goes_on} {self.undo_key} undoes, F3 finds it again."
+            )
+        self.chat.forget(session)
+        self.switched()
+
+    def action_archive(self) -> None:
+        """Put the chat on view away, or take it back."""
+        self._part(lambda key: self.keeper.archive(key))
+
+    def action_delete(self) -> None:
+        """Delete the chat on view."""
+        self._part(lambda key: self.keeper.delete(key))
+
+    def action_undo_chat(self) -> None:
+        """Take back the last closing, archiving or deleting of a chat."""
+        self.tell_undone()
+        self.switched()
+
+    def action_rename(self) -> None:
+        session = self.sessions.current
+        if self._is_held_elsewhere(session):
+            return
+
+        def rename(title: str | None) -> None:
+            if title:
+                try:
+                    self.sessions.rename(session, title)
+                except StoreError as error:
+                    self.notify(str(error), severity="error")
+                self.chat.update_bar()
+
+        self.app.push_screen(AskText("Title of this chat", session.title), rename)
+
+    def action_export(self) -> None:
+        """Write the chat on view to a Markdown file in the working directory."""
+        session = self.sessions.current
+        path = Path.cwd() / file_name(session.title)
+        user = "You" if session.is_own else session.chat.conversation.user
+        try:
+            text = as_markdown(session.title, session.chat.messages, user)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            self.notify(f"{path}: {error.strerror}", severity="error")
+        else:
+            self.notify(f"Written to {path}")
+
+    def _part(self, deed: Callable[[str], Done | None]) -> None:
+        """Do something to the chat on view that takes it off the screen."""
+        session = self.sessions.current
+        if self._is_held_elsewhere(session):
+            return
+        done = self._attempt(lambda: deed(session.key))
+        if done is not None:
+            self.tell_done(done)
+        if self.sessions.find(session.key) is None:
+            self.chat.forget(session)
+        self.switched()
+
+    def _attempt(self, deed: Callable[[], Done | None]) -> Done | None:
+        try:
+            return deed()
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return None
+
+    def _is_held_elsewhere(self, session: OpenSession) -> bool:
+        """Whether somebody else may go on with a chat. If so, the user is told."""
+        if isinstance(session.chat, WatchedChat) and session.chat.is_live:
+            self.notify(session.refusal, severity="warning")
+            return True
+        return False

@@ -1,0 +1,130 @@
+"""The dialog that finds chats: what it lists, shows and does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.widgets import Input, OptionList, Static
+
+from app.screens.dialogs.find_chat import FindChat
+from app.store.conversation import Conversation, Message
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
+from tests.app.screens.stage import Stage, staged
+
+
+def keep(folder: Path, *chats: tuple[str, ...]) -> None:
+    """Chats in the store, each a title and its messages by turns."""
+    store = Store(folder / "batchdeck.db")
+    for title, *contents in chats:
+        chat = Conversation(title=title, is_open=False)
+        store.save_conversation(chat)
+        for index, content in enumerate(contents):
+            message = Message(
+                conversation_id=chat.id,
+                parent_id=chat.leaf,
+                role=("user", "assistant")[index % 2],
+                content=content,
+                model=("", "some-model")[index % 2],
+                finish_reason=(None, FinishReason.STOP)[index % 2],
+            )
+            store.save_message(message)
+            chat.leaf = message.id
+        store.save_conversation(chat)
+    store.close()
+
+
+async def look(stage: Stage, text: str) -> list[str]:
+    """Type into the dialog, opening it if need be; returns the lines of what it found."""
+    if not isinstance(stage.app.screen, FindChat):
+        await stage.press("f3")
+    stage.app.screen.query_one(Input).value = text
+    await stage.pilot.pause()
+    await stage.turn()
+    options = stage.app.screen.query_one(OptionList)
+    return [str(option.prompt) for option in options.options]
+
+
+def preview(stage: Stage) -> str:
+    return str(stage.app.screen.query_one("#hit", Static).content)
+
+
+async def test_words_rank_and_the_hit_is_shown(tmp_path: Path) -> None:
+    keep(
+        tmp_path,
+        *((f"chat {n} about topic {n % 17}", "Hi", "Hello") for n in range(30)),
+        ("Holidays", "What of topics?", "The fifth is the sea.", "And 5?", "That is topic 5."),
+    )
+    async with staged(tmp_path) as stage:
+        found = await look(stage, "topic 5")
+        assert "chat 5 about topic 5" in found[0] + found[1]
+        assert "chat 22 about topic 5" in found[0] + found[1]
+        assert all("some-model" in line for line in found)
+        (line,) = await look(stage, "fifth sea")
+        assert line.endswith("\n    The fifth is the sea.")
+        assert "some-model, " in preview(stage)
+        assert "hit 1 of 1\nThe fifth is the sea." in preview(stage)
+        assert "1 chat" in await stage.screen()
+
+
+async def test_where_nothing_fits_it_says_so(tmp_path: Path) -> None:
+    keep(tmp_path, ("Holidays", "Hi", "Hello"))
+    async with staged(tmp_path) as stage:
+        assert await look(stage, "xylophone") == []
+        assert "No chat has all of these words." in await stage.screen()
+        await stage.press("enter", "f8", "f7", "tab")
+        assert isinstance(stage.app.screen, FindChat)
+        assert await look(stage, "model:none") == []
+        assert "No chat fits." in await stage.screen()
+        assert await look(stage, "after:soon") == []
+        assert "after is 'soon'; it must be a day such as 2026-11-01." in await stage.screen()
+
+
+async def test_enter_opens_at_the_hit(tmp_path: Path) -> None:
+    lines = [f"line {n} of many" for n in range(60)]
+    keep(tmp_path, ("Long", *lines[:20], "Here is the needle.", *lines[20:]))
+    async with staged(tmp_path, size=(80, 24)) as stage:
+        await look(stage, "needle")
+        await stage.press("enter")
+        await stage.turn()
+        assert stage.sessions.current.title == "Long"
+        assert "Here is the needle." in await stage.screen()
+
+
+async def test_tab_goes_through_the_hits_of_a_chat(tmp_path: Path) -> None:
+    keep(tmp_path, ("Sea", "the sea is blue", "yes", "the sea is wet", "yes"))
+    async with staged(tmp_path) as stage:
+        await look(stage, "sea is")
+        first = preview(stage)
+        assert "hit 1 of 4" in first or "hit 1 of 2" in first
+        await stage.press("tab")
+        assert "hit 2 of" in preview(stage)
+        await stage.press("shift+tab")
+        assert preview(stage) == first
+
+
+async def test_chats_are_deleted_archived_renamed_from_the_list(tmp_path: Path) -> None:
+    keep(tmp_path, ("One", "Hi", "Hello"), ("Two", "Hi", "Hello"), ("Three", "Hi", "Hello"))
+    async with staged(tmp_path) as stage:
+        assert len(await look(stage, "")) == 3
+        await stage.press("down", "f8")
+        await stage.turn()
+        assert stage.toasts == ["“Two” is deleted. f12 undoes."]
+        assert [c.title for c in stage.store.conversations()] == ["One", "Three"]
+        await stage.press("f12")
+        await stage.turn()
+        assert len(await look(stage, "two")) == 1
+        await stage.press("f7")
+        await stage.turn()
+        assert await look(stage, "two") == []
+        (line,) = await look(stage, "two archived:yes")
+        assert "put away" in line
+        await stage.press("f7")
+        await stage.turn()
+        assert len(await look(stage, "two")) == 1
+        await stage.press("f6")
+        await stage.pilot.pause()
+        await stage.press(*"Other", "enter")
+        await stage.pilot.pause()
+        assert len(await look(stage, "other")) == 1
+        assert await look(stage, "two") == []
