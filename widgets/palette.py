@@ -42,7 +42,8 @@ class Palette:
     """Styles by meaning, each complete with its background.
 
     Attributes:
-        muted: for labels and rulers.
+        muted: for labels.
+        frame: for frames and rulers, which hold no text.
         strong: for what a reader looks for first.
         good, warn, bad: for values below the first threshold, above it, and above the second.
         cursor: is added to the styles of the row that the cursor is on.
@@ -95,6 +96,9 @@ class Palette:
         muted = base + (
             Style(dim=True) if ansi else Style(color=faint(fore, back, least).rich_color)
         )
+        # Rulers and frames carry no text, and nine of them must not drown it.
+        quiet = not ansi and least <= MIN_CONTRAST
+        ruler = base + Style(color=back.blend(fore, 0.3).rich_color) if quiet else muted
         strong = base + Style(bold=True)
         bad = colored(VERMILLION) + Style(bold=True, underline=mono)
         shade = Style(bgcolor=back.blend(fore, 0.16).rich_color, bold=True)
@@ -112,7 +116,7 @@ class Palette:
             shared=strong,
             pinned=colored(BLUE),
             cached=muted,
-            frame=muted,
+            frame=ruler,
             focused=colored(SKY),
             cursor=reverse if ansi or mono else shade,
             marks={

@@ -17,7 +17,7 @@ GLOSSES = {
     "padding": "prompt tokens that a padded batch would compute for nothing",
     "ended": "members of a batch that have ended and hold their place",
     "waste": "the share of given token slots that hold nothing",
-    "lag": "how late the screen's own loop runs",
+    "lag": "how late the screen is",
     "untold": "ended requests whose end the broker has not confirmed yet",
 }
 

@@ -27,7 +27,8 @@ class Deck(Stopping):
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
-    is one of those that low screens leave out; and one of each breakpoint.
+    is one of those that low screens leave out; `-pair` while latencies or devices are asked for,
+    which share a page; and one of each breakpoint.
     """
 
     AUTO_FOCUS = "PromptArea"
@@ -84,8 +85,8 @@ class Deck(Stopping):
         yield self.panel_bar
         # In the order in which the grids of deck.tcss are filled.
         yield Container(
-            *(panels.table, panels.batch, self.chat, panels.kv),
-            *(panels.latency, panels.knobs, panels.devices, panels.mqtt, panels.log),
+            *(panels.table, panels.batch, self.chat, panels.latency, panels.knobs),
+            *(panels.devices, panels.kv, panels.mqtt, panels.log),
             id="body",
         )
         yield KeyBar()
@@ -198,8 +199,10 @@ class Deck(Stopping):
         panels = self.panels
         self.set_class(self.mqtt.gateway is not None or shown is panels.mqtt, "-mqtt")
         self.set_class(shown in (panels.devices, panels.mqtt, panels.log), "-spare")
-        for index, (_, panel) in enumerate(self.panels.numbered):
-            panel.set_class(index == place, "-shown")
+        pair = (panels.latency, panels.devices)  # neither fills a page of its own
+        self.set_class(shown in pair, "-pair")
+        for _, panel in panels.numbered:
+            panel.set_class(panel is shown or (shown in pair and panel in pair), "-shown")
 
     def _focus_panel(self) -> None:
         panel = self.panels.numbered[self._panel][1]

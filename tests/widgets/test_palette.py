@@ -28,7 +28,7 @@ def styles(palette: Palette) -> Iterator[Style]:
     yield from palette.owners
     for field in fields(palette):
         value = getattr(palette, field.name)
-        if isinstance(value, Style) and field.name != "cursor":
+        if isinstance(value, Style) and field.name not in ("cursor", "frame"):
             yield value
 
 

@@ -23,6 +23,8 @@ from widgets.words import gloss
 MAX_STEPS_PER_COLUMN = 64
 _ROOM_FOR_STEPS = 14
 _CELL_WIDTH = 8
+# One decode alone must not look like a full batch.
+_LEAST_DECODES = 4.0
 
 
 class ChartMode(StrEnum):
@@ -235,7 +237,7 @@ class BatchChart(Panel, can_focus=True):
             [column.decode for column in columns],
             [column.ended for column in columns],
             [0] * len(columns),
-            axis_top(max(column.decode + column.ended for column in used)),
+            axis_top(max(_LEAST_DECODES, *(column.decode + column.ended for column in used))),
             glyphs.decode,
             palette.decode,
         )

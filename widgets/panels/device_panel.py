@@ -9,6 +9,7 @@ from widgets.figures import duration, percent, size, size_of
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.panel import Panel
+from widgets.words import gloss
 
 _LABEL_WIDTH = 5
 _FIGURE_WIDTH = 15
@@ -60,7 +61,7 @@ class DeviceReadings:
     frames: float | None = None
 
 
-class DevicePanel(Panel):
+class DevicePanel(Panel, can_focus=True):
     """Meters of the machine, each with its figure.
 
     A GPU's number is the driver's, which need not be CUDA's. If the model is on one of several, its
@@ -89,6 +90,8 @@ class DevicePanel(Panel):
     def footer(self) -> str:
         label = self._label_of_model()
         others = self._gpus() if label else {}
+        if self.has_focus:
+            return gloss("lag", "p99")
         return " · ".join(
             f"{other} {percent(gpu.utilization)} {size_of(gpu.memory_used, gpu.memory_total)}"
             for other, gpu in others.items()

@@ -58,7 +58,8 @@ class Panel(LineView):
         for y, content in enumerate(body):
             line = self.line(width).add(side, style).add(" ", palette.text)
             line.extend(content.pad(palette.text).segments, inner).add(" ", palette.text)
-            lines.append(line.add(self.glyphs.thumb if y in thumb else side, style))
+            edge_style = palette.muted if y in thumb and not focused else style
+            lines.append(line.add(self.glyphs.thumb if y in thumb else side, edge_style))
         bottom = self.line(width).add(bottom_left + edge, style)
         if footer := self.glyphs.fit(shorten_parts(self.footer(), width - 5)):
             bottom.add(" ", style).add(shorten(footer, width - 5), palette.muted).add(" ", style)
@@ -67,4 +68,6 @@ class Panel(LineView):
 
     def _write_title(self, line: Line, width: int) -> None:
         name, dot, rest = shorten_parts(self.title(), width).partition(" · ")
-        line.add(name, self.palette.strong).add(dot + rest, self.palette.muted)
+        # Of many panels, the one with the focus stands out.
+        style = self.palette.strong if self.has_focus_within else self.palette.text
+        line.add(name, style).add(dot + rest, self.palette.muted)

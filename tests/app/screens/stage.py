@@ -120,6 +120,7 @@ async def staged(
     ready: bool = True,
     live: bool = False,
     mqtt: bool = False,
+    notices: bool = False,
     **settings: object,
 ) -> AsyncIterator[Stage]:
     """Open the application on the store in `folder`.
@@ -128,6 +129,7 @@ async def staged(
         ready: there is a model.
         live: the pump runs by its own timer.
         mqtt: there is a gateway.
+        notices: what is said in passing is painted too.
     """
     engine = ScriptedEngine(replies, loaded=False)
     gateway = ScriptedGateway(engine) if mqtt else None
@@ -139,7 +141,7 @@ async def staged(
         app.deck.clock = keys
         timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)
         with timer:
-            async with app.run_test(size=size) as pilot:
+            async with app.run_test(size=size, notifications=notices) as pilot:
                 stage = Stage(app, engine, store, pilot, keys, gateway)
                 await pilot.pause()
                 if ready:

@@ -8,6 +8,7 @@ import pytest
 from textual.widgets._footer import FooterKey
 
 from tests.app.screens.stage import REPLIES, staged
+from tests.widgets.hosting import lay_out, settle
 from widgets.panels.session_table import SessionTable
 
 
@@ -23,9 +24,11 @@ async def test_modes_and_panels_of_a_small_terminal(tmp_path: Path) -> None:
         for number, (_, panel) in enumerate(deck.panels.numbered, 1):
             await stage.press(str(number))
             shown = [panel for _, panel in deck.panels.numbered if panel.display]
-            assert shown == [panel]
+            pair = [deck.panels.latency, deck.panels.devices]
+            assert shown == (pair if panel in pair else [panel])
             await stage.pilot.pause()
-            assert panel.region.height > 10
+            assert sum(panel.region.height for panel in shown) > 18
+            assert stage.app.focused is panel
         assert deck.panels.kpi.region.height == 1
         await stage.press("f2")
         assert deck.chat.display
@@ -148,3 +151,63 @@ async def test_the_keys_below_fit(tmp_path: Path, size: tuple[int, int]) -> None
             bar = next(key for key in keys if key.description == "Chat")
             assert bar.region.width
             assert not any(a.region.overlaps(b.region) for a in keys for b in keys if a is not b)
+
+
+async def test_no_room_of_a_small_terminal_is_mostly_empty(tmp_path: Path) -> None:
+    """The page of latencies and devices is used in full."""
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        for text in ("one", "two", "one"):
+            await stage.send(text)
+            await stage.finish()
+        await stage.press("f2", "4")
+        await stage.screen()  # only what is laid out is read
+        await stage.turn()
+        text = (await stage.screen()).splitlines()
+        empty = [line for line in text if not line.strip(" │┃╭╮╰╯─┏┓┗┛━")]
+        assert len(empty) <= 5  # of the chart's rows some have no point
+        assert any("TTFT p99 over 1m" in line for line in text)
+        assert any("TTFT · samples by time" in line for line in text)
+        assert any(line.startswith("│ CPU") for line in text)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (160, 48), (200, 60)])
+async def test_an_idle_map_is_not_the_largest_room(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        panels = stage.deck.panels
+        await stage.pilot.pause()
+        height = panels.kv.region.height
+        assert height <= 9
+        assert panels.batch.region.height > height
+        assert panels.latency.region.height > height
+        if panels.table.display:
+            assert panels.table.region.height > height
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
+async def test_what_is_said_in_passing_covers_nothing_that_moves(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async with staged(tmp_path, REPLIES, size=size, notices=True) as stage:
+        before = (await stage.screen()).splitlines()
+        stage.deck.notify("The first sentence.")
+        stage.deck.notify("The second sentence.")
+        await settle(stage.app)
+        await lay_out(stage.app)
+        after = (await stage.screen()).splitlines()
+        assert after[:-1] == before[:-1]
+        assert "The second sentence." in after[-1]
+        assert "f1 Help" not in after[-1]
+
+
+async def test_the_panel_with_the_focus_stands_out(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press("f2", "4")
+        panels = stage.deck.panels
+        names = {
+            panel: next(s.style for s in panel.render_line(0) if s.text[0].isalpha())
+            for panel in (panels.latency, panels.devices)
+        }
+        assert names[panels.latency] == panels.latency.palette.strong
+        assert names[panels.devices] == panels.devices.palette.text
+        await stage.press("5")
+        assert "lag: how late the screen is" in await stage.screen()

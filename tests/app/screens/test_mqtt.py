@@ -425,7 +425,7 @@ async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_pa
             "MQTT: mqtt://broker.example:1883 is not there (connection refused); it is tried again."
         )
         assert stage.toasts == [told]
-        assert "✗ MQTT offline │" in await stage.screen()
+        assert " tok/s     ✗ MQTT offline " in await stage.screen()
         stage.gateway.show(phase=LinkPhase.ONLINE, detail="")
         await stage.turn()
         assert stage.toasts[1:] == ["MQTT: connected to mqtt://broker.example:1883."]
