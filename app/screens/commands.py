@@ -25,6 +25,8 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("Undo", "Of closing, archiving, deleting a chat", deck.action_undo_chat)
     yield SystemCommand("Export chat", "Write it to a Markdown file", deck.action_export)
     yield SystemCommand("Settings of the chat…", "With what it is asked", deck.action_settings)
+    yield SystemCommand("Save prompt as…", "Keep what is written", deck.action_save_prompt)
+    yield SystemCommand("Saved prompts…", "Insert, edit or delete one", deck.action_prompts)
     yield SystemCommand("Attach file…", "Send a text file along", deck.action_attach)
     yield SystemCommand(
         "Take attachment away", "The last one of this message", deck.action_drop_attachment

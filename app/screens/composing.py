@@ -56,6 +56,8 @@ class Composing(Tuning):
             self._held = draft
             return
         text = draft.text.strip("\n")
+        if text.startswith("//"):
+            text = text[1:]  # as a message is written that begins with a slash
         try:
             if draft.edited is not None:
                 chat.edit(draft.edited, text, attachments=draft.attachments)

@@ -15,15 +15,15 @@ from app.screens.chats.sessions import SessionList
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from app.screens.stopping import Stopping
+from app.screens.speaking import Speaking
 from widgets.glyphs import Glyphs
 from widgets.panels.session_table import SessionTable
 
 
-class Deck(Stopping):
+class Deck(Speaking):
     """Lays out the panes by the size of the terminal, and turns what the user does with them into
     calls of the session list. What is done to the engine is `Steering`'s, and what is done with
-    chats that of the classes from `Conversing` to `Stopping`; `deck.tcss` says what is shown where.
+    chats that of the classes from `Conversing` to `Speaking`; `deck.tcss` says what is shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
     `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for

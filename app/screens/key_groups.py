@@ -20,13 +20,14 @@ from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.edit_settings import EditSettings
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.dialogs.load_model import LoadModel
+from app.screens.dialogs.pick_named import PickNamed
 from app.screens.dialogs.pick_policy import PickPolicy
 from app.screens.dialogs.press_key import PressKey
 from app.screens.help import HelpScreen, HelpSection
 
 EVERYWHERE, SCREEN, DIALOGS = "Everywhere", "Chat and view", "Dialogs"
 _DIALOGS: tuple[type[Screen[Any]], ...] = (
-    *(AskText, ChangeSettings, Confirm, EditSettings, FindChat, LoadModel, PickPolicy),
+    *(AskText, ChangeSettings, Confirm, EditSettings, FindChat, LoadModel, PickNamed, PickPolicy),
     *(PressKey, HelpScreen),
 )
 

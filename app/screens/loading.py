@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from textual import on
 from textual.app import App
 
 from app.screens.dialogs.load_model import LoadModel
 from app.screens.model_switch import ModelSwitch
+from app.screens.speaking import Speaking
 from engine.api.errors import EngineError
 
 
@@ -17,6 +19,14 @@ class Loading(App[int]):
     """
 
     models: ModelSwitch
+
+    @on(Speaking.ModelWanted)
+    def load_named(self, event: Speaking.ModelWanted) -> None:
+        """Load a model that was named, unless something speaks against it."""
+        if refusal := self.models.refusal(event.name):
+            self.notify(refusal, severity="warning", timeout=10)
+        else:
+            self.models.to(event.name)
 
     def action_load_model(self) -> None:
         """Choose another model."""

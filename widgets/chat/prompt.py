@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Label, TextArea
 
 from widgets.chat.chips import Chips
+from widgets.chat.completions import Completions
 from widgets.chat.prompt_head import PromptHead
 from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs
@@ -24,6 +25,7 @@ MAX_HEIGHT = 8
 # A paste beyond these is attached, and does not stand in the prompt.
 PASTED_CHARACTERS = 2000
 PASTED_LINES = 40
+_CHOOSING = ("up", "down", "tab", "escape")
 
 
 class PromptArea(TextArea):
@@ -54,12 +56,13 @@ class PromptArea(TextArea):
 
         place = -1
 
-    def __init__(self) -> None:
+    def __init__(self, completions: Completions) -> None:
         super().__init__(
             soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False, compact=True
         )
         # A blinking cursor would repaint an idle screen twice a second.
         self.cursor_blink = False
+        self._completions = completions
         self.sent: Sequence[str] = ()
         self._recalled: int | None = None
         self._draft = ""
@@ -69,7 +72,21 @@ class PromptArea(TextArea):
         self._recalled = None
 
     async def on_key(self, event: events.Key) -> None:
+        if self._completions.is_open and event.key in _CHOOSING:
+            event.stop()
+            event.prevent_default()
+            self._choose(event.key)
+            return
         await run_bound(self, event)
+
+    def _choose(self, key: str) -> None:
+        """What a key does while completions are offered."""
+        if key == "tab":
+            self._completions.take(runs=False)
+        elif key == "escape":
+            self._completions.show(())
+        else:
+            self._completions.move(1 if key == "down" else -1)
 
     def action_newline(self) -> None:
         start, end = self.selection
@@ -165,9 +182,11 @@ class Prompt(Widget, can_focus=False):
         self._hint = self._refusal = self._new = self._settings = ""
         self.head = PromptHead(glyphs)
         self.chips = Chips(glyphs)
-        self.area = PromptArea()
+        self.completions = Completions(glyphs)
+        self.area = PromptArea(self.completions)
 
     def compose(self) -> ComposeResult:
+        yield self.completions
         yield self.head
         yield self.chips
         with Horizontal():

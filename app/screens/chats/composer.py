@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.screens.chats.draft_meter import DraftMeter, Length
-from app.screens.chats.open_session import OpenSession
+from app.screens.chats.open_session import OpenSession, as_written
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.engine_watch import EngineWatch
 from app.store.attachment import Attachment
@@ -98,7 +98,7 @@ class Composer:
         assert self.session is not None
         if self.editing is None:
             self.session.aside = self.draft
-        self.load(Draft(message.content, message.attachments, message.id))
+        self.load(Draft(as_written(message.content), message.attachments, message.id))
 
     def leave_edit(self) -> None:
         """Leave the message as it was, and go on with what was written before."""

@@ -91,7 +91,14 @@ class OpenSession:
     @property
     def history(self) -> tuple[str, ...]:
         """The messages that the user sent, the oldest first; none of a watched chat."""
-        return tuple(m.content for m in self.chat.messages if m.role == "user" and self.is_own)
+        return tuple(
+            as_written(m.content) for m in self.chat.messages if m.role == "user" and self.is_own
+        )
+
+
+def as_written(text: str) -> str:
+    """A message as it is written into the prompt, where a slash alone begins a command."""
+    return f"/{text}" if text.startswith("/") else text
 
 
 def title_of(conversation: Conversation) -> str:

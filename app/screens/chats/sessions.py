@@ -41,6 +41,7 @@ class SessionList:
 
     Attributes:
         system: as above.
+        prompts: those that the user keeps under a name.
         sessions: the open sessions, in the order of their tabs.
         closed: those that were closed while their reply was being made, until it has ended.
         current: the session on view.
@@ -60,6 +61,7 @@ class SessionList:
         self.client = client
         self.gateway = gateway
         self.numbering = Numbering()
+        self.prompts = store.prompts
         self._store = store
         self.system = system
         self._sampling = dict(sampling or {})

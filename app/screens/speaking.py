@@ -1,0 +1,303 @@
+"""Speaking: slash commands, and the prompts that the user keeps."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import ClassVar
+
+from textual import on
+from textual.app import SystemCommand
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Input, TextArea
+
+from app.screens.chats.chat_settings import (
+    ARGUMENTS,
+    NAMES,
+    THINKING,
+    ChatSettings,
+    check_one,
+    read,
+    read_thinking,
+)
+from app.screens.chats.open_session import as_written
+from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.confirm import Confirm
+from app.screens.dialogs.pick_named import Named, PickNamed
+from app.screens.slash import Slash, UnknownSlashError, find, matching, name_of, split
+from app.screens.stopping import Stopping
+from app.store.database import StoreError
+from engine.api.errors import InvalidRequestError
+from widgets.chat.completions import Completion, Completions
+from widgets.line import shorten
+
+_NAME = re.compile(r"[\w][\w.-]{0,39}")
+NAMING = "a name has up to 40 letters, digits, dots and dashes"
+
+
+class Speaking(Stopping):
+    """The part of the deck that runs lines that begin with a slash: commands of the palette under
+    their names, those that take something, and saved prompts."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("alt+p", "prompts", "Saved prompts", show=False, id="prompt.saved"),
+    ]
+
+    class ModelWanted(Message):
+        """A model is to be loaded.
+
+        Attributes:
+            name: as `--model` takes it.
+        """
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def action_send(self) -> None:
+        """Send the message, or do what its slash says."""
+        completions, text = self.chat.prompt.completions, self.chat.prompt.text
+        if completions.is_open:
+            completions.take(runs=True)
+        elif text.startswith("/") and not text.startswith("//"):
+            self.speak(text)
+        else:
+            super().action_send()
+
+    def speak(self, text: str) -> None:
+        """Run a line that begins with a slash. If it is refused, it stays in the prompt."""
+        name, rest = split(text)
+        area = self.chat.prompt.area
+        try:
+            slash = find(name, self.slashes())
+        except UnknownSlashError as error:
+            self.notify(str(error), severity="warning", timeout=10)
+            return
+        if rest and not slash.takes:
+            self.notify(f"/{slash.name} takes nothing after it.", severity="warning")
+            return
+        area.load_text("")
+        if slash.run(rest) is False:
+            area.load_text(text)
+            area.move_cursor(area.document.end)
+
+    def slashes(self) -> list[Slash]:
+        """All that a slash may be followed by. What the palette offers is among them."""
+        return [*self._spoken(), *self._saved(), *map(self._of_palette, self._offered())]
+
+    @on(TextArea.Changed)
+    def complete(self, event: TextArea.Changed) -> None:
+        """Offer what may be meant by a slash that is being written."""
+        if event.text_area is not self.chat.prompt.area:
+            return
+        text = event.text_area.text
+        found: list[Slash] = []
+        if text.startswith("/") and not re.search(r"\s|^//", text):
+            found = matching(text[1:], self.slashes())
+            if len(found) == 1 and found[0].name == text[1:]:
+                found = []
+        self.chat.prompt.completions.show([Completion(s.name, s.does, s.takes) for s in found])
+
+    @on(Completions.Taken)
+    def take(self, event: Completions.Taken) -> None:
+        area, completion = self.chat.prompt.area, event.completion
+        self.chat.prompt.completions.show(())
+        if event.runs and not completion.takes:
+            self.speak(f"/{completion.name}")
+            return
+        area.load_text(f"/{completion.name}{' ' if completion.takes else ''}")
+        area.move_cursor(area.document.end)
+
+    # Commands that take something.
+
+    def _spoken(self) -> list[Slash]:
+        spoken = [
+            Slash("attach", "Send a text file along", self.attach, "PATH"),
+            Slash("model", "Load another model", self._load, "NAME"),
+            Slash("rename", "Give the chat another title", self._rename, "TITLE"),
+            Slash("save", "Keep a text or your last message as a prompt", self._save, "NAME TEXT"),
+            Slash("search", "Find any chat", self._search, "WORDS"),
+            Slash("system", "The system prompt; empty for none", self._system, "TEXT"),
+            Slash("thinking", "Whether the model thinks first", self._think, "on or off"),
+        ]
+        does = "Empty for the default"
+        return spoken + [Slash(name, does, partial(self._set, name), "VALUE") for name in NAMES]
+
+    def _load(self, name: str) -> bool:
+        if not name:
+            self.notify("/model needs a name, a folder, a file or a hub id.", severity="warning")
+            return False
+        self.post_message(self.ModelWanted(name))
+        return True
+
+    def _rename(self, title: str) -> None:
+        if not title:
+            self.action_rename()
+            return
+        try:
+            self.sessions.rename(self.sessions.current, title)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+        self.chat.update()
+
+    def _search(self, words: str) -> None:
+        self.action_find()
+        if words:
+            self.call_after_refresh(self._fill, words)
+
+    def _fill(self, words: str) -> None:
+        for field in self.app.screen.query(Input):
+            field.value = words
+            return
+
+    def _system(self, text: str) -> bool:
+        return self._change(ChatSettings(text, self.sessions.current.settings.sampling))
+
+    def _think(self, text: str) -> bool:
+        try:
+            value = read_thinking(text) if text else None
+        except InvalidRequestError as error:
+            self.notify(error.message, severity="warning")
+            return False
+        card = self.engine.card
+        if value is not None and card is not None and not card.switches_thinking:
+            self.notify("This model's chat template has no such switch.", severity="warning")
+            return False
+        held = self.sessions.defaults(card).value(ARGUMENTS)
+        settings = self.sessions.current.settings
+        stated = settings.sampling.get(ARGUMENTS, held)
+        assert isinstance(stated, dict)
+        arguments = {k: v for k, v in stated.items() if k != THINKING}
+        if value is not None:
+            arguments[THINKING] = value
+        return self._change(
+            ChatSettings(settings.system, {**settings.sampling, ARGUMENTS: arguments})
+        )
+
+    def _set(self, name: str, text: str) -> bool:
+        settings = self.sessions.current.settings
+        sampling = {key: value for key, value in settings.sampling.items() if key != name}
+        if text:
+            sampling[name] = read(name, text)
+            try:
+                check_one(name, sampling[name])
+            except InvalidRequestError as error:
+                self.notify(error.message, severity="warning")
+                return False
+        return self._change(ChatSettings(settings.system, sampling))
+
+    def _change(self, settings: ChatSettings) -> bool:
+        if refusal := self.sessions.current.refusal:
+            self.notify(refusal, severity="warning")
+            return False
+        try:
+            self.sessions.defaults(self.engine.card).check(settings)
+        except InvalidRequestError as error:
+            self.notify(error.message, severity="warning")
+            return False
+        self.configure(settings)
+        return True
+
+    # Commands of the palette.
+
+    def _offered(self) -> list[SystemCommand]:
+        return list(self.app.get_system_commands(self))
+
+    def _of_palette(self, command: SystemCommand) -> Slash:
+        # Some of them are coroutines; Textual awaits what is called later.
+        return Slash(name_of(command), command.help, lambda _: self.call_later(command.callback))
+
+    # Saved prompts.
+
+    def _saved(self) -> list[Slash]:
+        return [
+            Slash(
+                name, shorten(" ".join(text.split()), 60), partial(self._insert, as_written(text))
+            )
+            for name, text in self._prompts().items()
+        ]
+
+    def _prompts(self) -> dict[str, str]:
+        try:
+            return self.sessions.prompts.all()
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return {}
+
+    def _insert(self, text: str, _rest: str = "") -> None:
+        area = self.chat.prompt.area
+        area.load_text(text)
+        area.move_cursor(area.document.end)
+        self.action_leave()
+
+    def action_save_prompt(self) -> None:
+        """Ask under which name to keep what is written, or else the last message."""
+
+        def save(name: str | None) -> None:
+            if name is not None:
+                self._save(f"{name} {self.chat.prompt.text}")
+
+        self.app.push_screen(AskText(f"Name of the prompt: {NAMING}", ""), save)
+
+    def action_prompts(self) -> None:
+        """Show the saved prompts: one is inserted, edited or deleted."""
+        prompts = self._prompts()
+        if not prompts:
+            self.notify("No prompt is saved; /save NAME keeps your last message as one.")
+            return
+
+        def act(chosen: tuple[str, str] | None) -> None:
+            if chosen is None:
+                return
+            verb, name = chosen
+            if verb == "delete":
+                question = f"Delete the prompt /{name} for good?"
+                self.app.push_screen(Confirm(question, "delete"), partial(self._forget, name))
+            elif verb == "edit":
+                self._insert(f"/save {name}\n{prompts[name]}")
+            else:
+                self._insert(as_written(prompts[name]))
+
+        items = [Named(name, f"/{name}", text) for name, text in prompts.items()]
+        verbs = {"e": "edit", "d": "delete"}
+        self.app.push_screen(PickNamed("Saved prompts · Enter inserts", items, verbs), act)
+
+    def _save(self, rest: str) -> bool:
+        """Keep a text under the name that it begins with; without one, the last message."""
+        name, text = split(f"/{rest}")
+        said = [m.content for m in self.sessions.current.chat.messages if m.role == "user"]
+        text = text or (said[-1] if said else "")
+        if not _NAME.fullmatch(name):
+            self.notify(f"A prompt cannot be called {name!r}: {NAMING}.", severity="warning")
+            return False
+        if any(slash.name == name for slash in self.slashes() if slash.name not in self._prompts()):
+            self.notify(f"/{name} is a command; choose another name.", severity="warning")
+            return False
+        if not text.strip():
+            self.notify("There is no text to save yet.", severity="warning")
+            return False
+        if self._prompts().get(name, text) != text:
+            question = f"Replace the text of /{name}?"
+            self.app.push_screen(Confirm(question, "replace"), partial(self._keep, name, text))
+        else:
+            self._keep(name, text, True)
+        return True
+
+    def _keep(self, name: str, text: str, sure: bool | None) -> None:
+        if not sure:
+            self._insert(f"/save {name}\n{text}")
+            return
+        try:
+            self.sessions.prompts.save(name, text)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+        else:
+            self.notify(f"/{name} inserts it.")
+
+    def _forget(self, name: str, sure: bool | None) -> None:
+        if sure:
+            try:
+                self.sessions.prompts.delete(name)
+            except StoreError as error:
+                self.notify(str(error), severity="error")

@@ -1,0 +1,175 @@
+"""Slash commands and saved prompts, as the user types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from app.screens.dialogs.confirm import Confirm
+from app.screens.dialogs.pick_named import PickNamed
+from app.screens.help import HelpScreen
+from tests.app.screens.stage import Stage, staged
+
+
+async def say(stage: Stage, text: str) -> None:
+    """Write a line and press Enter, with the list of completions closed."""
+    stage.deck.chat.prompt.area.load_text(text)
+    await stage.turn()
+    if stage.deck.chat.prompt.completions.is_open:
+        await stage.press("escape")
+    await stage.press("enter")
+    await stage.turn()
+
+
+async def test_each_command_of_the_palette_is_one_with_a_slash(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        names = {slash.name for slash in stage.deck.slashes()}
+        assert {"new-chat", "export-chat", "help", "load-model", "chat-or-engine"} <= names
+        await stage.send("one")
+        await stage.finish()
+        await say(stage, "/new")
+        assert len(stage.sessions.sessions) == 2
+        assert stage.prompt == ""
+        await say(stage, "/help")
+        assert isinstance(stage.app.screen, HelpScreen)
+
+
+async def test_settings_are_changed_by_a_line(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        for line in ("/temperature 0.2", "/system Be brief.", "/thinking off", "/stop END"):
+            await say(stage, line)
+        settings = stage.sessions.current.settings
+        assert settings.system == "Be brief."
+        assert settings.sampling == {
+            "temperature": 0.2,
+            "chat_template_kwargs": {"enable_thinking": False},
+            "stop": ["END"],
+        }
+        for line in ("/temperature", "/system", "/thinking", "/stop"):
+            await say(stage, line)
+        settings = stage.sessions.current.settings
+        assert (settings.system, settings.sampling) == ("", {"chat_template_kwargs": {}})
+        assert stage.toasts == []
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/temperature hot", "temperature is 'hot'; it must be a number from 0 to 100"),
+        ("/thinking maybe", "thinking is 'maybe'; it must be on or off"),
+        ("/exprt", "/exprt is no command and no saved prompt; close to it are /export-chat"),
+        ("/new-chat now", "/new-chat takes nothing after it."),
+        ("/attach /none", "/none is no file; a text file can be attached"),
+        ("/model", "/model needs a name, a folder, a file or a hub id."),
+        ("/save", "A prompt cannot be called '': a name has up to 40 letters"),
+        ("/save new-chat x", "/new-chat is a command; choose another name."),
+        ("/save mine", "There is no text to save yet."),
+    ],
+)
+async def test_what_is_wrong_is_said_and_the_line_stays(
+    tmp_path: Path, line: str, sentence: str
+) -> None:
+    async with staged(tmp_path) as stage:
+        await say(stage, line)
+        (toast,) = stage.toasts
+        assert toast.startswith(sentence)
+        assert stage.prompt == line
+        assert stage.engine.submissions == []
+
+
+async def test_two_slashes_write_one(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await say(stage, "//etc/hosts is what?")
+        await stage.finish()
+        assert stage.engine.submissions[0].messages[0].content == "/etc/hosts is what?"
+        await stage.press("up")
+        assert stage.prompt == "//etc/hosts is what?"
+        stage.deck.chat.prompt.area.load_text("")
+        stage.deck.action_edit_last()
+        assert stage.prompt == "//etc/hosts is what?"
+
+
+async def test_a_prompt_is_saved_inserted_edited_and_deleted(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await say(stage, "/save review\nReview this:\nline by line")
+        await say(stage, "/review")
+        assert stage.prompt == "Review this:\nline by line"
+        assert stage.engine.submissions == []
+        stage.deck.chat.prompt.area.load_text("")
+        await stage.press("alt+p")
+        assert isinstance(stage.app.screen, PickNamed)
+        await stage.press("e")
+        assert stage.prompt == "/save review\nReview this:\nline by line"
+        await say(stage, "/save review Review it.")
+        assert isinstance(stage.app.screen, Confirm)
+        assert stage.store.prompts.all() == {"review": "Review this:\nline by line"}
+        await stage.press("escape")
+        assert stage.prompt == "/save review\nReview it."
+        await say(stage, stage.prompt)
+        await stage.press("enter")
+        assert stage.store.prompts.all() == {"review": "Review it."}
+        await stage.press("alt+p", "enter")
+        assert stage.prompt == "Review it."
+        await stage.press("alt+p", "d", "enter")
+        assert stage.store.prompts.all() == {}
+        app_toasts = stage.toasts
+        await stage.press("alt+p")
+        await stage.turn()
+        assert stage.toasts != app_toasts
+        assert stage.toasts[-1].startswith("No prompt is saved")
+
+
+async def test_without_a_text_the_last_message_is_saved(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.send("Sum it up.")
+        await stage.finish()
+        await say(stage, "/save sum")
+        assert stage.store.prompts.all() == {"sum": "Sum it up."}
+
+
+async def test_what_is_written_is_saved_from_the_palette(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.deck.chat.prompt.area.load_text("Sum it up.")
+        stage.deck.action_save_prompt()
+        await stage.pilot.pause()
+        await stage.press(*"sum", "enter")
+        assert stage.store.prompts.all() == {"sum": "Sum it up."}
+        assert stage.prompt == "Sum it up."
+
+
+async def test_a_slash_is_completed(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press("/", *"tem")
+        assert "▸ /temperature VALUE" in await stage.screen()
+        await stage.press("tab")
+        assert stage.prompt == "/temperature "
+        assert not stage.deck.chat.prompt.completions.is_open
+        await stage.press(*"0.5", "enter")
+        assert stage.sessions.current.settings.sampling == {"temperature": 0.5}
+        await stage.press("/", *"top", "down", "enter")
+        assert stage.prompt == "/top_p "
+
+
+async def test_enter_runs_what_takes_nothing_and_escape_leaves_the_text(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.send("one")
+        await stage.finish()
+        await stage.press("/", *"ne", "escape")
+        assert (stage.prompt, stage.deck.chat.prompt.completions.is_open) == ("/ne", False)
+        await stage.press("w", "enter")
+        await stage.turn()
+        assert len(stage.sessions.sessions) == 2
+        assert stage.prompt == ""
+
+
+async def test_a_model_and_a_search_are_asked_for_by_a_line(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await say(stage, "/model nope")
+        assert "nope" in stage.toasts[-1]
+        await say(stage, "/model qwen3-0.6b")
+        assert stage.engine.loads[-1].model == "qwen3-0.6b"
+        await say(stage, "/search kafka essay")
+        await stage.pilot.pause()
+        assert stage.app.screen.query_one(Input).value == "kafka essay"
