@@ -19,6 +19,7 @@ class Inked(ScrollView, inherit_bindings=False):
         for name in (
             *("user", "assistant", "failed", "muted", "faint", "mark", "badge", "call"),
             *("h1", "h2", "h3", "em", "strong", "s", "code", "link", "hit"),
+            *("comment", "keyword", "string", "number", "name", "builtin", "wrong"),
         )
     }
 
@@ -52,6 +53,14 @@ class Inked(ScrollView, inherit_bindings=False):
         & > .transcript--hit {
             background: $accent-muted; color: $text-accent; text-style: bold underline;
         }
+        & > .transcript--comment { color: $foreground-muted; text-style: italic; }
+        & > .transcript--keyword { color: $text-accent; text-style: bold; }
+        & > .transcript--string { color: $text-success; }
+        & > .transcript--number { color: $text-warning; }
+        & > .transcript--name { color: $text-primary; }
+        & > .transcript--builtin { color: $text-secondary; }
+        & > .transcript--wrong { color: $text-error; text-style: underline; }
+        &:ansi > .transcript--comment { color: ansi_default; text-style: dim italic; }
         &:ansi > .transcript--faint { color: ansi_default; text-style: dim; }
         &:ansi > .transcript--muted { color: ansi_default; text-style: dim; }
         &:ansi > .transcript--code { background: ansi_default; }

@@ -191,8 +191,7 @@ class MessageView(Inked):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        if self._set_width:
-            self._set_all()
+        self._passages.redraw()
 
     def on_resize(self, event: events.Resize) -> None:
         if self._text_width != self._set_width:
@@ -254,8 +253,7 @@ class MessageView(Inked):
             self._set_width = 0
             return
         top = self._passages.index_at(self.scroll_offset.y)
-        ansi = self.app.native_ansi_color
-        typesetter = Typesetter(self._glyphs, ansi=ansi, copy_key=self._copy_key)
+        typesetter = Typesetter(self._glyphs, copy_key=self._copy_key)
         self._passages.show(self._entries, typesetter, self._set_width)
         if self._following or not self._entries:
             self._arrange()

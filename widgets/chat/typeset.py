@@ -16,15 +16,14 @@ from itertools import zip_longest
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content, Span
-from textual.highlight import ANSIDarkHighlightTheme, HighlightTheme, highlight
 from textual.style import Style
 
+from widgets.chat.highlighted import TAB_SIZE, highlighted
 from widgets.glyphs import Glyphs
 
 EMPTY = Content()
 MIN_WIDTH = 8
 MIN_COLUMN = 3
-TAB_SIZE = 4
 
 
 @cache
@@ -83,14 +82,14 @@ class Typesetter:
     when a row is drawn.
 
     Args:
-        ansi: whether code is highlighted with the terminal's own sixteen colours.
         copy_key: the key that copies a block of code, as it is shown; empty if none does.
     """
 
-    def __init__(self, glyphs: Glyphs, *, ansi: bool = False, copy_key: str = "") -> None:
+    def __init__(self, glyphs: Glyphs, *, copy_key: str = "") -> None:
         self.glyphs = glyphs
         self._copy = f" [{copy_key}] copy " if copy_key else " copy "
-        self._theme = ANSIDarkHighlightTheme if ansi else HighlightTheme
+        # Whole lines of the code that grows, the room that they were set for, and their rows.
+        self._grown: tuple[str, int, list[Row]] = ("", 0, [])
         self._bullet, self._quote = ("• ", "▌ ") if glyphs.unicode else ("* ", "| ")
         self._cross = "┼" if glyphs.unicode else "+"
 
@@ -147,12 +146,9 @@ class Typesetter:
         return rows
 
     def code(self, code: str, language: str, width: int, *, is_open: bool = False) -> list[Row]:
-        """The rows of a block of code, which may still grow."""
-        left_top, line, right_top, side, left_bottom, right_bottom = self.glyphs.frame
-        # A block that still grows is not highlighted: 60 lines would take 35 ms for each fragment.
-        lexer = "text" if is_open or not language else language
-        painted = highlight(code, language=lexer, theme=self._theme, tab_size=TAB_SIZE)
-
+        """The rows of a block of code, which may still grow: then it is not highlighted, and its
+        lines so far are set once."""
+        left_top, line, right_top, _, left_bottom, right_bottom = self.glyphs.frame
         room = max(width - 4, MIN_WIDTH - 4)
         title = f" {language} " if language else ""
         title = title if len(title) < room - 6 else ""
@@ -162,14 +158,34 @@ class Typesetter:
         top = Content.assemble(
             (left_top, ".faint"), (title, ".muted"), rule, copy, (right_top, ".faint")
         )
-        lead = Content.styled(f"{side} ", ".faint")
-        rows = [Row(lead=top)]
-        for code_line in painted.split("\n", allow_blank=True):
-            for index, piece in enumerate(code_line.expand_tabs(TAB_SIZE).fold(room)):
+        if is_open:
+            rows = self._open_lines(code, room)
+        else:
+            painted = highlighted(code, language) if language else Content(code)
+            rows = self._code_lines(painted, room)
+        bottom = left_bottom + line * (room + 2) + right_bottom
+        return [Row(lead=top), *rows, Row(lead=Content.styled(bottom, ".faint"))]
+
+    def _open_lines(self, code: str, room: int) -> list[Row]:
+        """The rows of code that grows."""
+        before, room_before, rows = self._grown
+        if room != room_before or not code.startswith(before):
+            before, rows = "", []
+        end = code.rfind("\n") + 1
+        if end > len(before):
+            new = Content(code[len(before) : end].removesuffix("\n"))
+            rows = [*rows, *self._code_lines(new, room)]
+            self._grown = code[:end], room, rows
+        return [*rows, *self._code_lines(Content(code[end:]), room)]
+
+    def _code_lines(self, code: Content, room: int) -> list[Row]:
+        side = self.glyphs.frame[3]
+        lead, rows = Content.styled(f"{side} ", ".faint"), []
+        for line in code.split("\n", allow_blank=True):
+            for index, piece in enumerate(line.expand_tabs(TAB_SIZE).fold(room)):
                 tail = Content.styled(" " * (room - piece.cell_length) + f" {side}", ".faint")
                 rows.append(Row(piece, lead, tail, gap="" if index else "\n"))
-        bottom = left_bottom + line * (room + 2) + right_bottom
-        return [*rows, Row(lead=Content.styled(bottom, ".faint"))]
+        return rows
 
     def _table(self, node: SyntaxTreeNode, width: int) -> list[Row]:
         lines = [

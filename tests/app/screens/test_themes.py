@@ -14,24 +14,42 @@ from tests.app.screens.stage import Stage, staged
 from widgets.palette import MIN_CONTRAST, contrast
 
 UNDER_CURSOR = "A"  # of "Ask…", on the cursor, which Textual paints half through
+REPLY = """\
+<think>So.</think>Some `code` and **bold**.
+
+```python
+# a comment
+@decorator
+def f(x: int = 1.5) -> str:
+    return not print("text")
+```
+"""
 PAINTED = [name for name in NAMES if not name.startswith("ansi")]
 
 
 @pytest.mark.parametrize("name", PAINTED)
 async def test_all_text_on_the_screen_is_legible(name: str, tmp_path: Path) -> None:
     least = LEAST_CONTRAST if name == CONTRAST.name else MIN_CONTRAST
-    async with staged(tmp_path, {"one": "Some `code` and **bold**."}, size=(160, 48)) as stage:
+    async with staged(tmp_path, {"one": REPLY}, size=(160, 48)) as stage:
         stage.app.theme = find_theme(name)
         await stage.send("one")
         await stage.turn(2)
-        faint = [
-            f"{segment.text!r} {ratio:.1f} {segment.style}"
-            for segment, ratio in ratios(stage)
-            if ratio < least
-            and any(map(str.isalnum, segment.text))  # frames and bars are no text
-            and segment.text != UNDER_CURSOR
-        ]
-        assert not faint, faint
+        assert not faint(stage, least)
+        await stage.finish()
+        stage.deck.chat.transcript.go_to(stage.sessions.current.chat.messages[-1].id, ["bold"])
+        await stage.screen()
+        assert not faint(stage, least)
+
+
+def faint(stage: Stage, least: float) -> list[str]:
+    """The text on the screen that has less contrast."""
+    return [
+        f"{segment.text!r} {ratio:.1f} {segment.style}"
+        for segment, ratio in ratios(stage)
+        if ratio < least
+        and any(map(str.isalnum, segment.text))  # frames and bars are no text
+        and segment.text != UNDER_CURSOR
+    ]
 
 
 async def test_no_colour_leaves_the_background_to_the_terminal(

@@ -5,6 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.content import Content
 
+from tests.widgets.hosting import hosted
+from widgets.chat.highlighted import CODE_STYLES, highlighted
+from widgets.chat.transcript import Transcript
 from widgets.chat.typeset import Document, Row, Typesetter, code_blocks, wrap
 from widgets.glyphs import ASCII, UNICODE
 
@@ -103,10 +106,10 @@ def test_an_open_code_block_is_plain_and_highlighted_when_it_closes() -> None:
     document = Document(Typesetter(UNICODE), 40)
     document.grow("```python\nreturn 1", complete=False)
     assert "copy" not in document.rows[0].content.plain
-    assert all(span.style == "$text" for span in document.rows[1].text.spans)
+    assert document.rows[1].text.spans == []
     document.grow("```python\nreturn 1\n```", complete=False)
     assert "copy" in document.rows[0].content.plain
-    assert "$text-accent" in {span.style for span in document.rows[1].text.spans}
+    assert ".keyword" in {span.style for span in document.rows[1].text.spans}
 
 
 def test_a_stream_that_ends_inside_a_code_block_keeps_its_tail() -> None:
@@ -240,3 +243,34 @@ def whole(text: str) -> list[Row]:
     document = Document(Typesetter(UNICODE), 40)
     document.grow(text, complete=True)
     return document.rows
+
+
+def test_code_that_grows_is_as_if_it_were_set_at_once() -> None:
+    text = "Now:\n\n```python\ndef f():\n\treturn 'a long line that has to be folded'\n\n\nx = 1\n"
+    typesetter = Typesetter(UNICODE)
+    document = Document(typesetter, 30)
+    for end in range(len(text) + 1):
+        document.grow(text[:end], complete=False)
+        at_once = Document(Typesetter(UNICODE), 30)
+        at_once.grow(text[:end], complete=False)
+        assert document.rows == at_once.rows
+    kept = document.rows[4]
+    document.grow(text + "y = 2", complete=False)
+    assert document.rows[4] is kept  # lines that are whole are not set again
+
+
+async def test_every_kind_of_code_has_a_style() -> None:
+    transcript = Transcript()
+    async with hosted(transcript, 60, 20):
+        code = (
+            "# a\n@d\ndef f(x: int = 1) -> str:\n    return not None or print('s', 1.5)\nclass A: ?"
+        )
+        styles = {span.style for span in highlighted(code, "python").spans} - {"$text"}
+        assert styles >= {".comment", ".keyword", ".string", ".number", ".name", ".builtin"}
+        for style in (*styles, *CODE_STYLES):
+            assert isinstance(style, str)
+            assert transcript.get_visual_style(f"transcript--{style[1:]}", partial=True)
+
+
+def test_code_of_an_unknown_language_is_plain() -> None:
+    assert {span.style for span in highlighted("x = 1", "nonsense").spans} == {"$text"}
