@@ -116,6 +116,32 @@ def _models(
     )
 
 
+@app.command("export")
+def _export(
+    chat: Annotated[str | None, Argument(help="A title or an id; all chats if none.")] = None,
+    config: flags.Config = None,
+) -> None:
+    """Print chats as JSON, from which they can be imported."""
+    settings = _settings(config=config)
+    from app.commands import chats
+    from app.process import process
+
+    raise typer.Exit(process.run(settings, lambda: chats.run_export(settings, chat), stderr=True))
+
+
+@app.command("import")
+def _import(
+    file: Annotated[Path, Argument(help="What `tui export` has written; - is standard input.")],
+    config: flags.Config = None,
+) -> None:
+    """Take the chats of a file into the store."""
+    settings = _settings(config=config)
+    from app.commands import chats
+    from app.process import process
+
+    raise typer.Exit(process.run(settings, lambda: chats.run_import(settings, file), stderr=True))
+
+
 @app.command("doctor")
 @spread
 def _doctor(*, model: flags.Model, mqtt: flags.Mqtt = None, config: flags.Config = None) -> None:

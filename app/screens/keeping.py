@@ -1,14 +1,12 @@
-"""Keeping: names, archives, deletes and exports chats for the user, and takes back what it did."""
+"""Keeping: names, archives and deletes chats for the user, and takes that back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from app.screens.chats.export import as_markdown, file_name
 from app.screens.chats.keeper import Done
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
@@ -76,19 +74,6 @@ class Keeping(Conversing):
                 self.chat.update_bar()
 
         self.app.push_screen(AskText("Title of this chat", session.title), rename)
-
-    def action_export(self) -> None:
-        """Write the chat on view to a Markdown file in the working directory."""
-        session = self.sessions.current
-        path = Path.cwd() / file_name(session.title)
-        user = "You" if session.is_own else session.chat.conversation.user
-        try:
-            text = as_markdown(session.title, session.chat.messages, user)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            self.notify(f"{path}: {error.strerror}", severity="error")
-        else:
-            self.notify(f"Written to {path}")
 
     def _part(self, deed: Callable[[str], Done | None]) -> None:
         """Do something to the chat on view that takes it off the screen."""

@@ -7,11 +7,11 @@ from typing import ClassVar
 from textual import events, on
 from textual.binding import Binding, BindingType
 
-from app.screens.keeping import Keeping
+from app.screens.exporting import Exporting
 from widgets.chat.transcript import Transcript
 
 
-class Reading(Keeping):
+class Reading(Exporting):
     """The part of the deck between the prompt and the messages above it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

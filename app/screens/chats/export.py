@@ -1,4 +1,4 @@
-"""Export: a conversation as a Markdown file."""
+"""Export: chats as files that people and programs read."""
 
 from __future__ import annotations
 
@@ -6,24 +6,65 @@ import re
 import time
 from collections.abc import Iterable
 
-from app.store.conversation import Message
+from app.store.attachment import told_with
+from app.store.conversation import Conversation, Message
+from widgets.figures import count, duration
+
+MAX_CLIPBOARD = 100_000  # bytes that common terminals take by OSC 52
 
 
-def as_markdown(title: str, messages: Iterable[Message], user: str = "You") -> str:
-    """A conversation as Markdown. Replies keep the Markdown that the model wrote.
+def as_markdown(
+    title: str, messages: Iterable[Message], user: str = "You", chat: Conversation | None = None
+) -> str:
+    """A branch of a chat as Markdown. Replies keep the Markdown that the model wrote.
 
     Args:
         user: the name over the user's messages.
+        chat: its settings stand under the title; None leaves them out.
     """
     parts = [f"# {title}\n"]
+    if chat is not None and (settings := _settings(chat)):
+        parts.append(settings)
     for message in messages:
         who = {"user": user, "tool": "Tool"}.get(message.role, message.model or "Model")
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(message.created))
-        parts.append(f"## {who}, {when}\n\n{message.content}\n")
+        parts.append(f"## {who}, {when}\n")
+        if message.thinking:
+            parts.append(
+                f"<details><summary>Thinking</summary>\n\n{message.thinking}\n</details>\n"
+            )
+        parts.append(f"{told_with(message.content, message.attachments)}\n")
+        if figures := _figures(message):
+            parts.append(f"*{figures}*\n")
     return "\n".join(parts)
 
 
-def file_name(title: str) -> str:
+def file_name(title: str, ending: str = "md") -> str:
     """A file name that every file system takes, made of the title and the time."""
     words = re.sub(r"[^\w]+", "-", title).strip("-").lower()[:40] or "chat"
-    return f"{words}-{time.strftime('%Y%m%d-%H%M%S')}.md"
+    return f"{words}-{time.strftime('%Y%m%d-%H%M%S')}.{ending}"
+
+
+def _settings(chat: Conversation) -> str:
+    lines = [f"- {name}: {value}" for name, value in chat.sampling.items()]
+    if chat.system:
+        quoted = "\n".join(f"  > {line}" for line in chat.system.splitlines())
+        lines.append(f"- system prompt:\n\n{quoted}")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _figures(message: Message) -> str:
+    """What a reply took, and how it ended if that was not its own end."""
+    usage, timings = message.usage, message.timings
+    parts = []
+    if usage is not None:
+        parts.append(f"{count(usage.prompt_tokens)} + {count(usage.completion_tokens)} tokens")
+    if timings is not None and timings.ttft is not None:
+        parts.append(f"first token after {duration(timings.ttft)}")
+    if timings is not None and timings.e2e is not None:
+        parts.append(f"{duration(timings.e2e)} in all")
+    if message.error is not None:
+        parts.append(message.error.message)
+    elif message.finish_reason not in (None, "stop"):
+        parts.append(f"ended by {message.finish_reason}")
+    return ", ".join(parts)

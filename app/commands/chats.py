@@ -1,0 +1,55 @@
+"""Chats: writes the chats of the store to a file, and takes in those of one."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from app.process.exits import ExitCode
+from app.process.process import complain, show
+from app.settings.settings import Settings
+from app.store.chat_file import ChatFileError, dump, load, take_in
+from app.store.store import Store
+
+
+def run_export(settings: Settings, name: str | None) -> int:
+    """Print chats as JSON; returns the exit code.
+
+    Args:
+        name: the id or the title of those that are meant; None means all.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    with closing(Store(settings.store_file)) as store:
+        chats = [c for c in store.conversations() if name is None or name in (c.id, c.title)]
+        if name is not None and not chats:
+            complain(f"no chat has the title or the id {name!r}; F3 in the interface lists them")
+            return ExitCode.FAILED
+        show(dump((chat, store.messages(chat.id)) for chat in chats).rstrip("\n"))
+    return ExitCode.OK
+
+
+def run_import(settings: Settings, path: Path) -> int:
+    """Take in the chats of a file, `-` being standard input; returns the exit code. What is wrong
+    with one of them is told, and the others are taken.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
+        chats, wrong = load(data.decode())
+    except OSError as error:
+        complain(f"{path}: {error.strerror}")
+        return ExitCode.FAILED
+    except (ChatFileError, UnicodeDecodeError) as error:
+        complain(f"{path}: {error}")
+        return ExitCode.FAILED
+    with closing(Store(settings.store_file)) as store:
+        take_in(store, chats)
+    for sentence in wrong:
+        complain(sentence)
+    show(f"imported {len(chats)} {'chat' if len(chats) == 1 else 'chats'}")
+    return ExitCode.FAILED if wrong else ExitCode.OK

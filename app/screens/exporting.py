@@ -1,0 +1,120 @@
+"""Exporting: takes chats out of the store and into it: files, the clipboard, another chat."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from app.screens.chats.export import MAX_CLIPBOARD, as_markdown, file_name
+from app.screens.dialogs.ask_text import AskText
+from app.screens.keeping import Keeping
+from app.store.database import StoreError
+
+
+class Exporting(Keeping):
+    """The part of the deck that copies chats. Files go to the working directory."""
+
+    def action_export(self) -> None:
+        """Write the branch on view to a Markdown file."""
+        self._write(file_name(self.sessions.current.title), self._markdown())
+
+    def action_export_json(self) -> None:
+        """Write the chat on view to a file from which it can be imported, with all branches."""
+        session = self.sessions.current
+        if text := self._dumped(session.key):
+            self._write(file_name(session.title, "json"), text)
+
+    def action_export_all(self) -> None:
+        """Write all chats to one file."""
+        if text := self._dumped(None):
+            self._write(file_name("chats", "json"), text)
+
+    def action_import(self) -> None:
+        """Ask for a file of chats, and take those into the store."""
+
+        def take(name: str | None) -> None:
+            if name:
+                self.run_worker(self._import(Path(name).expanduser()))
+
+        self.app.push_screen(AskText("Import chats from which JSON file?", ""), take)
+
+    def action_duplicate(self) -> None:
+        """Open a copy of the chat on view, with all its branches."""
+        from app.store.chat_file import load, take_in
+
+        session = self.sessions.current
+        if session.chat.is_busy:
+            self.notify("A reply is being made; the copy would lack it.", severity="warning")
+            return
+        text = self._dumped(session.key)
+        if not text:
+            return
+        chats, _ = load(text)
+        ((chat, messages),) = chats
+        chat = replace(chat, title=f"{chat.title} (copy)", is_named=True, is_archived=False)
+        try:
+            take_in(self.store, [(chat, messages)])
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+        else:
+            self.open(chat.id)
+
+    def action_copy_chat(self) -> None:
+        """Put the branch on view on the clipboard, as Markdown."""
+        text = self._markdown()
+        size = len(text.encode())
+        self.app.copy_to_clipboard(text)
+        if size > MAX_CLIPBOARD:
+            limit = f"many terminals take {MAX_CLIPBOARD:,}"
+            self.notify(
+                f"Copied {size:,} bytes; {limit}. Export writes a file.", severity="warning"
+            )
+        else:
+            self.notify(f"Copied the chat, {len(text):,} characters.")
+
+    async def _import(self, path: Path) -> None:
+        from app.store.chat_file import ChatFileError, load, take_in
+
+        try:
+            text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+            chats, wrong = await asyncio.to_thread(load, text)
+            await asyncio.to_thread(take_in, self.store, chats)
+        except OSError as error:
+            self.notify(f"{path}: {error.strerror}", severity="error")
+        except (ChatFileError, UnicodeDecodeError, StoreError) as error:
+            self.notify(f"{path}: {error}", severity="error")
+        else:
+            for sentence in wrong:
+                self.notify(sentence, severity="warning", timeout=15)
+            noun = "chat" if len(chats) == 1 else "chats"
+            self.notify(f"Imported {len(chats)} {noun}; F3 finds them.")
+
+    def _markdown(self) -> str:
+        session = self.sessions.current
+        chat = session.chat.conversation
+        user = "You" if session.is_own else chat.user
+        return as_markdown(session.title, session.chat.messages, user, chat)
+
+    def _dumped(self, key: str | None) -> str:
+        """A chat of the store as JSON, or all of them; empty if there is none, which is told."""
+        from app.store.chat_file import dump
+
+        try:
+            chats = [c for c in self.store.conversations() if c.id == (key or c.id) and c.leaf]
+            if chats:
+                return dump((chat, self.store.messages(chat.id)) for chat in chats)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+        else:
+            self.notify("Nothing was said yet that could be copied.", severity="warning")
+        return ""
+
+    def _write(self, name: str, text: str) -> None:
+        path = Path.cwd() / name
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            self.notify(f"{path}: {error.strerror}", severity="error")
+        else:
+            self.notify(f"Written to {path}")

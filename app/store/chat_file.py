@@ -1,0 +1,177 @@
+"""Chat file: chats with all their branches as JSON, to be kept elsewhere and taken in again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from app.store.conversation import Conversation, Message, new_id
+from app.store.store import Store
+from engine.api.lifecycle import FinishReason
+
+FORMAT = "batchdeck chats"
+VERSION = 1
+
+_MESSAGES = TypeAdapter(list[Message])
+
+
+class ChatFileError(ValueError):
+    """A text is no chat file; the message says why."""
+
+
+class _Head(BaseModel):
+    """What every chat file has. Each chat is looked at by itself."""
+
+    format: Literal["batchdeck chats"]
+    version: Literal[1]
+    chats: list[dict[str, Any]]
+
+
+class _Message(BaseModel):
+    """The places of a message in its tree; what else it has is `Message`'s."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    parent_id: str | None
+    role: Literal["user", "assistant", "tool"]
+
+
+class _Chat(BaseModel):
+    """One chat as the file has it. Fields that are not known here are left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    title: str
+    system: str = ""
+    sampling: dict[str, Any] = {}
+    created: float
+    updated: float
+    leaf: str | None
+    is_named: bool = False
+    is_archived: bool = False
+    messages: list[dict[str, Any]]
+
+
+def dump(chats: Iterable[tuple[Conversation, list[Message]]]) -> str:
+    """Chats, each with all of its messages, as JSON."""
+    listed = [
+        {
+            "title": chat.title,
+            "system": chat.system,
+            "sampling": dict(chat.sampling),
+            "user": chat.user,
+            "source": chat.source,
+            "created": chat.created,
+            "updated": chat.updated,
+            "leaf": chat.leaf,
+            "is_named": chat.is_named,
+            "is_archived": chat.is_archived,
+            "messages": _dumped(messages),
+        }
+        for chat, messages in chats
+    ]
+    head = {"format": FORMAT, "version": VERSION, "chats": listed}
+    return json.dumps(head, ensure_ascii=False, indent=1) + "\n"
+
+
+def load(text: str) -> tuple[list[tuple[Conversation, list[Message]]], list[str]]:
+    """The chats of a file under ids of their own, held by the user of the screen; and a sentence on
+    each one that is wrong, which is left out.
+
+    Raises:
+        ChatFileError: it is no such file.
+    """
+    try:
+        head = _Head.model_validate(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ChatFileError(f"it is no file of chats: {_told(error)}") from None
+    chats, wrong = [], []
+    for place, raw in enumerate(head.chats):
+        try:
+            chats.append(_read(raw))
+        except ValueError as error:
+            wrong.append(f"chats.{place} ({raw.get('title', '')!r}) is left out: {_told(error)}")
+    return chats, wrong
+
+
+def take_in(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -> None:
+    """Put chats into the store, all or none.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    with store.transaction():
+        for chat, messages in chats:
+            store.save_conversation(replace(chat, leaf=None))
+            for message in messages:
+                store.save_message(message)
+            store.save_conversation(chat)
+
+
+def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:
+    found = _Chat.model_validate(raw)
+    chat = Conversation(
+        title=found.title,
+        system=found.system,
+        sampling=found.sampling,
+        created=found.created,
+        updated=found.updated,
+        is_named=found.is_named,
+        is_archived=found.is_archived,
+        is_open=False,
+    )
+    ids: dict[str, str] = {}
+    listed = []
+    for place, one in enumerate(found.messages):
+        where = f"messages.{place}"
+        try:
+            head = _Message.model_validate(one)
+        except ValidationError as error:
+            raise ValueError(f"{where}.{_told(error)}") from None
+        if head.id in ids:
+            raise ValueError(f"{where}.id is {head.id!r}, as another message's; it must be its own")
+        if head.parent_id is not None and head.parent_id not in ids:
+            text = f"{where}.parent_id is {head.parent_id!r}"
+            raise ValueError(f"{text}; it must be the id of a message before it, or null")
+        ids[head.id] = new_id()
+        parent_id = ids[head.parent_id] if head.parent_id is not None else None
+        placed = {"id": ids[head.id], "parent_id": parent_id, "conversation_id": chat.id}
+        listed.append({**one, **placed, "request_id": None})
+    if found.leaf is not None and found.leaf not in ids:
+        raise ValueError(f"leaf is {found.leaf!r}; it must be the id of a message, or null")
+    chat.leaf = ids[found.leaf] if found.leaf is not None else None
+    try:
+        messages = _MESSAGES.validate_python(listed)
+    except ValidationError as error:
+        raise ValueError(f"messages.{_told(error)}") from None
+    for message in messages:
+        if message.role == "assistant" and message.finish_reason is None:
+            message.finish_reason = FinishReason.ABORT  # it was being made when it was written
+    return chat, messages
+
+
+def _dumped(messages: list[Message]) -> list[dict[str, Any]]:
+    dumped: list[dict[str, Any]] = _MESSAGES.dump_python(messages, mode="json")
+    for message in dumped:
+        del message["conversation_id"], message["request_id"]
+    return dumped
+
+
+def _told(error: Exception) -> str:
+    """The first thing that is wrong, by its field, its value and what is allowed."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"])) or "it"
+    value = "" if first["type"] == "missing" else f" is {_short(first['input'])}"
+    return f"{field}{value}: {first['msg']}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,0 +1,116 @@
+"""Chats as a file: all of them comes back, and what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.store.attachment import Attachment
+from app.store.chat_file import ChatFileError, dump, load, take_in
+from app.store.conversation import Asked, Conversation, Message
+from app.store.store import Store
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.stream import Usage
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "store.db")) as store:
+        yield store
+
+
+def a_chat() -> tuple[Conversation, list[Message]]:
+    """A chat of two branches that has all there is."""
+    chat = Conversation(title="Trip", system="Be brief.", sampling={"temperature": 0.2})
+    question = Message(
+        conversation_id=chat.id,
+        parent_id=None,
+        role="user",
+        content="東京 “now”",
+        attachments=(Attachment("a.txt", "text"),),
+    )
+    replies = [
+        Message(
+            conversation_id=chat.id,
+            parent_id=question.id,
+            role="assistant",
+            content=text,
+            thinking="hm",
+            model="m",
+            request_id=text,
+            finish_reason=FinishReason.STOP,
+            usage=Usage(3, 4, 0),
+            timings=Timings(ttft=0.2, tpot=0.01),
+            asked=Asked("Be brief.", {"temperature": 0.2}),
+        )
+        for text in ("one", "other")
+    ]
+    replies[1].finish_reason = FinishReason.ERROR
+    replies[1].error = ErrorInfo("engine_error", "broke")
+    chat.leaf = replies[0].id
+    return chat, [question, *replies]
+
+
+def bare(message: Message, place: dict[str, int]) -> tuple[object, ...]:
+    """A message without its ids, but with its place in the tree."""
+    parent = None if message.parent_id is None else place[message.parent_id]
+    return parent, replace(message, id="", parent_id=None, conversation_id="", request_id=None)
+
+
+def shape(messages: list[Message]) -> list[tuple[object, ...]]:
+    place = {message.id: n for n, message in enumerate(messages)}
+    return [bare(message, place) for message in messages]
+
+
+def test_all_of_a_chat_comes_back_under_ids_of_its_own(store: Store) -> None:
+    chat, messages = a_chat()
+    take_in(store, [(chat, messages)])
+    text = dump((c, store.messages(c.id)) for c in store.conversations())
+    loaded, wrong = load(text)
+    assert wrong == []
+    take_in(store, loaded)
+    one, other = store.conversations()
+    assert other.id != one.id
+    assert replace(other, id="", leaf=None, is_open=True) == replace(one, id="", leaf=None)
+    assert shape(store.messages(other.id)) == shape(messages)
+    kept = store.messages(other.id)
+    assert other.leaf == kept[1].id
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": "batchdeck chats", "version": 2, "chats": []}', "[" * 9999]
+)
+def test_another_file_is_refused(text: str) -> None:
+    with pytest.raises(ChatFileError, match="it is no file of chats: "):
+        load(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        (("title",), 3, "title is 3: Input should be a valid string"),
+        (("leaf",), "x", "leaf is 'x'; it must be the id of a message, or null"),
+        (("messages", 1, "role"), "bot", "messages.1.role is 'bot': Input should be 'user'"),
+        (("messages", 1, "parent_id"), "x", "messages.1.parent_id is 'x'; it must be the id of a"),
+        (("messages", 1, "usage"), {"prompt_tokens": "x"}, "messages.1.usage."),
+        (("messages", 0, "content"), None, "messages.0.content is None: Input should be a valid"),
+    ],
+)
+def test_what_is_wrong_is_named_and_the_others_are_taken(
+    path: tuple[str | int, ...], value: object, sentence: str
+) -> None:
+    whole = json.loads(dump([a_chat(), a_chat()]))
+    at = whole["chats"][0]
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = value
+    loaded, (told,) = load(json.dumps(whole))
+    assert len(loaded) == 1
+    assert told.startswith("chats.0 (")
+    assert sentence in told
