@@ -56,6 +56,9 @@ def _tui(
     as_json: Annotated[
         bool, Option("--json", help="Plain program: one JSON object for each reply.")
     ] = False,
+    demo: Annotated[
+        bool, Option("--demo", help="A scripted crowd on the built-in model; any key takes over.")
+    ] = False,
     common: flags.Common,
     _version: Annotated[
         bool,
@@ -76,6 +79,15 @@ def _tui(
     from app.commands import plain
     from app.process import process
 
+    if demo:
+        for name, value in stated(model, broker).items():
+            if value is not None and name != "device":
+                raise typer.BadParameter(
+                    "the demonstration holds chats of its own on the built-in model",
+                    param_hint=f"--{name.replace('_', '-')}",
+                )
+        given = stated(engine, interface, common) | {"device": model.device}
+        raise typer.Exit(_demonstrate(settings, given))
     if process.is_terminal(sys.stdin) and process.is_terminal(sys.stdout):
         if each or as_json:
             raise typer.BadParameter(
@@ -164,12 +176,11 @@ def _demo(
     knobs: flags.KnobTexts = None,
     common: flags.Common,
 ) -> None:
-    """Hold eight scripted chats at once on the built-in model and show what the batch did."""
+    """Show scripted chats on the built-in model: in the interface, or without a terminal as lines,
+    and what the batch did."""
+    given = stated(common) | {"device": device, "policy": policy, "knobs": knobs}
     settings = _settings(common, device=device, policy=policy, knobs=knobs)
-    from app.commands import demo
-    from app.process import process
-
-    raise typer.Exit(process.run(settings, lambda: demo.run(settings), stderr=True))
+    raise typer.Exit(_demonstrate(settings, given))
 
 
 @app.command("serve")
@@ -225,6 +236,20 @@ def _simulate(*, options: SimulateOptions, common: flags.Common) -> None:
     from app.process import process
 
     raise typer.Exit(process.run(settings, lambda: simulate.run(options), stderr=True))
+
+
+def _demonstrate(settings: Settings, options: dict[str, object]) -> int:
+    """Run the demonstration; returns the exit code.
+
+    Args:
+        options: those of the command line, by name.
+    """
+    from app.commands import demo
+    from app.process import process
+
+    if process.is_terminal(sys.stdin) and process.is_terminal(sys.stdout):
+        return process.run(settings, lambda: demo.show_crowd(options), stderr=False)
+    return process.run(settings, lambda: demo.run(settings), stderr=True)
 
 
 def _interface(options: dict[str, object]) -> int:

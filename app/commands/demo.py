@@ -1,32 +1,28 @@
-"""Demo: holds eight scripted chats at once, and prints their replies and the batch's figures."""
+"""Demo: a scripted crowd on the built-in model, in the interface, or as lines and a table."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from app.process import heap
 from app.process.columns import align
 from app.process.exits import ExitCode
 from app.process.process import error_terminal, show
 from app.process.serving import serving
+from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
+from app.settings.layers import load_interface
 from app.settings.settings import Settings
 from app.store.conversation import Conversation, Message
 from app.store.session import ChatSession
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.telemetry import Distribution, StepRecord
 
-SYSTEM = "You are a helpful assistant. Answer the questions of the user."
-SAMPLING = {"temperature": 0.0, "max_tokens": 96}
-SCRIPTS = (
-    ("Hello!", "My name is Anna.", "What is my name?"),
-    ("What is the capital of France?", "And of Japan?", "Thank you!"),
-    ("What is 7 + 2?", "What is 3 times 4?", "What is 2 + 3?"),
-    ("Why is the sky blue?", "Why does it rain?", "How is a rainbow made?"),
-    ("Tell me a story.", "Tell me a poem.", "Good night!"),
-    ("How many days are in a week?", "Name the days of the week.", "How long is a year?"),
-    ("What sound does a cow make?", "What does a cat eat?", "Why are bees important?"),
-    ("Write hello world in Python.", "Write a loop in Python.", "Thanks for your help."),
-)
+# So few that the crowd of the interface does not fit: somebody is preempted.
+POOL_BLOCKS = 40
+KNOBS = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
 
 
 @dataclass(slots=True)
@@ -44,6 +40,34 @@ class _Chat:
     @property
     def replies(self) -> tuple[Message, ...]:
         return self.session.messages[1::2]
+
+
+def show_crowd(options: dict[str, object]) -> int:
+    """Show a crowd in the interface until the user leaves; returns the exit code.
+
+    Args:
+        options: those of the command line, by name.
+    """
+    with heap.building():
+        from app.process.paced import load_paced
+        from app.screens import tui
+        from app.screens.demo.demonstration import Demonstration
+        from app.store.store import Store
+        from engine.serving.host import EngineHost
+
+    config = options.pop("config", None)
+    assert config is None or isinstance(config, Path)
+    settings, own = load_interface(options, config)
+    request = LoadRequest(
+        "builtin", device=settings.device, num_blocks=POOL_BLOCKS, knobs={**KNOBS, **settings.knobs}
+    )
+    with tempfile.TemporaryDirectory(prefix="tui-demo-") as folder:
+        store = Store(Path(folder, "demo.db"))
+        client = EngineHost(load_paced)
+        try:
+            return tui.run(client, store, settings, request, own=own, kind=Demonstration)
+        finally:
+            store.close()
 
 
 def run(settings: Settings) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -61,7 +62,8 @@ class Tui(Loading):
     """
 
     TITLE = "batchdeck"
-    CSS_PATH: ClassVar[str] = "deck.tcss"
+    # Absolute, for an application of its kind may stand in another room.
+    CSS_PATH: ClassVar[str] = str(Path(__file__).with_name("deck.tcss"))
     BINDINGS: ClassVar[list[BindingType]] = [
         # These act in dialogs too, for the application's own come before theirs.
         Binding("f1", "help", "Help", tooltip="This page", id="app.help", priority=True),
@@ -309,11 +311,15 @@ def run(
     load: LoadRequest,
     gateway: Gateway | None = None,
     own: OwnSettings | None = None,
+    kind: type[Tui] = Tui,
 ) -> int:
     """Run the interface until the user leaves; returns the exit code.
 
     The screen is painted first. Then the engine is told to load, and at the end to shut down. A
     gateway is only shown: the caller starts and closes it.
+
+    Args:
+        kind: of application.
 
     Raises:
         SettingsError: the theme is unknown, or the name of a key is.
@@ -321,7 +327,7 @@ def run(
     """
     read_alt_keys()
     try:
-        app = Tui(client, store, settings, load, gateway, own)
+        app = kind(client, store, settings, load, gateway, own)
     except BaseException:
         client.shutdown()
         raise

@@ -114,12 +114,16 @@ class SessionList:
 
     def new(self) -> None:
         """Open an empty conversation. If one is open and empty already, go to that."""
+        self.go_to(self.empty())
+
+    def empty(self) -> OpenSession:
+        """An empty conversation that is open; if there is none, one is opened."""
         empty = (s for s in self.sessions if s.is_own and s.is_empty and not s.draft)
         session = next(empty, None)
         if session is None:
             session = self._open(self._blank())
             self.sessions.append(session)
-        self.go_to(session)
+        return session
 
     def go_to(self, session: OpenSession) -> None:
         """Put a session on view, whose messages are read now. If they cannot be, it is told in

@@ -128,7 +128,7 @@ def test_a_flag_that_is_not_given_leaves_the_rest_as_it_is(
     monkeypatch.setattr(plain, "run", run)
     monkeypatch.setenv("TUI_PIN_SYSTEM", "true")
     monkeypatch.setenv("TUI_POLICY", "dynamic")
-    for command in ([], ["demo"]):
+    for command in ([], ["demo"], ["--demo"]):
         assert tui(*command, "--knob", "batch_window_ms=5").exit_code == ExitCode.OK
         assert seen[-1].pin_system
         assert seen[-1].knobs == {"policy": "dynamic", "batch_window_ms": 5.0}
@@ -184,6 +184,8 @@ WRONG = {
     "--log-level loud": "--log-level: log_level is 'loud'; it should be 'debug', 'info'",
     "--config nothere.toml": "nothere.toml: there is no such configuration file",
     "--json models": "--json: it stands before models; options of models come after it",
+    "--demo --model m": "--model: the demonstration holds chats of its own",
+    "--demo --mqtt mqtt://host": "--mqtt: the demonstration holds chats of its own",
     "--seed 1 demo": "--seed: it stands before demo",
     "--temperature 0 demo": "--temperature: it stands before demo",
     "--mqtt mqtt://host": "--mqtt: it is for the interface; without a terminal",

@@ -121,6 +121,7 @@ async def staged(
     live: bool = False,
     mqtt: bool = False,
     notices: bool = False,
+    kind: type[Tui] = Tui,
     **settings: object,
 ) -> AsyncIterator[Stage]:
     """Open the application on the store in `folder`.
@@ -130,13 +131,14 @@ async def staged(
         live: the pump runs by its own timer.
         mqtt: there is a gateway.
         notices: what is said in passing is painted too.
+        kind: of application.
     """
     engine = ScriptedEngine(replies, loaded=False)
     gateway = ScriptedGateway(engine) if mqtt else None
     store = Store(folder / "batchdeck.db")
     chosen = Settings.model_validate({"data_dir": folder, **settings})
     try:
-        app = Tui(engine, store, chosen, LoadRequest("scripted"), gateway)
+        app = kind(engine, store, chosen, LoadRequest("scripted"), gateway)
         keys = VirtualClock(0.0)
         app.deck.clock = keys
         timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)

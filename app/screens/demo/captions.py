@@ -1,0 +1,88 @@
+"""Captions: says in a line what is to be seen in the engine right now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from engine.api.telemetry import StepRecord
+from engine.api.waiting import in_words
+
+# One reads a line in so many seconds. What is seldom may come sooner.
+READ_SECONDS, SELDOM_SECONDS = 5.0, 2.5
+SELDOM = ("preempted", "back", "policy")
+
+
+class Captions:
+    """Chooses among what happened: what was said least comes first.
+
+    Args:
+        name: the chat of a request, as a person calls it, by the request's id.
+        clock: seconds.
+
+    Attributes:
+        text: the caption on view.
+    """
+
+    def __init__(self, name: Callable[[str], str], clock: Callable[[], float]) -> None:
+        self.text = ""
+        self._name = name
+        self._clock = clock
+        self._said: Counter[str] = Counter()
+        self._since = -READ_SECONDS
+        self._policy = ""
+        self._preempted: set[str] = set()
+
+    def look(self, records: Sequence[StepRecord]) -> None:
+        """Take in new steps, and say something new of them if the line on view was read."""
+        found = [event for record in records for event in self._events(record)]
+        age = self._clock() - self._since
+        if age < READ_SECONDS:
+            found = (
+                [event for event in found if event[0] in SELDOM] if age >= SELDOM_SECONDS else []
+            )
+        if not found:
+            return
+        kind, self.text = min(found, key=lambda event: self._said[event[0]])
+        self._said[kind] += 1
+        self._since = self._clock()
+
+    def _events(self, record: StepRecord) -> Iterator[tuple[str, str]]:
+        """What happened in a step: its kind, and a sentence."""
+        if self._policy and record.policy != self._policy:
+            yield "policy", f"The policy is {record.policy} now: batch and waiting chats change."
+        self._policy = record.policy
+        for request_id in record.preempted:
+            fate = "copied to host memory" if request_id in record.swapped else "freed"
+            then = "" if request_id in record.swapped else " and will be recomputed"
+            self._preempted.add(request_id)
+            chat = self._name(request_id)
+            yield (
+                "preempted",
+                f"{chat} was preempted: the cache is full; its blocks were {fate}{then}.",
+            )
+        for request_id in self._preempted.intersection(record.admitted):
+            self._preempted.discard(request_id)
+            yield "back", f"{self._name(request_id)} is back in the batch, where it had stopped."
+        if record.head_wait is not None:
+            who = _counted(record.waiting, "chat waits", "chats wait")
+            yield "waits", f"{who}; why the first one does: {in_words(record.head_wait)}."
+        if record.prefix_hit_tokens:
+            hits, asked = record.prefix_hit_tokens, record.prefix_queried_tokens
+            yield (
+                "prefix",
+                f"{hits} of {asked} prompt tokens were cached: chats share what is alike.",
+            )
+        if record.prefill_rows and record.decode_rows:
+            streams = _counted(record.decode_rows, "reply goes", "replies go")
+            tokens = _counted(record.prefill_tokens, "token", "tokens")
+            yield "mixed", f"A prompt is computed, {tokens} a step, while {streams} on beside it."
+        if record.decode_rows > 1:
+            yield (
+                "batch",
+                f"{record.decode_rows} replies get a token each from one step of the model.",
+            )
+
+
+def _counted(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"

@@ -1,0 +1,98 @@
+"""Crowd: the users of the demonstration, who come, ask, read, ask again and leave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+from app.screens.chats.open_session import OpenSession
+from app.screens.chats.sessions import SessionList
+from app.screens.demo.script import SAMPLING, SCRIPTS, SYSTEM
+
+USERS = 12
+# They come one after the other, so that the batch is seen to fill.
+ENTER_SECONDS = 1.5
+# What a user takes to read a reply and to write the next question.
+LEAST_READING, MOST_READING = 0.5, 3.0
+# After so many turns a user leaves, and another one comes in with an empty chat.
+TURNS = 6
+
+
+@dataclass(slots=True)
+class _User:
+    """Attributes:
+    script: the number of the script that is asked.
+    due: when the next question is asked.
+    chance: draws how long this user reads, whatever the others do meanwhile.
+    reading: how long this user reads the reply in the making.
+    asked: how many questions were asked in this chat.
+    """
+
+    script: int
+    due: float
+    chance: random.Random
+    reading: float = 0.0
+    session: OpenSession | None = None
+    asked: int = 0
+
+
+class Crowd:
+    """Acts on the list of chats as people do who chat at once. The same seed and the same replies
+    give the same questions in the same order.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, sessions: SessionList, clock: Callable[[], float], seed: int) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self._left: list[OpenSession] = []
+        start = clock()
+        self._users = [
+            _User(
+                script=number % len(SCRIPTS),
+                due=start + number * ENTER_SECONDS,
+                chance=random.Random(seed * USERS + number),
+            )
+            for number in range(USERS)
+        ]
+
+    def turn(self) -> None:
+        """Have everybody whose time has come ask. Who reads a reply is due when it has ended."""
+        now = self._clock()
+        self._clear()
+        for user in self._users:
+            if user.session is not None and user.session.chat.is_busy:
+                user.due = now + user.reading
+            elif user.due <= now:
+                self._ask(user)
+
+    def _ask(self, user: _User) -> None:
+        if user.asked == TURNS or user.session not in self._sessions.sessions:
+            self._come_in(user)
+        assert user.session is not None
+        questions = cycle(SCRIPTS[user.script])
+        question = next(islice(questions, user.asked, None))
+        user.asked += 1
+        user.reading = user.chance.uniform(LEAST_READING, MOST_READING)
+        user.due = self._clock() + user.reading
+        user.session.chat.send(question)
+
+    def _come_in(self, user: _User) -> None:
+        """Leave the chat, and take an empty one."""
+        if user.session is not None:
+            self._left.append(user.session)
+        user.session, user.asked = self._sessions.empty(), 0
+        conversation = user.session.chat.conversation
+        conversation.system, conversation.sampling = SYSTEM, SAMPLING
+
+    def _clear(self) -> None:
+        """Close the chats that were left, but for the one on view."""
+        for session in self._left[:]:
+            if session is not self._sessions.current:
+                self._left.remove(session)
+                if session in self._sessions.sessions:
+                    self._sessions.close(session)

@@ -1,0 +1,149 @@
+"""Demonstration: the application, used by a scripted crowd until somebody presses a key."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual import events
+
+from app.screens.demo.captions import Captions
+from app.screens.demo.crowd import Crowd
+from app.screens.tui import Tui
+from app.settings.own_settings import OwnSettings
+from app.settings.settings import Settings
+from app.store.store import Store
+from engine.api.client import EngineClient, LoadRequest
+from engine.api.errors import EngineError
+from engine.api.status import EnginePhase
+from widgets.glyphs import ASCII, UNICODE
+from widgets.panels.caption_line import CaptionLine
+
+if TYPE_CHECKING:
+    from app.gateway.mqtt.view import Gateway
+
+log = logging.getLogger(__name__)
+
+SEED = 15
+TURN_SECONDS = 0.25
+# So often another chat comes on view, and, where not all fit, another pane.
+VIEW_SECONDS, PANE_SECONDS = 9.0, 4.0
+# The chat and so many panels less one are shown by turns.
+PANES = 4
+# From the first question on: what is turned, and what that is called.
+POLICY_SECONDS, POLICY, BACK_SECONDS = 30.0, "static", 45.0
+WHO = "demo"
+
+WAITING = "The demonstration begins when the built-in model is loaded. Any key takes over."
+TAKEN_OVER = (
+    "You have taken over: replies in flight go on, and none is kept. Write below;"
+    " F2 engine, F1 every key, ^q quits."
+)
+
+
+class Demonstration(Tui):
+    """A `Tui` with a line of captions.
+
+    Attributes:
+        is_over: whether somebody has taken over.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        store: Store,
+        settings: Settings,
+        load: LoadRequest,
+        gateway: Gateway | None = None,
+        own: OwnSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(client, store, settings, load, gateway, own)
+        self.is_over = False
+        self._clock = clock
+        self._crowd: Crowd | None = None
+        self._captions = Captions(self._chat_of, clock)
+        self._line = CaptionLine(ASCII if settings.ascii else UNICODE, id="caption")
+        self._step = 0
+        self._events = [
+            (POLICY_SECONDS, self._change_policy),
+            (BACK_SECONDS, self._change_back),
+        ]
+        self._panes = 0
+        self._began = self._viewed = self._turned = 0.0
+
+    def on_ready(self) -> None:
+        self.deck.mount(self._line, before="#body")
+        self._line.show(WAITING)
+        self.set_interval(TURN_SECONDS, self.demonstrate)
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, (events.Key, events.MouseDown, events.Paste)):
+            self._take_over()
+        await super().on_event(event)
+
+    def demonstrate(self) -> None:
+        """Have the crowd act, and say what is seen."""
+        if self.is_over or self.deck.engine.status.phase is not EnginePhase.READY:
+            return
+        now = self._clock()
+        if self._crowd is None:
+            self._crowd = Crowd(self.deck.sessions, self._clock, SEED)
+            self._began = self._viewed = self._turned = now
+        self._crowd.turn()
+        while self._events and now >= self._began + self._events[0][0]:
+            self._events.pop(0)[1]()
+        self._change_view(now)
+        records = [r for r in self.deck.engine.records if r.step > self._step]
+        if records:
+            self._step = records[-1].step
+            self._captions.look(records)
+            self._line.show(self._captions.text)
+
+    def _change_view(self, now: float) -> None:
+        sessions = self.deck.sessions
+        busy = [s for s in sessions.sessions if s.chat.is_busy and s is not sessions.current]
+        # Another chat would come in place of the panels.
+        reads = not self.deck.has_class("-engine")
+        if busy and reads and (now >= self._viewed + VIEW_SECONDS or sessions.current.is_empty):
+            self._viewed = now
+            sessions.go_to(busy[-1])
+            self.deck.switched()
+        if now >= self._turned + PANE_SECONDS and not self.deck.has_class("-split"):
+            self._turned = now
+            self._change_pane()
+
+    def _change_pane(self) -> None:
+        """From the chat to the engine, there from panel to panel, and back."""
+        self._panes += 1
+        if self._panes % PANES < 2:
+            self.deck.action_mode()
+        else:
+            self.deck.action_panel_step(1)
+
+    def _change_policy(self) -> None:
+        self._turn_knob(lambda: self._client.set_knobs({"policy": POLICY}, who=WHO))
+
+    def _change_back(self) -> None:
+        self._turn_knob(lambda: self._client.undo_knobs(who=WHO))
+
+    def _turn_knob(self, turn: Callable[[], object]) -> None:
+        try:
+            turn()
+        except EngineError as error:
+            log.error("%s", error.message)
+
+    def _chat_of(self, request_id: str) -> str:
+        """The chat of a request, as the tabs and the table call it."""
+        view = self.deck.engine.views.get(request_id)
+        session = self.deck.sessions.find(view.origin.conversation) if view else None
+        number = session.chat.conversation.number if session else None
+        return f"Chat {number}" if number is not None else "A chat"
+
+    def _take_over(self) -> None:
+        """End the script. What the chats have asked goes on."""
+        if not self.is_over:
+            self.is_over = True
+            self._line.show(TAKEN_OVER)
