@@ -30,6 +30,8 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("Export all chats", "As JSON, in one file", deck.action_export_all)
     yield SystemCommand("Import chats…", "From a JSON file", deck.action_import)
     yield SystemCommand("Settings of the chat…", "With what it is asked", deck.action_settings)
+    yield SystemCommand("Presets…", "Settings kept under a name", deck.action_presets)
+    yield SystemCommand("Save settings as preset…", "Those of this chat", deck.action_save_preset)
     yield SystemCommand("Save prompt as…", "Keep what is written", deck.action_save_prompt)
     yield SystemCommand("Saved prompts…", "Insert, edit or delete one", deck.action_prompts)
     yield SystemCommand("Attach file…", "Send a text file along", deck.action_attach)

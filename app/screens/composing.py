@@ -13,7 +13,7 @@ from textual.widgets import TextArea
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
 from app.screens.dialogs.ask_text import AskText
-from app.screens.tuning import Tuning
+from app.screens.presetting import Presetting
 from app.store.attachment import read_attachment
 from app.store.database import StoreError
 from app.store.drafts import Draft
@@ -26,7 +26,7 @@ from widgets.glyphs import Glyphs
 KEEP_SECONDS = 0.7
 
 
-class Composing(Tuning):
+class Composing(Presetting):
     """The part of the deck that sends messages, with their attachments, and keeps drafts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -115,6 +115,7 @@ class Speaking(Stopping):
         spoken = [
             Slash("attach", "Send a text file along", self.attach, "PATH"),
             Slash("model", "Load another model", self._load, "NAME"),
+            Slash("preset", "Set the chat to a preset", self._preset, "NAME"),
             Slash("rename", "Give the chat another title", self._rename, "TITLE"),
             Slash("save", "Keep a text or your last message as a prompt", self._save, "NAME TEXT"),
             Slash("search", "Find any chat", self._search, "WORDS"),
@@ -129,6 +130,12 @@ class Speaking(Stopping):
             self.notify("/model needs a name, a folder, a file or a hub id.", severity="warning")
             return False
         self.post_message(self.ModelWanted(name))
+        return True
+
+    def _preset(self, name: str) -> bool:
+        if name:
+            return self.apply_preset(name)
+        self.action_presets()
         return True
 
     def _rename(self, title: str) -> None:

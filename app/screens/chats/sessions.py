@@ -41,7 +41,7 @@ class SessionList:
 
     Attributes:
         system: as above.
-        prompts: those that the user keeps under a name.
+        presets, prompts: those that the user keeps under a name.
         sessions: the open sessions, in the order of their tabs.
         closed: those that were closed while their reply was being made, until it has ended.
         current: the session on view.
@@ -61,7 +61,7 @@ class SessionList:
         self.client = client
         self.gateway = gateway
         self.numbering = Numbering()
-        self.prompts = store.prompts
+        self.presets, self.prompts = store.presets, store.prompts
         self._store = store
         self.system = system
         self._sampling = dict(sampling or {})
@@ -302,7 +302,21 @@ class SessionList:
             session.chat.close()
 
     def _blank(self) -> Conversation:
-        return Conversation(system=self.system, updated=time.time())
+        settings = self._first_settings()
+        return Conversation(system=settings.system, sampling=settings.sampling, updated=time.time())
+
+    def _first_settings(self) -> ChatSettings:
+        """With what a new chat begins: the preset that was chosen for that, or what the program
+        was started with."""
+        try:
+            name = self.presets.default()
+            chosen = next((p for p in self.presets.all() if p.name == name), None) if name else None
+        except StoreError as error:
+            log.error("%s", error)
+            chosen = None
+        if chosen is None:
+            return ChatSettings(self.system)
+        return ChatSettings(chosen.system, chosen.sampling)
 
     def _open(self, conversation: Conversation) -> OpenSession:
         if conversation.number is None:
