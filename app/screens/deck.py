@@ -115,11 +115,11 @@ class Deck(Speaking):
 
     @on(SessionTable.Selected)
     def go_to_request(self, event: SessionTable.Selected) -> None:
-        view = self.engine.views.get(event.request_id)
+        view = event.row.view
         if view and view.origin.source == SOURCE and self.sessions.watch(view.request_id):
             self.switched()
-        elif view and view.origin.conversation:
-            self.open(view.origin.conversation)
+        elif view is None or view.origin.conversation:
+            self.open(event.row.key)
             self.action_leave()
         else:
             self.notify("This request belongs to no chat on the screen.")
@@ -128,7 +128,7 @@ class Deck(Speaking):
 
     @on(SessionTable.Highlighted)
     def show_blocks(self, event: SessionTable.Highlighted) -> None:
-        self.panels.kv.select(event.number)
+        self.panels.kv.select(event.row.name.number)
 
     # What is on view.
 
@@ -187,6 +187,7 @@ class Deck(Speaking):
         return super().check_action(action, parameters)
 
     def switched(self) -> None:
+        self.panels.kv.select(self.sessions.number_of(self.sessions.current))
         self.keep_draft()
         self.chat.update()
         self.action_leave()

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from textual.widget import Widget
 
+from app.gateway.mqtt import SOURCE
 from app.screens.chats.numbering import Numbering, session_of
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.mqtt_watch import MqttWatch
+from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
 from engine.api.telemetry import StepRecord
 from widgets.glyphs import Glyphs
 from widgets.panels.batch_chart import BatchChart
+from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.device_panel import DevicePanel
 from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.kpi_strip import KpiStrip
@@ -47,7 +50,7 @@ class Panels:
         """The name and the view of each panel that has a number. The number is its place, counted
         from 1."""
         return (
-            ("Sessions", self.table),
+            ("Chats", self.table),
             ("Batch", self.batch),
             ("KV", self.kv),
             ("Latency", self.latency),
@@ -80,21 +83,29 @@ class Panels:
         self.kpi.show(engine.snapshot, engine.status, *rates, broker)
         self.mqtt.show(mqtt.readings)
         snapshot = engine.snapshot
+        rows = _rows(snapshot.requests if snapshot else (), self._numbering)
+        self.table.show(rows, snapshot.goodput if snapshot else None, paused=engine.paused)
         if snapshot is not None:
             effect = engine.comparison.effect(snapshot.time, engine.records)
-            rows, names = _newest(snapshot.requests), self._numbering.names
-            self.table.show(rows, names, snapshot.goodput, paused=engine.paused)
             self.knobs.show(snapshot.knobs, snapshot.knob_history, engine.epoch, effect)
             self.latency.show(
                 snapshot.latency, snapshot.totals, snapshot.goodput, snapshot.knob_history
             )
 
 
-def _newest(requests: Sequence[RequestView]) -> list[RequestView]:
-    """The newest request of each conversation, and all requests that belong to none."""
+def _rows(requests: Sequence[RequestView], numbering: Numbering) -> list[ChatRow]:
+    """Each chat with its newest request, in the order of the requests, and each request that
+    belongs to no chat; then the open chats without one."""
     newest: dict[str, RequestView] = {}
     for view in requests:
         key = session_of(view)
         if key not in newest or newest[key].ordinal < view.ordinal:
             newest[key] = view
-    return list(newest.values())
+    rows = []
+    for key, view in newest.items():
+        source = YOU if view.origin.source == Origin().source else view.origin.source
+        rows.append(ChatRow(key, numbering.names[view.ordinal], source, view))
+    idle = [(name, key) for key, name in numbering.chats.items() if key not in newest]
+    for name, key in sorted(idle, key=lambda chat: chat[0].number):
+        rows.append(ChatRow(key, name, SOURCE if name.number.theirs else YOU))
+    return rows

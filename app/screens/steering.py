@@ -20,7 +20,6 @@ from widgets.glyphs import UNICODE, Glyphs
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.mqtt_panel import MqttPanel
-from widgets.panels.session_columns import title_of
 
 WHO = "local"
 PIN = "system"
@@ -44,11 +43,12 @@ class Steering(Screen[None]):
 
     def action_stop_request(self) -> None:
         """Stop the request under the cursor, as Esc stops the reply of the chat on view."""
-        view = self.panels.table.current
-        if view is None or view.finish_reason is not None:
+        row = self.panels.table.current
+        view = row.view if row else None
+        if row is None or view is None or view.finish_reason is not None:
             return
         if view.origin.source == SOURCE:
-            self.stop_theirs(view.request_id, title_of(view), view.origin.user)
+            self.stop_theirs(view.request_id, row.name.title, view.origin.user)
         else:
             self._client.abort(view.request_id)
 
@@ -65,8 +65,12 @@ class Steering(Screen[None]):
 
     def action_prioritize(self, levels: int) -> None:
         """Raise the priority of the request under the cursor by so many levels."""
-        view = self.panels.table.current
+        row = self.panels.table.current
+        if row is None:
+            return
+        view = row.view
         if view is None:
+            self.notify("This chat has no request; only what runs or waits has a priority.")
             return
         if view.finish_reason is not None:
             self.notify("This request has ended; only what runs or waits has a priority.")

@@ -89,7 +89,7 @@ def fill(view: LineView) -> None:
         case KvMap():
             view.show(samples.block_map(), samples.NAMES, 16, 0.04, samples.SHARING, samples.PINS)
         case SessionTable():
-            view.show(samples.views(), samples.NAMES, samples.GOODPUT)
+            view.show(samples.chats(samples.views()), samples.GOODPUT)
         case DevicePanel():
             view.show(samples.READINGS)
         case KnobPanel():

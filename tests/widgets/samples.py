@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from engine.api.block_map import BlockMap, BlockState, PinView, Sharing, Stretch
@@ -28,10 +28,12 @@ from engine.core.ledger import KnobLedger
 from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
 from widgets.panels.broker_state import BrokerState
+from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.device_panel import DeviceReadings, GpuReading
 from widgets.panels.effect import Effect, Figures
 from widgets.panels.log_line import Level, LogLine
 from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
+from widgets.panels.session_columns import title_of
 
 CONFIG = EngineConfig(
     num_blocks=2048, max_model_len=4096, max_num_seqs=32, max_num_batched_tokens=512
@@ -113,6 +115,17 @@ def views() -> tuple[RequestView, ...]:
         origin=Origin(title="SQL help"),
     )
     return (*decoding, prefill, *queued(), *ended())
+
+
+def chats(requests: Iterable[RequestView]) -> list[ChatRow]:
+    """A row for each request, each of them a chat of its own."""
+
+    def row(view: RequestView) -> ChatRow:
+        source = YOU if view.origin.source == "screen" else view.origin.source
+        name = ChatName(ChatNumber(view.ordinal), title_of(view))
+        return ChatRow(view.request_id, name, source, view)
+
+    return [row(view) for view in requests]
 
 
 def queued() -> tuple[RequestView, ...]:

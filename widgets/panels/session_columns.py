@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from engine.api.snapshot import Goodput, RequestView
-from widgets.chat_number import ChatNumber
 from widgets.figures import compact, duration
+from widgets.panels.chat_row import ChatRow
 
 CURSOR_WIDTH = 2
-ID_WIDTH = 7
+ID_WIDTH = 6
 STATE_WIDTH = 11
 SOURCE_WIDTH = 6
 MIN_TITLE_WIDTH = 10
@@ -65,14 +65,15 @@ def title_of(view: RequestView) -> str:
     return title if origin.source == "screen" else f"@{origin.user} {title}"
 
 
-def sort_key(view: RequestView, number: ChatNumber, column: str) -> tuple[bool, float | str]:
+def sort_key(row: ChatRow, column: str) -> tuple[bool, float | str, int]:
     """The key by which `column` is sorted. Its first part says whether the row has no value: such
     rows come last in either order."""
+    number = row.name.number
     if column in _BY_NAME:
-        value = _BY_NAME[column].value(view)
-        return value is None, value or 0
-    texts = {"title": title_of(view).casefold(), "src": view.origin.source}
-    return False, texts.get(column, number.value)
+        value = _BY_NAME[column].value(row.view) if row.view else None
+        return value is None, value or 0, 0
+    texts = {"title": row.name.title.casefold(), "src": row.source}
+    return False, texts.get(column, number.theirs), number.value if column == "ID" else 0
 
 
 @dataclass(frozen=True, slots=True)

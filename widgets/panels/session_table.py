@@ -1,8 +1,9 @@
-"""SessionTable: shows every request with its state and figures, sorted and filtered."""
+"""SessionTable: shows every chat with its newest request, sorted and filtered."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -13,12 +14,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from engine.api.snapshot import Goodput, RequestView
-from engine.api.waiting import in_words
-from widgets.chat_name import ChatName
-from widgets.chat_number import ChatNumber
 from widgets.figures import compact, count
-from widgets.glyphs import UNICODE, Glyphs, Mark, state_mark
+from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
+from widgets.panels.chat_row import ChatRow
 from widgets.panels.field import Field, Leaving
 from widgets.panels.list_cursor import ListCursor
 from widgets.panels.scroll_panel import ScrollPanel, list_keys
@@ -27,17 +26,15 @@ from widgets.panels.session_columns import (
     CURSOR_WIDTH,
     FIGURES,
     ID_WIDTH,
-    MIN_TITLE_WIDTH,
     SORTS,
     Figure,
     SessionColumns,
     sort_key,
-    title_of,
 )
 
 
 class SessionTable(ScrollPanel, can_focus=True):
-    """A row for each request. The cursor stays on its request when rows move."""
+    """A row for each chat. The cursor stays on its chat when rows move."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("table"),
@@ -45,23 +42,22 @@ class SessionTable(ScrollPanel, can_focus=True):
         Binding("s", "sort", "Sort", id="table.sort"),
         Binding("S", "reverse", "Reverse", key_display="S", id="table.reverse"),
         Binding("slash", "filter", "Filter", key_display="/", id="table.filter"),
+        Binding("escape", "clear", "All", tooltip="Show all chats again", id="table.clear"),
     ]
 
     class Highlighted(Message):
-        """The cursor went to another request."""
+        """The cursor went to another chat."""
 
-        def __init__(self, request_id: str, number: ChatNumber) -> None:
+        def __init__(self, row: ChatRow) -> None:
             super().__init__()
-            self.request_id = request_id
-            self.number = number
+            self.row = row
 
     class Selected(Message):
-        """A request was chosen with Enter or a click."""
+        """A chat was chosen with Enter or a click."""
 
-        def __init__(self, request_id: str, number: ChatNumber) -> None:
+        def __init__(self, row: ChatRow) -> None:
             super().__init__()
-            self.request_id = request_id
-            self.number = number
+            self.row = row
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
@@ -69,29 +65,26 @@ class SessionTable(ScrollPanel, can_focus=True):
         self.descending = False
         self.filter = ""
         self._field = Field(self._typed, self._left)
-        self._requests: Sequence[RequestView] = ()
-        self._names: Mapping[int, ChatName] = {}
-        self._cursor = ListCursor[RequestView](lambda view: view.request_id)
+        self._chats: Sequence[ChatRow] = ()
+        self._cursor = ListCursor[ChatRow](lambda row: row.key)
         self._goodput: Goodput | None = None
         self._paused = False
 
     def show(
         self,
-        requests: Sequence[RequestView],
-        names: Mapping[int, ChatName],
+        chats: Sequence[ChatRow],
         goodput: Goodput | None = None,
         *,
         paused: bool = False,
     ) -> None:
-        """Show these requests.
+        """Show these chats.
 
         Args:
-            requests: in the order that sorting by state gives them.
-            names: what their chats are called, by the ordinals of the requests.
+            chats: in the order that sorting by state gives them.
             goodput: has the targets by which figures are judged.
             paused: whether the engine is paused, so that what runs stands still.
         """
-        self._requests, self._names = requests, names
+        self._chats = chats
         self._goodput, self._paused = goodput, paused
         self._arrange()
         self.redraw()
@@ -107,8 +100,8 @@ class SessionTable(ScrollPanel, can_focus=True):
         return self._cursor.place
 
     @property
-    def current(self) -> RequestView | None:
-        """The request that the cursor is on."""
+    def current(self) -> ChatRow | None:
+        """The chat that the cursor is on."""
         return self._cursor.item
 
     @property
@@ -117,17 +110,17 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     @property
     def page(self) -> int:
-        return max(super().page - 1, 0)  # one line is the head
+        return max(super().page - 1 - len(self._details), 0)  # one line is the head
 
     def action_step(self, rows: int) -> None:
-        if self._cursor.go_to(self.cursor + rows) and (view := self.current):
-            self.post_message(self.Highlighted(view.request_id, self._number(view)))
+        if self._cursor.go_to(self.cursor + rows) and (row := self.current):
+            self.post_message(self.Highlighted(row))
         self.reveal(self.cursor)
         self.redraw()
 
     def action_choose(self) -> None:
-        if view := self.current:
-            self.post_message(self.Selected(view.request_id, self._number(view)))
+        if row := self.current:
+            self.post_message(self.Selected(row))
 
     def action_sort(self) -> None:
         self._sort_by(SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)])
@@ -138,6 +131,13 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     def action_filter(self) -> None:
         self._field.open(self.filter)
+
+    def action_clear(self) -> None:
+        self.set_filter("")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # Where there is no filter, Esc is the screen's.
+        return bool(self.filter) if action == "clear" else super().check_action(action, parameters)
 
     def compose(self) -> ComposeResult:
         yield self._field
@@ -171,15 +171,14 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     def footer(self) -> str:
         """The row under the cursor in full, with what the columns may have cut off."""
-        view = self.current
-        if view is None:
+        row = self.current
+        if row is None:
             return ""
-        note, title = _note(view), title_of(view)
-        if note:
-            title = shorten(title, MIN_TITLE_WIDTH)  # so that the note may be seen whole
+        view, name = row.view, f"{row.name.number} {row.name.title}"
+        if view is None:
+            return f"{name} · no request yet"
         parts = [
-            f"{self._number(view)} {title}",
-            note,
+            name,
             f"priority {count(view.priority)}" if view.priority else "",
             f"prompt {count(view.prompt_tokens)}, {count(view.cached_tokens)} cached",
             f"output {count(view.output_tokens)}/{count(view.max_output_tokens)}",
@@ -193,11 +192,23 @@ class SessionTable(ScrollPanel, can_focus=True):
             return [self._head(width), self._empty(width)]
         cursor = self.cursor
         self.scroll(self.first)  # rows or lines may have become fewer
-        rows = range(self.first, min(self.first + height - 1, self.num_rows))
-        return [
-            self._head(width),
-            *(self._row(self._cursor.items[row], width, row == cursor) for row in rows),
-        ]
+        details = self._details
+        rows = range(self.first, min(self.first + height - 1 - len(details), self.num_rows))
+        lines = [self._row(self._cursor.items[row], width, row == cursor) for row in rows]
+        lines += [self.line(width) for _ in range(height - 1 - len(lines) - len(details))]
+        lines += [self.line(width).add(text, self.palette.text) for text in details]
+        return [self._head(width), *lines]
+
+    @property
+    def _details(self) -> list[str]:
+        """Why the request under the cursor waits or how it failed, in lines of its own where its
+        row has no room for all of it."""
+        note = self.current.note if self.current else ""
+        if not note or cell_len(note) <= self._columns.note:
+            return []
+        lines = textwrap.wrap(note, max(self.size.width - (4 if self.framed else 0), 1))
+        # Not in so little room that the rows would go for it.
+        return lines if len(lines) <= (self.size.height - 4) // 2 else []
 
     @property
     def _columns(self) -> SessionColumns:
@@ -205,9 +216,9 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     def _title_head(self) -> str:
         """The part of the title that stands before the filter."""
-        shown, total = self.num_rows, len(self._requests)
+        shown, total = self.num_rows, len(self._chats)
         number = count(total) if shown == total else f"{count(shown)} of {count(total)}"
-        return f"Sessions {number} · / "
+        return f"Chats {number} · / "
 
     @property
     def _filter_room(self) -> int:
@@ -232,29 +243,19 @@ class SessionTable(ScrollPanel, can_focus=True):
         self.redraw()
 
     def _arrange(self) -> None:
-        """Filter and sort the rows. The cursor stays on its request."""
+        """Filter and sort the rows. The cursor stays on its chat."""
         words = self.filter.casefold().split()
-        rows = [v for v in self._requests if all(w in self._haystack(v) for w in words)]
+        rows = [row for row in self._chats if row.matches(words, row.mark(self._paused))]
         if self.sort == BY_STATE:
             if self.descending:
                 rows.reverse()
         else:
-            keys = {v.ordinal: sort_key(v, self._number(v), self.sort) for v in rows}
-            known = [v for v in rows if not keys[v.ordinal][0]]
-            unknown = [v for v in rows if keys[v.ordinal][0]]
-            known.sort(key=lambda v: keys[v.ordinal], reverse=self.descending)
+            keys = {row.key: sort_key(row, self.sort) for row in rows}
+            known = [row for row in rows if not keys[row.key][0]]
+            unknown = [row for row in rows if keys[row.key][0]]
+            known.sort(key=lambda row: keys[row.key][1:], reverse=self.descending)
             rows = known + unknown
         self._cursor.items = rows
-
-    def _number(self, view: RequestView) -> ChatNumber:
-        return self._names[view.ordinal].number
-
-    def _haystack(self, view: RequestView) -> str:
-        """The text that the filter looks through."""
-        origin = view.origin
-        mark = state_mark(view, self._paused)
-        words = (title_of(view), view.request_id, origin.source, origin.user, mark)
-        return f"{self._number(view)} {' '.join(words)}".casefold()
 
     def _head(self, width: int) -> Line:
         line = self.line(width).add(" " * CURSOR_WIDTH, self.palette.muted)
@@ -271,38 +272,40 @@ class SessionTable(ScrollPanel, can_focus=True):
         return line
 
     def _empty(self, width: int) -> Line:
-        text = f"No request matches {self.filter!r}." if self.filter else "No request has come yet."
+        text = f"No chat matches {self.filter!r}; esc shows all." if self.filter else "No chat yet."
         return self.line(width).add(shorten(text, width), self.palette.muted)
 
-    def _row(self, view: RequestView, width: int, current: bool) -> Line:
+    def _row(self, row: ChatRow, width: int, current: bool) -> Line:
         palette, columns = self.palette, self._columns
         over = palette.cursor if current and self.has_focus_within else Style.null()
-        mark = state_mark(view, self._paused)
+        view, mark = row.view, row.mark(self._paused)
         ended = mark in (Mark.DONE, Mark.CUT, Mark.STOPPED, Mark.FAILED)
         gap = palette.text + over
         muted = gap if over else palette.muted
         text = muted if ended else gap
         line = self.line(width)
         line.cell(self.glyphs.cursor if current else "", CURSOR_WIDTH, palette.strong + over)
-        number = self._number(view)
-        line.add(number.letter, palette.owner(number) + over)
-        line.cell(str(number), ID_WIDTH - 2, muted, "right").add(" ", gap)
-        line.cell(self._priority(view) + title_of(view), columns.title, text).add(" ", gap)
+        number = row.name.number
+        sign = number.letter if number.letter != str(number) else ""
+        style = gap if over else palette.owner(number)
+        line.cell(str(number), ID_WIDTH - 3, style, "right").add(f" {sign:1}", style).add(" ", gap)
+        priority = self._priority(view) if view else ""
+        line.cell(priority + row.name.title, columns.title, text).add(" ", gap)
         if columns.source:
-            line.cell(view.origin.source, columns.source, muted).add(" ", gap)
-        again = f" {self.glyphs.marks[Mark.PREEMPTED]}{view.preemptions}"
+            line.cell(row.source, columns.source, muted).add(" ", gap)
         state = f"{self.glyphs.marks[mark]} {mark}"
-        if view.preemptions and len(state + again) <= columns.state:
-            state += again
+        if view and view.preemptions:
+            again = f" {self.glyphs.marks[Mark.PREEMPTED]}{view.preemptions}"
+            state += again if len(state + again) <= columns.state else ""
         line.cell(
             state if columns.state > 1 else state[0], columns.state, palette.marks[mark] + over
         )
-        note = _note(view)
+        note = row.note
         figures = columns.figures
         if note and not columns.note:
             figures = tuple(figure for figure in figures if figure.name == "queue")
         for figure in figures:
-            value = figure.value(view)
+            value = figure.value(view) if view else None
             style = self._judge(value, figure, text) + over
             line.add(" ", gap).cell(figure.text(value), figure.width, style, "right")
         if note:
@@ -322,11 +325,6 @@ class SessionTable(ScrollPanel, can_focus=True):
         if value is None or figure.target is None or self._goodput is None:
             return fine
         return self.palette.bad if value > figure.target(self._goodput) else fine
-
-
-def _note(view: RequestView) -> str:
-    """Why a request waits or how it failed; empty otherwise."""
-    return in_words(view.wait) or view.error
 
 
 def _blocks(view: RequestView) -> str:

@@ -27,9 +27,11 @@ class Numbering:
     Attributes:
         names: what the chat of each request is called, by the request's ordinal, for the requests
             of the last look.
+        chats: what the chats that were open then are called, by their ids.
     """
 
     def __init__(self) -> None:
+        self.chats: Mapping[str, ChatName] = {}
         self.names: Mapping[int, ChatName] = {}
         self._own: dict[int, str] = {}  # the key of the chat, by its number
         self._theirs: dict[str, int] = {}  # by the key, the last seen ones at the end
@@ -43,7 +45,7 @@ class Numbering:
         """
         known = {chat.id: ChatName(self.number_of(chat), title_of(chat)) for chat in chats}
         closed = {key: number for number, key in self._own.items()}
-        names = {}
+        self.chats, names = known, {}
         for view in requests:
             key = session_of(view)
             name = known.get(key)

@@ -126,7 +126,7 @@ async def test_the_table_has_one_row_a_conversation(tmp_path: Path) -> None:
         assert snapshot is not None
         assert len(snapshot.requests) == 2
         stage.deck.pump.turn(everything=True)
-        assert "Sessions 1 " in await stage.screen()
+        assert "Chats 1 " in await stage.screen()
 
 
 @pytest.mark.parametrize("panel", ["1", "2", "4", "6", "7"])

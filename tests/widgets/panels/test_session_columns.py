@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.widgets.samples import view, waiting
+from tests.widgets.samples import chats, view, waiting
+from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
+from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.session_columns import (
     CURSOR_WIDTH,
     FIGURES,
@@ -65,10 +67,13 @@ def test_columns_do_not_overlap(width: int) -> None:
 
 def test_every_column_sorts() -> None:
     assert set(SORTS) >= {"ID", "title", "src", "state", *(figure.name for figure in FIGURES)}
-    quick, slow, none = view(1, ttft=0.1), view(2, ttft=2.0), waiting(3, 0.1, "")
-    number = ChatNumber(3)  # not the request's ordinal
-    by_ttft = sorted([none, slow, quick], key=lambda v: sort_key(v, number, "TTFT"))
+    quick, slow, none = chats([view(1, ttft=0.1), view(2, ttft=2.0), waiting(3, 0.1, "")])
+    by_ttft = sorted([none, slow, quick], key=lambda row: sort_key(row, "TTFT"))
     assert by_ttft == [quick, slow, none]
-    assert sort_key(view(7), number, "ID") == (False, 3)
-    assert sort_key(view(7), number, "title") == (False, "chat 7")
-    assert sort_key(view(7), number, "src") == (False, "screen")
+    idle = ChatRow("k", ChatName(ChatNumber(3), "Rome"), YOU)
+    assert sort_key(idle, "TTFT")[0]  # no value
+    assert sort_key(idle, "title") == (False, "rome", 0)
+    assert sort_key(idle, "src") == (False, "you", 0)
+    theirs = ChatRow("m", ChatName(ChatNumber(1, theirs=True), "Ulm"), "mqtt")
+    ten = ChatRow("t", ChatName(ChatNumber(10), "Bonn"), YOU)
+    assert sorted([theirs, ten, idle], key=lambda row: sort_key(row, "ID")) == [idle, ten, theirs]

@@ -4,36 +4,39 @@ import pytest
 
 from engine.api.origin import Origin
 from tests.widgets.hosting import burst, hosted, lay_out, paste, press, rows, screen, settle
-from tests.widgets.samples import GOODPUT, NAMES, view, views, waiting
+from tests.widgets.samples import GOODPUT, chats, view, views, waiting
+from widgets.chat_name import ChatName
+from widgets.chat_number import ChatNumber
 from widgets.figures import duration
 from widgets.glyphs import ASCII, UNICODE
+from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.session_table import SessionTable
 
 
 def ids(table: SessionTable) -> list[int]:
     """Ordinals of the rows, from top to bottom."""
-    return [request.ordinal for request in table._cursor.items]
+    return [row.view.ordinal for row in table._cursor.items if row.view]
 
 
 async def test_every_state_in_figures_and_words() -> None:
     table = SessionTable()
     async with hosted(table, 77, 16):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         assert rows(table) == [
-            "╭─ Sessions 12 · / filter · s sort: state ▲ ────────────────────────────────╮",
-            "│   ID     title      src    state       queue  TTFT  TPOT   p99   tok  blk │",
-            "│ ▸ 1    1 Kafka ess… screen ● decode      2ms 184ms  21ms  39ms    47   54 │",
-            "│   4    4 @fleet bo… mqtt   ● decode      2ms 203ms  22ms  40ms   310   70 │",
-            "│   8    8 東京の天気 screen ● decode      2ms 610ms  48ms 220ms    47   54 │",
-            "│   9    9 A very lo… screen ● decode ⇄2   2ms 184ms  21ms  39ms    47   54 │",
-            "│   b   11 Roman roa… screen ● decode      2ms 3.20s 310ms  39ms   13k   54 │",
-            "│   2    2 SQL help   screen ◐ prefill    41ms     –     –     –     0    9 │",
-            "│   6    6 Haiku      screen ⇄ preempted 120ms the pool just ran out of bl… │",
-            "│   c   12 @alice bo… mqtt   ◌ queued    612ms no blocks: it needs 51, 12…  │",
-            "│   d   13 Translate  screen ◌ queued    1.20s behind 2 others              │",
-            "│   7    7 Rust borr… screen ✓ done        2ms 151ms  20ms  33ms   402    – │",
-            "│   5    5 Stopped o… screen ■ stopped     2ms 184ms  21ms  39ms    47    – │",
-            "│   3    3 @fleet bo… mqtt   ✗ error       3ms the logits of this request…  │",
+            "╭─ Chats 12 · / filter · s sort: state ▲ ───────────────────────────────────╮",
+            "│   ID    title       src    state       queue  TTFT  TPOT   p99   tok  blk │",
+            "│ ▸   1   Kafka essay you    ● decode      2ms 184ms  21ms  39ms    47   54 │",
+            "│     4   @fleet bot… mqtt   ● decode      2ms 203ms  22ms  40ms   310   70 │",
+            "│     8   東京の天気  you    ● decode      2ms 610ms  48ms 220ms    47   54 │",
+            "│     9   A very lon… you    ● decode ⇄2   2ms 184ms  21ms  39ms    47   54 │",
+            "│    11 b Roman roads you    ● decode      2ms 3.20s 310ms  39ms   13k   54 │",
+            "│     2   SQL help    you    ◐ prefill    41ms     –     –     –     0    9 │",
+            "│     6   Haiku       you    ⇄ preempted 120ms the pool just ran out of bl… │",
+            "│    12 c @alice bot… mqtt   ◌ queued    612ms no blocks: it needs 51, 12…  │",
+            "│    13 d Translate   you    ◌ queued    1.20s behind 2 others              │",
+            "│     7   Rust borrow you    ✓ done        2ms 151ms  20ms  33ms   402    – │",
+            "│     5   Stopped one you    ■ stopped     2ms 184ms  21ms  39ms    47    – │",
+            "│     3   @fleet bot… mqtt   ✗ error       3ms the logits of this request…  │",
             "│                                                                           │",
             "╰─ 1 Kafka essay · prompt 812, 64 cached · output 47/512 · 54 blk ──────────╯",
         ]
@@ -42,29 +45,30 @@ async def test_every_state_in_figures_and_words() -> None:
 async def test_a_wide_table_says_why_beside_the_figures() -> None:
     table = SessionTable()
     async with hosted(table, 150, 16):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         lines = rows(table)
         assert "377ms  35ms 210ms    88    – the pool just ran out of blocks" in lines[8]
-        assert lines[9].endswith("no blocks: it needs 51, 12 of 2048 are free for it │")
+        assert lines[9].endswith("no blocks: it needs 51, 12 of 2048 are free for it  │")
 
 
 async def test_the_foot_says_in_full_what_the_row_cuts_off() -> None:
     table = SessionTable()
     async with hosted(table, 120, 16, focus=True) as (app, _):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await press(app, "end", "up", "up", "up", "up")
-        assert rows(table)[-1].startswith(
-            "┗━ 12 @alice bo… · no blocks: it needs 51, 12 of 2048 are free for it · prompt 812, "
+        assert rows(table)[-2][2:-2].rstrip() == (
+            "no blocks: it needs 51, 12 of 2048 are free for it"
         )
+        assert rows(table)[-1].startswith("┗━ 12 @alice bot-9 · prompt 812, ")
         await press(app, "up")
-        assert "· the pool just ran out of blocks ·" in rows(table)[-1]
+        assert rows(table)[-2][2:-2].rstrip() == "the pool just ran out of blocks"
         assert "· 7 blk swapped · preempted 1×" in rows(table)[-1]
 
 
 async def test_what_of_the_blocks_is_shared_or_reserved() -> None:
     table = SessionTable()
     async with hosted(table, 165, 6):
-        table.show([view(1, shared_blocks=3, reserved_blocks=20)], NAMES)
+        table.show(chats([view(1, shared_blocks=3, reserved_blocks=20)]))
         assert rows(table)[1].split()[-4:-1] == ["blk", "shrd", "resv"]
         assert rows(table)[2].split()[-4:-1] == ["54", "3", "20"]
         assert "· 54 blk, 3 shared, 20 reserved" in rows(table)[-1]
@@ -79,7 +83,7 @@ async def test_figures_above_their_targets_are_marked(
 ) -> None:
     table = SessionTable()
     async with hosted(table, 90, 6):
-        table.show([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)], NAMES, GOODPUT)
+        table.show(chats([view(1, ttft=0.1), view(2, ttft=ttft, tpot=tpot)]), GOODPUT)
         line = list(table.render_line(3))
         found = [s.style for s in line if s.text.strip() in (duration(ttft), duration(tpot))]
         assert found == [getattr(table.palette, name) for name in styles.split()]
@@ -98,7 +102,7 @@ async def test_sorting_by_each_column_in_turn() -> None:
         )
         slow = view(2, origin=Origin(title="C"), ttft=0.9, tpot=0.01, queue=0.1)
         new = waiting(3, 0.2, "it is next", origin=Origin(title="a"))
-        table.show([slow, fast, new], NAMES)
+        table.show(chats([slow, fast, new]))
         orders = {table.sort: ids(table)}
         for _ in range(11):
             await press(app, "s")
@@ -124,7 +128,7 @@ async def test_sorting_by_each_column_in_turn() -> None:
 async def test_the_other_direction_leaves_unknown_figures_last() -> None:
     table = SessionTable()
     async with hosted(table, 90, 8, focus=True) as (app, _):
-        table.show([waiting(3, 0.2, ""), view(1, ttft=0.1), view(2, ttft=0.9)], NAMES)
+        table.show(chats([waiting(3, 0.2, ""), view(1, ttft=0.1), view(2, ttft=0.9)]))
         for _ in range(5):
             await press(app, "s")
         await press(app, "S")
@@ -135,24 +139,24 @@ async def test_the_other_direction_leaves_unknown_figures_last() -> None:
 async def test_sorting_keeps_the_cursor_in_view() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True) as (app, _):
-        table.show([view(n) for n in range(1, 31)], NAMES)
+        table.show(chats([view(n) for n in range(1, 31)]))
         await press(app, "down", "S")
-        assert rows(table)[6][2:8] == "▸ 2   "
+        assert rows(table)[6][2:8] == "▸   2 "
 
 
 async def test_new_figures_do_not_scroll() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True):
-        table.show([view(n) for n in range(1, 31)], NAMES)
+        table.show(chats([view(n) for n in range(1, 31)]))
         table.scroll(10)
-        table.show([view(n, output_tokens=48) for n in range(1, 31)], NAMES)
+        table.show(chats([view(n, output_tokens=48) for n in range(1, 31)]))
         assert table.first == 10
 
 
 async def test_a_click_on_a_head_sorts_and_again_turns_round() -> None:
     table = SessionTable()
     async with hosted(table, 90, 8, focus=True) as (_, pilot):
-        table.show([view(2), view(1)], NAMES)
+        table.show(chats([view(2), view(1)]))
         await pilot.click(SessionTable, offset=(5, 1))
         assert (table.sort, ids(table)) == ("ID", [1, 2])
         await pilot.click(SessionTable, offset=(5, 1))
@@ -162,22 +166,22 @@ async def test_a_click_on_a_head_sorts_and_again_turns_round() -> None:
 async def test_the_cursor_tells_where_it_went_and_enter_chooses() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await press(app, "down", "down", "up", "enter")
-        went = [(m.request_id, m.number.value) for m in app.sent(SessionTable.Highlighted)]
+        went = [(m.row.key, m.row.name.number.value) for m in app.sent(SessionTable.Highlighted)]
         assert went == [("req-4", 4), ("req-8", 8), ("req-4", 4)]
-        assert [m.request_id for m in app.sent(SessionTable.Selected)] == ["req-4"]
+        assert [m.row.key for m in app.sent(SessionTable.Selected)] == ["req-4"]
         await press(app, "home", "up")
         assert table.current is not None
-        assert table.current.ordinal == 1
+        assert table.current.key == "req-1"
 
 
 async def test_a_click_chooses_a_row() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, pilot):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await pilot.click(SessionTable, offset=(10, 4))
-        assert [m.request_id for m in app.sent(SessionTable.Selected)] == ["req-8"]
+        assert [m.row.key for m in app.sent(SessionTable.Selected)] == ["req-8"]
         await pilot.click(SessionTable, offset=(10, 14))  # below the last row
         assert len(app.sent(SessionTable.Selected)) == 1
 
@@ -185,12 +189,12 @@ async def test_a_click_chooses_a_row() -> None:
 async def test_the_cursor_stays_with_its_request() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True) as (app, _):
-        table.show([view(1), view(2), view(3)], NAMES)
+        table.show(chats([view(1), view(2), view(3)]))
         await press(app, "down")
-        table.show([view(3), view(1), view(2)], NAMES)
+        table.show(chats([view(3), view(1), view(2)]))
         assert table.cursor == 2
         assert rows(table)[4][2] == "▸"
-        table.show([view(3), view(1)], NAMES)
+        table.show(chats([view(3), view(1)]))
         assert table.cursor == 0
         assert len(app.sent(SessionTable.Highlighted)) == 1
 
@@ -198,15 +202,15 @@ async def test_the_cursor_stays_with_its_request() -> None:
 async def test_long_tables_scroll_with_the_cursor() -> None:
     table = SessionTable()
     async with hosted(table, 80, 8, focus=True) as (app, _):
-        table.show([view(n) for n in range(1, 31)], NAMES)
+        table.show(chats([view(n) for n in range(1, 31)]))
         assert table.page == 5
         await press(app, "end")
-        assert rows(table)[6][2:8] == "▸ u   "
+        assert rows(table)[6][2:8] == "▸  30 "
         assert [line[-1] for line in rows(table)] == list("┓┃┃┃┃┃█┛")
         await press(app, "pageup")
         assert table.cursor == 25
-        table.show([view(1)], NAMES)
-        assert rows(table)[2][2:8] == "▸ 1   "
+        table.show(chats([view(1)]))
+        assert rows(table)[2][2:8] == "▸   1 "
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,10 @@ async def test_long_tables_scroll_with_the_cursor() -> None:
     [
         ("mqtt", [4, 12, 3]),
         ("MQTT queued", [12]),
-        ("req-6", [6]),
+        ("req-6", []),  # what no eye sees
+        ("#6", [6]),
+        ("#1", [1]),
+        ("you queued", [13]),
         ("天気", [8]),
         ("fleet", [4, 3]),
         ("", [1, 4, 8, 9, 11, 2, 6, 12, 13, 7, 5, 3]),
@@ -223,7 +230,7 @@ async def test_long_tables_scroll_with_the_cursor() -> None:
 async def test_the_filter_looks_for_every_word(text: str, found: list[int]) -> None:
     table = SessionTable()
     async with hosted(table, 80, 16):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         table.set_filter(text)
         assert ids(table) == found
 
@@ -231,11 +238,11 @@ async def test_the_filter_looks_for_every_word(text: str, found: list[int]) -> N
 async def test_typing_a_filter() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await press(app, "slash", *"ssqx", "backspace")
         assert (table.filter, table.sort) == ("ssq", "state")  # s is text here and no binding
-        assert rows(table)[0].startswith("┏━ Sessions 0 of 12 · / ssq_ · ")
-        assert rows(table)[2][2:-2].rstrip() == "No request matches 'ssq'."
+        assert rows(table)[0].startswith("┏━ Chats 0 of 12 · / ssq_ · ")
+        assert rows(table)[2][2:-2].rstrip() == "No chat matches 'ssq'; esc shows all."
         await press(app, *("backspace",) * 2, *"ql", "enter", "s")
         assert (table.filter, ids(table), table.sort) == ("sql", [2], "ID")
         await press(app, "slash", "escape")
@@ -245,7 +252,7 @@ async def test_typing_a_filter() -> None:
 async def test_a_filter_is_pasted_and_edited_in_the_middle() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await press(app, "slash", "s")
         await paste(app, "\r\nql\x1b 天\nsecond line")
         assert table.filter == "sql 天"
@@ -253,7 +260,7 @@ async def test_a_filter_is_pasted_and_edited_in_the_middle() -> None:
         assert (table.filter, ids(table)) == ("Sql", [2])
         assert table.has_focus_within
         await lay_out(app)
-        assert screen(app)[0].startswith("┏━ Sessions 1 of 12 · / Sql  · s sort")
+        assert screen(app)[0].startswith("┏━ Chats 1 of 12 · / Sql  · s sort")
         await press(app, "enter", "down")
         assert table.has_focus
         assert (table.filter, ids(table)) == ("Sql", [2])
@@ -262,7 +269,7 @@ async def test_a_filter_is_pasted_and_edited_in_the_middle() -> None:
 async def test_keys_that_come_in_one_go_keep_their_order() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await press(app, "slash")
         await burst(app, "x", "backspace", "s", "q", "l", "enter", "s")
         assert (table.filter, table.sort) == ("sql", "ID")
@@ -271,16 +278,16 @@ async def test_keys_that_come_in_one_go_keep_their_order() -> None:
 async def test_a_narrow_table_shows_the_end_of_what_is_typed() -> None:
     table = SessionTable()
     async with hosted(table, 40, 8, focus=True) as (app, _):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await press(app, "slash", *"abcdefghijklmnop")
         await lay_out(app)
-        assert screen(app)[0] == "┏━ Sessions 0 of 12 · / defghijklmnop  ┓"
+        assert screen(app)[0] == "┏━ Chats 0 of 12 · / abcdefghijklmnop  ┓"
 
 
 async def test_leaving_the_table_ends_the_typing() -> None:
     table = SessionTable()
     async with hosted(table, 80, 16, focus=True) as (app, _):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         await press(app, "slash", "s")
         app.set_focus(None)
         await settle(app)
@@ -293,7 +300,7 @@ async def test_hostile_titles_stay_text() -> None:
     table = SessionTable()
     async with hosted(table, 80, 6):
         origin = Origin(user="me", title="\x1b[31m[b]x\n", source="\x07mqtt")
-        table.show([view(1, origin=origin)], NAMES)
+        table.show(chats([view(1, origin=origin)]))
         line = rows(table)[2]
         assert "\x1b" not in line
         assert "@me  [31m[b" in line
@@ -303,9 +310,9 @@ async def test_hostile_titles_stay_text() -> None:
 async def test_ascii() -> None:
     table = SessionTable(ASCII)
     async with hosted(table, 80, 16):
-        table.show(views(), NAMES)
+        table.show(chats(views()))
         assert rows(table)[8].startswith(
-            "|   6    6 Haiku         screen < preempted 120ms the pool"
+            "|     6   Haiku          you    < preempted 120ms the pool"
         )
 
 
@@ -314,10 +321,59 @@ async def test_who_goes_first_and_who_else_asked_stand_before_the_title() -> Non
         table = SessionTable(glyphs)
         async with hosted(table, 110, 8, focus=True) as (app, _):
             alice = Origin(user="alice", source="mqtt", title="bot")
-            table.show([view(1, priority=3, origin=alice), view(2, priority=-12), view(3)], NAMES)
-            titles = [row[11:27].rstrip() for row in rows(table)[2:5]]
+            table.show(chats([view(1, priority=3, origin=alice), view(2, priority=-12), view(3)]))
+            titles = [row[10:26].rstrip() for row in rows(table)[2:5]]
             assert titles == [f"{marks[0]}@alice bot", f"{marks[1]}Chat 2", "Chat 3"]
             assert "1 @alice bot" in rows(table)[-1]
             assert "priority 3" in rows(table)[-1]
             await press(app, "end")
             assert "priority" not in rows(table)[-1]
+
+
+async def test_chats_without_a_request_are_rows_too() -> None:
+    """Review, 11: after a restart the table said that no request had come, of 20 chats."""
+    table = SessionTable()
+    idle = ChatRow("k", ChatName(ChatNumber(12), "Question 1"), YOU)
+    async with hosted(table, 77, 6, focus=True) as (app, _):
+        table.show([idle, ChatRow("m", ChatName(ChatNumber(2, theirs=True), "@bob Ulm"), "mqtt")])
+        assert rows(table)[0].startswith("┏━ Chats 2 · ")
+        # The letter of the map stands beside the number where it is another sign.
+        head = [line[:44].split() for line in rows(table)[2:4]]
+        assert head[0] == ["┃", "▸", "12", "c", "Question", "1", "you", "○", "idle"]
+        assert head[1] == ["┃", "B", "@bob", "Ulm", "mqtt", "○", "idle"]
+        assert "12 Question 1 · no request yet" in rows(table)[-1]
+        await press(app, "enter")
+        assert [m.row for m in app.sent(SessionTable.Selected)] == [idle]
+
+
+async def test_the_filter_finds_the_one_that_is_meant() -> None:
+    """Review, 3: of eight chats "Question 1..8", `question 3` kept seven, by hidden ids."""
+    table = SessionTable()
+    asked = [
+        view(n, request_id=f"{n}3f3{n}", origin=Origin(title=f"Question {n}")) for n in range(1, 9)
+    ]
+    async with hosted(table, 80, 16, focus=True) as (app, _):
+        table.show(chats(asked))
+        await press(app, "slash", *"question", "space", "3", "enter")
+        assert ids(table) == [3]
+
+
+async def test_esc_takes_an_accepted_filter_away() -> None:
+    """Review, 3."""
+    table = SessionTable()
+    async with hosted(table, 80, 16, focus=True) as (app, _):
+        table.show(chats(views()))
+        await press(app, "slash", *"sql", "enter")
+        assert len(ids(table)) == 1
+        await press(app, "escape")
+        assert (table.filter, len(ids(table))) == ("", 12)
+        assert table.has_focus
+
+
+async def test_a_long_reason_is_wrapped_and_read_in_full() -> None:
+    """Review, 9."""
+    table = SessionTable()
+    why = "no blocks: it needs 51, 0 of 2,048 are free for it; 3 others wait before it"
+    async with hosted(table, 50, 12, focus=True):
+        table.show(chats([waiting(1, 0.6, why)]))
+        assert " ".join(line[2:-2].strip() for line in rows(table)[-3:-1]) == why

@@ -94,8 +94,7 @@ async def test_tab_row_and_map_agree_after_a_restart(tmp_path: Path) -> None:
         assert stage.sessions.index == 2
         table = stage.deck.panels.table
         assert table.current is not None
-        names = stage.sessions.numbering.names
-        assert str(names[table.current.ordinal]) == "3 three"
+        assert str(table.current.name) == "3 three"
         await stage.press("f2", "3")
         assert "used by 3 three" in await stage.screen()
 

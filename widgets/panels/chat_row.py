@@ -1,0 +1,49 @@
+"""ChatRow: a row of the table: a chat, or a request that belongs to none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.api.snapshot import RequestView
+from engine.api.waiting import in_words
+from widgets.chat_name import ChatName
+from widgets.glyphs import Mark, state_mark
+
+YOU = "you"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRow:
+    """A chat with its newest request.
+
+    Attributes:
+        key: by which the row is known while its requests come and go.
+        source: who asks: `YOU`, or through which front end others do.
+        view: its newest request; None if it has none that the engine knows.
+    """
+
+    key: str
+    name: ChatName
+    source: str
+    view: RequestView | None = None
+
+    def mark(self, paused: bool) -> Mark:
+        """Its state; `paused` says whether what runs stands still."""
+        return Mark.IDLE if self.view is None else state_mark(self.view, paused)
+
+    @property
+    def note(self) -> str:
+        """Why its request waits or how it failed; empty otherwise."""
+        return (in_words(self.view.wait) or self.view.error) if self.view else ""
+
+    def matches(self, words: list[str], mark: Mark) -> bool:
+        """Whether each word is in what the row shows. A word that begins with # is its number.
+
+        Args:
+            words: in lower case.
+            mark: its state.
+        """
+        user = self.view.origin.user if self.view and self.source != YOU else ""
+        text = " ".join((self.name.title, self.source, user, mark)).casefold()
+        number = f"#{self.name.number}".casefold()
+        return all(word == number if word.startswith("#") else word in text for word in words)
