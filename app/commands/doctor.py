@@ -22,6 +22,7 @@ from app.process.columns import align
 from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.layers import config_file, load_settings, unknown_variables
+from app.settings.own_file import OwnFile
 from app.settings.settings import Settings, SettingsError
 from app.store.search import has_fts5
 from app.system.machine import (
@@ -314,6 +315,8 @@ def _files(
         how = "data_dir" if name == "store" else "log_file"
         reason = "" if writable else f"{file} cannot be written; set {how} to another place"
         yield Finding(name, value, reason, is_needed=name == "store")
+    own = OwnFile(settings.data_dir).path
+    yield Finding("interface", str(own) if own.exists() else f"{own} (not there, and not needed)")
     yield Finding("crash reports", str(settings.crash_dir))
 
 

@@ -60,8 +60,8 @@ class HelpScreen(ModalScreen[None]):
         for section in self._sections:
             parts.append((f"{section.heading}\n", "bold $text-primary"))
             for key, meaning, name in section.keys:
-                parts += [(f"  {key:<22}", "bold"), f"{meaning:<28}", (f"{name}\n", "dim")]
+                parts += [(f"  {key:<22}", "bold"), f"{meaning:<28}", (f"{name}\n", "$text-muted")]
             for word, meaning in section.words.items():
                 parts += [(f"  {word}  ", "$text-accent"), f"{meaning}\n"]
             parts.append("\n")
-        return Content.assemble(*parts, (NOTES, "dim"))
+        return Content.assemble(*parts, (NOTES, "$text-muted"))

@@ -52,9 +52,9 @@ NAMES = (
     *sorted(BUILTIN_THEMES.keys() - SHORT.values()),
 )
 
-# How much of the foreground is in the shade that code and fields stand on, as the style sheets have
-# it.
-SHADE = 0.08
+# How much of the foreground is at most in the shades that code, fields and chosen rows stand on, as
+# the style sheets have it.
+SHADE = 0.12
 _PLAIN = ("foreground", "footer-foreground", "footer-description-foreground")
 _MUTED = ("text-muted", "text-disabled", "foreground-muted", "foreground-disabled")
 _COLOURED = (

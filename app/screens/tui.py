@@ -40,6 +40,7 @@ from app.settings.settings import Settings
 from app.store.store import Store
 from app.system.engine_crash import EngineCrashError, check_engine
 from engine.api.client import EngineClient, LoadRequest
+from widgets.ascii_only import AsciiOnly
 from widgets.chat.transcript import Transcript
 from widgets.glyphs import ASCII, UNICODE
 
@@ -105,6 +106,9 @@ class Tui(Loading):
         glyphs = ASCII if settings.ascii else UNICODE
         self.deck = Deck(self._sessions, glyphs)
         self.set_class(settings.ascii, "-ascii")
+        if settings.ascii:
+            # Textual 8.2 has filters for what is drawn, and no public way to add one.
+            self._filters.append(AsciiOnly())
         own = own or OwnSettings(OwnFile(settings.data_dir), settings)
         self._preferences = Preferences(self, self.deck, client, settings, own)
 
@@ -206,8 +210,12 @@ class Tui(Loading):
             self.push_screen(ChangeSettings(self._preferences, words))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if not self._screen_stack:
+            return True
+        if action == "command_palette":
+            return self.screen is self.deck  # there is nothing in it for a dialog
         # A key that acts everywhere does not where it is pressed to be chosen.
-        return not (self._screen_stack and isinstance(self.screen, PressKey))
+        return not isinstance(self.screen, PressKey)
 
     def action_suspend_process(self) -> None:
         """Go back to the shell. The engine stands still with the interface until `fg`."""

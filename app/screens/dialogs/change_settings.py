@@ -20,6 +20,7 @@ from app.screens.dialogs.press_key import PressKey
 from app.screens.preference import Preference, Preferring
 
 _LABEL, _VALUE = 24, 16
+_EDGES = 3  # cells that a list has beside its options: padding, and the scrollbar
 _HINT = "Enter changes, ← → chooses, ^r resets, Esc closes"
 
 
@@ -60,11 +61,11 @@ class ChangeSettings(ModalScreen[None]):
         with Vertical():
             yield Label("Settings · what is changed here is kept")
             yield Entry(self._words, placeholder="words to find one by, such as theme or quit")
-            yield OptionList()
             yield Label(_HINT, id="refusal", markup=False)
+            yield OptionList()
 
-    def on_mount(self) -> None:
-        self._list()
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._list)
 
     def on_input_changed(self) -> None:
         self._list()
@@ -147,17 +148,15 @@ class ChangeSettings(ModalScreen[None]):
             options.highlighted = options.get_option_index(at)
 
     def _options(self, rows: list[Preference]) -> Iterator[Option]:
-        section = ""
+        section, width = "", self.query_one(OptionList).content_size.width - _EDGES
         for row in rows:
             if row.section != section:
                 section = row.section
                 yield Option(Content.styled(section, "bold $text-primary"), disabled=True)
             value = f"‹{row.value}›" if row.choices else row.value
-            yield Option(
-                Content.assemble(
-                    f"  {row.label:<{_LABEL}} ",
-                    (f"{value:<{_VALUE}} ", "bold"),
-                    (row.meaning, "$text-muted"),
-                ),
-                id=row.id,
+            line = Content.assemble(
+                f"  {row.label:<{_LABEL}} ",
+                (f"{value:<{_VALUE}} ", "bold"),
+                (row.meaning, "$text-muted"),
             )
+            yield Option(line.truncate(width, ellipsis=True), id=row.id)

@@ -53,8 +53,8 @@ class LoadModel(ModalScreen[str | None]):
         with Vertical():
             yield Label("Load model · what runs ends on the one that is there")
             yield Entry(placeholder="a name, ./folder, ./file.gguf or owner/name of the hub")
-            yield OptionList()
             yield Label("", id="refusal", markup=False)
+            yield OptionList()
 
     def on_mount(self) -> None:
         self._list("")

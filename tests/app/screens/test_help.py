@@ -63,6 +63,12 @@ async def test_it_opens_over_a_dialog_which_then_goes_on(tmp_path: Path) -> None
         assert stage.app.screen is stage.deck
 
 
+async def test_the_palette_does_not_open_over_a_dialog(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.press("f3", "ctrl+p")
+        assert isinstance(stage.app.screen, FindChat)
+
+
 async def test_it_opens_over_the_palette(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press("ctrl+p", "f1")

@@ -187,3 +187,8 @@ def test_without_colour(look: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help(look: Compare) -> None:
     assert look((80, 24), "f1")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: "{}x{}".format(*size))
+def test_settings(look: Compare, size: tuple[int, int]) -> None:
+    assert look(size, "f9", "down")

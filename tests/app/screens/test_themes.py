@@ -52,6 +52,17 @@ def faint(stage: Stage, least: float) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("keys", [("f1",), ("f3",), ("f9", "down"), ("f2", "p")], ids=str)
+@pytest.mark.parametrize("name", ["dark", "light", "contrast", "solarized-light"])
+async def test_all_text_of_a_dialog_is_legible(
+    name: str, keys: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with staged(tmp_path, theme=name) as stage:
+        await stage.press(*keys)
+        await stage.pilot.pause()
+        assert not faint(stage, LEAST_CONTRAST if name == CONTRAST.name else MIN_CONTRAST)
+
+
 async def test_no_colour_leaves_the_background_to_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,9 +82,11 @@ def shown(stage: Stage) -> Iterator[list[Segment]]:
 
 
 def ratios(stage: Stage) -> Iterator[tuple[Segment, float]]:
-    """All that is on the screen, with its contrast."""
-    for strip in stage.app.screen._compositor.render_strips():
-        for segment in strip:
+    """All that is on the screen, or in the dialog that is over it, with its contrast."""
+    screen = stage.app.screen
+    region = screen.region if screen is stage.deck else screen.children[0].region
+    for strip in screen._compositor.render_strips()[region.y : region.bottom]:
+        for segment in strip.crop(region.x, region.right):
             style = segment.style
             if segment.text.strip() and style is not None:
                 assert style.color is not None
