@@ -76,7 +76,7 @@ class Folds:
     def answer(self, entry: Entry) -> Iterator[Row]:
         """What a tool gave."""
         lead = f"{self._glyphs.answer} {entry.tool}: " if entry.tool else f"{self._glyphs.answer} "
-        text = HARMFUL.sub("", entry.text)
+        text = HARMFUL.sub("", entry.text).rstrip("\n")
         rows = list(wrap(Content(f"{lead}{text}"), self._width))
         if len(rows) <= MAX_ANSWER:
             yield from rows

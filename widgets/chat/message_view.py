@@ -308,6 +308,8 @@ class MessageView(Inked):
                 self._passages.redraw(changed)
             self._current = key
             self.refresh()
+            # Not every message has what a key of the transcript acts on.
+            self.screen.refresh_bindings()
 
     def _reveal(self, index: int) -> None:
         """Scroll as little as shows a message, or its beginning where it is higher than the

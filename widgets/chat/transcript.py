@@ -67,6 +67,7 @@ class Transcript(MessageView, can_focus=True):
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
+        self._is_left = False  # whether text was typed here, and the focus is on its way
         self._copied = ("", 0)  # the message whose code was copied last, and the block after that
 
     def action_move(self, places: int) -> None:
@@ -144,6 +145,9 @@ class Transcript(MessageView, can_focus=True):
             return entry is not None and _can_be_folded(entry)
         return super().check_action(action, parameters)
 
+    def on_blur(self) -> None:
+        self._is_left = False
+
     def on_focus(self) -> None:
         if not self._current and self._entries:
             self._mark(self._entries[self._seen_messages.stop - 1].key)
@@ -158,8 +162,13 @@ class Transcript(MessageView, can_focus=True):
                 self.action_fold()
 
     def on_key(self, event: events.Key) -> None:
-        if event.character and event.is_printable and event.key not in self.screen.active_bindings:
+        if not event.character or not event.is_printable:
+            return
+        # Letters that come before the focus has gone to the prompt belong to the same text.
+        if self._is_left or event.key not in self.screen.active_bindings:
+            self._is_left = True
             event.stop()
+            event.prevent_default()
             self.post_message(self.Typed(event.character))
 
     def on_paste(self, event: events.Paste) -> None:

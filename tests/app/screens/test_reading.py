@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.screens.stage import REPLIES, Stage, staged
-from tests.widgets.hosting import paste
+from tests.widgets.hosting import burst, paste
 
 
 async def talk(stage: Stage, *texts: str) -> None:
@@ -52,6 +52,26 @@ async def test_what_is_typed_among_the_messages_comes_to_the_prompt(tmp_path: Pa
         await paste(stage.app, "a\nb ")
         assert stage.prompt == "so heya\nb "
         assert stage.deck.chat.transcript.current == ""
+
+
+async def test_text_that_is_typed_faster_than_the_focus_moves_is_kept(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await talk(stage, "one")
+        await stage.press("ctrl+up")
+        await burst(stage.app, *"wyct", "space", *"xe")
+        assert stage.prompt == "wyct xe"
+        assert stage.app.clipboard == ""
+
+
+async def test_the_key_that_unfolds_is_told_where_there_is_something_to_unfold(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path, {"one": "<think>Hm.</think>Yes."}) as stage:
+        await talk(stage, "one")
+        await stage.press("ctrl+up")
+        assert stage.deck.active_bindings["enter"].binding.description == "Unfold"
+        await stage.press("up")
+        assert "enter" not in stage.deck.active_bindings
 
 
 async def test_the_palette_leads_to_the_messages(tmp_path: Path) -> None:
