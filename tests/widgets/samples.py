@@ -305,9 +305,23 @@ def history(last: int = 18_204) -> tuple[KnobChange, ...]:
 EFFECT = Effect(
     change(),
     Figures(
-        310.0, Distribution(12, 0.2, 0.19, 0.64), Distribution(9, 0.02, 0.021, 0.05), 6.1, 0.12
+        310.0,
+        Distribution(12, 0.2, 0.19, 0.64),
+        Distribution(9, 0.02, 0.021, 0.05),
+        6.1,
+        0.12,
+        9.0,
+        Distribution(12, 800.0, 800.0, 900.0),
     ),
-    Figures(402.0, Distribution(3, 0.2, 0.24, 0.30), Distribution.of(()), 8.0, 0.03),
+    Figures(
+        402.0,
+        Distribution(8, 0.2, 0.24, 0.30),
+        Distribution(3, 0.02, 0.02, 0.02),
+        8.0,
+        0.03,
+        11.0,
+        Distribution(9, 700.0, 700.0, 900.0),
+    ),
 )
 
 

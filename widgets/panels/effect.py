@@ -1,4 +1,4 @@
-"""Effect: the engine's figures before a change of knobs, and those since."""
+"""Effect: the engine's figures before a change of knobs and since, and whether they compare."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from engine.api.knobs import KnobChange
 from engine.api.telemetry import Distribution
 from widgets.figures import UNKNOWN, compact, duration, percent
+
+# Fewer samples than these on either side are chance.
+MIN_SAMPLES = 5
+# A load that is so many times another one is another load.
+OTHER_LOAD = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Figures:
         tpot: latencies of the requests that ended, in seconds.
         sequences: how many sequences were computed in a step, on average over the steps' time.
         kv_waste: the share of given token slots that were unused, over all steps.
+        underway: how many requests ran or waited, on average over the steps' time.
+        prompts: lengths of the prompts of the requests that came, in tokens.
     """
 
     throughput: float
@@ -41,6 +48,8 @@ class Figures:
     tpot: Distribution
     sequences: float
     kv_waste: float
+    underway: float
+    prompts: Distribution
 
     def rows(self) -> Iterator[Figure]:
         """The figures as text, the one that matters most first."""
@@ -53,21 +62,62 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A change of knobs, with what was measured before and since."""
+    """A change of knobs, with what was measured before and since.
+
+    The two compare if on each side at least `MIN_SAMPLES` requests came, and if neither the number
+    of requests that were under way nor the length of their prompts differs by `OTHER_LOAD` times. A
+    latency needs as many samples of its own, too.
+    """
 
     change: KnobChange
     before: Figures
     since: Figures
 
     @property
+    def obstacle(self) -> str:
+        """Why the two do not compare; empty if they do."""
+        before, since = self.before, self.since
+        for when, of in (("before", before), ("since", since)):
+            number = of.prompts.count
+            if number < MIN_SAMPLES:
+                came = "no arrivals" if not number else f"{number} arrival" + "s" * (number > 1)
+                return f"{came} {when}"
+        if _differ(before.underway, since.underway):
+            was, now = compact(before.underway), compact(since.underway)
+            return f"load {was}→{now} requests under way"
+        if _differ(before.prompts.mean, since.prompts.mean):
+            was, now = compact(before.prompts.mean), compact(since.prompts.mean)
+            return f"prompts of {was}→{now} tokens"
+        return ""
+
+    def pairs(self) -> Iterator[tuple[Figure, Figure, str]]:
+        """Each figure before and since, and why these two do not compare; empty if they do."""
+        obstacle = self.obstacle
+        for then, now in zip(self.before.rows(), self.since.rows(), strict=True):
+            few = ""
+            for when, of in (("before", then), ("since", now)):
+                if not few and of.samples is not None and of.samples < MIN_SAMPLES:
+                    few = f"{of.samples} sample{'s' * (of.samples != 1)} {when}"
+            yield then, now, obstacle or few
+
+    @property
     def line(self) -> str:
-        """The figures that are known in one line, such as tok/s 310→402 · TTFT p50 190→240. It is
-        empty while nothing has run since the change."""
+        """The figures that compare in one line, such as tok/s 310→402 · TTFT p50 190ms→240ms, and
+        why the others do not. It is empty while nothing has run since the change."""
         if math.isnan(self.since.throughput):
             return ""
-        pairs = zip(self.before.rows(), self.since.rows(), strict=True)
-        return " · ".join(
-            f"{then.name} {then.value}→{now.value}"
-            for then, now in pairs
-            if not then.value == now.value == UNKNOWN
-        )
+        if self.obstacle:
+            return f"not comparable: {self.obstacle}"
+        known, few = [], []
+        for then, now, why in self.pairs():
+            if why:
+                few.append(f"{then.name} not comparable: {why}")
+            elif not then.value == now.value == UNKNOWN:
+                known.append(f"{then.name} {then.value}→{now.value}")
+        return " · ".join([*known, *few])
+
+
+def _differ(one: float, other: float) -> bool:
+    """Whether one is `OTHER_LOAD` times the other or more."""
+    small, large = sorted((one, other))
+    return math.isfinite(small + large) and large >= OTHER_LOAD * max(small, 1e-9)

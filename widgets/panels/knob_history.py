@@ -56,13 +56,23 @@ class KnobHistory:
         for word in ("before", "since"):
             head.cell(word, _FIGURE_WIDTH, palette.muted, "right").cell("", counts, palette.muted)
         yield head
-        for before, since in zip(effect.before.rows(), effect.since.rows(), strict=True):
+        for before, since, why in effect.pairs():
             line = view.line(width).cell(before.name, names, palette.muted)
-            for figure, style in ((before, palette.text), (since, palette.strong)):
+            # What does not compare must not look like an effect.
+            strong = palette.muted if why else palette.strong
+            for figure, style in (
+                (before, palette.muted if why else palette.text),
+                (since, strong),
+            ):
                 line.cell(figure.value, _FIGURE_WIDTH, style, "right")
                 of = "" if figure.samples is None else f" of {figure.samples}"
                 line.cell(of, counts, palette.muted)
+            if why and not effect.obstacle:
+                line.add(f"  {shorten(why, max(line.room - 2, 0))}", palette.muted)
             yield line
+        if effect.obstacle:
+            said = shorten(f"not comparable: {effect.obstacle}", width)
+            yield view.line(width).add(said, palette.warn)
         yield view.line(width)
 
     def _entry(self, change: KnobChange, width: int) -> Iterator[Line]:

@@ -22,9 +22,9 @@ SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Latency:
-    """A latency of one request, in seconds, and from when to when the request was under way, in
-    seconds of the engine's clock and as far as snapshots tell."""
+class _Sample:
+    """A latency in seconds or the length of a prompt, and from when to when what it measures took,
+    in seconds of the engine's clock and as far as snapshots tell."""
 
     start: float
     end: float
@@ -32,7 +32,8 @@ class _Latency:
 
 
 class Comparison:
-    """Gathers latencies from snapshots, and measures them and the steps around the last change.
+    """Gathers latencies and arrivals from snapshots, and measures them and the steps around the
+    last change.
 
     Step records know no request, so latencies come from the requests in the snapshots. A latency
     counts if it was over before the change or began after it. Times are those of the engine's
@@ -40,9 +41,11 @@ class Comparison:
     """
 
     def __init__(self) -> None:
-        self._ttft: deque[_Latency] = deque(maxlen=SAMPLES)
-        self._tpot: deque[_Latency] = deque(maxlen=SAMPLES)
+        self._ttft: deque[_Sample] = deque(maxlen=SAMPLES)
+        self._tpot: deque[_Sample] = deque(maxlen=SAMPLES)
+        self._prompts: deque[_Sample] = deque(maxlen=SAMPLES)
         self._begun: dict[int, float] = {}
+        self._last_arrival = 0
         self._ended: set[int] = set()
         self._looked = -math.inf
         self._change: KnobChange | None = None
@@ -84,15 +87,19 @@ class Comparison:
 
     def _gather(self, snapshot: Snapshot) -> None:
         before, self._looked = self._looked, snapshot.time
+        newest = max((view.ordinal for view in snapshot.requests), default=0)
         for view in snapshot.requests:
+            if view.ordinal > self._last_arrival:
+                self._prompts.append(_Sample(before, snapshot.time, view.prompt_tokens))
             if view.ttft is not None and view.ordinal not in self._begun:
                 self._begun[view.ordinal] = before
-                self._ttft.append(_Latency(before - view.ttft, snapshot.time, view.ttft))
+                self._ttft.append(_Sample(before - view.ttft, snapshot.time, view.ttft))
             ended = view.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
             if ended and view.tpot is not None and view.ordinal not in self._ended:
                 self._ended.add(view.ordinal)
                 start = self._begun[view.ordinal]
-                self._tpot.append(_Latency(start, snapshot.time, view.tpot))
+                self._tpot.append(_Sample(start, snapshot.time, view.tpot))
+        self._last_arrival = max(self._last_arrival, newest)
         shown = {view.ordinal for view in snapshot.requests}
         self._begun = {n: time for n, time in self._begun.items() if n in shown}
         self._ended &= shown
@@ -103,6 +110,7 @@ class Comparison:
         first = max(since, until - SPAN)
         steps = [record for record in records if first <= record.start and record.end <= until]
         worked = sum(step.duration for step in steps)
+        underway = sum((step.running + step.waiting) * step.duration for step in steps)
         rows = sum((step.prefill_rows + step.decode_rows) * step.duration for step in steps)
         given = sum(step.given_slots for step in steps)
         unused = sum(step.unused_slots for step in steps)
@@ -112,6 +120,8 @@ class Comparison:
             _distribution(self._tpot, since, until),
             _over(rows, worked),
             _over(unused, given),
+            _over(underway, worked),
+            _distribution(self._prompts, since, until),
         )
 
 
@@ -135,14 +145,12 @@ def _busy(steps: Iterable[StepRecord]) -> float:
     return seconds
 
 
-def _distribution(latencies: Iterable[_Latency], since: float, until: float) -> Distribution:
-    """The latencies that began after `since` and were over in the last `SPAN` seconds before
+def _distribution(samples: Iterable[_Sample], since: float, until: float) -> Distribution:
+    """The samples that began after `since` and were over in the last `SPAN` seconds before
     `until`."""
     first = max(since, until - SPAN)
     return Distribution.of(
-        latency.value
-        for latency in latencies
-        if latency.start >= since and first <= latency.end <= until
+        sample.value for sample in samples if sample.start >= since and first <= sample.end <= until
     )
 
 

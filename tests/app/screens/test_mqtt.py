@@ -438,7 +438,7 @@ async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_pa
         stage.gateway.show(phase=LinkPhase.TAKEN_OVER, detail="session taken over")
         await stage.turn()
         assert stage.toasts[2].startswith("MQTT: another program has taken the place of node 'gpu")
-        assert "⇄ MQTT taken over │" in await stage.screen()
+        assert " tok/s     ⇄ MQTT " in await stage.screen()
         stage.gateway.show(phase=LinkPhase.STOPPED)
         await stage.turn()
         assert "the gateway has stopped" in stage.toasts[3]

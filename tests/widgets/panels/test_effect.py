@@ -3,32 +3,62 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from engine.api.telemetry import Distribution
 from tests.widgets.samples import EFFECT
+from widgets.panels.effect import MIN_SAMPLES, Effect
+
+
+def since(**changes: object) -> Effect:
+    return replace(EFFECT, since=replace(EFFECT.since, **changes))  # type: ignore[arg-type]
+
+
+def prompts(count: int, tokens: float = 700.0) -> Distribution:
+    return Distribution(count, tokens, tokens, tokens)
 
 
 def test_before_and_since_in_a_line() -> None:
     assert EFFECT.line == (
-        "tok/s 310→402 · TTFT p50 190ms→240ms · TPOT p50 21ms→– · batch 6.1→8 · KV waste 12%→3%"
+        "tok/s 310→402 · TTFT p50 190ms→240ms · batch 6.1→8 · KV waste 12%→3%"
+        " · TPOT p50 not comparable: 3 samples since"
     )
 
 
 def test_nothing_is_said_while_nothing_has_run_since() -> None:
-    none = Distribution.of(())
-    idle = replace(EFFECT.since, throughput=math.nan, ttft=none)
-    assert replace(EFFECT, since=idle).line == ""
+    assert since(throughput=math.nan, ttft=Distribution.of(())).line == ""
 
 
-def test_what_is_known_of_neither_side_is_left_out() -> None:
-    before = replace(EFFECT.before, tpot=Distribution.of(()))
-    assert "TPOT" not in replace(EFFECT, before=before).line
+@pytest.mark.parametrize(
+    ("effect", "why"),
+    [
+        (since(prompts=prompts(0)), "no arrivals since"),
+        (since(prompts=prompts(1)), "1 arrival since"),
+        (since(prompts=prompts(MIN_SAMPLES - 1)), "4 arrivals since"),
+        (
+            replace(EFFECT, before=replace(EFFECT.before, prompts=prompts(2))),
+            "2 arrivals before",
+        ),
+        (since(underway=18.0), "load 9→18 requests under way"),
+        (since(underway=1.2), "load 9→1.2 requests under way"),
+        (since(prompts=prompts(9, 40.0)), "prompts of 800→40 tokens"),
+    ],
+)
+def test_too_few_requests_or_another_load_show_no_effect(effect: Effect, why: str) -> None:
+    assert effect.obstacle == why
+    assert effect.line == f"not comparable: {why}"
+    assert {reason for _, _, reason in effect.pairs()} == {why}
+
+
+def test_a_load_that_is_nearly_the_same_compares() -> None:
+    assert since(underway=17.0, prompts=prompts(MIN_SAMPLES, 1500.0)).obstacle == ""
 
 
 def test_figures_that_come_from_samples_say_of_how_many() -> None:
     assert [(row.name, row.samples) for row in EFFECT.since.rows()] == [
         ("tok/s", None),
-        ("TTFT p50", 3),
-        ("TPOT p50", 0),
+        ("TTFT p50", 8),
+        ("TPOT p50", 3),
         ("batch", None),
         ("KV waste", None),
     ]

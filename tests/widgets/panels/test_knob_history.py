@@ -47,8 +47,8 @@ def test_what_is_too_long_goes_on_in_the_next_line(shown: KnobHistory) -> None:
 @pytest.mark.parametrize(
     ("width", "line"),
     [
-        (60, "TTFT p50      190ms of 12  240ms of 3"),
-        (38, "TTFT p50      190ms of 12  240ms of 3"),
+        (60, "TTFT p50      190ms of 12  240ms of 8"),
+        (38, "TTFT p50      190ms of 12  240ms of 8"),
         (37, "TTFT p50      190ms  240ms"),
         (20, "TTFT…   190ms  240ms"),
     ],
@@ -58,6 +58,18 @@ def test_before_and_since_side_by_side(shown: KnobHistory, width: int, line: str
     lines = text(shown, width)
     assert lines[2] == line
     assert lines[0].split()[-2:] == ["before", "since"]
+
+
+def test_what_does_not_compare_is_no_effect(shown: KnobHistory) -> None:
+    shown.show(history(), NOON, EFFECT)
+    assert "3 samples since" in text(shown, 60)[3]
+    calm = replace(EFFECT.since, prompts=replace(EFFECT.since.prompts, count=0))
+    shown.show(history(), NOON, replace(EFFECT, since=calm))
+    assert text(shown, 60)[6] == "not comparable: no arrivals since"
+    palette = shown._view.palette
+    assert all(
+        segment.style == palette.muted for line in shown.lines(60)[1:6] for segment in line.segments
+    )
 
 
 def test_without_changes_it_says_so(shown: KnobHistory) -> None:

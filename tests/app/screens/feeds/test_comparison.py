@@ -137,3 +137,21 @@ def test_a_turn_that_was_taken_back_at_once_has_no_effect() -> None:
     back = KnobChange(101.0, 51, "local", CHANGE.after, CHANGE.before, undoes=True)
     look(comparison, 102.0, history=(CHANGE, back))
     assert comparison.effect(102.0, ()) is None
+
+
+def test_arrivals_and_the_load_on_both_sides() -> None:
+    """A policy is changed while two requests run, and nobody comes since."""
+    comparison = Comparison()
+    look(comparison, 90.0)
+    first = view(1, prompt_tokens=100), view(2, prompt_tokens=300)
+    look(comparison, 92.0, *first)
+    before = [replace(step, running=2, waiting=1) for step in steps(90, 100)]
+    look(comparison, 101.0, *first, history=(CHANGE,), records=before)
+    after = [replace(step, running=2, waiting=0) for step in steps(101, 106)]
+    look(comparison, 106.0, *first, history=(CHANGE,), records=[*before, *after])
+    effect = comparison.effect(106.0, [*before, *after])
+    assert effect is not None
+    assert (effect.before.prompts.count, effect.before.prompts.mean) == (2, 200.0)
+    assert effect.since.prompts.count == 0
+    assert (effect.before.underway, effect.since.underway) == pytest.approx((3.0, 2.0))
+    assert effect.line == "not comparable: 2 arrivals before"
