@@ -46,10 +46,15 @@ class Submission:
     """A request as its owner states it.
 
     Attributes:
-        messages: the whole chat, ending with the message to answer.
+        messages: the whole chat, ending with the message to answer, or with the reply to go on
+            with.
         prompt_token_ids: the prompt as ids, instead of `messages`.
         sampling: replaces the model's defaults by name (`engine.api.sampling.SamplingParams`).
         context: token ids of the leading messages, from the `Finish` of the turn before.
+        begun: None asks for a new reply. Else the last message is a reply that was cut off, and
+            what comes goes on with it: the first text of the stream repeats it, and its end is that
+            of the whole reply. The number says how many of the context's last ids are the reply's;
+            if it is 0, or the context is set aside, the reply is encoded from its text.
         priority: larger goes first.
         deadline: seconds after arrival by which it must have left the queue.
         fork_of: another request, for several samples of one prompt. If that one still runs when
@@ -61,6 +66,7 @@ class Submission:
     prompt_token_ids: tuple[int, ...] | None = None
     sampling: Mapping[str, object] = field(default_factory=dict)
     context: Context | None = None
+    begun: int | None = None
     request_id: str = field(default_factory=new_request_id)
     origin: Origin = Origin()
     priority: int = 0

@@ -20,12 +20,14 @@ class Pending:
 
     Attributes:
         arrival: monotonic seconds.
+        begun: how many of its token ids, at their end, are those of a reply to go on with.
         encoding: its place in the turns to be encoded; None until there is a model for it.
     """
 
     submission: Submission
     stream: RequestStream
     arrival: float
+    begun: int = 0
     encoding: Encoding | None = None
 
     def refuse(self, error: BaseException) -> None:

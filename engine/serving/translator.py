@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +19,7 @@ from engine.api.tools import ToolUse
 from engine.batch.output import StopFound, TokenOutput
 from engine.serving.loading import LoadedModel
 from engine.serving.pending import Pending
+from engine.text.codec import ChatCodec
 from engine.text.encodings import Encoding, Encodings
 from engine.text.job import num_bytes
 from engine.text.pool import ClosedError
@@ -206,8 +207,7 @@ class Translator:
             if submission.prompt_token_ids is None:
                 codec.check_size(submission.messages, model.config.max_model_len)
                 size = num_bytes(submission.messages)
-                arguments = sampling.template_arguments
-                encode = partial(codec.encode, submission.messages, submission.context, arguments)
+                encode = partial(_encode, pending, codec, sampling.template_arguments)
             else:
                 # Such a prompt takes its turn too: it may be a fork of one that came before it.
                 codec.check_token_ids(submission.prompt_token_ids, "prompt_token_ids")
@@ -244,7 +244,8 @@ class Translator:
         submission = pending.submission
         pending.stream.num_prompt_tokens = len(token_ids)
         stream, user = pending.stream, submission.origin.user
-        self._processor.open(stream, sampling, len(submission.messages), token_ids, user)
+        num_messages = len(submission.messages) - (submission.begun is not None)
+        self._processor.open(stream, sampling, num_messages, token_ids, user, pending.begun)
         arrival = pending.arrival
         self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival))
 
@@ -352,3 +353,13 @@ class Translator:
 
 def _stop(found: StopFound, core: EngineCore) -> None:
     core.stop(found)
+
+
+def _encode(pending: Pending, codec: ChatCodec, arguments: Mapping[str, object]) -> list[int]:
+    """Make the token ids of a chat's prompt, on a thread that may wait for them."""
+    submission = pending.submission
+    messages, context = submission.messages, submission.context
+    if submission.begun is None:
+        return codec.encode(messages, context, arguments)
+    ids, pending.begun = codec.go_on(messages, context, submission.begun, arguments)
+    return ids

@@ -9,7 +9,7 @@ from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
 from engine.api.tools import ToolUse
-from engine.text.arguments import NO_ARGUMENTS
+from engine.text.arguments import NO_ARGUMENTS, context_key
 from engine.text.calls import states_calls
 from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
@@ -40,6 +40,8 @@ class Encoder(Reader, Protocol):
     ) -> list[int]: ...
 
     def count_tokens(self, text: str) -> int: ...
+
+    def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]: ...
 
 
 class ChatCodec:
@@ -73,6 +75,40 @@ class ChatCodec:
     ) -> list[int]:
         """As `ChatEncoder.encode`."""
         return self._encoder.encode(messages, context, arguments)
+
+    def go_on(
+        self,
+        messages: Sequence[ChatMessage],
+        context: Context | None,
+        begun: int,
+        arguments: Mapping[str, object] = NO_ARGUMENTS,
+    ) -> tuple[list[int], int]:
+        """The prompt with which a model goes on with the reply that ends a chat.
+
+        Args:
+            context, begun: as `Submission` has them.
+
+        Returns:
+            its token ids, and how many of them, at its end, are the reply's.
+
+        Raises:
+            InvalidRequestError: as `encode`, or the last message is no reply.
+        """
+        if not messages or messages[-1].role != "assistant":
+            role = messages[-1].role if messages else None
+            raise InvalidRequestError(
+                f"begun is {begun}, and the role of the last message is {role!r}; only a reply of"
+                " the assistant's can be gone on with",
+                "begun",
+            )
+        if context is not None and context.num_messages == len(messages):
+            if begun and context.model_key == context_key(self.model_key, arguments):
+                return list(context.token_ids), begun
+            context = None
+        prompt = self.encode(messages[:-1], context, arguments)
+        is_open = self._tags is not None and self._end(prompt).endswith(self._tags.open)
+        reply = self._encoder.encode_begun(messages[-1], is_open=is_open)
+        return [*prompt, *reply], len(reply)
 
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
@@ -142,11 +178,16 @@ class ChatCodec:
         """
         if self._channels is None and self._tags is None:
             return None
-        end = b"".join(map(self.utf8, prompt[-_PROMPT_END:])).decode(errors="replace")
+        end = self._end(prompt)
         if self._channels is not None:
             return ChannelParts(self._channels, has_begun=begins_message(end))
         assert self._tags is not None
-        return TaggedParts(self._tags, is_open=end.rstrip().endswith(self._tags.open))
+        return TaggedParts(self._tags, is_open=end.endswith(self._tags.open))
+
+    def _end(self, prompt: Sequence[int]) -> str:
+        """The text at the end of a prompt, the blanks behind it left out."""
+        end = b"".join(map(self.utf8, prompt[-_PROMPT_END:])).decode(errors="replace")
+        return end.rstrip()
 
     def utf8(self, token_id: int) -> bytes:
         """Bytes of one token by itself (`Vocabulary.utf8`)."""

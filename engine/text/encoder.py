@@ -13,9 +13,11 @@ from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
 from engine.api.tools import ToolUse
 from engine.text.arguments import NO_ARGUMENTS, context_key, map_texts
+from engine.text.begun import begun_text
 from engine.text.calls import read_calls
+from engine.text.channels import Channels
 from engine.text.guard import ContentGuard
-from engine.text.messages import check, fold_system, in_template_form, reply
+from engine.text.messages import changed, check, fold_system, in_template_form, reply
 from engine.text.thinking import FIELDS, Tags
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
@@ -51,6 +53,7 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary(tokenizer)
         self._tags = Tags.find(self._vocabulary)
+        self._channels = Channels.find(self._vocabulary)
         self._reads_field = _READS_FIELD.search(self._vocabulary.template) is not None
         # Templates of models that take images may leave out a content that is no list of parts.
         self._in_parts = not self._shows_content(in_parts=False) and self._shows_content(
@@ -138,6 +141,17 @@ class ChatEncoder:
     def count_tokens(self, text: str) -> int:
         """How many tokens a text is by itself."""
         return len(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
+        """The token ids of a reply that was cut off, as they stand behind those of its prompt.
+
+        Args:
+            is_open: as `begun_text` has it.
+        """
+        safe = changed(reply, self._guard.harmless)
+        text = begun_text(safe, self._tags, self._channels, is_open=is_open)
+        token_ids = self._tokenizer.encode(self._anchor + text, add_special_tokens=False)
+        return token_ids[1:] if self._anchor else token_ids
 
     def read_calls(
         self,

@@ -121,6 +121,21 @@ class CountJob(Job):
         return len(self.text.encode(errors="surrogatepass"))
 
 
+@dataclass(frozen=True, slots=True)
+class BegunJob(Job):
+    """A reply that was cut off, to be encoded as `ChatEncoder.encode_begun` does."""
+
+    reply: ChatMessage
+    is_open: bool
+    name: ClassVar[str] = "encoding the reply"
+    failure: ClassVar[str] = "the reply cannot be gone on with"
+    doer: ClassVar[str] = "the model's tokenizer"
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes([self.reply])
+
+
 def num_bytes(messages: Sequence[ChatMessage]) -> int:
     """Bytes of the text of messages as UTF-8. Content that is no text counts as 0."""
     return sum(

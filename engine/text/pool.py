@@ -17,6 +17,7 @@ from engine.api.tools import ToolUse
 from engine.text.arguments import NO_ARGUMENTS
 from engine.text.job import (
     JOB_SECONDS,
+    BegunJob,
     CountJob,
     Job,
     PromptJob,
@@ -91,6 +92,10 @@ class EncoderPool:
     def count_tokens(self, text: str) -> int:
         """As `ChatEncoder.count_tokens`; blocks, and raises as `encode`."""
         return read_count(self._run(CountJob(text)))
+
+    def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
+        """As `ChatEncoder.encode_begun`; blocks, and raises as `encode`."""
+        return read_answer(self._run(BegunJob(reply, is_open)), None)
 
     def read_calls(
         self,

@@ -21,6 +21,8 @@ from engine.text.stops import StopMatcher
 
 logger = logging.getLogger(__name__)
 
+_BEFORE = -1  # the number of tokens that a stop string may not end with (`StopMatcher.push`)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ending:
@@ -53,6 +55,7 @@ class _Reply:
         num_reported: how many of them the deltas so far have counted.
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
         began: when the first tokens came; None before that.
+        begun: how many tokens it had that were made by requests before.
     """
 
     stream: RequestStream
@@ -67,6 +70,23 @@ class _Reply:
     num_reported: int = 0
     logprobs: list[OutputToken] = field(default_factory=list)
     began: float | None = None
+    begun: int = 0
+
+    def resume(self, token_ids: Sequence[int]) -> tuple[str, str]:
+        """Take in the tokens that the reply had before; returns the thinking and the text of them.
+
+        They end no stop string, as they had not, but one may begin with them.
+        """
+        pieces = []
+        for token_id in token_ids:
+            piece = self.detokenizer.push(token_id)
+            if self.parts is not None:
+                self.parts.take(token_id, piece)
+            pieces.append(self.matcher.push(piece, _BEFORE))
+        self.begun = len(token_ids)
+        if self.parts is not None:
+            self.stream.thought = Thought(self.parts.num_thinking, 0.0)
+        return self._split("".join(pieces))
 
     def think(self, now: float) -> None:
         """Tell the owner what has been thought, now that tokens have come."""
@@ -110,9 +130,12 @@ class _Reply:
         return True
 
     def counted(self, usage: Usage) -> Usage:
-        """A usage with the tokens that are thinking."""
+        """A usage with the tokens that are thinking, and of the whole reply if it had begun."""
         count = 0 if self.parts is None else self.parts.num_thinking
-        return replace(usage, reasoning_tokens=min(count, usage.completion_tokens))
+        prompt = max(0, usage.prompt_tokens - self.begun)
+        completion = usage.completion_tokens + self.begun
+        cached = min(usage.cached_tokens, prompt)
+        return Usage(prompt, completion, cached, min(count, completion))
 
     def timed(self, timings: Timings) -> Timings:
         """Timings with the time that was thought."""
@@ -163,6 +186,7 @@ class OutputProcessor:
         num_messages: int,
         prompt: Sequence[int],
         user: str = "",
+        begun: int = 0,
     ) -> None:
         """Expect outputs for a stream.
 
@@ -172,8 +196,11 @@ class OutputProcessor:
             num_messages: messages of the prompt.
             prompt: its token ids.
             user: whose it is.
+            begun: how many of them, at their end, are those of a reply to go on with, whose text
+                the stream is given at once.
         """
-        self._replies[stream.request_id] = _Reply(
+        start = len(prompt) - begun
+        reply = _Reply(
             stream,
             user,
             sampling.tools,
@@ -181,8 +208,12 @@ class OutputProcessor:
             self._codec.detokenizer(),
             StopMatcher(sampling.stop, sampling.min_tokens),
             context_key(self._codec.model_key, sampling.template_arguments),
-            self._codec.parts(prompt),
+            self._codec.parts(prompt[:start]),
         )
+        if begun:
+            thinking, text = reply.resume(prompt[start:])
+            stream.add(text, 0, thinking)
+        self._replies[stream.request_id] = reply
 
     def process(self, outputs: Sequence[TokenOutput], now: float) -> list[StopFound]:
         """Put the text of a step's outputs into their streams; wake each reader once.
@@ -296,7 +327,8 @@ class OutputProcessor:
         # The calls of a reply that was cut may lack arguments.
         if reason is not FinishReason.STOP or not self._codec.reads_calls:
             return reply.put(thinking, text, finish)
-        ending = Ending(reply.user, finish, context_ids, end.usage.prompt_tokens, reply.tools)
+        num_prompt = end.usage.prompt_tokens - reply.begun
+        ending = Ending(reply.user, finish, context_ids, num_prompt, reply.tools)
         self._endings[ending] = reply
         has_news = reply.put(thinking, text)
         self._read(ending)

@@ -20,7 +20,7 @@ from engine.text.wire import pack, read_frame
 
 if TYPE_CHECKING:
     from engine.text.encoder import ChatEncoder
-    from engine.text.job import CountJob, PromptJob, ReplyJob
+    from engine.text.job import BegunJob, CountJob, PromptJob, ReplyJob
 
 # The program kills a process that takes too long. If the program is gone, the process ends itself,
 # this much later.
@@ -73,20 +73,22 @@ def main() -> None:
         return
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
-        job: PromptJob | ReplyJob | CountJob = pickle.loads(frame)
+        job: PromptJob | ReplyJob | CountJob | BegunJob = pickle.loads(frame)
         with _Bounds(start.seconds + job.seconds, job.memory):
             answer = _run(encoder, job)
         _answer(answers, answer)
 
 
-def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob) -> bytes:
-    from engine.text.job import CountJob, ReplyJob, pack_refusal
+def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob | BegunJob) -> bytes:
+    from engine.text.job import BegunJob, CountJob, ReplyJob, pack_refusal
 
     try:
         if isinstance(job, ReplyJob):
             return _read(encoder, job)
         if isinstance(job, CountJob):
             return _count(encoder, job)
+        if isinstance(job, BegunJob):
+            return _encode_begun(encoder, job)
         return _encode(encoder, job)
     except MemoryError:
         return pack_refusal(job.greedy())
@@ -131,6 +133,18 @@ def _count(encoder: ChatEncoder, job: CountJob) -> bytes:
 
     try:
         return pack_count(encoder.count_tokens(job.text))
+    except MemoryError:
+        raise
+    except BaseException as error:
+        return pack_refusal(InvalidRequestError(f"{job.failure}: {cause_of(error)}", "prompt"))
+
+
+def _encode_begun(encoder: ChatEncoder, job: BegunJob) -> bytes:
+    from engine.api.errors import InvalidRequestError, cause_of
+    from engine.text.job import pack_ids, pack_refusal
+
+    try:
+        return pack_ids(encoder.encode_begun(job.reply, is_open=job.is_open))
     except MemoryError:
         raise
     except BaseException as error:

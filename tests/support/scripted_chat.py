@@ -27,6 +27,7 @@ class ScriptedChat:
         parts: tells the thinking of the reply from the rest.
         said: the rest of it so far.
         began: when its first tokens came; None before that.
+        begun: how many tokens it had that were made by requests before.
     """
 
     submission: Submission
@@ -39,6 +40,15 @@ class ScriptedChat:
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
     said: str = ""
     began: float | None = None
+    begun: int = 0
+
+    def resume(self, texts: list[tuple[int, str]]) -> None:
+        """Take in what the reply had before."""
+        self.begun = len(texts)
+        if texts:
+            delta = self.take(texts, None, 0.0)
+            self.began = None
+            self.stream.put(replace(delta, num_tokens=0))
 
     def take(self, texts: list[tuple[int, str]], finish: Finish | None, now: float) -> Delta:
         """What its owner is told of the next tokens, which are given with their texts."""
@@ -62,8 +72,13 @@ class ScriptedChat:
 
     def finish(self, end: End, last: int) -> Finish:
         """What its owner is told of its end; `last` is the token that closes a message."""
+        usage = replace(
+            end.usage,
+            prompt_tokens=max(0, end.usage.prompt_tokens - self.begun),
+            completion_tokens=end.usage.completion_tokens + self.begun,
+        )
         if self.error is not None:
-            return Finish(FinishReason.ERROR, end.usage, end.timings, self.error.info())
-        ids = (*end.token_ids, last)
-        context = Context(MODEL_KEY, ids, len(self.submission.messages) + 1)
-        return Finish(end.reason, end.usage, end.timings, end.error, None if end.error else context)
+            return Finish(FinishReason.ERROR, usage, end.timings, self.error.info())
+        ids, goes_on = (*end.token_ids, last), self.submission.begun is not None
+        context = Context(MODEL_KEY, ids, len(self.submission.messages) + 1 - goes_on)
+        return Finish(end.reason, usage, end.timings, end.error, None if end.error else context)

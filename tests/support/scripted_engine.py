@@ -264,14 +264,20 @@ class ScriptedEngine:
         if self._status.phase in (EnginePhase.EMPTY, EnginePhase.FAILED, EnginePhase.STOPPED):
             raise UnavailableError(f"no model is loaded: the engine is {self._status.phase}")
         sampling = SAMPLING.override(submission.sampling)
-        reply = reply_to(submission, self._replies, sampling.stop)
-        script = self._vocabulary.of_reply(reply)
+        asked, begun = submission, 0
+        if submission.begun is not None:
+            asked = replace(submission, messages=submission.messages[:-1])
+        script = self._vocabulary.of_reply(reply_to(asked, self._replies, sampling.stop))
         stops = (*sampling.stop_token_ids, script[-1])
-        prompt = self._vocabulary.of_prompt(submission, MODEL_KEY)
+        prompt = self._vocabulary.of_prompt(asked, MODEL_KEY)
+        if submission.begun is not None:
+            prompt, begun = self._vocabulary.of_begun(submission, prompt, script)
         self.prompts[submission.request_id] = prompt
         stream.num_prompt_tokens = len(prompt)
         sampling = replace(sampling, stop_token_ids=stops)
-        return ScriptedChat(submission, stream, prompt, script, sampling, self.clock.now)
+        chat = ScriptedChat(submission, stream, prompt, script[begun:], sampling, self.clock.now)
+        chat.resume([(i, self._vocabulary.text((i,))) for i in script[:begun]])
+        return chat
 
     def _admit(self, chat: ScriptedChat) -> None:
         core = self._serving()

@@ -47,5 +47,15 @@ class Vocabulary:
             ids.extend(self.of_message(message))
         return (*ids, self.id("<assistant>"))
 
+    def of_begun(
+        self, submission: Submission, prompt: tuple[int, ...], script: list[int]
+    ) -> tuple[tuple[int, ...], int]:
+        """Token ids of the prompt that goes on with a scripted reply, and how many are its."""
+        context = submission.context
+        if submission.begun and context and context.num_messages == len(submission.messages):
+            return context.token_ids[:-1], submission.begun  # but for what closed the message
+        begun = len(re.findall(r"\S+", submission.messages[-1].content))
+        return (*prompt, *script[:begun]), begun
+
     def text(self, token_ids: tuple[int, ...]) -> str:
         return "".join(self._texts[token_id] for token_id in token_ids)
