@@ -34,6 +34,7 @@ class Branching(Composing):
             id="chat.branch_next",
         ),
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
+        Binding("alt+c", "resume", "Continue", tooltip="Go on with a reply", id="chat.resume"),
         Binding("e", "edit_last", "Edit message", show=False, id="chat.edit"),
     ]
 
@@ -73,6 +74,16 @@ class Branching(Composing):
         self.warn_unsaved()
         self.chat.follow()
 
+    def action_resume(self) -> None:
+        """Go on with the last reply, which ended before it was complete."""
+        try:
+            self.sessions.current.chat.resume()
+        except InvalidRequestError as error:
+            self.notify(error.message, severity="warning")
+            return
+        self.warn_unsaved()
+        self.chat.follow()
+
     def action_edit_last(self) -> None:
         """Take one's own message back into the prompt; sending it makes another branch."""
         session = self.sessions.current
@@ -88,6 +99,8 @@ class Branching(Composing):
         self.notify("Enter sends it beside the old one; Esc leaves it as it was.")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "resume":
+            return self.sessions.current.chat.can_resume
         if action == "branch":
             return not self.has_class("-engine") and self.chat.has_focus_within
         return super().check_action(action, parameters)

@@ -40,6 +40,7 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     )
     yield SystemCommand("Stop reply", "End the reply being made", deck.action_stop)
     yield SystemCommand("Regenerate reply", "Ask for another one", deck.action_regenerate)
+    yield SystemCommand("Continue the reply", "Go on where it ended", deck.action_resume)
     yield SystemCommand("Edit message", "Send it in other words", deck.action_edit_last)
     yield SystemCommand(
         "Branch before", "At n/m, what came before", partial(deck.action_branch, -1)

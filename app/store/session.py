@@ -13,7 +13,7 @@ from app.store.database import StoreError
 from app.store.history import History
 from app.store.journal import Journal, JournalEntry
 from app.store.store import Store
-from engine.api.client import EngineClient, Submission
+from engine.api.client import EngineClient, Submission, new_request_id
 from engine.api.errors import InvalidRequestError
 from engine.api.origin import Origin
 from engine.api.stream import Delta, Finish, RequestStream, Thought
@@ -165,6 +165,38 @@ class ChatSession:
         parent_id = replies[next(reversed(replies)) if message_id is None else message_id]
         self._ask(next(m for m in self.messages if m.id == parent_id), wake)
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether the newest reply has ended before it was complete."""
+        if self.is_busy or self._history.is_awaited:
+            return False
+        try:
+            self._history.begun()
+        except InvalidRequestError:
+            return False
+        return True
+
+    def resume(self, wake: Callable[[], None] | None = None) -> None:
+        """Go on with the newest reply from where it ended, with what it was asked for.
+
+        Raises:
+            InvalidRequestError: there is none, it is complete, or a reply is being made.
+        """
+        self._check_idle()
+        reply = self._history.begun()
+        request_id = new_request_id()
+        messages, context, begun = self._history.resume(reply, request_id)
+        asked = {**self._sampling, **self.conversation.sampling}
+        submission = Submission(
+            messages=messages,
+            context=context,
+            begun=begun,
+            sampling=asked if reply.asked is None else reply.asked.sampling,
+            request_id=request_id,
+            origin=self._origin,
+        )
+        self._submit(submission, reply, wake)
+
     def turn(self, message_id: str, steps: int) -> bool:
         """Have another branch on view, as `History.turn`.
 
@@ -200,8 +232,7 @@ class ChatSession:
         delta = self._stream.drain()
         if delta is None:
             return None
-        self._reply.thinking += delta.thinking
-        self._reply.content += delta.text
+        self._history.take(self._reply, delta)
         if delta.finish is not None:
             self._end(self._reply, delta.finish)
         elif self._clock() - self._saved_at >= SAVE_SECONDS:
@@ -222,26 +253,41 @@ class ChatSession:
             messages=messages,
             context=context,
             sampling={**self._sampling, **conversation.sampling},
-            origin=Origin(
-                user=conversation.user,
-                conversation=conversation.id,
-                source=conversation.source,
-                title=conversation.title,
-            ),
+            origin=self._origin,
         )
-        self._reply = self._history.reply(
+        reply = self._history.reply(
             question,
             model=self._client.status().model,
             request_id=submission.request_id,
             sampling=submission.sampling,
         )
+        self._submit(submission, reply, wake)
+
+    @property
+    def _origin(self) -> Origin:
+        """Whose requests they are."""
+        conversation = self.conversation
+        return Origin(
+            user=conversation.user,
+            conversation=conversation.id,
+            source=conversation.source,
+            title=conversation.title,
+        )
+
+    def _submit(
+        self, submission: Submission, reply: Message, wake: Callable[[], None] | None
+    ) -> None:
+        """Journal a request, and give it to the engine."""
+        origin = submission.origin
+        body = {"message": reply.parent_id, "sampling": dict(submission.sampling)}
         entry = JournalEntry(
             request_id=submission.request_id,
-            user=conversation.user,
-            conversation_id=conversation.id,
-            source=conversation.source,
-            body=json.dumps({"message": question.id, "sampling": submission.sampling}),
+            user=origin.user,
+            conversation_id=origin.conversation,
+            source=origin.source,
+            body=json.dumps(body),
         )
+        self._reply = reply
         self._keep(journal=lambda journal: journal.begin(entry))
         self._stream = self._client.submit(submission, wake)
 

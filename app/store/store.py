@@ -300,6 +300,14 @@ class Store:
                 (pack(ids), start, context.num_messages, context.model_key, message_id),
             )
 
+    def forget_context(self, message_id: str) -> None:
+        """Drop the token ids kept with a message that none comes after."""
+        self._db.write(
+            "UPDATE message SET context = NULL, context_start = NULL, context_messages = NULL,"
+            " model_key = NULL WHERE id = ?",
+            (message_id,),
+        )
+
     def context(self, message_id: str) -> tuple[str, Context] | None:
         """The token ids kept with this message, or else with the nearest before it, and its id."""
         rows = self._db.read(_CONTEXTS, message_id)

@@ -53,8 +53,11 @@ class Entries:
         messages = session.chat.messages
         for message in messages:
             entry, place = kept.get(message.id), places.get(message.id)
-            if entry is None or entry.branch != place:
-                growing = bool(request_id) and message is messages[-1]
+            growing = bool(request_id) and message is messages[-1]
+            if growing:
+                # It may have ended before, and been gone on with.
+                kept.pop(message.id, None)
+            if entry is None or growing or entry.branch != place:
                 view = views.get(request_id) if growing else None
                 if not growing:
                     note = outcome(message)

@@ -28,10 +28,12 @@ class WatchedChat:
     Attributes:
         unsaved: always empty, for the screen does not keep this chat.
         places: always empty, for nobody else sees branches.
+        can_resume: never, here.
     """
 
     unsaved = ""
     places: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    can_resume = False
 
     def __init__(
         self,
@@ -119,6 +121,14 @@ class WatchedChat:
 
     def edit(self, _message_id: str, _text: str, *, attachments: object = ()) -> NoReturn:
         """Refuse to change anything.
+
+        Raises:
+            InvalidRequestError: always.
+        """
+        raise InvalidRequestError(self.refusal, "message")
+
+    def resume(self) -> NoReturn:
+        """Refuse to go on with a reply.
 
         Raises:
             InvalidRequestError: always.

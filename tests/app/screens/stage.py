@@ -17,6 +17,7 @@ from app.settings.settings import Settings
 from app.store.store import Store
 from engine.api.client import LoadRequest, Submission
 from tests.support.clock import VirtualClock
+from tests.support.linked import until
 from tests.support.replies import echo
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
@@ -88,6 +89,11 @@ class Stage:
         """All that is on the screen, once it is laid out."""
         await self.pilot.pause()
         return "\n".join(screen(self.app))
+
+    async def bar(self, words: str, *, shown: bool = True) -> None:
+        """Wait for what the key bar says: it is asked for once the screen has been painted, which
+        no message waits for."""
+        await until(lambda: (words in screen(self.app)[-1]) is shown)
 
     async def turn(self, steps: int = 0) -> None:
         """Run engine steps, carry over what came of them, and paint."""

@@ -136,3 +136,35 @@ async def test_a_watched_chat_has_no_branches_here(tmp_path: Path) -> None:
         await stage.press("alt+left")
         refusal = "alice holds this chat over MQTT; here it can be watched and stopped"
         assert stage.toasts == [refusal]
+
+
+async def test_a_stopped_reply_is_gone_on_with(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("long")
+        await stage.turn(5)
+        assert "alt+c Continue" not in await stage.screen()
+        await stage.press("escape")
+        await stage.turn()
+        assert "stopped · 5 tok" in stage.transcript
+        await stage.bar("alt+c Continue")
+        await stage.press("alt+c")
+        await stage.turn(1)
+        assert "streaming" in stage.transcript
+        await stage.finish()
+        assert stage.sessions.current.chat.messages[1].content == REPLIES["long"]
+        assert "· 400 tok · ttft" in stage.transcript
+        stage.deck.action_resume()
+        await stage.turn()
+        assert stage.toasts == ["this reply is complete; say what more it is to tell"]
+
+
+async def test_after_a_restart_a_reply_is_gone_on_with(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("long")
+        await stage.turn(5)
+        stage.deck.action_stop()
+        await stage.turn()
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.press("alt+c")
+        await stage.finish()
+        assert stage.sessions.current.chat.messages[1].content == REPLIES["long"]

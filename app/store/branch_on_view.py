@@ -1,0 +1,157 @@
+"""BranchOnView: the branch of a conversation that is on view, and how another one comes there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from app.store.conversation import Conversation, Message
+from app.store.database import DeletedError, StoreError
+from app.store.question import title_from
+from app.store.store import Store
+from app.store.tree import Tree
+
+log = logging.getLogger(__name__)
+
+
+class BranchOnView:
+    """What `History` is but for what is said: a tree of messages of which one branch is on view.
+
+    Args:
+        store: keeps the conversation; None keeps it in memory only.
+
+    Raises:
+        StoreError: the conversation cannot be read.
+    """
+
+    def __init__(self, conversation: Conversation, store: Store | None = None) -> None:
+        self.conversation = conversation
+        self._store = store
+        # What the store does not have yet: of the conversation, and of messages.
+        self._is_changed = False
+        self._unwritten: dict[str, Message] = {}
+        leaf = conversation.leaf
+        kept = store.branch(leaf) if store is not None and leaf is not None else []
+        if store is not None and leaf is not None and not kept:
+            raise DeletedError(f"the last message of {conversation.title!r} is not in the store")
+        self._tree = Tree(kept)
+        self._version: int | None = None  # of the store, when its branches were read
+        self._making: str | None = None  # the reply that is being made here
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The branch on view, oldest first; the last may still grow. From any thread."""
+        return self._tree.branch(self.conversation.leaf)
+
+    @property
+    def places(self) -> Mapping[str, tuple[int, int]]:
+        """The messages on view that stand beside others: which one of these it is, from 1, and how
+        many they are.
+        """
+        if self._version is None:
+            self.look()
+        places = {}
+        for message in self.messages:
+            beside = self._tree.places[message.parent_id]
+            if len(beside) > 1:
+                places[message.id] = (beside.index(message.id) + 1, len(beside))
+        return places
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the newest reply has no end yet, whoever is making it."""
+        branch = self.messages
+        return bool(branch) and branch[-1].finish_reason is None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the newest reply is being made by another program."""
+        return self.is_busy and self._making is None
+
+    def turn(self, message_id: str, steps: int) -> bool:
+        """Have another branch on view: that of the message so many places on from one on view, as
+        it was left, or else to its newest end. After the last one comes the first.
+
+        Returns:
+            False where the message stands alone.
+
+        Raises:
+            StoreError: the branch cannot be read; the one before is still on view.
+        """
+        if message_id not in self.places:
+            return False
+        beside = self._tree.places[self._tree[message_id].parent_id]
+        wanted = beside[(beside.index(message_id) + steps) % len(beside)]
+        self._show(self._tree.left(wanted) or self._newest_leaf(wanted))
+        self._is_changed = True
+        return True
+
+    def look(self) -> str:
+        """Take in what other programs have done to the conversation; cheap where they did nothing.
+
+        Where they went on behind what is on view, their branch is on view then.
+
+        Returns:
+            that they went on with it, as a sentence for the user; else nothing.
+        """
+        if self._store is None:
+            self._version = 0
+            return ""
+        try:
+            return self._look(self._store)
+        except StoreError as error:
+            self._version = self._version or 0
+            log.error("what others said in %r is not known: %s", self.conversation.title, error)
+            return ""
+
+    def _newest_leaf(self, message_id: str) -> str:
+        found = self._store.branches.newest_leaf(message_id) if self._store is not None else None
+        return found or message_id
+
+    def _show(self, leaf: str) -> None:
+        """Have the branch that ends in a leaf on view."""
+        conversation = self.conversation
+        if leaf not in self._tree and self._store is not None:
+            for message in self._store.branch(leaf):
+                if message.id not in self._tree:
+                    self._tree.put(message)
+        before = self.messages
+        self._tree.leave(conversation.leaf)
+        conversation.leaf = leaf
+        first = self.messages[0]
+        if not conversation.is_named and before[:1] != (first,):
+            conversation.title = title_from(first)
+        self._version = None
+
+    def _look(self, store: Store) -> str:
+        version = store.branches.version()
+        if version == self._version and not self.is_awaited:
+            return ""
+        is_first, self._version = self._version is None, version
+        conversation = self.conversation
+        self._refresh(store)
+        places = store.branches.places(conversation.id, conversation.leaf)
+        behind = places.pop(conversation.leaf, []) if conversation.leaf is not None else []
+        new = self._tree.learn(places)
+        if behind and conversation.leaf not in self._unwritten:
+            self._show(store.branches.newest_leaf(behind[-1]) or behind[-1])
+            self._tree.learn(store.branches.places(conversation.id, conversation.leaf))
+            self._version = version
+            return "Another program went on with this chat."
+        if is_first or not new:
+            return ""
+        parted = [m for m in self.messages if set(new) & set(self._tree.places[m.parent_id])]
+        if not parted:
+            return ""
+        place, count = self.places[parted[-1].id]
+        return f"Another program went on with this chat: this is {place}/{count}."
+
+    def _refresh(self, store: Store) -> None:
+        """Read what others may have changed: its title, and the reply that they are making."""
+        kept = store.conversation(self.conversation.id)
+        if kept is not None and not self._is_changed:
+            self.conversation.title, self.conversation.is_named = kept.title, kept.is_named
+        if self.is_awaited:
+            store.journal.end_orphans()
+            for message in store.branch(self.messages[-1].id)[-1:]:
+                self._tree.put(message)
