@@ -30,6 +30,7 @@ from app.screens.stopping import Stopping
 from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
 from widgets.chat.completions import Completion, Completions
+from widgets.chat.prompt import PromptArea
 from widgets.line import shorten
 
 _NAME = re.compile(r"[\w][\w.-]{0,39}")
@@ -44,6 +45,9 @@ class Speaking(Stopping):
         Binding("alt+p", "prompts", "Saved prompts", show=False, id="prompt.saved"),
     ]
 
+    def on_mount(self) -> None:
+        self.chat.prompt.area.offers = self._completions
+
     class ModelWanted(Message):
         """A model is to be loaded.
 
@@ -57,9 +61,12 @@ class Speaking(Stopping):
 
     def action_send(self) -> None:
         """Send the message, or do what its slash says."""
-        completions, text = self.chat.prompt.completions, self.chat.prompt.text
-        if completions.is_open:
-            completions.take(runs=True)
+        area, text = self.chat.prompt.area, self.chat.prompt.text
+        completion = area.offer()
+        if completion is not None:
+            area.complete()
+            if not completion.takes:
+                self.speak(area.text)
         elif text.startswith("/") and not text.startswith("//"):
             self.speak(text)
         else:
@@ -89,25 +96,20 @@ class Speaking(Stopping):
     @on(TextArea.Changed)
     def complete(self, event: TextArea.Changed) -> None:
         """Offer what may be meant by a slash that is being written."""
-        if event.text_area is not self.chat.prompt.area:
-            return
-        text = event.text_area.text
-        found: list[Slash] = []
-        if text.startswith("/") and not re.search(r"\s|^//", text):
-            found = matching(text[1:], self.slashes())
-            if len(found) == 1 and found[0].name == text[1:]:
-                found = []
-        self.chat.prompt.completions.show([Completion(s.name, s.does, s.takes) for s in found])
+        if isinstance(event.text_area, PromptArea):
+            event.text_area.offer()
 
-    @on(Completions.Taken)
-    def take(self, event: Completions.Taken) -> None:
-        area, completion = self.chat.prompt.area, event.completion
-        self.chat.prompt.completions.show(())
-        if event.runs and not completion.takes:
-            self.speak(f"/{completion.name}")
-            return
-        area.load_text(f"/{completion.name}{' ' if completion.takes else ''}")
-        area.move_cursor(area.document.end)
+    def _completions(self, text: str) -> list[Completion]:
+        if not text.startswith("/") or re.search(r"\s|^//", text):
+            return []
+        found = matching(text[1:], self.slashes())
+        if len(found) == 1 and found[0].name == text[1:]:
+            return []
+        return [Completion(slash.name, slash.does, slash.takes) for slash in found]
+
+    @on(Completions.Clicked)
+    def take(self) -> None:
+        self.chat.prompt.area.complete()
 
     # Commands that take something.
 

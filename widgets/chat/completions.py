@@ -29,27 +29,14 @@ class Completion:
 
 
 class Completions(LineView):
-    """A list above the prompt, which keeps the focus.
-
-    Attributes:
-        is_open: whether there is anything to choose.
-    """
+    """A list above the prompt, which keeps the focus."""
 
     DEFAULT_CSS = """
     Completions { height: auto; display: none; padding: 0 0 0 1; }
     """
 
-    class Taken(Message):
-        """One was chosen.
-
-        Attributes:
-            runs: whether it is to be run, if nothing has to follow it.
-        """
-
-        def __init__(self, completion: Completion, *, runs: bool) -> None:
-            super().__init__()
-            self.completion = completion
-            self.runs = runs
+    class Clicked(Message):
+        """The one under the cursor is to be taken."""
 
     def __init__(self, glyphs: Glyphs = UNICODE) -> None:
         super().__init__(glyphs)
@@ -57,8 +44,9 @@ class Completions(LineView):
         self._place = 0
 
     @property
-    def is_open(self) -> bool:
-        return bool(self._items)
+    def current(self) -> Completion | None:
+        """The one under the cursor; None if there is none."""
+        return self._items[self._place] if self._items else None
 
     def show(self, items: Sequence[Completion]) -> None:
         """Show these instead; none closes the list."""
@@ -73,10 +61,6 @@ class Completions(LineView):
     def move(self, places: int) -> None:
         self._place = (self._place + places) % len(self._items)
         self.redraw()
-
-    def take(self, *, runs: bool) -> None:
-        """Choose the one under the cursor."""
-        self.post_message(self.Taken(self._items[self._place], runs=runs))
 
     def draw(self, width: int, height: int) -> list[Line]:
         palette = self.palette
@@ -94,7 +78,7 @@ class Completions(LineView):
     def on_click(self, event: events.Click) -> None:
         first = max(0, min(self._place - self.size.height // 2, len(self._items) - MOST))
         self._place = min(first + event.y, len(self._items) - 1)
-        self.take(runs=False)
+        self.post_message(self.Clicked())
 
 
 def _head(item: Completion) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events
@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Label, TextArea
 
 from widgets.chat.chips import Chips
-from widgets.chat.completions import Completions
+from widgets.chat.completions import Completion, Completions
 from widgets.chat.prompt_head import PromptHead
 from widgets.figures import compact, count
 from widgets.glyphs import UNICODE, Glyphs
@@ -29,7 +29,12 @@ _CHOOSING = ("up", "down", "tab", "escape")
 
 
 class PromptArea(TextArea):
-    """The text itself. Ctrl+J begins a new line; the screen binds Enter."""
+    """The text itself. Ctrl+J begins a new line; the screen binds Enter.
+
+    Attributes:
+        sent: what Up goes back to, the oldest first.
+        offers: gives the completions of a text.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         # Only some terminals tell Alt+Enter and Shift+Enter from Enter.
@@ -63,6 +68,8 @@ class PromptArea(TextArea):
         # A blinking cursor would repaint an idle screen twice a second.
         self.cursor_blink = False
         self._completions = completions
+        self._offered_for = ""
+        self.offers: Callable[[str], Sequence[Completion]] = lambda _: ()
         self.sent: Sequence[str] = ()
         self._recalled: int | None = None
         self._draft = ""
@@ -72,7 +79,7 @@ class PromptArea(TextArea):
         self._recalled = None
 
     async def on_key(self, event: events.Key) -> None:
-        if self._completions.is_open and event.key in _CHOOSING:
+        if event.key in _CHOOSING and self.offer() is not None:
             event.stop()
             event.prevent_default()
             self._choose(event.key)
@@ -82,11 +89,28 @@ class PromptArea(TextArea):
     def _choose(self, key: str) -> None:
         """What a key does while completions are offered."""
         if key == "tab":
-            self._completions.take(runs=False)
+            self.complete()
         elif key == "escape":
             self._completions.show(())
         else:
             self._completions.move(1 if key == "down" else -1)
+
+    def offer(self) -> Completion | None:
+        """The completion under the cursor; None if none is offered for what is written. It is
+        looked for now, if keys have come faster than the list of them."""
+        text = self.text
+        if text != self._offered_for:
+            self._offered_for = text
+            self._completions.show(self.offers(text))
+        return self._completions.current
+
+    def complete(self) -> None:
+        """Take the completion under the cursor."""
+        completion = self.offer()
+        self._completions.show(())
+        if completion is not None:
+            self.load_text(f"/{completion.name}{' ' if completion.takes else ''}")
+            self.move_cursor(self.document.end)
 
     def action_newline(self) -> None:
         start, end = self.selection

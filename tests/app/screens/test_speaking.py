@@ -11,13 +11,19 @@ from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import PickNamed
 from app.screens.help import HelpScreen
 from tests.app.screens.stage import Stage, staged
+from tests.widgets.hosting import burst
+
+
+def offered(stage: Stage) -> bool:
+    """Whether completions are offered for what is written."""
+    return stage.deck.chat.prompt.area.offer() is not None
 
 
 async def say(stage: Stage, text: str) -> None:
     """Write a line and press Enter, with the list of completions closed."""
     stage.deck.chat.prompt.area.load_text(text)
     await stage.turn()
-    if stage.deck.chat.prompt.completions.is_open:
+    if offered(stage):
         await stage.press("escape")
     await stage.press("enter")
     await stage.turn()
@@ -26,7 +32,13 @@ async def say(stage: Stage, text: str) -> None:
 async def test_each_command_of_the_palette_is_one_with_a_slash(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         names = {slash.name for slash in stage.deck.slashes()}
-        assert {"new-chat", "export-chat", "help", "load-model", "chat-or-engine"} <= names
+        assert {
+            "new-chat",
+            "export-chat-as-markdown",
+            "help",
+            "load-model",
+            "chat-or-engine",
+        } <= names
         await stage.send("one")
         await stage.finish()
         await say(stage, "/new")
@@ -59,7 +71,7 @@ async def test_settings_are_changed_by_a_line(tmp_path: Path) -> None:
     [
         ("/temperature hot", "temperature is 'hot'; it must be a number from 0 to 100"),
         ("/thinking maybe", "thinking is 'maybe'; it must be on or off"),
-        ("/exprt", "/exprt is no command and no saved prompt; close to it are /export-chat"),
+        ("/exprt", "/exprt is no command and no saved prompt; close to it are /export-"),
         ("/new-chat now", "/new-chat takes nothing after it."),
         ("/attach /none", "/none is no file; a text file can be attached"),
         ("/model", "/model needs a name, a folder, a file or a hub id."),
@@ -145,7 +157,7 @@ async def test_a_slash_is_completed(tmp_path: Path) -> None:
         assert "▸ /temperature VALUE" in await stage.screen()
         await stage.press("tab")
         assert stage.prompt == "/temperature "
-        assert not stage.deck.chat.prompt.completions.is_open
+        assert not offered(stage)
         await stage.press(*"0.5", "enter")
         assert stage.sessions.current.settings.sampling == {"temperature": 0.5}
         await stage.press("/", *"top", "down", "enter")
@@ -157,7 +169,7 @@ async def test_enter_runs_what_takes_nothing_and_escape_leaves_the_text(tmp_path
         await stage.send("one")
         await stage.finish()
         await stage.press("/", *"ne", "escape")
-        assert (stage.prompt, stage.deck.chat.prompt.completions.is_open) == ("/ne", False)
+        assert (stage.prompt, offered(stage)) == ("/ne", False)
         await stage.press("w", "enter")
         await stage.turn()
         assert len(stage.sessions.sessions) == 2
@@ -173,3 +185,19 @@ async def test_a_model_and_a_search_are_asked_for_by_a_line(tmp_path: Path) -> N
         await say(stage, "/search kafka essay")
         await stage.pilot.pause()
         assert stage.app.screen.query_one(Input).value == "kafka essay"
+
+
+async def test_keys_that_come_faster_than_what_they_offer_keep_their_order(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await burst(stage.app, "slash", *"tem", "tab", *"0.5", "enter")
+        assert stage.sessions.current.settings.sampling == {"temperature": 0.5}
+        await burst(stage.app, "slash", *"te", *"mperature", "space", *"0.25", "enter")
+        assert stage.sessions.current.settings.sampling == {"temperature": 0.25}
+
+
+async def test_a_click_takes_a_completion(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press("/", *"top")
+        await stage.screen()
+        await stage.pilot.click(stage.deck.chat.prompt.completions, offset=(4, 1))
+        assert stage.prompt == "/top_p "
