@@ -191,4 +191,4 @@ def test_help(look: Compare) -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: "{}x{}".format(*size))
 def test_settings(look: Compare, size: tuple[int, int]) -> None:
-    assert look(size, "f9", "down")
+    assert look(size, "f9", *"alerts", "down")
