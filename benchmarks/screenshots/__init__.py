@@ -1,0 +1,1 @@
+"""Pictures of the interface, of real runs: `python -m benchmarks.screenshots`."""
