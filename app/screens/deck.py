@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from app.gateway.mqtt import SOURCE
 from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
 from app.screens.key_bar import KeyBar
@@ -17,6 +16,7 @@ from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
 from app.screens.speaking import Speaking
 from widgets.glyphs import Glyphs
+from widgets.panels.log_panel import LogPanel
 from widgets.panels.session_table import SessionTable
 
 
@@ -116,13 +116,22 @@ class Deck(Speaking):
     @on(SessionTable.Selected)
     def go_to_request(self, event: SessionTable.Selected) -> None:
         view = event.row.view
-        if view and view.origin.source == SOURCE and self.sessions.watch(view.request_id):
+        belongs = view is None or view.origin.conversation
+        self._go_to(view.request_id if view else "", event.row.key if belongs else "")
+
+    @on(LogPanel.Chosen)
+    def go_to_line(self, event: LogPanel.Chosen) -> None:
+        self._go_to(event.line.request_id, event.line.chat)
+
+    def _go_to(self, request_id: str, chat: str) -> None:
+        """Go to the chat of a request, which may be one over MQTT."""
+        if request_id and self.sessions.watch(request_id):
             self.switched()
-        elif view is None or view.origin.conversation:
-            self.open(event.row.key)
+        elif chat:
+            self.open(chat)
             self.action_leave()
         else:
-            self.notify("This request belongs to no chat on the screen.")
+            self.notify("This belongs to no chat on the screen.")
             return
         self.come()
 

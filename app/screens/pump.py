@@ -158,10 +158,12 @@ class Pump:
             self._status = engine.status
         self._sessions.meet(engine.views.values())
         requests = engine.snapshot.requests if engine.snapshot else ()
-        chats = (session.chat.conversation for session in self._sessions.sessions)
-        self._sessions.numbering.look(requests, chats)
-        lines: list[LogLine] = self._log.take()
-        lines += [line for record in records for line in engine_events(record, engine.epoch)]
+        sessions, numbering = self._sessions.sessions, self._sessions.numbering
+        asking = {session.request_id: session.key for session in sessions if session.request_id}
+        numbering.look(requests, (session.chat.conversation for session in sessions), asking)
+        lines: list[LogLine] = self._log.take(numbering.subject)
+        for record in records:
+            lines += engine_events(record, engine.epoch, numbering.subject)
         changes = engine.new_knob_changes()
         lines += [knob_event(change, engine.epoch) for change in changes]
         for change in changes:

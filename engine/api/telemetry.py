@@ -85,6 +85,8 @@ class StepRecord:
         running, waiting: how many requests ran and waited after planning.
         head_wait: why the first of the waiting ones waited.
         finished: requests that ended since the record before.
+        preempted_for: for each of `preempted` the request that its blocks were taken for; empty
+            where they were for none, such as a request that gave way itself.
         swapped: those of `preempted` whose blocks were copied to host memory; the others are
             recomputed.
         restored: those of `admitted` whose blocks were copied back.
@@ -129,6 +131,7 @@ class StepRecord:
     given_slots: int
     unused_slots: int
     head_wait: Wait | None = None
+    preempted_for: tuple[str, ...] = ()
     swapped: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
     swapped_out_blocks: int = 0

@@ -37,6 +37,8 @@ class Request:
         last_state: the hash of the last snapshot of its state that was taken while it decoded.
         num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
         num_preemptions: how often it lost its blocks, to be recomputed or copied back.
+        preempted_for: the id of the request that needed the blocks, at the last time; empty if it
+            lost them for another reason.
         token_gaps: seconds between one token and the next, for its last 513 tokens.
     """
 
@@ -68,6 +70,7 @@ class Request:
     last_state: bytes | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    preempted_for: str = ""
     token_gaps: Recent = field(default_factory=lambda: Recent(512))
     finish_reason: FinishReason | None = None
     error: ErrorInfo | None = None

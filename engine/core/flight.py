@@ -82,6 +82,7 @@ class Flight:
             waiting=self.waiting,
             head_wait=self.head_wait,
             preempted=tuple(request.request_id for request in planned.preempted),
+            preempted_for=tuple(request.preempted_for for request in planned.preempted),
             admitted=tuple(request.request_id for request in planned.admitted),
             finished=finished,
             swapped=tuple(request.request_id for request in planned.swapped),

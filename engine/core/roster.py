@@ -18,6 +18,7 @@ from engine.api.lifecycle import FinishReason, RequestTimings, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Usage
 from engine.batch.output import End, TokenOutput
+from engine.batch.refusal import tell_refusal
 from engine.batch.request import Request
 from engine.core.admission import (
     check_deadline,
@@ -89,6 +90,8 @@ class Roster:
         try:
             request = self._request(submission, token_ids, sampling, arrival)
         except EngineError as error:
+            if isinstance(error, InvalidRequestError):
+                tell_refusal(submission, error)
             self._observer.refused()
             usage = Usage(len(token_ids), 0, 0)
             timings = Timings.of(RequestTimings(arrival, finished=now), 0)

@@ -181,7 +181,7 @@ class StepComposer:
                 self.stranded.append(request)
                 return False
             victim = max(running, key=_VICTIMS[self.knobs.victim])
-            self.preempt(victim)
+            self.preempt(victim, needed_by=request)
             if victim is request:
                 return False
         return True
@@ -320,7 +320,9 @@ class StepComposer:
         caching = self.knobs.prefix_caching
         return Start.of(request, self._cache, prefix_caching=caching, may_fork=may_fork)
 
-    def preempt(self, victim: Request, *, keep: bool = True) -> None:
+    def preempt(
+        self, victim: Request, *, keep: bool = True, needed_by: Request | None = None
+    ) -> None:
         """Take a running request's slot, blocks and row (PagedAttention, SOSP'23, section 4.5).
 
         What it computed is copied to host memory, as the knob `preemption` has it, or is computed
@@ -329,6 +331,7 @@ class StepComposer:
 
         Args:
             keep: whether what its blocks hold may be copied; False if it may be wrong.
+            needed_by: the request that the blocks are taken for, if they are for one.
         """
         books = self._books
         row = self.rows.pop(victim, None)
@@ -355,6 +358,7 @@ class StepComposer:
         if not victim.host_blocks:
             victim.num_computed_tokens = 0
         victim.num_preemptions += 1
+        victim.preempted_for = needed_by.request_id if needed_by not in (None, victim) else ""
         victim.state = RequestState.PREEMPTED
         books.waiting.push(victim)
         self.preempted.append(victim)

@@ -9,6 +9,7 @@ from engine.api.client import Submission
 from engine.api.errors import EngineError, ErrorInfo, InvalidRequestError, cause_of
 from engine.api.lifecycle import FinishReason
 from engine.api.stream import RequestStream
+from engine.batch.refusal import tell_refusal
 from engine.text.encodings import Encoding
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class Pending:
             error = InvalidRequestError(
                 f"the prompt could not be read: {cause_of(error)}", "prompt"
             )
+        if isinstance(error, InvalidRequestError):
+            tell_refusal(self.submission, error)
         self.end(FinishReason.ERROR, error.info())
 
     def end(self, reason: FinishReason, error: ErrorInfo | None = None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from engine.api.knobs import KnobChange
 from engine.api.telemetry import BlockChange, StepRecord
@@ -26,15 +28,28 @@ class LogLine:
     Attributes:
         time: when it happened, in seconds since the epoch.
         source: the part of the program that says it: sched, cache, knob, mqtt, ...
+        request_id, chat: what it is about, to go there: a request, and the id of its chat; empty
+            where it is about none.
     """
 
     time: float
     level: Level
     source: str
     text: str
+    request_id: str = ""
+    chat: str = ""
 
 
-def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
+class Subject(NamedTuple):
+    """The chat of a request, as a line names it, and its id; that is empty if there is none."""
+
+    name: str
+    chat: str = ""
+
+
+def engine_events(
+    record: StepRecord, epoch: float = 0.0, of: Callable[[str], Subject] = Subject
+) -> list[LogLine]:
     """The events of one step.
 
     Evictions are told only at the level of debugging: a pool under pressure has some in every step,
@@ -42,17 +57,26 @@ def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
 
     Args:
         epoch: the time at which the engine's clock stood at 0, in seconds since the epoch.
+        of: gives the chat of a request.
     """
     lines = []
 
-    def say(level: Level, source: str, text: str, at: float) -> None:
-        lines.append(LogLine(epoch + at, level, source, text))
+    def say(level: Level, source: str, text: str, at: float, about: Sequence[str] = ()) -> None:
+        request_id, *_ = (*about, "")
+        chat = of(request_id).chat if request_id else ""
+        lines.append(LogLine(epoch + at, level, source, text, request_id, chat))
+
+    def names(requests: Sequence[str]) -> str:
+        return ", ".join(of(request_id).name for request_id in requests)
 
     blocks = f"{count(record.free_blocks)} free, {count(record.cached_blocks)} cached blk"
+    takers = dict(zip(record.preempted, record.preempted_for, strict=False))
     for request_id in record.preempted:
         swapped = request_id in record.swapped
         fate = "its blocks go to host memory" if swapped else "its blocks go, it is recomputed"
-        say(Level.WARNING, "sched", f"preempt {request_id}: {fate} ({blocks})", record.start)
+        taker = takers.get(request_id, "")
+        text = f"preempt {names([request_id])}{f' for {names([taker])}' if taker else ''}: {fate}"
+        say(Level.WARNING, "sched", f"{text} ({blocks})", record.start, [request_id])
     evicted = len(record.blocks.blocks(BlockChange.EVICTED))
     if evicted:
         say(Level.DEBUG, "cache", f"evict {count(evicted)} cached blk", record.start)
@@ -65,12 +89,13 @@ def engine_events(record: StepRecord, epoch: float = 0.0) -> list[LogLine]:
             tokens += f", {back}"
         if record.padding_tokens:
             tokens += f", {count(record.padding_tokens)} of padding"
-        text = f"admit {', '.join(record.admitted)}: {tokens}"
-        say(Level.INFO, "sched", text, record.start)
+        text = f"admit {names(record.admitted)}: {tokens}"
+        say(Level.INFO, "sched", text, record.start, record.admitted)
     if record.error:
         say(Level.ERROR, "engine", f"step {count(record.step)} failed: {record.error}", record.end)
     if record.finished:
-        say(Level.INFO, "sched", f"finish {', '.join(record.finished)}", record.end)
+        text = f"finish {names(record.finished)}"
+        say(Level.INFO, "sched", text, record.end, record.finished)
     return lines
 
 

@@ -10,7 +10,9 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from rich.style import Style
+from textual import events
 from textual.binding import Binding, BindingType
+from textual.message import Message
 
 from widgets.figures import count, time_of_day
 from widgets.glyphs import UNICODE, Glyphs
@@ -24,6 +26,7 @@ _TIME_WIDTH = 9
 _LEVEL_WIDTH = 2
 _SOURCE_WIDTH = 7
 _MIN_TEXT_WIDTH = 20
+_MIN_TEXT_BESIDE_TIME = 40  # with less, most lines would be broken
 
 
 class _Row(NamedTuple):
@@ -41,7 +44,15 @@ class LogPanel(ScrollPanel, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("log", last="Follow"),
         Binding("l", "level", "Level", id="log.level"),
+        Binding("enter", "choose", "Open", id="log.open"),
     ]
+
+    class Chosen(Message):
+        """An event was chosen with Enter."""
+
+        def __init__(self, line: LogLine) -> None:
+            super().__init__()
+            self.line = line
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)
@@ -50,6 +61,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         self._events: deque[tuple[int, LogLine]] = deque(maxlen=CAPACITY)
         self._total = 0
         self._rows: list[_Row] = []
+        self._cursor: int | None = None  # the number of an event; None while it follows
 
     def add(self, lines: Iterable[LogLine]) -> None:
         """Append events, the oldest first."""
@@ -64,7 +76,54 @@ class LogPanel(ScrollPanel, can_focus=True):
 
     def scroll(self, first: int) -> None:
         super().scroll(first)
-        self.following = self.first >= self.num_rows - self.page
+        self.following = self._cursor is None and self.first >= self.num_rows - self.page
+
+    def action_step(self, rows: int) -> None:
+        """Go so many events on. The first step up from the newest takes that one."""
+        numbers = [number for number, line in self._events if line.level >= self.level]
+        if not numbers or (self._cursor is None and rows > 0):
+            return
+        if self._cursor is None:
+            place = len(numbers) + rows
+        else:
+            place = bisect_left(numbers, self._cursor) + rows
+        self._pick(numbers[max(0, min(place, len(numbers) - 1))])
+
+    def action_edge(self, direction: int) -> None:
+        if direction < 0:
+            self.action_step(-len(self._events))
+        else:
+            self._cursor = None
+            self.scroll(self.num_rows)
+            self.redraw()
+
+    @property
+    def lines(self) -> list[LogLine]:
+        """The events that are kept, the oldest first."""
+        return [line for _, line in self._events]
+
+    @property
+    def current(self) -> LogLine | None:
+        """The event that the cursor is on; None while it follows the newest."""
+        return next((line for number, line in self._events if number == self._cursor), None)
+
+    def action_choose(self) -> None:
+        if line := self.current:
+            self.post_message(self.Chosen(line))
+
+    def on_click(self, event: events.Click) -> None:
+        place = event.y - 1 + self.first
+        if 0 <= event.y - 1 < self.page and place < self.num_rows:
+            self._pick(self._rows[place].event)
+
+    def _pick(self, event: int) -> None:
+        """Put the cursor on an event, and bring all of it into view."""
+        self._cursor = event
+        places = [place for place, row in enumerate(self._rows) if row.event == event]
+        for place in reversed(places):
+            self.reveal(place)
+        self.following = False
+        self.redraw()
 
     def action_level(self) -> None:
         """Hide one level more, or show all again."""
@@ -110,16 +169,20 @@ class LogPanel(ScrollPanel, can_focus=True):
     def _row(self, row: _Row, width: int) -> Line:
         palette, lead = self.palette, _lead(width)
         line = self.line(width)
+        current = row.event == self._cursor and self.has_focus
+        over = palette.cursor if current else Style.null()
+        text = palette.text + over
+        muted = text if current else palette.muted
         if row.piece:
-            return line.add(" " * lead, palette.text).add(row.text, palette.text)
+            return line.add(" " * lead, text).add(row.text, text).pad(text)
         if lead > _LEVEL_WIDTH:
-            line.cell(time_of_day(row.line.time), _TIME_WIDTH, palette.muted)
-        style = self._level_style(row.line.level)
+            line.cell(time_of_day(row.line.time), _TIME_WIDTH, muted)
+        style = text if current else self._level_style(row.line.level)
         if lead:
             line.cell(row.line.level.name[0], _LEVEL_WIDTH, style)
         if lead > _LEVEL_WIDTH:
-            line.cell(row.line.source, _SOURCE_WIDTH, palette.muted)
-        return line.add(row.text, palette.text if row.line.level < Level.WARNING else style)
+            line.cell(row.line.source, _SOURCE_WIDTH, muted)
+        return line.add(row.text, text if row.line.level < Level.WARNING else style).pad(text)
 
     def _level_style(self, level: Level) -> Style:
         palette = self.palette
@@ -137,7 +200,6 @@ def _lead(width: int) -> int:
     """How many cells stand before the text: those of time, level and source, of the level alone, or
     none."""
     full = _TIME_WIDTH + _LEVEL_WIDTH + _SOURCE_WIDTH
-    for lead in (full, _LEVEL_WIDTH):
-        if width - lead >= _MIN_TEXT_WIDTH:
-            return lead
-    return 0
+    if width - full >= _MIN_TEXT_BESIDE_TIME:
+        return full
+    return _LEVEL_WIDTH if width - _LEVEL_WIDTH >= _MIN_TEXT_WIDTH else 0

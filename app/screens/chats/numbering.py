@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from app.screens.chats.open_session import title_of
@@ -11,6 +12,7 @@ from app.store.conversation import Conversation
 from engine.api.snapshot import RequestView
 from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
+from widgets.panels.log_line import Subject
 from widgets.panels.session_columns import title_of as title_of_request
 
 KEPT = 702  # A to ZZ
@@ -35,13 +37,20 @@ class Numbering:
         self.names: Mapping[int, ChatName] = {}
         self._own: dict[int, str] = {}  # the key of the chat, by its number
         self._theirs: dict[str, int] = {}  # by the key, the last seen ones at the end
-        self._asked: dict[str, ChatName] = {}  # by request
+        self._asked: dict[str, Subject] = {}  # by request
 
-    def look(self, requests: Sequence[RequestView], chats: Iterable[Conversation]) -> None:
+    def look(
+        self,
+        requests: Sequence[RequestView],
+        chats: Iterable[Conversation],
+        asking: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Name the chats of these requests.
 
         Args:
             chats: those that are open.
+            asking: the open chats that wait for a reply, by their requests, which the engine may
+                not have told of yet.
         """
         known = {chat.id: ChatName(self.number_of(chat), title_of(chat)) for chat in chats}
         closed = {key: number for number, key in self._own.items()}
@@ -53,7 +62,10 @@ class Numbering:
                 own = closed.get(key)
                 number = self._theirs_of(key) if own is None else ChatNumber(own)
                 name = ChatName(number, title_of_request(view))
-            names[view.ordinal] = self._asked[view.request_id] = name
+            names[view.ordinal] = name
+            self._asked[view.request_id] = Subject(str(name), view.origin.conversation)
+        for request_id, key in asking.items():
+            self._asked[request_id] = Subject(str(known[key]), key)
         self.names = names
         shown = known.keys() | set(map(session_of, requests))
         _drop_oldest(self._theirs, len(self._theirs) - KEPT, shown)
@@ -66,10 +78,16 @@ class Numbering:
         self._own[chat.number] = chat.id
         return ChatNumber(chat.number)
 
-    def of_request(self, request_id: str) -> ChatName | None:
-        """What the chat of a request was called when it was last shown; None if that is long ago,
-        or if it never was."""
-        return self._asked.get(request_id)
+    def subject(self, request_id: str, chat: str = "") -> Subject:
+        """The chat of a request, as the log names it. If the request was never shown, or not for
+        long, it is named by its id, unless its chat is open.
+
+        Args:
+            chat: the id of its chat, if that is known.
+        """
+        if chat in self.chats:
+            return Subject(str(self.chats[chat]), chat)
+        return self._asked.get(request_id) or Subject(f"request {request_id}")
 
     def _theirs_of(self, key: str) -> ChatNumber:
         taken = self._theirs.pop(key, None)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 
-from widgets.panels.log_line import Level, LogLine
+from engine.api.client import Submission
+from widgets.panels.log_line import Level, LogLine, Subject
 
 CAPACITY = 500
 LONGEST = 1000  # characters; a line may quote what a client sent
@@ -19,7 +22,7 @@ class LogFeed(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._lines: deque[LogLine] = deque(maxlen=CAPACITY)
+        self._lines: deque[tuple[LogLine, Submission | None]] = deque(maxlen=CAPACITY)
 
     def attach(self) -> None:
         for name in _NAMES:
@@ -31,17 +34,27 @@ class LogFeed(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = record.getMessage()
+            text = getattr(record, "refusal", "") or record.getMessage()
         except Exception:  # arguments that do not fit the text must not stop whoever logs
             self.handleError(record)
             return
         source = "mqtt" if record.name.startswith(_MQTT) else record.name.split(".")[0]
         place = bisect_right((logging.INFO, logging.WARNING, logging.ERROR), record.levelno)
-        self._lines.append(LogLine(record.created, Level(place), source, text[:LONGEST]))
+        line = LogLine(record.created, Level(place), source, text[:LONGEST])
+        self._lines.append((line, getattr(record, "submission", None)))
 
-    def take(self) -> list[LogLine]:
-        """What came since the last call, oldest first."""
+    def take(self, of: Callable[[str, str], Subject]) -> list[LogLine]:
+        """What came since the last call, oldest first.
+
+        Args:
+            of: gives the chat of a request that was refused, from the ids of both.
+        """
         lines = []
         while self._lines:
-            lines.append(self._lines.popleft())
+            line, refused = self._lines.popleft()
+            if refused is not None:
+                who = of(refused.request_id, refused.origin.conversation)
+                text = f"refuse {who.name}: {line.text}"
+                line = replace(line, text=text, request_id=refused.request_id, chat=who.chat)
+            lines.append(line)
         return lines

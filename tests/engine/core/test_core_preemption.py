@@ -48,6 +48,7 @@ class TestPreemption:
         while not engine.records[-1].preempted:
             engine.step()
         assert engine.records[-1].preempted == ("b",)
+        assert engine.records[-1].preempted_for == ("a",)
         assert engine.records[-1].admitted == ()
         assert in_words(engine.records[-1].head_wait) == "the pool just ran out of blocks"
         engine.finish()

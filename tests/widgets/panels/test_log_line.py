@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.widgets.samples import EVENTFUL, change, record
-from widgets.panels.log_line import Level, LogLine, engine_events, knob_event
+from widgets.panels.log_line import Level, LogLine, Subject, engine_events, knob_event
 
 
 def test_a_step_in_lines() -> None:
@@ -13,11 +13,29 @@ def test_a_step_in_lines() -> None:
             Level.WARNING,
             "sched",
             "preempt req-6: its blocks go, it is recomputed (120 free, 200 cached blk)",
+            "req-6",
         ),
         LogLine(1005.0, Level.DEBUG, "cache", "evict 2 cached blk"),
-        LogLine(1005.0, Level.INFO, "sched", "admit req-8, req-9: 1,500 tok, 64 cached"),
-        LogLine(1005.1, Level.INFO, "sched", "finish req-7"),
+        LogLine(1005.0, Level.INFO, "sched", "admit req-8, req-9: 1,500 tok, 64 cached", "req-8"),
+        LogLine(1005.1, Level.INFO, "sched", "finish req-7", "req-7"),
     ]
+
+
+def test_lines_name_chats_as_the_screen_does_and_say_for_whom() -> None:
+    """Review, 8: the log had ids, the table numbers, and nothing said for whom."""
+    chats = {
+        "r1": Subject("16 Kafka essay", "k"),
+        "r2": Subject("3 SQL help", "s"),
+        "r3": Subject("A @bob Ulm"),
+    }
+    out = record(7, preempted=("r1", "r3"), preempted_for=("r2", ""), finished=("r2", "r3"))
+    first, second, last = engine_events(out, of=chats.__getitem__)
+    assert first.text.startswith("preempt 16 Kafka essay for 3 SQL help: its blocks go, it is")
+    assert (first.request_id, first.chat) == ("r1", "k")
+    assert second.text.startswith("preempt A @bob Ulm: its blocks go")
+    assert (second.request_id, second.chat) == ("r3", "")
+    assert last.text == "finish 3 SQL help, A @bob Ulm"
+    assert last.chat == "s"
 
 
 def test_who_was_swapped_out_and_who_came_back() -> None:

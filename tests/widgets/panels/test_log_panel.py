@@ -32,7 +32,7 @@ async def test_time_level_source_text() -> None:
 
 async def test_the_longest_source_stands_apart_from_the_text() -> None:
     panel = LogPanel()
-    async with hosted(panel, 44, 4):
+    async with hosted(panel, 64, 4):
         panel.add([LogLine(NOON, Level.INFO, "engine", "self-test")])
         assert " I engine self-test " in rows(panel)[1]
 
@@ -65,7 +65,7 @@ async def test_nothing_of_a_level_is_said() -> None:
 
 async def test_it_follows_the_newest() -> None:
     panel = LogPanel()
-    async with hosted(panel, 44, 5):
+    async with hosted(panel, 64, 5):
         panel.add(numbered(*range(10)))
         assert texts(panel) == ["line 7", "line 8", "line 9"]
         panel.add(numbered(10))
@@ -74,9 +74,9 @@ async def test_it_follows_the_newest() -> None:
 
 async def test_one_who_has_scrolled_up_is_left_in_peace() -> None:
     panel = LogPanel()
-    async with hosted(panel, 44, 5, focus=True) as (app, _):
+    async with hosted(panel, 64, 5, focus=True) as (app, _):
         panel.add(numbered(*range(CAPACITY)))
-        await press(app, "up", "up")
+        await press(app, *("up",) * 5)
         there = texts(panel)
         panel.add(numbered(*range(CAPACITY, CAPACITY + 500)))  # as many old ones are dropped
         assert texts(panel) == there == ["line 995", "line 996", "line 997"]
@@ -90,19 +90,19 @@ async def test_one_who_has_scrolled_up_is_left_in_peace() -> None:
 
 async def test_keys_scroll() -> None:
     panel = LogPanel()
-    async with hosted(panel, 44, 6, focus=True) as (app, _):
+    async with hosted(panel, 64, 6, focus=True) as (app, _):
         panel.add(numbered(*range(20)))
         await press(app, "home")
         assert texts(panel) == ["line 0", "line 1", "line 2", "line 3"]
         await press(app, "down", "pagedown")
-        assert texts(panel)[0] == "line 4"
+        assert texts(panel)[-1] == "line 4"
         await press(app, "pageup", "up")
         assert texts(panel)[0] == "line 0"
 
 
 async def test_old_lines_are_dropped() -> None:
     panel = LogPanel()
-    async with hosted(panel, 44, 5, focus=True) as (app, _):
+    async with hosted(panel, 64, 5, focus=True) as (app, _):
         panel.add(numbered(*range(CAPACITY + 7)))
         await press(app, "home")
         assert texts(panel)[0] == "line 7"
@@ -114,9 +114,9 @@ async def test_what_is_in_view_stays_there_when_the_width_changes() -> None:
     async with hosted(panel, 90, 5, focus=True) as (app, _):
         long = [LogLine(NOON, Level.INFO, "test", f"{n} " + "word " * 12) for n in range(9)]
         panel.add(long)
-        await press(app, "home", "down", "down")
+        await press(app, "home", *("down",) * 4)
         assert texts(panel)[0].startswith("2 word")
-        await resize(app, panel, 48, 5)
+        await resize(app, panel, 64, 5)
         assert texts(panel)[0].startswith("2 word")
 
 
@@ -127,3 +127,32 @@ async def test_a_narrow_log_leaves_out_time_then_level() -> None:
         assert rows(panel)[1] == "│ I line 1                   │"
         await resize(app, panel, 20, 5)
         assert rows(panel)[1] == "│ line 1           │"
+
+
+async def test_a_line_is_picked_and_chosen() -> None:
+    """Review, 8: log and screen could not be joined."""
+    panel = LogPanel()
+    async with hosted(panel, 64, 6, focus=True) as (app, pilot):
+        panel.add(numbered(*range(9)))
+        await press(app, "enter")  # it follows: no line is picked
+        assert app.sent(LogPanel.Chosen) == []
+        await press(app, "up", "up", "enter")
+        assert [m.line.text for m in app.sent(LogPanel.Chosen)] == ["line 7"]
+        picked = panel.palette.text + panel.palette.cursor
+        assert any(segment.style == picked for segment in panel.render_line(3))
+        panel.add(numbered(9, 10))
+        assert texts(panel)[-1] == "line 8"  # what is picked stays
+        await pilot.click(LogPanel, offset=(30, 1))
+        await press(app, "enter")
+        assert app.sent(LogPanel.Chosen)[-1].line.text == "line 5"
+        await press(app, "end", "enter")
+        assert len(app.sent(LogPanel.Chosen)) == 2
+        assert texts(panel)[-1] == "line 10"
+
+
+async def test_the_message_keeps_a_useful_width() -> None:
+    """Review, 8: beside MQTT a message had 22 columns, and a record four lines."""
+    panel = LogPanel()
+    async with hosted(panel, 44, 6):
+        panel.add([LogLine(NOON, Level.INFO, "sched", "admit 16 Kafka essay: 144 tok, 64")])
+        assert rows(panel)[1] == "│ I admit 16 Kafka essay: 144 tok, 64      │"

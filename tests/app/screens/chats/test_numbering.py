@@ -10,6 +10,7 @@ from engine.api.snapshot import RequestView
 from tests.app.screens.stage import Stage, staged
 from tests.widgets.samples import view
 from widgets.chat_number import ChatNumber
+from widgets.panels.log_line import Subject
 
 
 def asked(ordinal: int, conversation: str = "") -> RequestView:
@@ -70,11 +71,16 @@ def test_a_request_is_named_after_it_is_gone() -> None:
     numbering = Numbering()
     names(numbering, [asked(7, "a"), asked(8)], own("a", 4, "Alps"))
     names(numbering, [])
-    assert [str(numbering.of_request(r)) for r in ("req-7", "req-8", "?")] == [
-        "4 Alps",
-        "A asked",
-        "None",
+    assert [numbering.subject(r) for r in ("req-7", "req-8", "?")] == [
+        Subject("4 Alps", "a"),
+        Subject("A asked"),
+        Subject("request ?"),
     ]
+    # A snapshot may be older than the steps that the log tells of.
+    alps = own("a", 4, "Alps")
+    numbering.look([], [alps], {"req-9": "a"})
+    assert numbering.subject("req-9") == Subject("4 Alps", "a")
+    assert numbering.subject("refused at once", "a") == Subject("4 Alps", "a")
 
 
 async def three_chats(stage: Stage) -> None:
