@@ -27,8 +27,11 @@ CREATE VIRTUAL TABLE IF NOT EXISTS found.words USING fts5 (
 )
 """
 
-_WAITING = """
-SELECT waiting.number, message.content, conversation.title
+# A chat of somebody else is found by their name as by its title, for it is shown with both.
+_TITLE = "iif(source = 'screen', title, user || ' ' || title) AS title"
+
+_WAITING = f"""
+SELECT waiting.number, message.content, {_TITLE}
 FROM unindexed AS waiting
     LEFT JOIN message ON message.number = waiting.number
         AND (message.role <> 'assistant' OR message.finish_reason IS NOT NULL)
@@ -58,7 +61,7 @@ ORDER BY round(bm25(words, {TITLE_WEIGHT}, 1.0), 1), message.created DESC
 """
 
 _RECENT = f"""
-SELECT message.number, conversation.id, conversation.title
+SELECT message.number, conversation.id, {_TITLE}
 FROM conversation LEFT JOIN message ON message.id = conversation.leaf
 WHERE {_FILTERS}
     AND (:after IS NULL OR conversation.updated >= :after)

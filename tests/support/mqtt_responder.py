@@ -20,7 +20,7 @@ USAGE = {
     "cached_tokens": 4,
     "reasoning_tokens": 0,
 }
-TIMINGS = {"queue_ms": 1.0, "ttft_ms": 20.0, "tpot_ms": 5.0, "e2e_ms": 25.0}
+TIMINGS = {"queue_ms": 1.0, "ttft_ms": 20.0, "tpot_ms": 5.0, "e2e_ms": 25.0, "thinking_ms": None}
 
 
 class Asked:

@@ -84,6 +84,9 @@ class FindChat(ModalScreen[Chosen | None]):
         self._found: dict[str, Found] = {}
         self._place = 0  # among the hits of the chat under the cursor
         self._hit: Hit | None = None
+        # Whether what is typed is still searched, and whether Enter waits for what is found.
+        self._is_looking = False
+        self._is_entered = False
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -163,6 +166,9 @@ class FindChat(ModalScreen[Chosen | None]):
         return self._found.get(options.get_option_at_index(options.highlighted).id or "")
 
     def _choose(self) -> None:
+        self._is_entered = self._is_looking
+        if self._is_looking:
+            return
         found = self._current
         if found is not None:
             sought = bool(self._query.phrases) and self._hit is not None
@@ -183,12 +189,14 @@ class FindChat(ModalScreen[Chosen | None]):
         self._look(self.query_one(Input).value)
 
     def _look(self, text: str) -> None:
+        self._is_looking = self._is_entered = False
         try:
             query = parse(text)
         except QueryError as error:
             self._list(Query(), [])
             self._say(f"{error}.")
             return
+        self._is_looking = True
         self.run_worker(self._find(query), group="find", exclusive=True)
 
     async def _find(self, query: Query) -> None:
@@ -199,9 +207,14 @@ class FindChat(ModalScreen[Chosen | None]):
         try:
             found = await asyncio.to_thread(find)
         except StoreError as error:
+            self._is_looking = False
             self._say(str(error))
             return
+        self._is_looking = False
         self._list(query, found)
+        if self._is_entered and found:
+            self._choose()
+            return
         if not found:
             self._say("No chat has all of these words." if query.phrases else "No chat fits.")
             return
