@@ -22,6 +22,11 @@ GLOSSES = {
 }
 
 
+def glosses(*words: str) -> dict[str, str]:
+    """The words with their meanings."""
+    return {word: GLOSSES[word] for word in words}
+
+
 def gloss(*words: str) -> str:
     """The words with their meanings, as one line of parts."""
     return " · ".join(f"{word}: {GLOSSES[word]}" for word in words)

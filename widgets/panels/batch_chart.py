@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
 from typing import ClassVar
@@ -18,7 +18,7 @@ from widgets.line import Line, shorten
 from widgets.panels.batch_track import BatchColumn, BatchTrack
 from widgets.panels.panel import Panel
 from widgets.panels.plot import axis_top
-from widgets.words import gloss
+from widgets.words import gloss, glosses
 
 MAX_STEPS_PER_COLUMN = 64
 _ROOM_FOR_STEPS = 14
@@ -45,6 +45,8 @@ class BatchChart(Panel, can_focus=True):
 
     Columns hold fixed ranges of step numbers, so that a column never changes once it is full.
     """
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("budget", "padding", "ended")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("m", "mode", "Tokens/sequences", id="batch.mode"),

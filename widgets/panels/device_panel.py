@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from engine.api.status import ModelCard
 from widgets.figures import duration, percent, size, size_of
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.panel import Panel
-from widgets.words import gloss
+from widgets.words import gloss, glosses
 
 _LABEL_WIDTH = 5
 _FIGURE_WIDTH = 15
@@ -68,6 +70,8 @@ class DevicePanel(Panel, can_focus=True):
     GPU has the meters and the title says which it is. The frame then tells of the others in short,
     so that they take no line from the host.
     """
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("lag", "p99")
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
         super().__init__(glyphs, id=id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -25,6 +25,7 @@ from widgets.panels.knob_values import is_ignored, parsed, turned, typeable
 from widgets.panels.knob_words import help_text, in_force, rank, shown_name, way_to_set
 from widgets.panels.list_cursor import ListCursor
 from widgets.panels.scroll_panel import ScrollPanel, list_keys
+from widgets.words import glosses
 
 _NAME_WIDTH = 22
 _VALUE_WIDTH = 12
@@ -43,6 +44,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
     Attributes:
         history_shown: whether the history is on view.
     """
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("TTFT", "TPOT", "batch", "waste")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("knobs"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.style import Style
@@ -15,6 +17,7 @@ from widgets.history import History
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
 from widgets.panels.broker_state import BrokerState
+from widgets.words import glosses
 
 _METER_WIDTH = 6
 _PROGRESS_WIDTH = 30
@@ -28,6 +31,8 @@ _NOTICE = 15
 
 class KpiStrip(LineView):
     """The figures that matter most, the throughput above all, each in a place of its own."""
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("TTFT", "TPOT", "preempt")
 
     DEFAULT_CSS = "KpiStrip { height: 1; }"
 

@@ -18,6 +18,7 @@ from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.kv_cells import KvCells, rows_wanted
 from widgets.panels.panel import Panel
+from widgets.words import glosses
 
 CURSOR = Style(reverse=True, underline=True)
 SELECTED = Style(reverse=True)
@@ -45,6 +46,8 @@ class KvMap(Panel, can_focus=True):
         cursor: the first block of the cell that is picked.
         selected: the chat whose blocks stand out, those that it shares among them.
     """
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("waste")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1, 0)", "Inspect", show=False, id="kv.left"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.panel import Panel
 from widgets.panels.plot import AXIS_WIDTH, Plot
 from widgets.panels.spread import spread
-from widgets.words import gloss
+from widgets.words import gloss, glosses
 
 _LABEL_WIDTH = 13
 _MIN_LABEL_WIDTH = 6
@@ -39,6 +39,10 @@ class LatencyPanel(Panel, can_focus=True):
 
     TTFT and TPOT are judged by their targets.
     """
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses(
+        "TTFT", "TPOT", "ITL", "queue", "p50", "p99", "good", "prefix hit", "preempt"
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "choose(-1)", "Up", show=False, id="latency.up"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -19,6 +19,7 @@ from widgets.line import Line, shorten
 from widgets.panels.list_cursor import ListCursor
 from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser
 from widgets.panels.scroll_panel import ScrollPanel, list_keys
+from widgets.words import gloss, glosses
 
 OFF = (
     "MQTT is off. `tui --mqtt mqtt://HOST` serves chats over a broker,"
@@ -41,6 +42,8 @@ _EXCERPT_ROWS = 6
 class MqttPanel(ScrollPanel, can_focus=True):
     """State and figures on top, and below them the bad messages. The one under the cursor is shown
     as a whole."""
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("untold")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("mqtt"),
@@ -116,7 +119,9 @@ class MqttPanel(ScrollPanel, can_focus=True):
             return ""
         # The bad messages come last, in one row each.
         below = min(len(self._cursor.items), self.num_rows - self.first - self.page)
-        return f"{_bad_messages(below)} below" if below > 0 else ""
+        if below > 0:
+            return f"{_bad_messages(below)} below"
+        return gloss("untold") if self.has_focus else ""
 
     def draw(self, width: int, height: int) -> list[Line]:
         # The rows are laid out before the frame is drawn: its edge shows how many there are.

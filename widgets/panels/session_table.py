@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -31,10 +31,13 @@ from widgets.panels.session_columns import (
     SessionColumns,
     sort_key,
 )
+from widgets.words import glosses
 
 
 class SessionTable(ScrollPanel, can_focus=True):
     """A row for each chat. The cursor stays on its chat when rows move."""
+
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("queue", "TTFT", "TPOT", "p99", "preempt")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("table"),

@@ -11,6 +11,7 @@ from app.screens.dialogs.find_chat import FindChat
 from app.screens.help import HelpScreen
 from tests.app.screens.stage import REPLIES, Stage, staged
 from widgets.panels.kv_map import KvMap
+from widgets.words import GLOSSES
 
 
 async def headings(stage: Stage) -> list[str]:
@@ -75,3 +76,24 @@ async def test_it_opens_over_the_palette(tmp_path: Path) -> None:
         assert (await headings(stage))[0] == "Command palette"
         await stage.press("escape")
         assert isinstance(stage.app.screen, CommandPalette)
+
+
+@pytest.mark.parametrize(
+    ("panel", "words"),
+    [
+        ("2", ("budget", "padding", "ended")),
+        ("3", ("waste",)),
+        ("4", ("TTFT", "TPOT", "ITL", "p99", "good", "preempt")),
+        ("5", ("lag",)),
+        ("8", ("untold",)),
+    ],
+)
+async def test_it_says_what_the_words_of_each_panel_mean(
+    panel: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    async with staged(tmp_path, REPLIES, size=(120, 40)) as stage:
+        await stage.press("f2", panel, "f1")
+        screen = stage.app.screen
+        assert isinstance(screen, HelpScreen)
+        said = screen._sections[0].words
+        assert {word: said[word] for word in words} == {word: GLOSSES[word] for word in words}
