@@ -10,7 +10,7 @@ class Entry:
     """One message as it is shown.
 
     Attributes:
-        key: tells this message from the others of its conversation.
+        key: tells this message from the others of its chat.
         role: user, assistant, system or tool. An assistant's text is Markdown.
         author: who wrote it, as it is shown.
         clock: when it was written, as it is shown.

@@ -33,7 +33,7 @@ class MessageView(Inked):
         self._glyphs = glyphs
         self._chat = ""
         self._entries: tuple[Entry, ...] = ()
-        self._greeting = Content()
+        self._greeting = self._greeted = Content()
         self._passages = Passages()
         self._set_width = 0
         self._following = True
@@ -68,22 +68,32 @@ class MessageView(Inked):
         return self._passages.text
 
     def show(self, chat: str, entries: Sequence[Entry], greeting: str = "") -> None:
-        """Show a chat as it now stands; only what differs is set and painted anew.
+        """Show a chat as it now stands; only what differs is set and painted anew, and nothing
+        while the view is not on the screen.
 
         Args:
             chat: another name is another chat, and is shown from its end.
             greeting: shown while there is no entry.
         """
         self._greeting = Content(greeting)
-        before, self._entries = self._entries, tuple(entries)
+        self._entries = tuple(entries)
         if chat != self._chat:
             self._chat = chat
             self.rest()
             self._following = True
             self._set_all()
+        elif self.is_on_screen:
+            self._catch_up()
+
+    def on_show(self) -> None:
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Set what differs from what is set."""
+        before, is_greeted = self._passages.entries, self._greeting == self._greeted
+        if not self._set_width or (before is self._entries and is_greeted):
             return
-        if not self._set_width:
-            return
+        self._greeted = self._greeting
         if not before:
             self._set_all()
             return

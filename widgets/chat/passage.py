@@ -1,4 +1,4 @@
-"""Passage: one message of a conversation, which is set in rows and drawn."""
+"""Passage: one message of a chat, which is set in rows and drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transcript: a conversation as it is read, one widget whatever its length."""
+"""Transcript: a chat as it is read, one widget whatever its length."""
 
 from __future__ import annotations
 

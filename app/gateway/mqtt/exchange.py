@@ -267,12 +267,17 @@ class Exchange:
     def _told(self) -> Iterator[Message]:
         """The messages of the request before its last one, which no session keeps."""
         for place, turn in enumerate(self.request.messages[:-1]):
+            told = turn.message()
             yield Message(
                 id=f"{self.key}/{place}",
                 conversation_id=self.conversation.id,
                 parent_id=None,
-                role=turn.role,
-                content=turn.content or "",
+                role=told.role,
+                content=told.content,
+                thinking=told.thinking,
+                tool_use=ToolUse(told.tool_calls, told.content) if told.tool_calls else None,
+                tool_call_id=told.tool_call_id,
+                name=told.name,
                 created=self.reply.created,
             )
 

@@ -1,4 +1,4 @@
-"""Entries: a conversation's messages as the transcript shows them."""
+"""Entries: a chat's messages as the transcript shows them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Entries:
 
     def __init__(self) -> None:
         self.new_key = self.edit_key = ""
-        self._kept: dict[str, dict[str, Entry]] = {}  # of each conversation, by message
+        self._kept: dict[str, dict[str, Entry]] = {}  # of each chat, by message
 
     def of(
         self,
@@ -84,7 +84,7 @@ class Entries:
         return entries
 
     def forget(self, session: OpenSession) -> None:
-        """Drop what was kept of a conversation that is closed."""
+        """Drop what was kept of a chat that is closed."""
         self._kept.pop(session.key, None)
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from textual.geometry import Offset
 from textual.selection import Selection
 
+from tests.support.linked import until
 from tests.widgets import hosting
-from tests.widgets.hosting import Host, hosted, press, resize, settle
+from tests.widgets.hosting import Host, hosted, lay_out, press, resize, settle
 from widgets.chat.entry import Entry
 from widgets.chat.passage import GUTTER
 from widgets.chat.passages import KEPT
@@ -372,3 +373,14 @@ async def test_the_place_among_branches_stands_in_the_header() -> None:
         _,
     ):
         assert (rows(view)[0], rows(view)[3]) == ("you  14:02  2/3", "qwen  14:02  1/2 · 2 tok")
+
+
+async def test_what_comes_while_it_is_hidden_is_set_when_it_is_shown() -> None:
+    async with shown(entry(1, "one", growing=True)) as (view, app):
+        view.display = False
+        await lay_out(app)
+        view.show("c", (entry(1, "one two", growing=True),))
+        await settle(app)
+        assert "two" not in view.text
+        view.display = True
+        await until(lambda: rows(view)[1:2] == ["  one two▍"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.api.lifecycle import FinishReason
+from engine.api.tools import ToolCall
 from tests.support.mqtt_asking import finish
 from tests.support.mqtt_peer import Peer
 from tests.support.mqtt_serving import Serving
@@ -45,3 +46,30 @@ def test_a_watched_session_goes_on(served: Serving, alice: Peer) -> None:
     first = served.gateway.transcript("default/alice/phone/1")
     assert first is not None
     assert [m.content for m in first.messages if m.role == "user"] == ["turn 1", "turn 2"]
+
+
+def test_who_watches_sees_what_was_thought_and_which_tools_were_called(
+    served: Serving, alice: Peer
+) -> None:
+    function = {"name": "clock", "arguments": '{"zone": 1}'}
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    told = [
+        {"role": "user", "content": "When?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": calls,
+            "reasoning_content": "I look.",
+        },
+        {"role": "tool", "content": "noon", "tool_call_id": "c1", "name": "clock"},
+        {"role": "user", "content": "So?"},
+    ]
+    alice.ask("1", messages=told)
+    served.accepted(1)
+    found = served.gateway.transcript("default/alice/phone/1")
+    assert found is not None
+    called, answer = found.messages[1:3]
+    assert called.thinking == "I look."
+    assert called.tool_use is not None
+    assert called.tool_use.calls == (ToolCall("clock", '{"zone": 1}', "c1"),)
+    assert (answer.tool_call_id, answer.name, answer.content) == ("c1", "clock", "noon")

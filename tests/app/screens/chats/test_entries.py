@@ -1,19 +1,25 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from app.screens.chats.entries import outcome, progress
-from app.store.conversation import Message
+from app.screens.chats.entries import Entries, outcome, progress
+from app.screens.chats.sessions import SessionList
+from app.store.attachment import Attachment
+from app.store.conversation import Conversation, Message
+from app.store.store import Store
 from engine.api.client import ChatMessage, Submission
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, RequestState, Timings
 from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import Usage
+from engine.api.tools import ToolCall, ToolUse
 from engine.api.waiting import Cause, Wait
 from tests.support.scripted_engine import ScriptedEngine
+from widgets.chat.entry import Entry
 
 READY = EngineStatus(EnginePhase.READY, "qwen")
 
@@ -77,3 +83,50 @@ def test_how_a_reply_ended() -> None:
     error = reply(FinishReason.ERROR, error=ErrorInfo("engine_error", "it broke"))
     assert outcome(error) == "it broke"
     assert outcome(reply(None, usage=None, timings=None)) == ""
+
+
+def shown_of(tmp_path: Path, *messages: Message) -> list[Entry]:
+    """The entries of a chat that was kept with these messages, one after the other."""
+    store = Store(tmp_path / "batchdeck.db")
+    conversation, parent = Conversation(), None
+    store.save_conversation(conversation)
+    for message in messages:
+        message.conversation_id, message.parent_id = conversation.id, parent
+        store.save_message(message)
+        parent = message.id
+    conversation.leaf = parent
+    store.save_conversation(conversation)
+    session = SessionList(ScriptedEngine(), store).current
+    entries = Entries().of(session, {}, READY, False)
+    store.close()
+    return entries
+
+
+def test_calls_and_what_tools_gave_are_told_apart_from_the_text(tmp_path: Path) -> None:
+    use = ToolUse((ToolCall("clock", '{"zone": 1}', "c1"),), "Let me see.")
+    called = reply(FinishReason.STOP, tool_use=use)
+    answer = Message(
+        conversation_id="", parent_id=None, role="tool", content="noon", tool_call_id="c1"
+    )
+    first, second = shown_of(tmp_path, called, answer)
+    assert (first.text, first.calls) == ("Let me see.", (("clock", '{"zone": 1}'),))
+    assert (second.role, second.tool, second.text) == ("tool", "clock", "noon")
+
+
+def test_what_was_thought_is_told_with_its_tokens_and_time(tmp_path: Path) -> None:
+    timings = Timings(0.01, 0.1, 1.0, 0.11, 0.0213, 1.11, thinking=8.2)
+    thought = reply(FinishReason.STOP, thinking="Hm.", usage=Usage(10, 47, 0, 12), timings=timings)
+    (entry,) = shown_of(tmp_path, thought)
+    assert (entry.thinking, entry.thought_tokens, entry.thought_seconds) == ("Hm.", 12, 8.2)
+
+
+def test_attachments_are_no_part_of_the_text(tmp_path: Path) -> None:
+    asked = Message(
+        conversation_id="",
+        parent_id=None,
+        role="user",
+        content="Compare.",
+        attachments=(Attachment("a.txt", "one"),),
+    )
+    (entry,) = shown_of(tmp_path, asked)
+    assert (entry.text, entry.attachments) == ("Compare.", (("a.txt", "one"),))
