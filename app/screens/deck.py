@@ -98,8 +98,9 @@ class Deck(Speaking):
             key_of("send", self, app),
             key_of("newline", chat.prompt.area, app),
             key_of("new", self, app),
-            key_of("edit_last", self, app),
-            key_of("copy_code", chat.transcript, app),
+            edit=key_of("edit_last", self, app),
+            resume=key_of("resume", self, app),
+            copy=key_of("copy_code", chat.transcript, app),
         )
         self.pump.start()
 

@@ -53,11 +53,11 @@ class ChatPane(Vertical):
         yield self.transcript
         yield self.prompt
 
-    def hint(self, send: str, newline: str, new: str, edit: str, copy: str) -> None:
+    def hint(self, send: str, newline: str, new: str, *, edit: str, resume: str, copy: str) -> None:
         """Set the names of the keys that the user is told of, as they are bound."""
         self.prompt.hint(send, newline, new)
         self._entries.new_key = self.composer.new_key = new
-        self._entries.edit_key = edit
+        self._entries.edit_key, self._entries.resume_key = edit, resume
         self.transcript.hint(copy)
 
     def update(self) -> None:

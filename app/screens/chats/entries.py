@@ -22,12 +22,12 @@ class Entries:
     """Makes entries, and keeps those of messages that do not change any more.
 
     Attributes:
-        new_key, edit_key: the keys that open a new chat and that edit the last message, as they
-            are shown to the user.
+        new_key, edit_key, resume_key: the keys that open a new chat, edit the last message and go
+            on with the last reply, as they are shown to the user.
     """
 
     def __init__(self) -> None:
-        self.new_key = self.edit_key = ""
+        self.new_key = self.edit_key = self.resume_key = ""
         self._kept: dict[str, dict[str, Entry]] = {}  # of each chat, by message
 
     def of(
@@ -72,7 +72,8 @@ class Entries:
                     note = progress(view, status, paused)
                 tool = message.name or tools.get(message.tool_call_id, "")
                 entry = replace(_entry(message, author, note, growing), branch=place, tool=tool)
-                if growing:
+                # One that goes on may have thought before.
+                if growing and session.chat.thought.tokens:
                     tokens, seconds = session.chat.thought
                     entry = replace(entry, thought_tokens=tokens, thought_seconds=seconds)
                 # A watched reply may stop being made before its end is known here.
@@ -81,7 +82,14 @@ class Entries:
             entries.append(entry)
             if message.tool_use is not None:
                 tools |= {call.id: call.name for call in message.tool_use.calls}
+        if entries and session.chat.can_resume:
+            entries[-1] = self._resumable(entries[-1])
         return entries
+
+    def _resumable(self, entry: Entry) -> Entry:
+        """The entry of a reply that ended before it was complete, with how one goes on with it."""
+        divider = "; " if entry.failed else " · "
+        return replace(entry, note=f"{entry.note}{divider}{self.resume_key} continues it")
 
     def forget(self, session: OpenSession) -> None:
         """Drop what was kept of a chat that is closed."""

@@ -115,3 +115,16 @@ async def test_the_key_that_copies_a_selection_is_told_while_there_is_one(tmp_pa
         await stage.pilot.mouse_up(transcript, offset=(8, 4))
         active = stage.deck.active_bindings["ctrl+c"]
         assert (active.binding.description, active.enabled) == ("Copy selection", True)
+
+
+async def test_a_reply_that_was_stopped_says_how_to_go_on_with_it(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.send("long")
+        await stage.turn(5)
+        stage.deck.action_stop()
+        await stage.turn()
+        assert "stopped · 5 tok" in stage.transcript
+        assert "· alt+c continues it" in stage.transcript
+        await stage.press("alt+c")
+        await stage.finish()
+        assert "continues it" not in stage.transcript
