@@ -128,6 +128,8 @@ class Tui(Loading):
         return self.deck
 
     def on_mount(self) -> None:
+        # The shell has drawn over the screen meanwhile.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         loop = asyncio.get_running_loop()
         # Windows has no SIGHUP, and its loops take no handlers.
         if self.is_headless or sys.platform == "win32":

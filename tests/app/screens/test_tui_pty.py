@@ -189,7 +189,10 @@ def test_it_is_suspended_and_comes_back(terminal: Terminal) -> None:
     assert modes == "0 1 0\n"
     terminal.type("fg")
     terminal.press("Enter")
+    # All of it is painted anew, what has not changed too.
     terminal.see("half a thought")
+    terminal.see("Help")
+    terminal.see("+ new")
     terminal.type(", and the rest")
     terminal.see("half a thought, and the rest")
     terminal.press("C-q")
