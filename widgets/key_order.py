@@ -13,9 +13,13 @@ async def run_bound(widget: Widget, event: events.Key) -> None:
     Textual runs bindings from the app's queue, while characters wait in the widget's own queue. If
     keys came faster than the screen is painted, Enter would overtake the text before it.
     """
-    if event.is_printable:
+    # Terminals without the kitty protocol, such as tmux, send Alt with a letter as a printable one.
+    is_alt = event.key.startswith("alt+")
+    if event.is_printable and not is_alt:
         return
     bound = widget.screen.active_bindings.get(event.key)
     if bound is not None and await widget.app.run_action(bound.binding.action, bound.node):
         event.stop()
         event.prevent_default()
+    elif event.is_printable:
+        event.prevent_default()  # It is no text, though nothing be bound to it now.
