@@ -8,6 +8,9 @@ from textual.binding import Binding, BindingType
 
 from app.screens.composing import Composing
 from app.store.conversation import Message
+from app.store.database import StoreError
+from app.store.drafts import Draft
+from app.store.fork import fork
 from engine.api.errors import InvalidRequestError
 
 
@@ -35,6 +38,7 @@ class Branching(Composing):
         ),
         Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
         Binding("alt+c", "resume", "Continue", tooltip="Go on with a reply", id="chat.resume"),
+        Binding("f", "fork", "Fork here", show=False, id="chat.fork"),
         Binding("e", "edit_last", "Edit message", show=False, id="chat.edit"),
     ]
 
@@ -84,6 +88,34 @@ class Branching(Composing):
         self.warn_unsaved()
         self.chat.follow()
 
+    def action_fork(self) -> None:
+        """Open a chat of its own with the messages up to the marked one, or to the last one. One's
+        own message stands in its prompt, to be sent otherwise."""
+        session = self.sessions.current
+        if session.refusal:
+            self.notify(session.refusal, severity="warning")
+            return
+        messages = self._up_to_mark()
+        if not messages:
+            self.notify("There is no message yet to fork at.", severity="warning")
+            return
+        last = messages[-1]
+        if session.chat.is_busy and last.id == session.chat.messages[-1].id:
+            text = "The reply is being made; fork here when it has ended, or mark one before it."
+            self.notify(text, severity="warning")
+            return
+        asks = last.role == "user"
+        try:
+            leaf = last.parent_id if asks else last.id
+            forked = fork(self.sessions.store, session.chat.conversation, leaf)
+        except StoreError as error:
+            self.notify(str(error), severity="error")
+            return
+        self.open(forked.id)
+        if asks:
+            self.chat.composer.load(Draft(last.content, last.attachments))
+        self.notify(f"Forked “{session.title}”; what both begin with is in the KV cache once.")
+
     def action_edit_last(self) -> None:
         """Take one's own message back into the prompt; sending it makes another branch."""
         session = self.sessions.current
@@ -99,6 +131,8 @@ class Branching(Composing):
         self.notify("Enter sends it beside the old one; Esc leaves it as it was.")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "fork":
+            return self.chat.transcript.has_focus
         if action == "resume":
             return self.sessions.current.chat.can_resume
         if action == "branch":

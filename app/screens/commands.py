@@ -42,6 +42,7 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("Regenerate reply", "Ask for another one", deck.action_regenerate)
     yield SystemCommand("Continue the reply", "Go on where it ended", deck.action_resume)
     yield SystemCommand("Edit message", "Send it in other words", deck.action_edit_last)
+    yield SystemCommand("Fork here", "A chat of its own up to this message", deck.action_fork)
     yield SystemCommand(
         "Branch before", "At n/m, what came before", partial(deck.action_branch, -1)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from app.store.conversation import new_id
 from app.store.database import Database
 
 # All that stands where a message of a branch stands, and what stands behind its end.
@@ -30,9 +31,22 @@ WITH RECURSIVE down (id, number) AS (
 SELECT id FROM down ORDER BY number DESC LIMIT 1
 """
 
+_BRANCH = """
+WITH RECURSIVE up (id, parent_id, distance) AS (
+    SELECT id, parent_id, 0 FROM message WHERE id = ?
+    UNION ALL
+    SELECT message.id, message.parent_id, distance + 1
+    FROM up JOIN message ON message.id = up.parent_id
+)
+SELECT id, parent_id FROM up ORDER BY distance DESC
+"""
+
+# What a copy of a message has of its own: a request is answered once.
+_OWN = ("number", "id", "conversation_id", "parent_id", "request_id")
+
 
 class Branches:
-    """Reads ids alone: of a branch that is not on view, nothing else is known.
+    """Works by ids alone: of a branch that is not on view, nothing else is known.
 
     Raises:
         StoreError: from every method.
@@ -58,6 +72,25 @@ class Branches:
         """
         rows = self._db.read(_NEWEST_LEAF, message_id)
         return rows[0]["id"] if rows else None
+
+    def copy(self, leaf: str, conversation_id: str) -> str:
+        """Copy the branch that ends in a leaf, with its token ids, into another conversation.
+
+        Returns:
+            the id of the leaf's copy.
+        """
+        copies: dict[str | None, str | None] = {None: None}
+        with self._db.transaction():
+            names = [row["name"] for row in self._db.read("PRAGMA table_info(message)")]
+            kept = ", ".join(name for name in names if name not in _OWN)
+            for row in self._db.read(_BRANCH, leaf):
+                copies[row["id"]] = copy = new_id()
+                self._db.write(
+                    f"INSERT INTO message (id, conversation_id, parent_id, {kept})"
+                    f" SELECT ?, ?, ?, {kept} FROM message WHERE id = ?",
+                    (copy, conversation_id, copies[row["parent_id"]], row["id"]),
+                )
+        return copy
 
     def version(self) -> int:
         """Another number whenever another connection has written to the store."""

@@ -134,9 +134,13 @@ async def test_a_watched_chat_has_no_branches_here(tmp_path: Path) -> None:
         await stage.turn(1)
         assert stage.sessions.watch(request_id)
         stage.deck.switched()
-        await stage.press("alt+left")
+        await stage.press("alt+left", "ctrl+r")
+        stage.deck.action_fork()
+        stage.deck.action_resume()
+        stage.deck.action_edit_last()
+        await stage.turn()
         refusal = "alice holds this chat over MQTT; here it can be watched and stopped"
-        assert stage.toasts == [refusal]
+        assert stage.toasts == [refusal] * 5
 
 
 async def test_a_stopped_reply_is_gone_on_with(tmp_path: Path) -> None:
@@ -172,3 +176,43 @@ async def test_after_a_restart_a_reply_is_gone_on_with(tmp_path: Path) -> None:
         await stage.press("alt+c")
         await stage.finish()
         assert stage.sessions.current.chat.messages[1].content == REPLIES["long"]
+
+
+async def test_a_fork_is_a_chat_of_its_own(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await _say(stage, "one", "two")
+        await stage.press("ctrl+up", "up", "up", "f")
+        assert stage.sessions.current.title == "Fork of one"
+        assert "The first reply." in stage.transcript
+        assert "The second reply." not in stage.transcript
+        assert stage.prompt == ""
+        await _say(stage, "code")
+        forked = stage.sessions.current.chat.conversation
+        assert [s.title for s in stage.sessions.sessions] == ["one", "Fork of one"]
+        assert stage.sessions.sessions[0].key == forked.forked_from
+        assert len(stage.store.messages(forked.id)) == 4
+
+
+async def test_a_fork_at_ones_own_message_has_it_in_the_prompt(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await _say(stage, "one", "two")
+        await stage.press("ctrl+up", "up", "f")
+        assert stage.prompt == "two"
+        assert [m.content for m in stage.sessions.current.chat.messages] == [
+            "one",
+            "The first reply.",
+        ]
+
+
+async def test_no_chat_is_forked_where_nothing_stands_or_more_comes(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        stage.deck.action_fork()
+        await stage.send("long")
+        await stage.turn(2)
+        stage.deck.action_fork()
+        await stage.turn()
+        assert len(stage.sessions.sessions) == 1
+        assert stage.toasts == [
+            "There is no message yet to fork at.",
+            "The reply is being made; fork here when it has ended, or mark one before it.",
+        ]

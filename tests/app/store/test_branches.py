@@ -9,6 +9,7 @@ import pytest
 
 from app.store.conversation import Conversation
 from app.store.database import StoreError
+from app.store.fork import fork
 from app.store.history import History
 from app.store.journal import RESTARTED
 from app.store.session import ChatSession
@@ -241,3 +242,41 @@ def test_a_store_that_cannot_be_read_keeps_no_chat_from_view(
 
 def _fail() -> int:
     raise StoreError("the disk broke")
+
+
+def test_a_fork_shares_its_blocks_with_the_chat_that_it_comes_from(
+    engine: ScriptedEngine, store: Store
+) -> None:
+    session = begun(engine, store, "one " * 40, "two " * 40, "three")
+    session.conversation.sampling = {"top_k": 3}
+    forked = fork(store, session.conversation, session.messages[3].id)
+    assert (forked.sampling, forked.forked_from) == ({"top_k": 3}, session.conversation.id)
+    other = ChatSession(engine, forked, store)
+    copies = other.messages
+    assert [m.content for m in copies] == [m.content for m in session.messages[:4]]
+    assert not {m.id for m in copies} & {m.id for m in session.messages}
+    other.send("otherwise")
+    context = engine.submissions[-1].context
+    assert context is not None
+    settle(engine, other)
+    usage = other.messages[-1].usage
+    assert usage is not None
+    assert usage.cached_tokens == len(context.token_ids) // 16 * 16 > 100
+    store.delete_conversation(session.conversation.id)
+    again = store.conversation(forked.id)
+    assert again is not None
+    assert len(ChatSession(engine, again, store).messages) == 6, "it stands for itself"
+
+
+def test_a_fork_that_cannot_be_kept_leaves_nothing(
+    engine: ScriptedEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begun(engine, store, "one")
+
+    def fails(_leaf: str, _conversation_id: str) -> str:
+        raise StoreError("the disk broke")
+
+    monkeypatch.setattr(store.branches, "copy", fails)
+    with pytest.raises(StoreError, match="the disk broke"):
+        fork(store, session.conversation, session.messages[-1].id)
+    assert len(store.conversations()) == 1

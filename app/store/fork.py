@@ -1,0 +1,42 @@
+"""Fork: a chat of its own, made of the first messages of another one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from app.store.conversation import Conversation, new_id
+from app.store.store import Store
+
+
+def fork(store: Store, conversation: Conversation, leaf: str | None) -> Conversation:
+    """Begin a chat with the branch of another one up to a message, and with its settings.
+
+    It has the token ids of that branch too, so that what both begin with is in the KV cache once.
+
+    Args:
+        leaf: the last message that both have; None if they have none.
+
+    Raises:
+        StoreError: it cannot be kept.
+    """
+    now = time.time()
+    forked = replace(
+        conversation,
+        id=new_id(),
+        title=f"Fork of {conversation.title}",
+        is_named=leaf is None,
+        created=now,
+        updated=now,
+        leaf=None,
+        number=None,
+        is_open=True,
+        forked_from=conversation.id,
+    )
+    store.number(forked)
+    with store.transaction():
+        store.save_conversation(forked)
+        if leaf is not None:
+            forked.leaf = store.branches.copy(leaf, forked.id)
+            store.save_conversation(forked)
+    return forked
