@@ -21,7 +21,15 @@ class Presetting(Tuning):
     models.toml that has its name."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("alt+s", "presets", "Presets of settings", show=False, id="chat.presets"),
+        # Before the prompt, which would take it for the letter.
+        Binding(
+            "alt+s",
+            "presets",
+            "Presets of settings",
+            show=False,
+            id="chat.presets",
+            priority=True,
+        ),
     ]
 
     def action_save_preset(self) -> None:

@@ -42,7 +42,8 @@ class Speaking(Stopping):
     their names, those that take something, and saved prompts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("alt+p", "prompts", "Saved prompts", show=False, id="prompt.saved"),
+        # Before the prompt, which would take it for the letter.
+        Binding("alt+p", "prompts", "Saved prompts", show=False, id="prompt.saved", priority=True),
     ]
 
     def on_mount(self) -> None:

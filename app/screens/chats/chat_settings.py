@@ -51,11 +51,12 @@ class Defaults:
         return getattr(_params(self.card).override(self.started), name)
 
     def source(self, name: str) -> str:
-        """Where the value comes from, in words."""
+        """Where the value comes from, in words; empty where the model, which is not there yet, has
+        it."""
         if name in self.started:
             return STARTED
         if self.card is None:
-            return "no model is loaded"
+            return ""
         if self.card.sampling_source and getattr(self.card.sampling, name) != getattr(_PLAIN, name):
             return self.card.sampling_source
         return ENGINE
@@ -69,7 +70,9 @@ class Defaults:
         What matters most comes first, for the end may be cut off."""
         model_has = _params(self.card)
         holds = model_has.override({**self.started, **settings.sampling})
-        parts = [model, f"temp {holds.temperature:g}"]
+        parts = [model]
+        if self.card is not None or "temperature" in {**self.started, **settings.sampling}:
+            parts.append(f"temp {holds.temperature:g}")
         if settings.system:
             parts.append(shorten(f"system: {' '.join(settings.system.split())}", _SYSTEM_WIDTH))
         thinks = holds.chat_template_kwargs.get(THINKING)

@@ -151,6 +151,8 @@ class EditSettings(ModalScreen[ChatSettings | None]):
     def _hint(self, name: str) -> str:
         defaults = self._defaults
         if name != THINKING:
+            if not defaults.source(name):
+                return "default as the model has it"
             value = as_text(name, defaults.value(name)) or "none"
             return f"default {value} · {defaults.source(name)}"
         if defaults.card is not None and not defaults.card.switches_thinking:

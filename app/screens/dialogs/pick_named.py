@@ -52,9 +52,10 @@ class PickNamed(ModalScreen[tuple[str, str] | None]):
         self._verbs = verbs
 
     def compose(self) -> ComposeResult:
-        keys = " · ".join((self._title, *(f"{key} {verb}s" for key, verb in self._verbs.items())))
-        with Vertical():
-            yield Label(f"{keys} · Esc leaves", markup=False)
+        with Vertical() as frame:
+            keys = " · ".join(f"{key} {verb}s" for key, verb in self._verbs.items())
+            frame.border_subtitle = f"{keys} · Esc leaves"
+            yield Label(self._title, markup=False)
             yield OptionList(*(Option(self._line(item), item.name) for item in self._items))
 
     def on_mount(self) -> None:

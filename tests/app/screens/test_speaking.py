@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.widgets import Input
 
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import PickNamed
 from app.screens.help import HelpScreen
 from tests.app.screens.stage import Stage, staged
-from tests.widgets.hosting import burst
+from tests.widgets.hosting import burst, settle
 
 
 def offered(stage: Stage) -> bool:
@@ -201,3 +202,14 @@ async def test_a_click_takes_a_completion(tmp_path: Path) -> None:
         await stage.screen()
         await stage.pilot.click(stage.deck.chat.prompt.completions, offset=(4, 1))
         assert stage.prompt == "/top_p "
+
+
+async def test_alt_with_a_letter_is_no_letter_of_the_prompt(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.store.prompts.save("sum", "Sum it up.")
+        for key, letter in (("alt+p", "p"), ("alt+s", "s")):
+            stage.app.post_message(events.Key(key, letter))  # as a terminal sends it
+            await settle(stage.app)
+            assert isinstance(stage.app.screen, PickNamed)
+            await stage.press("escape")
+        assert stage.prompt == ""

@@ -76,7 +76,7 @@ class Terminal:
         )
         self.type(f"clear; . {script}")
         self.press("Enter")
-        self.see("Ask…")
+        self.see("❯")
         shell = psutil.Process(int(self.tmux("display", "-p", "#{pane_pid}")))
         (process,) = (c for c in shell.children(recursive=True) if "python" in c.name())
         return process

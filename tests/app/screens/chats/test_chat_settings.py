@@ -60,7 +60,8 @@ def test_each_default_says_where_it_comes_from() -> None:
     assert (defaults.value("temperature"), defaults.source("temperature")) == (0.2, STARTED)
     assert (defaults.value("top_k"), defaults.source("top_k")) == (20, "models.toml")
     assert (defaults.value("min_p"), defaults.source("min_p")) == (0.0, ENGINE)
-    assert Defaults(None, {}).source("min_p") == "no model is loaded"
+    assert Defaults(None, {}).source("min_p") == ""
+    assert Defaults(None, {}).line("tiny", ChatSettings()) == "tiny"
 
 
 @pytest.mark.parametrize(
