@@ -9,6 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 
 from engine.api.block_map import BlockMap, BlockState, PinView, Sharing, Stretch
 from widgets.chat_name import ChatName
@@ -63,6 +64,7 @@ class KvMap(Panel, can_focus=True):
         self.cursor = 0
         self.selected: ChatNumber | None = None
         self._blocks: BlockMap | None = None
+        self._wanted = 0
         self._names: Mapping[int, ChatName] = {}
         self._block_size: int | None = None
         self._waste: float | None = None
@@ -92,6 +94,10 @@ class KvMap(Panel, can_focus=True):
         """
         self._blocks, self._names, self._block_size = blocks, names, block_size
         self._waste, self._sharing, self._pins = waste, sharing, pins
+        wanted = self.wanted_height(self.size.width)
+        if wanted != self._wanted and self.styles.is_auto_height:
+            self._wanted = wanted
+            self.refresh(layout=True)
         self.redraw()
 
     def select(self, number: ChatNumber | None) -> None:
@@ -99,6 +105,10 @@ class KvMap(Panel, can_focus=True):
         if number != self.selected:
             self.selected = number
             self.redraw()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        # The grid asks for the width of one column, though the map may have several.
+        return self.wanted_height(self.size.width or width)
 
     def wanted_height(self, width: int) -> int:
         """How many lines the panel can use well in so many columns: frame, cells and notes."""

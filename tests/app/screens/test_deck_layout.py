@@ -209,3 +209,19 @@ async def test_the_panel_with_the_focus_stands_out(tmp_path: Path) -> None:
         assert names[panels.devices] == panels.devices.palette.text
         await stage.press("5")
         assert "lag: how late the screen is" in await stage.screen()
+
+
+@pytest.mark.parametrize("size", [(120, 40), (160, 48), (200, 60)])
+async def test_the_map_is_as_high_as_it_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        await stage.send("long")
+        await stage.turn(2)
+        kv = stage.deck.panels.kv
+        await stage.screen()
+        assert kv.region.height == min(kv.wanted_height(kv.size.width), 12)
+        laid_out: list[bool] = []
+        monkeypatch.setattr(kv, "refresh", lambda *_, layout=False, **__: laid_out.append(layout))
+        await stage.turn(2)
+        assert not any(laid_out)
