@@ -94,7 +94,10 @@ class Pump:
     @property
     def cadence(self) -> Cadence:
         on_cpu, stretch = self._engine.on_cpu, self._thrift.stretch
-        return Cadence.fit(on_cpu=on_cpu, seen=self.seen, stretch=stretch, frugal=self.frugal)
+        quiet = not (self._engine.is_computing or self._thrift.is_attended)
+        return Cadence.fit(
+            on_cpu=on_cpu, seen=self.seen, stretch=stretch, frugal=self.frugal, quiet=quiet
+        )
 
     def attend(self) -> None:
         """Take the next turn as soon as usual, for a key was pressed and its effect is to be

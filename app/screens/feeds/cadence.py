@@ -14,6 +14,8 @@ SHARED_CORES = 2.0
 FRUGAL = 2.0
 # How many times longer they are while the terminal does not have the focus.
 UNSEEN = 4.0
+# How many times longer the pauses between figures are while nothing is computed: they only age.
+QUIET = 2.0
 # The share of the cores that the thread of the interface may take while the model is computed on
 # them, and how many times longer the pauses get for that at most. Streams then come twice a second.
 SHARE = 0.03
@@ -46,7 +48,14 @@ class Cadence:
     devices: float = 1.0
 
     @staticmethod
-    def fit(*, on_cpu: bool, seen: bool, stretch: float = 1.0, frugal: bool = False) -> Cadence:
+    def fit(
+        *,
+        on_cpu: bool,
+        seen: bool,
+        stretch: float = 1.0,
+        frugal: bool = False,
+        quiet: bool = False,
+    ) -> Cadence:
         """The cadence that fits.
 
         Args:
@@ -55,17 +64,19 @@ class Cadence:
             stretch: how many times longer the pauses are to be (`Thrift.stretch`). `awaited` is not
                 stretched, for it is the answer to a key.
             frugal: whether the user wants fewer looks.
+            quiet: whether nothing is computed, and no key was pressed just now.
         """
         usual = Cadence()
         cores, looks = SHARED_CORES if on_cpu else 1.0, 1.0 if seen else UNSEEN
         factor = cores * max(looks, stretch) * (FRUGAL if frugal else 1.0)
+        figures = QUIET if quiet else 1.0
         return Cadence(
             awaited=usual.awaited * cores * looks,
             stream=usual.stream * factor,
             idle=usual.idle * factor,
             engine=usual.engine * factor,
-            table=usual.table * factor,
-            devices=usual.devices * factor,
+            table=usual.table * factor * figures,
+            devices=usual.devices * factor * figures,
         )
 
 
@@ -99,7 +110,7 @@ class Thrift:
     def stretch(self) -> float:
         """How many times longer than usual the time between two looks is to be, from 1 to
         `MOST`."""
-        return 1.0 if self._is_attended else self._stretch
+        return 1.0 if self.is_attended else self._stretch
 
     def attend(self) -> None:
         """Note that a key was pressed."""
@@ -114,7 +125,7 @@ class Thrift:
         """
         if not computing:
             self._stretch = 1.0
-        if not computing or self._is_attended:
+        if not computing or self.is_attended:
             self._since = None
             return
         now, spent = self._clock(), self._spent()
@@ -126,5 +137,6 @@ class Thrift:
         self._since = now, spent
 
     @property
-    def _is_attended(self) -> bool:
+    def is_attended(self) -> bool:
+        """Whether a key was pressed just now."""
         return self._clock() < self._attended_until

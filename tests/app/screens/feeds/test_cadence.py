@@ -126,3 +126,12 @@ def test_after_a_key_it_is_as_fast_as_usual_and_then_goes_back() -> None:
     assert screen.thrift.stretch == pytest.approx(stretched)
     screen.run(4 * MEASURED_SECONDS)
     assert screen.thrift.stretch == pytest.approx(stretched)
+
+
+def test_figures_that_only_age_are_looked_at_more_rarely() -> None:
+    usual = Cadence.fit(on_cpu=False, seen=True)
+    quiet = Cadence.fit(on_cpu=False, seen=True, quiet=True)
+    assert quiet.table > usual.table
+    assert quiet.devices > usual.devices
+    # What begins is seen as soon as ever.
+    assert (quiet.idle, quiet.engine) == (usual.idle, usual.engine)
