@@ -15,8 +15,8 @@ class Entry:
         author: who wrote it, as it is shown.
         clock: when it was written, as it is shown.
         thinking: what an assistant thought before it said the text, as Markdown.
-        thought_tokens, thought_seconds: how many tokens that took, and how long; 0 where that is
-            not known.
+        thought_tokens, thought_seconds: how many tokens that took, and how long; 0 and None where
+            that is not known.
         calls: names of tools that an assistant calls, with their arguments as JSON.
         tool: name of the tool that gave the text, where it is known.
         attachments: names and texts that go along with the text.
@@ -34,7 +34,7 @@ class Entry:
     text: str
     thinking: str = ""
     thought_tokens: int = 0
-    thought_seconds: float = 0.0
+    thought_seconds: float | None = None
     calls: tuple[tuple[str, str], ...] = ()
     tool: str = ""
     attachments: tuple[tuple[str, str], ...] = ()

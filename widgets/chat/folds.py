@@ -48,7 +48,8 @@ class Folds:
         if entry.thought_tokens:
             tokens = "token" if entry.thought_tokens == 1 else "tokens"
             parts.append(f"{count(entry.thought_tokens)} {tokens}")
-            parts.append(f"· {duration(entry.thought_seconds)}")
+            if entry.thought_seconds is not None:
+                parts.append(f"· {duration(entry.thought_seconds)}")
         return self._head(" ".join(parts), self.shows_thinking)
 
     def attachments(self, entry: Entry) -> Iterator[Row]:

@@ -182,7 +182,7 @@ def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
         text=message.content if use is None else use.content,
         thinking=message.thinking,
         thought_tokens=usage.reasoning_tokens if usage else 0,
-        thought_seconds=(timings and timings.thinking) or 0.0,
+        thought_seconds=timings.thinking if timings else None,
         calls=tuple((call.name, call.arguments) for call in use.calls) if use else (),
         attachments=tuple((each.name, each.text) for each in message.attachments),
         note=note,

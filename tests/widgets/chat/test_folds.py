@@ -51,6 +51,12 @@ async def test_all_thinking_is_shown_and_folded_at_once() -> None:
         assert "  Two and" not in await folded(view, app, "t")
 
 
+async def test_a_time_that_is_not_known_is_left_out() -> None:
+    thought = entry(1, "Yes.", thinking="So", thought_tokens=9)
+    async with shown(thought) as (view, _):
+        assert rows(view)[1] == "  ▸ thought · 9 tokens"
+
+
 async def test_folded_thinking_shows_that_it_goes_on() -> None:
     async with shown(entry(0, "2+2?"), width=50) as (view, app):
         for tokens, line in ((1, "1 token · 0ms"), (212, "212 tokens · 4.10s")):

@@ -120,6 +120,12 @@ def test_what_was_thought_is_told_with_its_tokens_and_time(tmp_path: Path) -> No
     assert (entry.thinking, entry.thought_tokens, entry.thought_seconds) == ("Hm.", 12, 8.2)
 
 
+def test_a_time_that_was_not_kept_is_not_told(tmp_path: Path) -> None:
+    old = reply(FinishReason.STOP, thinking="Hm.", usage=Usage(10, 47, 0, 12))
+    (entry,) = shown_of(tmp_path, old)
+    assert (entry.thought_tokens, entry.thought_seconds) == (12, None)
+
+
 def test_attachments_are_no_part_of_the_text(tmp_path: Path) -> None:
     asked = Message(
         conversation_id="",
