@@ -42,6 +42,11 @@ class Composing(Presetting):
     def on_unmount(self) -> None:
         self.keep_draft()
 
+    def action_close(self) -> None:
+        """Close the chat on view, with what is written in it as it stands."""
+        self.keep_draft()
+        super().action_close()
+
     def action_send(self) -> None:
         """Send the message, if it fits into the context."""
         composer, chat = self.chat.composer, self.sessions.current.chat

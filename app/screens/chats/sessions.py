@@ -215,7 +215,7 @@ class SessionList:
         if not session.is_own:
             return
         session.chat.conversation.is_open = False
-        if not session.is_empty:
+        if session.kept or not session.is_empty:
             self._store.save_label(session.chat.conversation)
 
     def rename(self, session: OpenSession, title: str) -> None:

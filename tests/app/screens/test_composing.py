@@ -224,3 +224,18 @@ async def test_an_edit_goes_on_where_it_was_left(tmp_path: Path) -> None:
         assert stage.prompt == "one two"
         await stage.press("enter")
         assert stage.sessions.current.chat.messages[0].content == "one two"
+
+
+async def test_a_chat_that_is_closed_keeps_its_draft_and_is_not_opened_again(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*"half a thought")
+        key = stage.sessions.current.key
+        stage.deck.action_close()
+        assert stage.prompt == ""
+        assert stage.store.drafts.of(key).text == "half a thought"
+    async with staged(tmp_path) as stage:
+        assert stage.prompt == ""
+        stage.deck.open(key)
+        assert stage.prompt == "half a thought"
