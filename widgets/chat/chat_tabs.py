@@ -16,7 +16,8 @@ from widgets.line import Line, shorten
 from widgets.line_view import LineView
 
 MAX_TITLE = 20
-MIN_TITLE = 6
+MIN_TITLE = 8  # where all tabs are shown
+NEAR_TITLE = 14  # where some are left out
 MIN_WIDTH_FOR_NEW = 24
 # Of a tab without a title: number, mark and blanks.
 LEAST = 7
@@ -84,7 +85,8 @@ class ChatTabs(LineView):
         self._spans = []
         new = " + new " if width >= MIN_WIDTH_FOR_NEW else ""
         shown, title_width = self._fit(width - cell_len(new))
-        hidden = len(self._tabs) - len(shown)
+        before, after = (shown[0], len(self._tabs) - shown[-1] - 1) if shown else (0, 0)
+        self._count(line, f"<{before} ", before)
         for index in shown:
             tab = self._tabs[index]
             is_current = tab.key == self._current
@@ -97,42 +99,52 @@ class ChatTabs(LineView):
             line.add(f" {shorten(tab.title, title_width)}", text)
             line.add("*" if tab.unread else " ", palette.tick + over).add(" ", palette.text)
             self._spans.append((start, width - line.room, self.Picked(tab.key)))
-        if hidden:
-            start = width - line.room
-            line.add(f" +{hidden} ", palette.muted)
-            self._spans.append((start, width - line.room, self.MoreWanted()))
+        self._count(line, f" {after}>", after)
         line.pad(palette.text, until=cell_len(new))
         if new:
             self._spans.append((width - cell_len(new), width, self.NewWanted()))
             line.add(new, palette.muted)
         return [line]
 
+    def _count(self, line: Line, text: str, hidden: int) -> None:
+        """Say how many tabs are left out at a side, if any are."""
+        if hidden:
+            start = self.size.width - line.room
+            line.add(text, self.palette.muted)
+            self._spans.append((start, self.size.width - line.room, self.MoreWanted()))
+
     def _fit(self, room: int) -> tuple[Sequence[int], int]:
         """Which tabs are shown, and how wide their titles may be.
 
-        Titles are shortened before tabs are left out. Then the tabs nearest to the current one
-        stay.
+        Titles are shortened as long as they can be told apart. Then tabs are left out at both
+        sides, and those around the current one have their titles.
         """
         # What would not fit without titles is not measured: there may be a thousand.
         widths = range(MAX_TITLE, MIN_TITLE - 1, -1) if len(self._tabs) * LEAST <= room else ()
         for title_width in widths:
             if sum(self._width(i, title_width) for i in range(len(self._tabs))) <= room:
                 return range(len(self._tabs)), title_width
-        room -= len(f" +{len(self._tabs)} ")
+        room -= 2 * len(f"<{len(self._tabs)} ")
         keys = [tab.key for tab in self._tabs]
         first = keys.index(self._current) if self._current in keys else 0
         last = first + 1
-        used = self._width(first, MIN_TITLE)
+        used = self._width(first, NEAR_TITLE)
+        if used > room:
+            return range(first, last), max(room - LEAST, 1)
         while True:
-            if last < len(keys) and used + self._width(last, MIN_TITLE) <= room:
-                used += self._width(last, MIN_TITLE)
-                last += 1
-            elif first > 0 and used + self._width(first - 1, MIN_TITLE) <= room:
-                first -= 1
-                used += self._width(first, MIN_TITLE)
-            else:
+            added = False
+            for place in (last, first - 1):
+                if 0 <= place < len(keys):
+                    wider = used + self._width(place, NEAR_TITLE)
+                    if wider <= room:
+                        used, added = wider, True
+                        first, last = min(first, place), max(last, place + 1)
+            if not added:
                 break
-        return range(first, last), MIN_TITLE
+        shown = range(first, last)
+        wide = range(MAX_TITLE, NEAR_TITLE, -1)
+        fits = (w for w in wide if sum(self._width(i, w) for i in shown) <= room)
+        return shown, next(fits, NEAR_TITLE)
 
     def _width(self, index: int, title_width: int) -> int:
         title = shorten(self._tabs[index].title, title_width)

@@ -39,15 +39,21 @@ async def test_numbers_states_and_titles() -> None:
 
 
 async def test_titles_give_way_before_tabs_do() -> None:
-    assert await line(TABS, "a", 50) == "▸1 ● Kafka…   2 ◐ SQL he…*  3 ○ new ch…     + new"
+    whole = "▸1 ● Kafka essay   2 ◐ SQL help*  3 ○ new chat   + new"
+    assert await line(TABS, "a", 55) == whole
+    assert await line(TABS, "a", 54) == whole.replace("essay", "ess…")
+    assert await line(TABS, "a", 51) == "▸1 ● Kafka essay   2 ◐ SQL help*  1>         + new"
 
 
-async def test_what_does_not_fit_is_counted_and_the_current_one_is_in_view() -> None:
+async def test_what_does_not_fit_is_counted_at_both_sides_and_titles_stay_whole() -> None:
     for current in ("1", "10", "20"):
         text = await line(MANY, current, 80)
-        assert f"▸{current} ● Conve…" in text
+        assert f"▸{current} ● Conversation…" in text
         shown = text.count("●")
-        assert f"+{20 - shown}" in text
+        assert shown == text.count("Conversation…") == 3
+        first = int(text[1:].split()[0]) if text[0] == "<" else 0
+        last = int(text.rpartition(">")[0].split()[-1]) if ">" in text else 0
+        assert first + shown + last == 20
         assert text.endswith("+ new")
 
 
@@ -61,7 +67,7 @@ async def test_clicks_pick_open_and_list() -> None:
         bar.show(MANY, "2")
         await settle(app)
         text = rows(bar)[0]
-        for part in (" 3 ●", "+ new", f"+{20 - text.count('●')}"):
+        for part in (" 3 ●", "+ new", "17>"):
             await click(app, bar, text.index(part) + 1)
         assert [m.key for m in app.sent(ChatTabs.Picked)] == ["3"]
         assert len(app.sent(ChatTabs.NewWanted)) == 1
