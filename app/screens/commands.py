@@ -17,6 +17,7 @@ def actions(deck: Deck) -> Iterator[SystemCommand]:
     yield SystemCommand("New chat", "Open an empty one", deck.action_new)
     yield SystemCommand("Close chat", "Take it off the screen; it is kept", deck.action_close)
     yield SystemCommand("Find chat…", "Find any chat and open it", deck.action_find)
+    yield SystemCommand("Chats at the side", "Go there, show or hide them", deck.action_chats)
     yield SystemCommand("Rename chat", "Give it another title", deck.action_rename)
     archived = deck.sessions.current.chat.conversation.is_archived
     word = "Take chat out of the archive" if archived else "Archive chat"

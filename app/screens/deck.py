@@ -85,6 +85,7 @@ class Deck(Speaking):
         yield self.panel_bar
         # In the order in which the grids of deck.tcss are filled.
         yield Container(
+            self.chat.list,
             *(panels.table, panels.batch, self.chat, panels.latency, panels.knobs),
             *(panels.devices, panels.kv, panels.mqtt, panels.log),
             id="body",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual.binding import Binding, BindingType
 
 from app.screens.chats.keeper import Done
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
-from app.screens.conversing import Conversing
 from app.screens.dialogs.ask_text import AskText
+from app.screens.listing import Listing
 from app.store.database import StoreError
 
+T = TypeVar("T")
 
-class Keeping(Conversing):
+
+class Keeping(Listing):
     """The part of the deck that deals with what becomes of a chat."""
 
     # They act before the prompt takes them, which would select text.
@@ -61,33 +63,35 @@ class Keeping(Conversing):
         self.switched()
 
     def action_rename(self) -> None:
-        session = self.sessions.current
-        if self._is_held_elsewhere(session):
+        key = self.key_in_hand()
+        session, chat = self.sessions.find(key), self._attempt(lambda: self.store.conversation(key))
+        if session is not None and self._is_held_elsewhere(session):
             return
+        before = session.title if session is not None else chat.title if chat is not None else ""
 
         def rename(title: str | None) -> None:
             if title:
-                try:
-                    self.sessions.rename(session, title)
-                except StoreError as error:
-                    self.notify(str(error), severity="error")
+                self._attempt(lambda: self.keeper.rename(key, title))
                 self.chat.update_bar()
 
-        self.app.push_screen(AskText("Title of this chat", session.title), rename)
+        self.app.push_screen(AskText("Title of this chat", before), rename)
 
     def _part(self, deed: Callable[[str], Done | None]) -> None:
-        """Do something to the chat on view that takes it off the screen."""
-        session = self.sessions.current
-        if self._is_held_elsewhere(session):
+        """Do something to a chat that takes it out of view."""
+        key, before = self.key_in_hand(), self.sessions.current
+        session = self.sessions.find(key)
+        if session is not None and self._is_held_elsewhere(session):
             return
-        done = self._attempt(lambda: deed(session.key))
+        done = self._attempt(lambda: deed(key))
         if done is not None:
             self.tell_done(done)
-        if self.sessions.find(session.key) is None:
+        if session is not None and self.sessions.find(key) is None:
             self.chat.forget(session)
-        self.switched()
+        if self.sessions.current is not before:
+            self.switched()
+        self.chat.update_bar()
 
-    def _attempt(self, deed: Callable[[], Done | None]) -> Done | None:
+    def _attempt(self, deed: Callable[[], T]) -> T | None:
         try:
             return deed()
         except StoreError as error:

@@ -139,6 +139,7 @@ def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
         (SCREEN, deck),
         ("Prompt", deck.chat.prompt.area),
         ("Messages", deck.chat.transcript),
+        ("Chats at the side", deck.chat.list),
         ("Chats", deck.panels.table),
         ("Batch", deck.panels.batch),
         ("KV map", deck.panels.kv),

@@ -91,6 +91,11 @@ class Database:
         with self._lock, self._translated():
             self._db.close()
 
+    @property
+    def num_changes(self) -> int:
+        """How many rows were written over this connection."""
+        return self._db.total_changes
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All writes within, or none.

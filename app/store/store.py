@@ -20,6 +20,7 @@ from app.store.lease import Lease
 from app.store.presets import Presets
 from app.store.private import make_file, make_folder, tighten, tighten_folder
 from app.store.prompts import Prompts
+from app.store.roster import Roster
 from app.store.rows import (
     MESSAGE_COLUMNS,
     SAVE_CONVERSATION,
@@ -85,6 +86,7 @@ class Store:
     Attributes:
         journal: of the requests.
         search: over the words of titles and messages.
+        roster: all chats, a line each.
         branches: where conversations part.
         presets, prompts: what the user keeps under a name.
         drafts: what is written and not sent.
@@ -111,6 +113,7 @@ class Store:
             self.drafts = Drafts(self._db)
             self.branches = Branches(self._db)
             self.search = Search(path)
+            self.roster = Roster(self._db)
             self.journal = Journal(self._db, leases, self._lease)
             self.journal.end_orphans()
             self._purge(time.time() - UNDO_SECONDS)

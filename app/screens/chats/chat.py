@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 
 from app.screens.chats.composer import Composer
-from app.screens.chats.entries import Entries, is_ahead
+from app.screens.chats.entries import Entries
+from app.screens.chats.marks import mark_of
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.sessions import SessionList
+from app.screens.chats.sidebar import Sidebar
 from app.screens.feeds.engine_watch import EngineWatch
 from app.store.drafts import Draft
-from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
+from widgets.chat.chat_list import ChatList
 from widgets.chat.chat_tabs import ChatTabs, Tab
 from widgets.chat.prompt import Prompt
 from widgets.chat.transcript import Transcript
-from widgets.glyphs import Glyphs, Mark, state_mark
+from widgets.glyphs import Glyphs
 
 
 class ChatPane(Vertical):
@@ -43,6 +43,8 @@ class ChatPane(Vertical):
         self._shown: OpenSession | None = None
         self._title = ""
         self.bar = ChatTabs(glyphs)
+        self.list = ChatList(glyphs, id="chats")
+        self._sidebar = Sidebar(sessions, self.list)
         self.transcript = Transcript(glyphs)
         self.prompt = Prompt(glyphs)
         self.composer = Composer(sessions, engine, self.prompt)
@@ -90,6 +92,7 @@ class ChatPane(Vertical):
             for s in self._sessions.sessions
         ]
         self.bar.show(tabs, self._sessions.current.key)
+        self._sidebar.update(views, paused)
 
     def sent(self) -> None:
         """Empty the prompt, now that its message was sent and is in the history, and go to the
@@ -105,19 +108,6 @@ class ChatPane(Vertical):
     def forget(self, session: OpenSession) -> None:
         """Drop what was kept of a session that was closed."""
         self._entries.forget(session)
-
-
-def mark_of(session: OpenSession, views: Mapping[str, RequestView], paused: bool) -> Mark:
-    """The state of a session: that of a reply in the making, otherwise whether the last one
-    failed."""
-    if session.chat.is_busy:
-        view = views.get(session.request_id)
-        if is_ahead(session, view):
-            return Mark.DECODE
-        # Until the next snapshot, the request before may still be listed as ended, and the new one
-        # may not be listed yet.
-        return state_mark(view, paused) if view and view.finish_reason is None else Mark.QUEUED
-    return Mark.FAILED if session.has_failed else Mark.IDLE
 
 
 def greeting(status: EngineStatus) -> str:

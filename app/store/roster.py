@@ -1,0 +1,53 @@
+"""Roster: all chats in a line each, as a list of them shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.store.database import Database
+
+_CHATS = """
+SELECT conversation.id, title, conversation.number, source, user, updated,
+    coalesce(message.model, '') AS model
+FROM conversation LEFT JOIN message ON message.id = conversation.leaf
+WHERE deleted_at IS NULL AND NOT is_archived
+ORDER BY updated DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One chat.
+
+    Attributes:
+        number: None if it never was on a screen.
+        updated: seconds since the epoch.
+        model: that wrote its last reply; empty if none did.
+    """
+
+    id: str
+    title: str
+    number: int | None
+    source: str
+    user: str
+    updated: float
+    model: str
+
+
+class Roster:
+    """Reads chats without their messages.
+
+    Raises:
+        StoreError: from every method.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def chats(self) -> list[Listed]:
+        """Those that are neither archived nor deleted, the last used first."""
+        return [Listed(*row) for row in self._db.read(_CHATS)]
+
+    def version(self) -> tuple[int, int]:
+        """Another value whenever anybody has written to the store."""
+        return int(self._db.read("PRAGMA data_version")[0][0]), self._db.num_changes

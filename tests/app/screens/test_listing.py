@@ -1,0 +1,88 @@
+"""The chats at the side: what they show, and what is done there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.geometry import Offset
+
+from tests.app.screens.stage import REPLIES, Stage, staged
+from tests.widgets.hosting import rows
+
+
+async def chats(stage: Stage, *texts: str) -> None:
+    for text in texts:
+        await stage.press("ctrl+n")
+        await stage.send(text)
+        await stage.finish()
+
+
+def listed(stage: Stage) -> list[str]:
+    lines = rows(stage.deck.chat.list)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+async def test_all_chats_stand_at_the_side_where_there_is_room(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(170, 40)) as stage:
+        await chats(stage, "one", "two")
+        await stage.press("alt+1", "ctrl+w")
+        await stage.send("long")
+        await stage.turn(3)
+        assert stage.deck.chat.list.display
+        assert not stage.deck.chat.bar.display
+        lines = listed(stage)
+        assert lines[0].startswith("▸  2 ● two")
+        assert lines[1].startswith("       scripted")
+        assert lines[1].endswith(" now")
+        assert lines[2].startswith("   1 ○ one")
+        await stage.press("ctrl+n")
+        await stage.turn(2)
+        assert any("two" in line and line.endswith("*") for line in listed(stage))
+
+
+async def test_a_chat_is_opened_by_key_and_click(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(170, 40)) as stage:
+        await chats(stage, "one", "two", "code")
+        await stage.press("ctrl+t", "down", "down", "enter")
+        assert stage.sessions.current.title == "one"
+        assert stage.deck.chat.prompt.area.has_focus
+        await stage.pilot.click(stage.deck.chat.list, offset=Offset(8, 0))
+        await stage.pilot.pause()
+        assert stage.sessions.current.title == "code"
+
+
+async def test_keys_act_on_the_chat_under_the_cursor(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(170, 40)) as stage:
+        await chats(stage, "one", "two")
+        await stage.press("ctrl+t", "end", "f8")
+        assert [c.title for c in stage.store.conversations()] == ["two"]
+        assert stage.sessions.current.title == "two"
+        await stage.press("f12")
+        assert stage.sessions.current.title == "one"
+
+
+async def test_the_key_shows_goes_there_and_hides(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 40)) as stage:
+        view = stage.deck.chat.list
+        assert not view.display
+        await stage.press("ctrl+t")
+        assert view.display
+        assert view.has_focus
+        await stage.press("ctrl+t")
+        assert not view.display
+        assert stage.deck.chat.prompt.area.has_focus
+    async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
+        await stage.press("ctrl+t")
+        assert stage.toasts == ["Chats stand at the side from 150 columns on; F3 finds them."]
+
+
+async def test_what_another_program_does_is_seen(tmp_path: Path) -> None:
+    from app.store.conversation import Conversation
+    from app.store.store import Store
+
+    async with staged(tmp_path, REPLIES, size=(170, 40)) as stage:
+        other = Store(tmp_path / "batchdeck.db")
+        other.save_conversation(Conversation(title="theirs", is_open=False))
+        other.close()
+        await stage.turn()
+        assert any("theirs" in line for line in listed(stage))

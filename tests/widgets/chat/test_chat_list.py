@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from tests.widgets.hosting import hosted, press, rows, settle
+from widgets.chat.chat_list import ChatList, ChatRow
+from widgets.chat_number import ChatNumber
+from widgets.glyphs import ASCII, Mark
+
+KEYS = [str(n) for n in range(1000)]
+
+
+def row(key: str) -> ChatRow:
+    number = ChatNumber(int(key) + 1)
+    return ChatRow(f"Chat {key}", number, Mark.DECODE, key == "1", "model", "3h", True)
+
+
+async def test_a_chat_takes_two_lines() -> None:
+    view = ChatList()
+    async with hosted(view, 30, 4):
+        view.show(KEYS, row, "0")
+        assert rows(view) == [
+            "▸  1 ● Chat 0",
+            "       model               3h",
+            "   2 ● Chat 1               *",
+            "       model               3h",
+        ]
+
+
+async def test_in_ascii() -> None:
+    view = ChatList(ASCII)
+    async with hosted(view, 20, 2):
+        view.show(KEYS, lambda _key: ChatRow("Éa", None), "x")
+        assert rows(view)[0] == "     o ?a"
+
+
+async def test_only_what_is_in_view_is_asked_for() -> None:
+    asked: list[str] = []
+
+    def noted(key: str) -> ChatRow:
+        asked.append(key)
+        return row(key)
+
+    view = ChatList()
+    async with hosted(view, 30, 10):
+        view.show(KEYS, noted, "0")
+        assert set(asked) == {"0", "1", "2", "3", "4"}
+
+
+async def test_the_cursor_scrolls_and_opens() -> None:
+    view = ChatList()
+    async with hosted(view, 30, 10) as (app, _):
+        view.show(KEYS, row, "0")
+        view.focus()
+        await press(app, "end")
+        await settle(app)
+        assert "Chat 999" in rows(view)[8]
+        await press(app, "up", "enter")
+        await settle(app)
+        assert [m.key for m in app.sent(ChatList.Picked)] == ["998"]
+        view.show(KEYS, row, "5")
+        assert view.cursor == "5"
+        assert any("▸  6" in line for line in rows(view))

@@ -1,0 +1,173 @@
+"""ChatList: all chats below each other, where the terminal is wide enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from widgets.chat_number import ChatNumber
+from widgets.glyphs import UNICODE, Glyphs, Mark
+from widgets.line import Line
+from widgets.line_view import LineView
+
+ROWS = 2  # lines of a chat
+_NUMBER = 4
+_AGE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRow:
+    """One chat.
+
+    Attributes:
+        number: None if it has none yet.
+        age: since it was last used, as it is shown.
+        is_open: whether it has a tab.
+    """
+
+    title: str
+    number: ChatNumber | None
+    mark: Mark = Mark.IDLE
+    unread: bool = False
+    model: str = ""
+    age: str = ""
+    is_open: bool = False
+
+
+class ChatList(LineView, can_focus=True):
+    """Two lines for each chat: number, state and title, then model and age. Only the chats in view
+    are asked for, however many there are."""
+
+    DEFAULT_CSS = """
+    ChatList { width: 30; height: 100%; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "step(-1)", "Up", show=False, id="chats.up"),
+        Binding("down", "step(1)", "Down", show=False, id="chats.down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="chats.page_up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="chats.page_down"),
+        Binding("home", "edge(-1)", "First", show=False, id="chats.first"),
+        Binding("end", "edge(1)", "Last", show=False, id="chats.last"),
+        Binding("enter", "open", "Open", id="chats.open"),
+    ]
+
+    class Picked(Message):
+        """A chat is wanted on view."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self._keys: Sequence[str] = ()
+        self._row: Callable[[str], ChatRow] | None = None
+        self._current = ""
+        self._cursor: str | None = None
+        self._first = 0
+
+    @property
+    def cursor(self) -> str:
+        """The key of the chat that the keys act on."""
+        return self._current if self._cursor is None else self._cursor
+
+    def show(self, keys: Sequence[str], row: Callable[[str], ChatRow], current: str) -> None:
+        """Show these chats.
+
+        Args:
+            row: gives the chat of a key, whenever that is drawn.
+            current: the key of the one on view. Where another one comes on view, the cursor is on
+                it.
+        """
+        if current != self._current or self._cursor not in keys:
+            self._cursor = None
+        moved = current != self._current
+        self._keys, self._row, self._current = keys, row, current
+        if moved:
+            self._reveal()
+        self.redraw()
+
+    def action_step(self, places: int) -> None:
+        if self._keys:
+            place = max(0, min(self._place + places, len(self._keys) - 1))
+            self._cursor = self._keys[place]
+            self._reveal()
+            self.redraw()
+
+    def action_page(self, pages: int) -> None:
+        self.action_step(pages * max(self._page - 1, 1))
+
+    def action_edge(self, direction: int) -> None:
+        self.action_step(direction * len(self._keys))
+
+    def action_open(self) -> None:
+        if self.cursor in self._keys:
+            self.post_message(self.Picked(self.cursor))
+
+    def on_click(self, event: events.Click) -> None:
+        place = self._first + event.y // ROWS
+        if place < len(self._keys):
+            self.post_message(self.Picked(self._keys[place]))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._scroll(event, 3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._scroll(event, -3)
+
+    def on_resize(self) -> None:
+        self._reveal()
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        lines: list[Line] = []
+        for key in self._keys[self._first : self._first + self._page]:
+            if self._row is not None:
+                lines += self._drawn(key, self._row(key), width)
+        return lines
+
+    def _drawn(self, key: str, row: ChatRow, width: int) -> list[Line]:
+        palette = self.palette
+        is_current = key == self._current
+        has_cursor = self.has_focus and key == self.cursor
+        over = palette.cursor if has_cursor else Style.null()
+        strong = is_current or row.unread
+        text = (palette.strong if strong else palette.text if row.is_open else palette.muted) + over
+        number = "" if row.number is None else str(row.number)
+        colour = palette.muted if row.number is None else palette.owner(row.number)
+        line = self.line(width)
+        line.add(self.glyphs.cursor if is_current else " ", palette.strong + over)
+        line.cell(number, _NUMBER - 1, colour + over, "right").add(" ", over + palette.text)
+        line.add(self.glyphs.marks[row.mark], palette.marks[row.mark] + over)
+        line.add(" ", text).cell(row.title, max(line.room - 2, 0), text)
+        line.add("*" if row.unread else " ", palette.tick + over).pad(text)
+        below = self.line(width)
+        muted = palette.muted + over
+        below.add(" " * (_NUMBER + 3), muted)
+        below.cell(row.model, max(below.room - _AGE - 2, 0), muted)
+        below.cell(row.age, _AGE + 1, muted, "right").pad(muted)
+        return [line, below]
+
+    @property
+    def _place(self) -> int:
+        return self._keys.index(self.cursor) if self.cursor in self._keys else 0
+
+    @property
+    def _page(self) -> int:
+        """How many chats are in view at once."""
+        return max(self.size.height // ROWS, 1)
+
+    def _reveal(self) -> None:
+        place = self._place
+        self._first = max(min(self._first, place), place - self._page + 1, 0)
+
+    def _scroll(self, event: events.MouseEvent, chats: int) -> None:
+        self._first = max(0, min(self._first + chats, len(self._keys) - self._page))
+        self.redraw()
+        event.stop()
