@@ -303,10 +303,11 @@ class MessageView(Inked):
 
     def _note_seen(self) -> None:
         """Note how far down one has seen the chat."""
-        if self._following and self._entries:
-            last = len(self._entries) - 1
+        # Those that are set: a resize may come before the newest entries are.
+        last = len(self._passages.entries) - 1
+        if self._following and last >= 0:
             self._seen = (last, self._passages.place(last)[1])
-        elif self._entries:
+        elif last >= 0:
             bottom = self.scroll_offset.y + self._view_height - 1
             index = self._passages.index_at(bottom)
             self._seen = max(self._seen, (index, bottom + 1 - self._passages.place(index)[0]))
