@@ -74,6 +74,7 @@ class Panels:
             engine.kv_waste,
             snapshot.sharing,
             snapshot.pins,
+            None if self.kv.wanted is None else engine.block(self.kv.wanted),
         )
 
     def show_figures(self, engine: EngineWatch, mqtt: MqttWatch) -> None:

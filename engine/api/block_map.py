@@ -80,6 +80,30 @@ class BlockMap:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockView:
+    """One block in full.
+
+    Attributes:
+        age: seconds since it was given, or let go by its last holder; None if it never was used.
+        holders: the ordinals of the requests that hold it.
+        position: the place of its first token in its sequence; None if it holds nothing.
+        token_ids: those that it holds, or is given for, as far as they are known.
+        text: of these tokens.
+        hash: the start of what its content is found by, as hexadecimal digits; empty if it cannot
+            be found.
+    """
+
+    number: int
+    state: BlockState
+    age: float | None
+    holders: tuple[int, ...]
+    position: int | None = None
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sharing:
     """Blocks that the same requests share.
 

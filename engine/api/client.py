@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from engine.api.block_map import BlockView
 from engine.api.knobs import Knobs
 from engine.api.origin import Origin
 from engine.api.snapshot import Snapshot
@@ -133,6 +134,12 @@ class EngineClient(Protocol):
 
     def snapshot(self) -> Snapshot | None:
         """The newest snapshot; None before a model is loaded. Asking has a newer one made."""
+        ...
+
+    def block(self, number: int) -> BlockView | None:
+        """A block of the KV pool in full, as it was when this was last asked for; None until that
+        is known, and if there is no such block. Asking has a newer one made between two steps.
+        """
         ...
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from engine.api.block_map import BlockView
 from engine.api.config import EngineConfig
 from engine.api.errors import InvalidRequestError
 from engine.api.lifecycle import RequestState
 from engine.batch.request import Request
 from engine.cache.host import HostPool
 from engine.cache.pool import BlockPool
-from engine.cache.prefix import PrefixIndex, block_hash, root_hash
+from engine.cache.prefix import Content, PrefixIndex, block_hash, root_hash
 from engine.cache.snapshots import SnapshotPool
+
+HASH_DIGITS = 12
 
 
 class KVCache:
@@ -226,11 +231,31 @@ class KVCache:
         self._hash_upto(request, num_tokens)
         for i in range(request.num_published, full):
             block = request.block_table[i]
-            if self.index.add(request.block_hashes[i], block):
+            start = i * self.block_size
+            token_ids = array("I", request.token_ids(start, start + self.block_size))
+            if self.index.add(block, Content(request.block_hashes[i], start, token_ids)):
                 self.pool.keep(block)
                 if request.block_hashes[i] in self._pinned:
                     self.pool.pin(block)
         request.num_published = full
+
+    def view(self, block: int, holders: Mapping[int, Request]) -> BlockView:
+        """A block in full.
+
+        Args:
+            holders: the requests that hold blocks, by their ordinals.
+        """
+        view = self.pool.view(block)
+        if content := self.index.content(block):
+            hash = content.hash.hex()[:HASH_DIGITS]
+            ids = tuple(content.token_ids)
+            return replace(view, position=content.position, token_ids=ids, hash=hash)
+        request = next((holders[who] for who in view.holders if who in holders), None)
+        if request is None or block not in request.block_table:
+            return view
+        start = request.block_table.index(block) * self.block_size
+        end = min(start + self.block_size, request.num_known_tokens)
+        return replace(view, position=start, token_ids=tuple(request.token_ids(start, end)))
 
     def detach(self, request: Request) -> list[int]:
         """Take a request's blocks from it, in reverse, so that its tail is evicted first."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from math import isnan, nan
 
-from engine.api.block_map import BlockMap, BlockState
+from engine.api.block_map import BlockMap, BlockState, BlockView
 from engine.api.telemetry import BlockChange, BlockEvents
 from engine.cache.pool_copy import PoolCopy
 
@@ -34,10 +35,14 @@ class BlockPool:
 
     Args:
         evicted: called with a cached block before it is given anew, to forget what it held.
+
+    Attributes:
+        time: engine clock of the last plan, seconds; blocks change hands at this time.
     """
 
     def __init__(self, num_blocks: int, evicted: Callable[[int], None]) -> None:
         self.num_blocks = num_blocks
+        self.time = 0.0
         self._evicted = evicted
         # This is a stack, because the block freed last is warm in the processor's cache.
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -49,6 +54,7 @@ class BlockPool:
         self._states = bytearray([_FREE]) * num_blocks
         self._owners = array("q", [-1]) * num_blocks
         self._holders: dict[int, list[int]] = {}
+        self._since = array("d", [nan]) * num_blocks
         self._log: list[tuple[BlockChange, int, int]] = []
 
     @property
@@ -105,6 +111,7 @@ class BlockPool:
                 self._log.append((BlockChange.EVICTED, block, -1))
             self._states[block] = state
             self._owners[block] = seq
+            self._since[block] = self.time
             self._log.append((change, block, seq))
             blocks.append(block)
         if reserve:
@@ -167,6 +174,7 @@ class BlockPool:
                 self._log.append((BlockChange.LEFT, block, seq))
                 continue
             self._owners[block] = -1
+            self._since[block] = self.time
             if self._states[block] == _RESERVED:
                 self._num_reserved -= 1
             if block in self._pinned:
@@ -181,6 +189,17 @@ class BlockPool:
                 self._free.append(block)
                 self._states[block] = _FREE
                 self._log.append((BlockChange.FREED, block, seq))
+
+    def view(self, block: int) -> BlockView:
+        """A block, as far as the books tell."""
+        since = self._since[block]
+        owner = self._owners[block]
+        return BlockView(
+            number=block,
+            state=BlockState(chr(self._states[block])),
+            age=None if isnan(since) else self.time - since,
+            holders=tuple(self._holders.get(block, () if owner < 0 else (owner,))),
+        )
 
     def take_events(self) -> BlockEvents:
         """What happened since the last call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
 
 def root_hash(key: str) -> bytes:
@@ -22,12 +23,20 @@ def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     return hashlib.sha256(parent + array("I", token_ids).tobytes()).digest()
 
 
+class Content(NamedTuple):
+    """What a full block holds: its hash, the place of its first token, and its token ids."""
+
+    hash: bytes
+    position: int
+    token_ids: array[int]
+
+
 class PrefixIndex:
     """Which block holds which prefix. A block has one hash; of equal blocks the first is kept."""
 
     def __init__(self) -> None:
         self._blocks: dict[bytes, int] = {}
-        self._hashes: dict[int, bytes] = {}
+        self._contents: dict[int, Content] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -36,14 +45,18 @@ class PrefixIndex:
         """The block that ends this prefix; None if there is none."""
         return self._blocks.get(hash)
 
-    def add(self, hash: bytes, block: int) -> bool:
+    def content(self, block: int) -> Content | None:
+        """What a block holds; None if it is not published."""
+        return self._contents.get(block)
+
+    def add(self, block: int, content: Content) -> bool:
         """Publish a block; False when another block holds the same already."""
-        if hash in self._blocks:
+        if content.hash in self._blocks:
             return False
-        self._blocks[hash] = block
-        self._hashes[block] = hash
+        self._blocks[content.hash] = block
+        self._contents[block] = content
         return True
 
     def drop(self, block: int) -> None:
         """Forget an evicted block."""
-        del self._blocks[self._hashes.pop(block)]
+        del self._blocks[self._contents.pop(block).hash]

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from engine.api.block_map import BlockView
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
 from engine.api.errors import ErrorInfo
@@ -197,6 +198,14 @@ class EngineCore:
 
     def snapshot(self) -> Snapshot:
         return self.draft().snapshot(self._clock())
+
+    def block(self, number: int) -> BlockView | None:
+        """A block in full; None if there is no such block. Only the engine's thread may ask."""
+        if not 0 <= number < self.config.num_blocks:
+            return None
+        running = {request.ordinal: request for request in self._scheduler.running}
+        self._scheduler.cache.pool.time = self._clock()
+        return self._scheduler.cache.view(number, running)
 
     def draft(self) -> Draft:
         """What a snapshot needs of this moment; any thread may finish it."""

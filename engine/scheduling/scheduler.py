@@ -94,6 +94,7 @@ class Scheduler:
         that samples leaves a placeholder, so that the next step can be planned at once.
         """
         self._follow_order(knobs)
+        self.cache.pool.time = now
         composer = StepComposer(knobs, self._books, now)
         if not knobs.paused:
             try:

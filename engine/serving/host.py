@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.errors import EngineError, UnavailableError, cause_of
 from engine.api.knobs import Knobs, change_knobs
@@ -81,6 +83,8 @@ class EngineHost:
         self._core: EngineCore | None = None
         self._draft: Draft | None = None
         self._snapshot_wanted = False
+        self._block: BlockView | None = None
+        self._block_wanted = False
         self._wanted: LoadRequest | None = None  # as far as the mailbox was read
         self._newest: LoadRequest | None = None  # as soon as it was asked for
         self._load_lock = threading.Lock()
@@ -129,6 +133,24 @@ class EngineHost:
             self._wake()  # The engine sleeps, while the times of waiting requests grow.
         draft = self._draft
         return draft.snapshot(self._clock()) if draft is not None else None
+
+    def block(self, number: int) -> BlockView | None:
+        if not self._block_wanted and self._core is not None:
+            self._block_wanted = True
+            self._mailbox.put(partial(self._look_at, number))
+        view = self._block
+        return view if view is not None and view.number == number else None
+
+    def _look_at(self, number: int, core: EngineCore) -> None:
+        self._block_wanted = False
+        view = core.block(number)
+        if view is None:
+            self._block = None
+        else:
+            self._text.describe(view, self._described)
+
+    def _described(self, view: BlockView) -> None:
+        self._block = view
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
         core = self._core
@@ -287,6 +309,7 @@ class EngineHost:
                 clock=self._clock,
                 swap_rate=model.swap_rate,
             )
+            self._block, self._block_wanted = None, False
             self._core, self._draft = core, core.draft()
             self._counter.codec = model.codec
             self._step_limit = step_limit(model.shape, model.config.max_num_batched_tokens)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.errors import EngineError, InvalidRequestError, UnavailableError, cause_of
 from engine.api.lifecycle import FinishReason
@@ -110,6 +111,10 @@ class Translator:
         """Take in the tokens of a step, to make text of them."""
         if outputs:
             self._post(partial(self._process, outputs, self._clock()))
+
+    def describe(self, view: BlockView, tell: Callable[[BlockView], None]) -> None:
+        """Give a block the text of its tokens, and tell of it on the text thread."""
+        self._post(partial(self._describe, view, tell))
 
     def hold(self, request: LoadRequest) -> None:
         """Another model is wanted: tell the engine, and hold submissions from here on for it.
@@ -296,6 +301,17 @@ class Translator:
     def _unpin(self, name: str) -> None:
         if self._pins.pop(name, None) is not None:
             self._forward(lambda core: core.pins.unpin(name))
+
+    def _describe(self, view: BlockView, tell: Callable[[BlockView], None]) -> None:
+        if self._model is None:
+            return
+        try:
+            words = self._model.codec.detokenizer()
+            text = "".join(map(words.push, view.token_ids)) + words.flush()
+        except BaseException:  # A panic of the tokenizer is no Exception, and nobody ends over it.
+            log.exception("block %d cannot be made text", view.number)
+            text = ""
+        tell(replace(view, text=text))
 
     def _process(self, outputs: list[TokenOutput], now: float) -> None:
         assert self._processor is not None

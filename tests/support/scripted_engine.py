@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 
+from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, UnavailableError
@@ -136,6 +137,11 @@ class ScriptedEngine:
         with self._lock:
             serves = self._loading is None or self._status.phase is EnginePhase.DRAINING
             return self._core.snapshot() if serves and self._core is not None else None
+
+    def block(self, number: int) -> BlockView | None:
+        with self._lock:
+            view = self._core.block(number) if self._core is not None else None
+            return view and replace(view, text=self._vocabulary.text(view.token_ids))
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
         return self._core.records.since(since) if self._core is not None else ()

@@ -11,10 +11,10 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 
-from engine.api.block_map import BlockMap, BlockState, PinView, Sharing, Stretch
+from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing, Stretch
 from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
-from widgets.figures import count, percent
+from widgets.figures import count, duration, percent
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.kv_cells import KvCells, rows_wanted
@@ -70,6 +70,7 @@ class KvMap(Panel, can_focus=True):
         self._waste: float | None = None
         self._sharing: Sequence[Sharing] = ()
         self._pins: Sequence[PinView] = ()
+        self._detail: BlockView | None = None
         self._cells: KvCells | None = None
 
     def show(
@@ -80,6 +81,7 @@ class KvMap(Panel, can_focus=True):
         waste: float | None = None,
         sharing: Sequence[Sharing] = (),
         pins: Sequence[PinView] = (),
+        detail: BlockView | None = None,
     ) -> None:
         """Show the pool.
 
@@ -91,14 +93,22 @@ class KvMap(Panel, can_focus=True):
             waste: the share of given token slots that were unused in the last steps.
             sharing: which requests share how many blocks, the most blocks first.
             pins: the prefixes that are pinned.
+            detail: what the block is that is `wanted`, as far as that is known.
         """
         self._blocks, self._names, self._block_size = blocks, names, block_size
         self._waste, self._sharing, self._pins = waste, sharing, pins
+        # The one before stays until the next one is known, so that no line comes and goes.
+        self._detail = detail or (self._detail if self.has_focus else None)
         wanted = self.wanted_height(self.size.width)
         if wanted != self._wanted and self.styles.is_auto_height:
             self._wanted = wanted
             self.refresh(layout=True)
         self.redraw()
+
+    @property
+    def wanted(self) -> int | None:
+        """The block that is picked, of which more is to be told; None while nobody looks."""
+        return self.cursor if self.has_focus and self.is_on_screen else None
 
     def select(self, number: ChatNumber | None) -> None:
         """Highlight the blocks of one chat, or of none."""
@@ -257,16 +267,20 @@ class KvMap(Panel, can_focus=True):
     def _num_notes(self, height: int) -> int:
         """How many lines stand below the cells: the legend, and a line on sharing and pins if there
         are any and it fits."""
-        said = bool(self._sharing or self._pins) and height >= _MIN_HEIGHT_FOR_NOTES
+        said = bool(self._sharing or self._pins or (self._detail and self.has_focus))
+        said = said and height >= _MIN_HEIGHT_FOR_NOTES
         return 0 if height <= 2 else 2 if said else 1
 
     def _notes(self, width: int, height: int) -> list[Line]:
         palette = self.palette
         first = self._inspected() if self.has_focus else self._legend()
         notes = [self.line(width).add(shorten_parts(first, width), palette.muted)]
-        broken = any(pin.error for pin in self._pins)
-        style = palette.warn if broken else palette.muted
-        notes.append(self.line(width).add(shorten_parts(self._said(), width), style))
+        if told := self._told():
+            notes.append(self.line(width).add(shorten(told, width), palette.muted))
+        else:
+            broken = any(pin.error for pin in self._pins)
+            style = palette.warn if broken else palette.muted
+            notes.append(self.line(width).add(shorten_parts(self._said(), width), style))
         return notes[: self._num_notes(height)]
 
     def _legend(self) -> str:
@@ -305,6 +319,21 @@ class KvMap(Panel, can_focus=True):
             by = f"by {self._holders(cell.holders)}"
             parts = [*parts, f"held {by}"] if cell.counts else [f"{parts[0]} {by}"]
         return " · ".join((where, *parts))
+
+    def _told(self) -> str:
+        """What is known of the first block of the picked cell: how long it has been so, how many
+        hold it, and what it holds."""
+        view = self._detail
+        if view is None or not self.has_focus or view.number != self.cursor:
+            return ""
+        parts = [] if view.age is None else [f"for {duration(view.age)}"]
+        parts += [f"held {len(view.holders)}×"] if view.holders else []
+        if view.position is not None and view.token_ids:
+            last = view.position + len(view.token_ids) - 1
+            parts.append(f"tok {view.position}..{last}")
+        parts += [f"hash {view.hash}"] if view.hash else []
+        parts += [f"“{view.text}”"] if view.text else []
+        return " · ".join(parts)
 
     def _said(self) -> str:
         """What there is to say of pinned prefixes, broken ones first, and of sharing."""

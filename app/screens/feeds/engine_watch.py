@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from app.screens.feeds.comparison import Comparison
 from app.screens.feeds.loading_pace import LoadingPace
+from engine.api.block_map import BlockView
 from engine.api.client import EngineClient
 from engine.api.knobs import KnobChange, KnobState
 from engine.api.snapshot import RequestView, Snapshot
@@ -58,6 +59,10 @@ class EngineWatch:
     def is_computing(self) -> bool:
         """Whether the engine has taken steps in the last `RATE_SECONDS`."""
         return bool(self._recent)
+
+    def block(self, number: int) -> BlockView | None:
+        """A block of the pool in full, once the engine has told of it."""
+        return self._client.block(number)
 
     def look(self) -> list[StepRecord]:
         """Take in what is new; returns the new steps."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cache.prefix import PrefixIndex, block_hash, root_hash
+from engine.cache.prefix import Content, PrefixIndex, block_hash, root_hash
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), min_size=4, max_size=4)
 
@@ -35,23 +37,27 @@ def test_the_key_is_in_every_hash() -> None:
     assert set(chain("a", blocks)).isdisjoint(chain("b", blocks))
 
 
+def content(hash: bytes) -> Content:
+    return Content(hash, 0, array("I"))
+
+
 def test_of_equal_blocks_the_first_is_kept() -> None:
     index = PrefixIndex()
     one, two = chain("k", [[1], [2]])
-    assert index.add(one, 5)
-    assert not index.add(one, 6)
-    assert index.add(two, 6)
+    assert index.add(5, content(one))
+    assert not index.add(6, content(one))
+    assert index.add(6, content(two))
     assert (index.find(one), index.find(two), len(index)) == (5, 6, 2)
 
 
 def test_a_dropped_block_can_hold_something_else() -> None:
     index = PrefixIndex()
     one, two = chain("k", [[1], [2]])
-    index.add(one, 5)
+    index.add(5, content(one))
     index.drop(5)
     assert index.find(one) is None
     assert len(index) == 0
-    assert index.add(two, 5)
-    assert index.add(one, 6)
+    assert index.add(5, content(two))
+    assert index.add(6, content(one))
     index.drop(5)
     assert (index.find(one), index.find(two)) == (6, None)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from textual.geometry import Region
 
-from engine.api.block_map import BlockMap, PinView, Sharing
+from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing
 from tests.widgets.hosting import hosted, press, rows, settle
 from tests.widgets.samples import NAMES, pool_of
 from widgets.chat_name import ChatName
@@ -259,3 +259,24 @@ async def test_one_block_more_repaints_one_cell(monkeypatch: pytest.MonkeyPatch)
 
 def same_sums(blocks: BlockMap) -> BlockMap:
     return replace(blocks, free=POOL.free, cached=POOL.cached, used=POOL.used)
+
+
+async def test_what_the_picked_block_holds() -> None:
+    kv = KvMap()
+    ids, text = tuple(range(16)), " Roman\nroads"
+    view = BlockView(4, BlockState.SHARED, 3.2, (1, 5), 32, ids, text, "a1f0")
+    async with hosted(kv, 82, 7, focus=True) as (app, _):
+        kv.show(POOL, NAMES)
+        assert kv.wanted == 0
+        await press(app, *("right",) * 4)
+        assert kv.wanted == 4
+        kv.show(POOL, NAMES, detail=view)
+        assert rows(kv)[-3][2:-2].rstrip() == "block 4 · shared by 1 Chat 1, 5 Chat 5"
+        assert rows(kv)[-2][2:-2].rstrip() == (
+            "for 3.20s · held 2× · tok 32..47 · hash a1f0 · “ Roman roads”"
+        )
+        await press(app, "right")  # of that one nothing is known yet
+        assert "hash" not in "".join(rows(kv))
+        app.set_focus(None)
+        await settle(app)
+        assert kv.wanted is None
