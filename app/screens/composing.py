@@ -59,6 +59,7 @@ class Composing(Presetting):
             return
         if not fit.is_known:
             self._held = draft
+            self.chat.await_count()
             return
         text = draft.text.strip("\n")
         if text.startswith("//"):

@@ -85,6 +85,10 @@ class ChatPane(Vertical):
             self.border_title = Content(session.title)
         self.update_bar()
 
+    def await_count(self) -> None:
+        """Tell when the tokens of what is written are counted, though that be by now."""
+        self._is_counted = False
+
     def update_bar(self) -> None:
         views, paused = self._engine.views, self._engine.paused
         tabs = [

@@ -88,7 +88,7 @@ class DraftMeter:
         if text == self._text and self._counted is not None:
             return self._part(self._counted)
         size = _size(text)
-        return Length(round(size / self._bytes_per_token), size, not text, not exact)
+        return Length(round(size / self._bytes_per_token), size, not text, not (text and exact))
 
     def _part(self, counted: _Counted) -> Length:
         size, count = counted.size, counted.count

@@ -76,6 +76,38 @@ async def test_it_is_sent_when_its_tokens_are_counted(tmp_path: Path) -> None:
         assert [s.messages[0].content for s in stage.engine.submissions] == [LONG]
 
 
+async def test_a_count_that_is_soon_there_sends_it_all_the_same(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        counts: list[Future[int]] = []
+
+        def count_tokens(text: str) -> Future[int]:
+            counts.append(Future())
+            return counts[-1]
+
+        stage.engine.count_tokens = count_tokens  # type: ignore[method-assign]
+        stage.deck.chat.composer.attach(Attachment("notes.txt", "word " * 900))
+        await stage.turn()
+        counts[0].set_result(900)
+        # What is short is counted when it may not fit. The count is there before the screen is
+        # next brought up to date.
+        stage.deck.chat.prompt.area.load_text("€" * 100)
+        await stage.turn()
+        stage.deck.action_send()
+        counts[-1].set_result(100)
+        await stage.turn()
+        assert len(counts) == 2
+        assert len(stage.engine.submissions) == 1
+
+
+async def test_attachments_alone_are_refused_in_words(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.deck.chat.composer.attach(Attachment("notes.txt", "word " * 30_000))
+        await stage.turn()
+        await stage.press("enter")
+        (sentence,) = stage.toasts
+        assert sentence.startswith("This message is 30,003 tokens")
+
+
 async def test_what_is_changed_while_it_is_counted_is_not_sent(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         count: Future[int] = Future()
