@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import on
@@ -13,6 +14,7 @@ from app.screens.chats.sessions import SessionList
 from app.screens.dialogs.find_chat import Chosen, FindChat
 from app.screens.steering import Steering
 from app.store.database import StoreError
+from engine.api.errors import InvalidRequestError
 from widgets.chat.chat_tabs import ChatTabs
 from widgets.glyphs import Glyphs
 
@@ -92,11 +94,23 @@ class Conversing(Steering):
             if self.sessions.current is not before:
                 self.switched()  # for the one on view was deleted, or brought back
             if chosen is not None and self.open(chosen.key) and chosen.message_id is not None:
-                self.chat.transcript.go_to(chosen.message_id, chosen.words)
+                self._mark(chosen.message_id, chosen.words)
 
         states = {session.key: "open" for session in self.sessions.sessions}
         states |= {session.key: "runs" for session in self.sessions.closed}
         self.app.push_screen(FindChat(self.store.search, states, self), open_it)
+
+    def _mark(self, message_id: str, words: Sequence[str]) -> None:
+        """Mark words in a message of the chat on view, whichever branch it is on."""
+        chat = self.sessions.current.chat
+        try:
+            if message_id not in {message.id for message in chat.messages}:
+                chat.bring(message_id)
+                self.chat.update()
+        except InvalidRequestError as error:
+            self.notify(f"The message is on another branch: {error.message}.", severity="warning")
+            return
+        self.chat.transcript.go_to(message_id, words)
 
     def tell_done(self, done: Done) -> None:
         """Say what was done to a chat, and how it is taken back."""

@@ -61,7 +61,9 @@ class BranchOnView:
     def is_busy(self) -> bool:
         """Whether the newest reply has no end yet, whoever is making it."""
         branch = self.messages
-        return bool(branch) and branch[-1].finish_reason is None
+        if not branch or branch[-1].role != "assistant":
+            return False  # an imported one may end with a question
+        return branch[-1].finish_reason is None
 
     @property
     def is_awaited(self) -> bool:
@@ -85,6 +87,15 @@ class BranchOnView:
         self._show(self._tree.left(wanted) or self._newest_leaf(wanted))
         self._is_changed = True
         return True
+
+    def bring(self, message_id: str) -> None:
+        """Have the branch on view in which a message is: as it was left, or to its newest end.
+
+        Raises:
+            StoreError: the branch cannot be read; the one before is still on view.
+        """
+        self._show(self._tree.left(message_id) or self._newest_leaf(message_id))
+        self._is_changed = True
 
     def look(self) -> str:
         """Take in what other programs have done to the conversation; cheap where they did nothing.

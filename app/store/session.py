@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from app.store.attachment import Attachment
 from app.store.conversation import Conversation, Message
@@ -204,13 +205,18 @@ class ChatSession:
             InvalidRequestError: a reply is being made, or the branch cannot be read.
         """
         self._check_idle()
-        try:
-            has_turned = self._history.turn(message_id, steps)
-        except StoreError as error:
-            raise InvalidRequestError(str(error), "message") from error
-        if has_turned:
-            self._keep()
-        return has_turned
+        with self._shown():
+            return self._history.turn(message_id, steps)
+
+    def bring(self, message_id: str) -> None:
+        """Have the branch of a message on view, as `History.bring`.
+
+        Raises:
+            InvalidRequestError: a reply is being made, or the branch cannot be read.
+        """
+        self._check_idle()
+        with self._shown():
+            self._history.bring(message_id)
 
     def look(self) -> str:
         """As `History.look`."""
@@ -273,6 +279,15 @@ class ChatSession:
             source=conversation.source,
             title=conversation.title,
         )
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """Another branch comes on view within; raises InvalidRequestError if it cannot be read."""
+        try:
+            yield
+        except StoreError as error:
+            raise InvalidRequestError(str(error), "message") from error
+        self._keep()
 
     def _submit(
         self, submission: Submission, reply: Message, wake: Callable[[], None] | None

@@ -139,6 +139,14 @@ class WatchedChat:
         """Nothing: whoever holds the chat goes on with it, and `poll` reads that."""
         return ""
 
+    def bring(self, _message_id: str) -> NoReturn:
+        """Refuse to have another branch on view.
+
+        Raises:
+            InvalidRequestError: always.
+        """
+        raise InvalidRequestError(self.refusal, "message")
+
     def turn(self, _message_id: str, _steps: int) -> NoReturn:
         """Refuse to have another branch on view.
 

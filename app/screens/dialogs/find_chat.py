@@ -21,6 +21,7 @@ from app.screens.chats.excerpt import excerpt, marked
 from app.screens.chats.keeper import ChatKeeper, Done
 from app.screens.chats.open_session import title_of
 from app.screens.dialogs.ask_text import AskText
+from app.screens.dialogs.entry import Entry
 from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
 from app.store.search import Found, Hit, Search
@@ -91,7 +92,7 @@ class FindChat(ModalScreen[Chosen | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label("Enter opens · Tab next hit · F6 renames F7 archives F8 deletes F12 undoes")
-            yield Input(placeholder=_HINT)
+            yield Entry(placeholder=_HINT)
             yield Label("", id="found", markup=False)
             yield OptionList()
             yield Static("", id="hit", markup=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.store.conversation import Conversation
+from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
 from app.store.fork import fork
 from app.store.history import History
@@ -280,3 +280,14 @@ def test_a_fork_that_cannot_be_kept_leaves_nothing(
     with pytest.raises(StoreError, match="the disk broke"):
         fork(store, session.conversation, session.messages[-1].id)
     assert len(store.conversations()) == 1
+
+
+def test_a_chat_that_ends_with_a_question_waits_for_nobody(store: Store) -> None:
+    """As one may that was imported."""
+    chat = Conversation(title="Imported")
+    store.save_conversation(chat)
+    asked = Message(conversation_id=chat.id, parent_id=None, role="user", content="Hi")
+    store.save_message(asked)
+    chat.leaf = asked.id
+    store.save_conversation(chat)
+    assert not History(chat, store).is_awaited

@@ -91,6 +91,21 @@ async def test_enter_opens_at_the_hit(tmp_path: Path) -> None:
         assert "Here is the needle." in await stage.screen()
 
 
+async def test_enter_opens_a_hit_on_another_branch(tmp_path: Path) -> None:
+    said = iter(("Of otters.", "Of badgers."))
+    async with staged(tmp_path, lambda _: next(said)) as stage:
+        await stage.send("one")
+        await stage.finish()
+        await stage.press("ctrl+r")
+        await stage.finish()
+        assert "Of badgers." in stage.transcript
+        await look(stage, "otters")
+        await stage.press("enter")
+        await stage.turn()
+        assert "Of otters." in stage.transcript
+        assert "1/2" in stage.transcript
+
+
 async def test_tab_goes_through_the_hits_of_a_chat(tmp_path: Path) -> None:
     keep(tmp_path, ("Sea", "the sea is blue", "yes", "the sea is wet", "yes"))
     async with staged(tmp_path) as stage:
