@@ -50,12 +50,7 @@ class BranchOnView:
         """
         if self._version is None:
             self.look()
-        places = {}
-        for message in self.messages:
-            beside = self._tree.places[message.parent_id]
-            if len(beside) > 1:
-                places[message.id] = (beside.index(message.id) + 1, len(beside))
-        return places
+        return self._tree.parted(self.conversation.leaf)
 
     @property
     def is_busy(self) -> bool:

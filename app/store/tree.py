@@ -18,6 +18,10 @@ class Tree:
     def __init__(self, messages: Iterable[Message]) -> None:
         self._messages: dict[str, Message] = {}
         self._left: dict[str, str] = {}  # of messages that were on view, the end of their branch
+        # The branch that was asked for last, by its leaf, and where it parts: the screen asks for
+        # them several times a turn, and to walk 10,000 messages takes milliseconds.
+        self._walked: tuple[str | None, tuple[Message, ...]] = (None, ())
+        self._parted: tuple[str | None, dict[str, tuple[int, int]]] | None = None
         self.places: dict[str | None, list[str]] = {}
         for message in messages:
             self.put(message)
@@ -33,6 +37,9 @@ class Tree:
 
     def put(self, message: Message) -> None:
         """Add a message, or replace it."""
+        self._parted = None
+        if message.id in self._messages:
+            self._walked = (None, ())
         self._messages[message.id] = message
         behind = self.places.setdefault(message.parent_id, [])
         if message.id not in behind:
@@ -44,6 +51,7 @@ class Tree:
         Returns:
             the ids that were not known.
         """
+        self._parted = None
         new = []
         for parent_id, ids in places.items():
             known = self.places.get(parent_id, [])
@@ -52,12 +60,28 @@ class Tree:
         return new
 
     def branch(self, leaf: str | None) -> tuple[Message, ...]:
-        """The messages up to a leaf, oldest first."""
-        branch: list[Message] = []
-        while leaf is not None:
-            branch.append(self._messages[leaf])
-            leaf = branch[-1].parent_id
-        return tuple(reversed(branch))
+        """The messages up to a leaf, oldest first. From any thread."""
+        known_leaf, known = self._walked
+        behind: list[Message] = []
+        above = leaf
+        while above is not None and above != known_leaf:
+            behind.append(self._messages[above])
+            above = behind[-1].parent_id
+        branch = (known if above is not None else ()) + tuple(reversed(behind))
+        self._walked = (leaf, branch)
+        return branch
+
+    def parted(self, leaf: str | None) -> Mapping[str, tuple[int, int]]:
+        """The messages up to a leaf that stand beside others: which one of these it is, from 1, and
+        how many they are."""
+        if self._parted is None or self._parted[0] != leaf:
+            found = {}
+            for message in self.branch(leaf):
+                beside = self.places[message.parent_id]
+                if len(beside) > 1:
+                    found[message.id] = (beside.index(message.id) + 1, len(beside))
+            self._parted = leaf, found
+        return self._parted[1]
 
     def leave(self, leaf: str | None) -> None:
         """Remember a branch as the last one on view, for each of its messages."""
