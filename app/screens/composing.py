@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -123,7 +124,7 @@ class Composing(Presetting):
             self.notify(refusal, severity="warning")
             return False
         try:
-            attachment = read_attachment(Path(path).expanduser())
+            attachment = read_attachment(Path(os.path.expanduser(path)))
         except InvalidRequestError as error:
             self.notify(error.message, severity="warning", timeout=10)
             return False

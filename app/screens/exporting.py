@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Exporting(Keeping):
 
         def take(name: str | None) -> None:
             if name:
-                self.run_worker(self._import(Path(name).expanduser()))
+                self.run_worker(self._import(Path(os.path.expanduser(name))))
 
         self.app.push_screen(AskText("Import chats from which JSON file?", ""), take)
 

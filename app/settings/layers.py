@@ -67,7 +67,8 @@ def config_file(stated: Path | None = None, env: Mapping[str, str] = os.environ)
     """
     named = stated or (Path(env[CONFIG_VARIABLE]) if env.get(CONFIG_VARIABLE) else None)
     if named is not None:
-        return named.expanduser()
+        # Where there is no such user it stays as it is, and is told as a file that is not there.
+        return Path(os.path.expanduser(named))
     return user_config_path(APP, appauthor=False) / "config.toml"
 
 

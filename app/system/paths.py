@@ -12,7 +12,12 @@ CRASHES = "crashes"
 
 
 def _expand(value: object) -> object:
-    return Path(value).expanduser() if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError("the home folder of this user is not known; write the path out") from None
 
 
 Location = Annotated[Path, BeforeValidator(_expand)]

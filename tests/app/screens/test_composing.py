@@ -195,6 +195,9 @@ async def test_what_is_no_text_file_is_refused_and_nothing_is_lost(
         await stage.turn()
         assert stage.toasts[0].startswith(sentence.format(path=path))
         assert (stage.prompt, stage.deck.chat.composer.attachments) == ("Sum it up.", ())
+        assert not stage.deck.attach("~nobody-of-that-name/file")
+        await stage.turn()
+        assert stage.toasts[-1].startswith("~nobody-of-that-name/file is no file")
 
 
 async def test_a_draft_is_there_again_with_its_attachments(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
             ["config.toml: logit_bias of token id 262 is 101", "from -100 to 100"],
         ),
         ("", {"TUI_TEMPERATURE": "NaN"}, {}, ["TUI_TEMPERATURE: temperature is nan"]),
+        ("", {"TUI_DATA_DIR": "~nobody-of-that-name/x"}, {}, ["TUI_DATA_DIR: data_dir is", "home"]),
         ("", {"TUI_LOG_LEVEL": "loud"}, {}, ["TUI_LOG_LEVEL", "'debug', 'info', 'warning'"]),
         ("", {"TUI_MAX_NUM_SEQS": "1.5"}, {}, ["TUI_MAX_NUM_SEQS: max_num_seqs is '1.5'"]),
         ("", {}, {"kv_memory": "2GX"}, ["--kv-memory: kv_memory is '2GX'", "2GiB, 512M"]),
@@ -198,6 +199,8 @@ def test_a_named_file_must_exist_the_usual_one_need_not(
         load_settings({}, missing, {})
     with pytest.raises(SettingsError, match="no such configuration file"):
         load_settings({}, None, {"TUI_CONFIG": str(missing)})
+    with pytest.raises(SettingsError, match="no such configuration file"):
+        load_settings({}, None, {"TUI_CONFIG": "~nobody-of-that-name/x.toml"})
     monkeypatch.setattr("app.settings.layers.user_config_path", lambda *_, **__: tmp_path)
     assert load_settings({}, None, {}).model == "builtin"
     (tmp_path / "config.toml").write_text('model = "usual"')
