@@ -142,8 +142,12 @@ class Search:
             except StoreError as error:
                 log.info("the index of chats is made anew: %s", error)
                 self.close()
-                for end in ("", "-wal", "-shm"):
-                    self._file(end).unlink(missing_ok=True)
+                try:
+                    for end in ("", "-wal", "-shm"):
+                        self._file(end).unlink(missing_ok=True)
+                except OSError as refused:
+                    text = f"{self._file()}: it cannot be removed ({refused.strerror or refused})"
+                    raise StoreError(text) from None
                 return sum(self._slices())
 
     def find(self, query: Query) -> list[Found]:

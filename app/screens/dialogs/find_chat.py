@@ -81,11 +81,12 @@ class FindChat(ModalScreen[Chosen | None]):
         self._search = search
         self._states = states
         self._keeps = keeps
+        self._typed: Query | None = None  # what is looked for; None if it cannot be
         self._query = Query()
         self._found: dict[str, Found] = {}
         self._place = 0  # among the hits of the chat under the cursor
         self._hit: Hit | None = None
-        # Whether what is typed is still searched, and whether Enter waits for what is found.
+        # Whether a search is under way, and whether Enter waits for what it finds.
         self._is_looking = False
         self._is_entered = False
 
@@ -125,7 +126,8 @@ class FindChat(ModalScreen[Chosen | None]):
     def action_hit(self, places: int) -> None:
         """Preview another message of the chat in which the words are."""
         found = self._current
-        if found is None or not found.numbers:
+        # A search under way has the index to itself, maybe for seconds, and finds other hits.
+        if found is None or not found.numbers or self._is_looking:
             return
         self._place = (self._place + places) % len(found.numbers)
         try:
@@ -190,28 +192,42 @@ class FindChat(ModalScreen[Chosen | None]):
         self._look(self.query_one(Input).value)
 
     def _look(self, text: str) -> None:
-        self._is_looking = self._is_entered = False
+        self._typed, self._is_entered = None, False
         try:
-            query = parse(text)
+            self._typed = parse(text)
         except QueryError as error:
             self._list(Query(), [])
             self._say(f"{error}.")
             return
-        self._is_looking = True
-        self.run_worker(self._find(query), group="find", exclusive=True)
+        if not self._is_looking:
+            self._is_looking = True
+            self.run_worker(self._find())
 
-    async def _find(self, query: Query) -> None:
-        def find() -> list[Found]:
+    async def _find(self) -> None:
+        """Search for what is typed, and again for what was typed meanwhile."""
+
+        def find(query: Query) -> list[Found]:
             self._search.catch_up()
             return self._search.find(query)
 
-        try:
-            found = await asyncio.to_thread(find)
-        except StoreError as error:
-            self._is_looking = False
-            self._say(str(error))
-            return
+        query: Query | None = None
+        found: list[Found] = []
+        trouble = ""
+        while self._typed is not query:
+            query, found, trouble = self._typed, [], ""
+            if query is not None:
+                try:
+                    found = await asyncio.to_thread(find, query)
+                except StoreError as error:
+                    trouble = str(error)
         self._is_looking = False
+        if trouble:
+            self._say(trouble)
+        elif query is not None:
+            self._tell(query, found)
+
+    def _tell(self, query: Query, found: list[Found]) -> None:
+        """Show what was found."""
         self._list(query, found)
         if self._is_entered and found:
             self._choose()
@@ -234,8 +250,8 @@ class FindChat(ModalScreen[Chosen | None]):
         options.add_options(Option(self._line(one), id=one.chat.id) for one in found)
         place = before if same and before is not None else 0
         options.highlighted = min(place, len(found) - 1) if found else None
-        if not found:
-            self._show_hit(None)
+        # At once, for Enter may have waited for it.
+        self.preview()
 
     def _line(self, found: Found) -> Content:
         chat = found.chat

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import pytest
 from textual.widgets import Input, OptionList, Static
 
 from app.screens.dialogs.find_chat import FindChat
 from app.store.conversation import Conversation, Message
+from app.store.query import Query
+from app.store.search import Found, Search
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from tests.app.screens.stage import Stage, staged
@@ -104,6 +108,58 @@ async def test_enter_opens_a_hit_on_another_branch(tmp_path: Path) -> None:
         await stage.turn()
         assert "Of otters." in stage.transcript
         assert "1/2" in stage.transcript
+
+
+class Gate:
+    """Holds searches until they are let through, and notes what they look for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.searched: list[tuple[str, ...]] = []
+        self.open = threading.Semaphore(0)
+        find = Search.find
+
+        def held(search: Search, query: Query) -> list[Found]:
+            self.open.acquire(timeout=5)
+            self.searched.append(query.phrases)
+            return find(search, query)
+
+        monkeypatch.setattr(Search, "find", held)
+
+
+async def test_enter_waits_for_what_is_found_and_opens_at_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"line {n} of many" for n in range(60)]
+    keep(tmp_path, ("Long", *lines[:20], "Here is the needle.", *lines[20:]), ("Two", "Hi", "You"))
+    gate = Gate(monkeypatch)
+    async with staged(tmp_path, size=(80, 24)) as stage:
+        gate.open.release()
+        await look(stage, "")
+        dialog = stage.app.screen
+        assert isinstance(dialog, FindChat)
+        dialog.query_one(Input).value = "needle"
+        await stage.pilot.pause()
+        await stage.press("enter")
+        assert stage.app.screen is dialog
+        gate.open.release()
+        await stage.turn()
+        assert stage.sessions.current.title == "Long"
+        assert "Here is the needle." in await stage.screen()
+
+
+async def test_what_is_typed_during_a_search_is_searched_after_it_and_no_more_than_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, ("One", "Hi", "Hello"), ("Two", "Hi", "Hello"))
+    gate = Gate(monkeypatch)
+    async with staged(tmp_path) as stage:
+        await stage.press("f3")
+        for typed in ("t", "tw", "two"):
+            stage.app.screen.query_one(Input).value = typed
+            await stage.pilot.pause()
+        gate.open.release(2)
+        assert len(await look(stage, "two")) == 1
+        assert gate.searched == [(), ("two",)]
 
 
 async def test_tab_goes_through_the_hits_of_a_chat(tmp_path: Path) -> None:
