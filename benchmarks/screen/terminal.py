@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+# A program that is installed has its modules compiled, whatever whoever measures it has set.
+_NOT_HANDED_ON = "PYTHONDONTWRITEBYTECODE"
 _CHUNK = 1 << 16
 _KEPT = 1 << 18
 
@@ -41,6 +43,7 @@ class Terminal:
         self._news = threading.Condition()
         self._ours, theirs = pty.openpty()
         columns, lines = size
+        env = {name: value for name, value in env.items() if name != _NOT_HANDED_ON}
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         try:
             self.started = time.monotonic()

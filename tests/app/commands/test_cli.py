@@ -50,6 +50,20 @@ def test_help_and_version_load_nothing_of_weight(flag: str) -> None:
     assert ran.stdout.startswith("batchdeck " if flag == "--version" else "Usage: tui ")
 
 
+def test_settings_are_read_without_plugins_and_their_modules_are_walked_no_more() -> None:
+    code = (
+        "import gc, sys\nfrom pydantic.plugin import _loader\nfrom app.commands.cli import main\n"
+        "try:\n    main()\n"
+        "finally:\n    print(_loader._plugins, gc.get_freeze_count() > 10_000, file=sys.stderr)\n"
+    )
+    environment = {n: v for n, v in os.environ.items() if n != "PYDANTIC_DISABLE_PLUGINS"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "models"], capture_output=True, text=True, env=environment
+    )
+    assert ran.returncode == 0
+    assert ran.stderr == "None True\n"
+
+
 @pytest.mark.parametrize("command", ["models", "doctor", "demo", "serve", "ask"])
 def test_each_command_has_help(command: str) -> None:
     result = tui(command, "--help")

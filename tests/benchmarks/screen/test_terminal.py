@@ -24,3 +24,13 @@ def test_the_terminal_has_the_size_and_tells_how_long_a_key_takes() -> None:
     finally:
         terminal.close()
     assert terminal.painted >= len("160 48ā".encode())
+
+
+def test_the_program_compiles_its_modules_as_an_installed_one_does() -> None:
+    script = "import sys; print('kept', not sys.dont_write_bytecode, flush=True); sys.stdin.read()"
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    terminal = Terminal([sys.executable, "-c", script], (160, 48), environment)
+    try:
+        terminal.seen_at("kept True", 20.0)
+    finally:
+        terminal.close()
