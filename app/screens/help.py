@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -60,7 +61,9 @@ class HelpScreen(ModalScreen[None]):
         for section in self._sections:
             parts.append((f"{section.heading}\n", "bold $text-primary"))
             for key, meaning, name in section.keys:
-                parts += [(f"  {key:<22}", "bold"), f"{meaning:<28}", (f"{name}\n", "$text-muted")]
+                first, *more = wrap(meaning, 27)
+                parts += [(f"  {key:<22}", "bold"), f"{first:<28}", (f"{name}\n", "$text-muted")]
+                parts += [f"{'':<24}{line}\n" for line in more]
             for word, meaning in section.words.items():
                 parts += [(f"  {word}  ", "$text-accent"), f"{meaning}\n"]
             parts.append("\n")

@@ -31,6 +31,18 @@ async def test_it_lists_the_keys_as_they_are_now(tmp_path: Path) -> None:
         assert stage.app.screen is stage.deck
 
 
+async def test_what_a_key_does_keeps_to_its_column(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 100)) as stage:
+        await stage.press("f1")
+        lines = (await stage.screen()).splitlines()
+        at, line = next((at, line) for at, line in enumerate(lines) if "Take back that" in line)
+        column = line.index("Take back that")
+        assert line.index("chat.undo") == column + 28
+        assert lines[at + 1][column:].startswith(("closed", "was closed"))
+        for name in ("chat.copy_selection", "app.suspend"):
+            assert next(line for line in lines if name in line).index(name) == column + 28
+
+
 @pytest.mark.parametrize(
     ("keys", "first"),
     [((), "Prompt"), (("f2", "1"), "Chats"), (("f2", "3"), "KV map"), (("f2", "6"), "Knobs")],
