@@ -18,6 +18,8 @@ from engine.api.telemetry import StepRecord
 # Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
 RECORDS_KEPT = 8192
 RATE_SECONDS = 2.0
+# A machine that slept, or whose clock was set, is known by so many seconds of difference.
+CLOCK_SET_SECONDS = 5.0
 
 
 class EngineWatch:
@@ -74,7 +76,7 @@ class EngineWatch:
             if snapshot is None or (before is not None and _is_other(before, snapshot)):
                 self._start_anew()
             if snapshot is not None and (before is None or snapshot.time != before.time):
-                self.epoch = time.time() - snapshot.time  # an aged one is no newer
+                self._set_epoch(time.time() - snapshot.time)  # an aged one is no newer
         last = self.records[-1].step if self.records else 0
         records = list(self._client.step_records(last)) if snapshot else []
         self.records.extend(records)
@@ -123,6 +125,13 @@ class EngineWatch:
         if history:
             self._last_change = history[-1]
         return history
+
+    def _set_epoch(self, seen: float) -> None:
+        """Take the least that was seen: a snapshot is of some time ago when one looks, by more or
+        less, and what happened later must not be told as earlier."""
+        if not self.epoch or abs(seen - self.epoch) > CLOCK_SET_SECONDS:
+            self.epoch = seen
+        self.epoch = min(self.epoch, seen)
 
     def _start_anew(self) -> None:
         """Forget the steps so far: another model counts its own from the beginning."""

@@ -153,3 +153,23 @@ def test_the_epoch_is_that_of_the_newest_state_and_not_of_an_aged_one(
     watch.look()
     assert watch.snapshot is aged
     assert watch.epoch == epoch
+
+
+def test_the_epoch_moves_only_with_a_clock_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, now = ScriptedEngine(), VirtualClock(5000.0)
+    monkeypatch.setattr("app.screens.feeds.engine_watch.time.time", now)
+    watch = EngineWatch(engine)
+    asked(engine, "one two three four five")
+    seen = []
+    for late in (0.2, 0.9, 0.1, 3600.0):  # how long after the snapshot one looks
+        before = engine.clock.now
+        engine.advance()
+        now.advance(engine.clock.now - before)
+        snapshot = engine.snapshot()
+        assert snapshot is not None
+        monkeypatch.setattr(
+            "app.screens.feeds.engine_watch.time.time", lambda at=now.now + late: at
+        )
+        watch.look()
+        seen.append(round(watch.epoch + snapshot.time - now.now, 6))
+    assert seen == [0.2, 0.2, 0.1, 3600.0]
