@@ -113,11 +113,8 @@ class Pump:
         self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
         cadence, current = self.cadence, self._sessions.current
         news = self._sessions.poll()
-        phase = self._status.phase
         looked = self._is_due("engine", cadence.engine, everything)
-        if looked:
-            self._look()
-        turned = self._status.phase is not phase
+        turned = looked and self._look()
         if current.key in news or looked:
             self._chat.update()
         elif news:
@@ -153,8 +150,10 @@ class Pump:
         self._done[what] = now
         return True
 
-    def _look(self) -> None:
-        engine = self._engine
+    def _look(self) -> bool:
+        """Look at the engine; returns whether its figures are others now, at once: another model
+        or phase, or a knob that was turned."""
+        engine, phase = self._engine, self._status.phase
         records = engine.look()
         if engine.status != self._status:
             self._tell(self._status, engine.status)
@@ -176,6 +175,7 @@ class Pump:
         if lines:
             self._panels.log.add(sorted(lines, key=lambda line: line.time))
         self._panels.show_steps(engine, records)
+        return self._status.phase is not phase or bool(changes)
 
     def _look_for_others(self) -> None:
         """Show what another program on the same store said in the chat on view."""

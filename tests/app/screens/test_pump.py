@@ -90,6 +90,20 @@ async def test_what_becomes_of_the_engine_waits_for_no_figures(
         assert "◐ 1 request ends before other is loaded" in await stage.screen()
 
 
+async def test_a_knob_that_is_turned_waits_for_no_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path, size=(160, 48)) as stage:
+        pump, clock = stage.deck.pump, VirtualClock()
+        monkeypatch.setattr(pump, "_clock", clock)
+        pump.turn(everything=True)
+        stage.engine.set_knobs({"policy": "static"}, "demo")
+        stage.engine.advance()
+        clock.advance(pump.cadence.engine)
+        pump.turn()
+        assert " static " in (await stage.screen()).splitlines()[0]
+
+
 async def test_every_key_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with staged(tmp_path) as stage:
         attended: list[Pump] = []
