@@ -18,8 +18,8 @@ from app.settings.settings import Settings, SettingsError
 from engine.api.client import EngineClient
 from engine.api.errors import EngineError
 from engine.api.knobs import Knobs
+from widgets.panels.chat_row import YOU
 
-WHO = "you"
 OFF = "off"
 CADENCES = {"usual": "as often as is useful", "frugal": "half as often, for a slow line or machine"}
 TARGETS = {"ttft_target_ms": "TTFT", "tpot_target_ms": "TPOT"}
@@ -128,7 +128,7 @@ class Preferences:
             return self._set_alert(name, _limit_of(name, text))
         if table == "knobs":
             number = _number(TARGETS[name], text)
-            self._client.set_knobs({name: number}, who=WHO)
+            self._client.set_knobs({name: number}, who=YOU)
             self._targets[name] = number
             return number
         if name == "theme":

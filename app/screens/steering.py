@@ -18,10 +18,10 @@ from engine.api.errors import EngineError
 from engine.api.knob_spec import KnobValue
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.panels.broker_state import BrokerState
+from widgets.panels.chat_row import YOU
 from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.mqtt_panel import MqttPanel
 
-WHO = "local"
 PIN = "system"
 
 
@@ -108,7 +108,7 @@ class Steering(Screen[None]):
     @on(KnobPanel.Turned)
     def turn_knob(self, event: KnobPanel.Turned) -> None:
         try:
-            self._client.set_knobs({event.name: event.value}, who=WHO)
+            self._client.set_knobs({event.name: event.value}, who=YOU)
         except EngineError as error:
             self.panels.knobs.refuse(error.message)
 
@@ -130,7 +130,7 @@ class Steering(Screen[None]):
 
     def set_knob(self, name: str, value: KnobValue) -> None:
         try:
-            self._client.set_knobs({name: value}, who=WHO)
+            self._client.set_knobs({name: value}, who=YOU)
         except EngineError as error:
             self.notify(error.message, severity="error")
 
@@ -151,7 +151,7 @@ class Steering(Screen[None]):
         """Take the last change of knobs back, whichever panel is on view."""
         self.panels.knobs.forget()
         try:
-            self._client.undo_knobs(who=WHO)
+            self._client.undo_knobs(who=YOU)
         except EngineError as error:
             self.notify(error.message, severity="error")
 

@@ -293,13 +293,13 @@ def records(count: int = 120, last: int = 18_204) -> tuple[StepRecord, ...]:
 def change(last: int = 18_204) -> KnobChange:
     before = Knobs()
     after = replace(before, max_num_batched_tokens=256)
-    return KnobChange(last * 0.012, last - 30, "local", before, after)
+    return KnobChange(last * 0.012, last - 30, "you", before, after)
 
 
 def history(last: int = 18_204) -> tuple[KnobChange, ...]:
     """The policy, then the budget."""
     before = replace(Knobs(), policy="static")
-    return (KnobChange((last - 60) * 0.012, last - 60, "local", before, Knobs()), change(last))
+    return (KnobChange((last - 60) * 0.012, last - 60, "you", before, Knobs()), change(last))
 
 
 EFFECT = Effect(
@@ -459,7 +459,7 @@ def log_lines() -> list[LogLine]:
         LogLine(NOON + 1, Level.WARNING, "sched", "preempt req-6: its blocks go to host memory"),
         LogLine(NOON + 1, Level.DEBUG, "cache", "evict 12 cached blk"),
         LogLine(NOON + 2, Level.ERROR, "mqtt", "bot-3: JSON decode error at column 17"),
-        LogLine(NOON + 3, Level.INFO, "knob", "max_num_batched_tokens 512→256 by local"),
+        LogLine(NOON + 3, Level.INFO, "knob", "max_num_batched_tokens 512→256 by you"),
         LogLine(NOON + 4, Level.INFO, "sched", "finish req-7"),
     ]
 

@@ -28,7 +28,7 @@ async def test_a_knob_is_turned_undone_and_refused(tmp_path: Path) -> None:
         await stage.press("left")
         await stage.turn()
         assert _knob(stage, "max_num_seqs") == 16
-        assert stage.engine.snapshot().knob_history[-1].who == "local"  # type: ignore[union-attr]
+        assert stage.engine.snapshot().knob_history[-1].who == "you"  # type: ignore[union-attr]
         await stage.press("u")
         await stage.turn()
         assert _knob(stage, "max_num_seqs") == 32
@@ -37,8 +37,8 @@ async def test_a_knob_is_turned_undone_and_refused(tmp_path: Path) -> None:
         assert _knob(stage, "max_num_batched_tokens") == 512
         screen = await stage.screen()
         assert "✗ max_num_batched_tokens is 7; it must" in screen
-        assert "max_num_seqs 32→16 by local" in screen
-        assert "undo: max_num_seqs 16→32 by local" in screen
+        assert "max_num_seqs 32→16 by you" in screen
+        assert "undo: max_num_seqs 16→32 by you" in screen
 
 
 async def test_a_policy_is_chosen_and_its_effect_seen(tmp_path: Path) -> None:
@@ -58,11 +58,11 @@ async def test_a_policy_is_chosen_and_its_effect_seen(tmp_path: Path) -> None:
         assert _knob(stage, "policy") == "static"
         snapshot = stage.engine.snapshot()
         assert snapshot is not None
-        assert snapshot.knob_history[-1].who == "local"
+        assert snapshot.knob_history[-1].who == "you"
         screen = await stage.screen()
         assert " static " in screen.splitlines()[0]
-        assert "▼ policy stall_free→static after step 20 by local" in screen
-        assert "policy stall_free→static by local" in screen  # in the log
+        assert "▼ policy stall_free→static after step 20 by you" in screen
+        assert "policy stall_free→static by you" in screen  # in the log
         assert "not comparable: 1 arrival before" in screen  # nobody has come since
         assert "tok/s 50→50" not in screen
         for key, policy in (("escape", "static"), ("p", "static")):

@@ -34,3 +34,14 @@ async def test_keys_are_made_anew_when_others_act(tmp_path: Path) -> None:
         await until(lambda: [key.description for key in keys(bar)] != before)
         await stage.press("f2")
         await until(lambda: [key.description for key in keys(bar)] == before)
+
+
+async def test_the_map_of_the_cache_says_how_a_block_is_picked(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(120, 40)) as stage:
+        await stage.press("f2", "3")
+        bar = stage.deck.query_one(KeyBar)
+        await until(lambda: ("↑↓←→", "Pick block") in named(bar))
+
+
+def named(bar: KeyBar) -> list[tuple[str, str]]:
+    return [(key.key_display, key.description) for key in keys(bar)]

@@ -114,7 +114,7 @@ def look(snap_compare: Compare, tmp_path: Path) -> Iterator[Callable[..., bool]]
                 for user in ("alice", "bob"):
                     gateway.ask(user, "s1", "Explain paged attention.", priority=2)
                 await stage.turn(4)
-            engine.set_knobs({"max_num_seqs": 16}, who="local")
+            engine.set_knobs({"max_num_seqs": 16}, who="you")
             for _ in range(6):
                 await stage.turn(3)
             if gateway is not None:

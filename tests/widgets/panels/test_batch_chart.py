@@ -182,7 +182,7 @@ async def test_a_knob_change_is_a_tick_where_it_took_effect() -> None:
         chart.show(steps, 8, [replace(change(), step=3)])
         assert plot(chart) == [" ---v ", "   #: ", "   #--", "  ##:#", "    . ", " .... "]
         assert rows(chart)[-1].startswith(
-            "+- v max_num_batched_tokens 512>256 after step 3 by local --"
+            "+- v max_num_batched_tokens 512>256 after step 3 by you --"
         )
 
 

@@ -71,6 +71,6 @@ def test_a_step_without_events_has_no_lines() -> None:
 def test_a_knob_change_in_a_line() -> None:
     done = replace(change(), time=2.0)
     assert knob_event(done, epoch=10.0) == LogLine(
-        12.0, Level.INFO, "knob", "max_num_batched_tokens 512→256 by local"
+        12.0, Level.INFO, "knob", "max_num_batched_tokens 512→256 by you"
     )
     assert knob_event(replace(done, undoes=True)).text.startswith("undo: max_num_batched_tokens")

@@ -25,7 +25,7 @@ async def test_time_level_source_text() -> None:
             "| 22:13:21 W sched  preempt req-6: its blocks go to host       |",
             "|                   memory                                     #",
             "| 22:13:22 E mqtt   bot-3: JSON decode error at column 17      #",
-            "| 22:13:23 I knob   max_num_batched_tokens 512>256 by local    #",
+            "| 22:13:23 I knob   max_num_batched_tokens 512>256 by you      #",
             "| 22:13:24 I sched  finish req-7                               #",
         ]
 
