@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ log = logging.getLogger(__name__)
 MOST = 100  # chats that are told of one query
 TITLE_WEIGHT = 10.0
 _SLICE = 200  # messages that are taken in before others may write again
+# How long they may then. Who waits for SQLite's lock looks for it every 25 ms or so, and would not
+# find it free: the interface stood still for a second while 10,000 messages were taken in.
+_PAUSE_SECONDS = 0.03
 
 _WORDS = """
 CREATE VIRTUAL TABLE IF NOT EXISTS found.words USING fts5 (
@@ -221,9 +225,10 @@ class Search:
                             (row["number"], split(row["title"]), split(row["content"])),
                         )
                     db.write("DELETE FROM unindexed WHERE number = ?", (row["number"],))
-            if not rows:
-                return
             yield len(rows)
+            if len(rows) < _SLICE:
+                return
+            time.sleep(_PAUSE_SECONDS)
 
     def _opened(self) -> Database:
         if self._db is not None:

@@ -76,6 +76,17 @@ def test_messages_are_found_and_titles_weigh_more(store: Store, search: Search) 
     assert find(search, "kept hello") == []
 
 
+def test_others_write_while_the_index_is_made(
+    store: Store, search: Search, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    keep(store, "Long", *(f"message {n}" for n in range(4)))
+    with closing(Store(tmp_path / "store.db", busy_seconds=0.0)) as other:
+        monkeypatch.setattr("time.sleep", lambda _seconds: keep(other, "New", "word"))
+        monkeypatch.setattr("app.store.search._SLICE", 3)
+        assert search.catch_up() == 5
+    assert find(search, "word") == ["New"]
+
+
 def test_of_equals_the_newer_one_comes_first(store: Store, search: Search) -> None:
     for n in (1, 3, 2):
         keep(store, f"chat {n}", "the same words", updated=float(n))
