@@ -152,12 +152,12 @@ class Tui(Loading):
         self.set_interval(LOOK_SECONDS, self._watch)
 
     def _watch(self) -> None:
-        """Tell of chats that could not be read. End the application if the engine has crashed;
-        `run` raises the reason."""
-        unreadable = self._sessions.unreadable
-        while unreadable:
-            log.error("%s", unreadable[0])
-            self.notify(unreadable.pop(0), severity="error")
+        """Tell what became of chats that are not on view. End the application if the engine has
+        crashed; `run` raises the reason."""
+        untold = self._sessions.untold
+        while untold:
+            log.error("%s", untold[0])
+            self.notify(untold.pop(0), severity="error")
         try:
             check_engine(self._client)
         except EngineCrashError as error:

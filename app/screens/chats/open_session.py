@@ -79,6 +79,12 @@ class OpenSession:
         messages = self.chat.messages
         return bool(messages) and messages[-1].finish_reason is FinishReason.ERROR
 
+    @property
+    def trouble(self) -> str:
+        """Why its last reply failed, or why it is not saved; empty if neither is so."""
+        error = self.chat.messages[-1].error if self.chat.messages else None
+        return error.message if error is not None else self.chat.unsaved
+
     def read(self) -> None:
         """Read the messages, if they are not in memory.
 

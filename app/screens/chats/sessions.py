@@ -46,7 +46,8 @@ class SessionList:
         closed: those that were closed while their reply was being made, until it has ended.
         current: the session on view.
         numbering: by what number the screen calls chats, those of the engine's requests too.
-        unreadable: a sentence on each conversation that cannot be read and so is not open any more.
+        untold: sentences that the user is still to be told: on each chat that cannot be read and so
+            is not open any more, and on each closed one whose reply failed or is not saved.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class SessionList:
         self._store = store
         self.system = system
         self._sampling = dict(sampling or {})
-        self.unreadable: list[str] = []
-        kept = store.conversations(open_only=True, tell=self.unreadable.append)
+        self.untold: list[str] = []
+        kept = store.conversations(open_only=True, tell=self.untold.append)
         failed = store.failed()
         self.sessions: list[OpenSession] = []
         self.closed: list[OpenSession] = []
@@ -127,11 +128,11 @@ class SessionList:
 
     def go_to(self, session: OpenSession) -> None:
         """Put a session on view, whose messages are read now. If they cannot be, it is told in
-        `unreadable`, and the one on view stays."""
+        `untold`, and the one on view stays."""
         try:
             session.read()
         except StoreError as error:
-            self.unreadable.append(str(error))
+            self.untold.append(str(error))
             self.sessions.remove(session)
             if self.current not in self.sessions:
                 self.go_to(self._newest())
@@ -286,6 +287,9 @@ class SessionList:
             if session.chat.poll() is not None:
                 news.add(session.key)
                 session.unread = session is not self.current
+        for session in self.closed:
+            if not session.chat.is_busy and (trouble := session.trouble):
+                self.untold.append(f"“{session.title}”, which is closed: {trouble}")
         self.closed = [session for session in self.closed if session.chat.is_busy]
         return news
 

@@ -217,6 +217,22 @@ def test_what_cannot_be_read_when_it_is_gone_to_leaves_the_other_on_view(
     again.step(1)
     assert titles(again) == ["b"]
     assert again.current.title == "b"
-    assert len(again.unreadable) == 1
+    assert len(again.untold) == 1
     again.close(again.current)
     assert titles(again) == [UNTITLED]
+
+
+def test_a_reply_that_fails_in_a_closed_chat_is_told(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("good", "bad"):
+        sessions.new()
+        sessions.current.chat.send(text)
+    good, bad = sessions.sessions
+    engine.advance()
+    sessions.close(good)
+    sessions.close(bad)
+    engine.break_request(bad.request_id, "the device is gone")
+    engine.finish_all()
+    sessions.poll()
+    assert sessions.closed == []
+    assert sessions.untold == ["“bad”, which is closed: the device is gone"]
