@@ -31,6 +31,7 @@ def fork(store: Store, conversation: Conversation, leaf: str | None) -> Conversa
         leaf=None,
         number=None,
         is_open=True,
+        is_archived=False,
         forked_from=conversation.id,
     )
     store.number(forked)

@@ -249,8 +249,10 @@ def test_a_fork_shares_its_blocks_with_the_chat_that_it_comes_from(
 ) -> None:
     session = begun(engine, store, "one " * 40, "two " * 40, "three")
     session.conversation.sampling = {"top_k": 3}
+    session.conversation.is_archived = True
     forked = fork(store, session.conversation, session.messages[3].id)
     assert (forked.sampling, forked.forked_from) == ({"top_k": 3}, session.conversation.id)
+    assert not forked.is_archived, "it is being gone on with"
     other = ChatSession(engine, forked, store)
     copies = other.messages
     assert [m.content for m in copies] == [m.content for m in session.messages[:4]]
