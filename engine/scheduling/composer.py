@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestState
 from engine.api.waiting import Cause, Wait
 from engine.batch.plan import Row
 from engine.batch.request import Request
-from engine.cache.manager import KVCache
-from engine.scheduling.groups import Groups
-from engine.scheduling.queue import WaitingQueue
-from engine.scheduling.reclaim import Reclaim
+from engine.scheduling.books import Books
 from engine.scheduling.start import Start
-from engine.scheduling.swaps import Swaps
 
 # The running request with the largest key loses its blocks; of equals, the latest arrival does.
 _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
@@ -23,36 +18,6 @@ _VICTIMS: dict[str, Callable[[Request], tuple[float, int]]] = {
     "latest": lambda request: (0, request.ordinal),
     "least_computed": lambda request: (-request.num_computed_tokens, request.ordinal),
 }
-
-
-@dataclass(slots=True)
-class Books:
-    """What the steps of one scheduler share.
-
-    Attributes:
-        running: requests that hold a slot, in the order of admission.
-        groups: running requests that were started together.
-        swaps: victims that keep what they have computed in host memory.
-        copies: (source, target) blocks that the next plan copies first, by the target's request.
-        restores: the prefix whose state a request goes on from with its first row, and the snapshot
-            of it.
-    """
-
-    cache: KVCache
-    running: list[Request]
-    waiting: WaitingQueue
-    groups: Groups
-    reclaim: Reclaim
-    swaps: Swaps
-    copies: dict[Request, tuple[int, int]] = field(default_factory=dict)
-    restores: dict[Request, tuple[bytes, int]] = field(default_factory=dict)
-
-    def give_restore_up(self, request: Request) -> None:
-        """Let go of the snapshot that a request was to go on from, if it was to."""
-        if request in self.restores:
-            hash, _ = self.restores.pop(request)
-            assert self.cache.snapshots is not None
-            self.cache.snapshots.release(hash)
 
 
 class StepComposer:

@@ -14,7 +14,8 @@ from engine.api.waiting import Cause, Wait
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.scheduling.composer import Books, StepComposer
+from engine.scheduling.books import Books
+from engine.scheduling.composer import StepComposer
 from engine.scheduling.effective import effective
 from engine.scheduling.groups import Groups
 from engine.scheduling.orders import ORDERS, reorder

@@ -7,7 +7,8 @@ from engine.api.knobs import Knobs
 from engine.api.lifecycle import RequestState
 from engine.batch.request import Request
 from engine.cache.manager import KVCache
-from engine.scheduling.composer import Books, StepComposer
+from engine.scheduling.books import Books
+from engine.scheduling.composer import StepComposer
 from engine.scheduling.groups import Groups
 from engine.scheduling.queue import Priority
 from engine.scheduling.reclaim import Reclaim
