@@ -134,8 +134,11 @@ class LogPanel(ScrollPanel, can_focus=True):
         return f"Log · l level: {self.level.name.lower()}"
 
     def footer(self) -> str:
+        if self.following:
+            return ""
         newer = self.num_rows - self.page - self.first
-        return "" if self.following else f"{count(newer)} newer lines · End to follow"
+        lines = f"{count(newer)} newer {'line' if newer == 1 else 'lines'} · " if newer else ""
+        return f"{lines}End to follow"
 
     def draw(self, width: int, height: int) -> list[Line]:
         # The rows are laid out before the frame is drawn: its edge shows how many there are.

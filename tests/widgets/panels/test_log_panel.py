@@ -72,6 +72,16 @@ async def test_it_follows_the_newest() -> None:
         assert texts(panel) == ["line 8", "line 9", "line 10"]
 
 
+async def test_it_counts_the_newer_lines_that_there_are() -> None:
+    panel = LogPanel()
+    async with hosted(panel, 64, 5, focus=True) as (app, _):
+        panel.add(numbered(*range(10)))
+        await press(app, "up")
+        assert rows(panel)[-1].startswith("┗━ End to follow ━")
+        panel.add(numbered(10))
+        assert rows(panel)[-1].startswith("┗━ 1 newer line · End to follow ━")
+
+
 async def test_one_who_has_scrolled_up_is_left_in_peace() -> None:
     panel = LogPanel()
     async with hosted(panel, 64, 5, focus=True) as (app, _):
