@@ -51,10 +51,10 @@ async def test_the_palette_opens_the_settings_at_the_theme(tmp_path: Path) -> No
 
 async def test_cadence_is_made_frugal(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        usual = stage.deck.pump.cadence.table
+        usual = stage.deck.pump.cadence.engine
         await find(stage, "cadence")
         await stage.press("enter")
-        assert stage.deck.pump.cadence.table == 2 * usual
+        assert stage.deck.pump.cadence.engine == 2 * usual
     assert next_start(tmp_path).cadence == "frugal"
 
 
