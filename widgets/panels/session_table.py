@@ -126,7 +126,9 @@ class SessionTable(ScrollPanel, can_focus=True):
             self.post_message(self.Selected(row))
 
     def action_sort(self) -> None:
-        self._sort_by(SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)])
+        shown = [name for name, _start, _width in self._columns.spans()]
+        at = SORTS.index(self.sort) + 1
+        self._sort_by(next(name for name in (*SORTS[at:], *SORTS) if name in shown))
 
     def action_reverse(self) -> None:
         self.descending = not self.descending
@@ -179,7 +181,7 @@ class SessionTable(ScrollPanel, can_focus=True):
             return ""
         view, name = row.view, f"{row.name.number} {row.name.title}"
         if view is None:
-            return f"{name} · no request yet"
+            return f"{name} · nothing asked lately"
         parts = [
             name,
             f"priority {count(view.priority)}" if view.priority else "",

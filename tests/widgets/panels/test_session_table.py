@@ -91,7 +91,7 @@ async def test_figures_above_their_targets_are_marked(
 
 async def test_sorting_by_each_column_in_turn() -> None:
     table = SessionTable()
-    async with hosted(table, 90, 8, focus=True) as (app, _):
+    async with hosted(table, 200, 8, focus=True) as (app, _):
         fast = view(
             1,
             origin=Origin(title="b", source="mqtt"),
@@ -123,6 +123,17 @@ async def test_sorting_by_each_column_in_turn() -> None:
         }
         await press(app, "s")
         assert table.sort == "state"
+
+
+async def test_it_is_sorted_by_columns_that_are_seen() -> None:
+    table = SessionTable()
+    async with hosted(table, 60, 8, focus=True) as (app, _):
+        table.show(chats([view(1), view(2)]))
+        sorts = [table.sort]
+        while sorts.count("state") < 2:
+            await press(app, "s")
+            sorts.append(table.sort)
+        assert sorts[1:-1] == [head for head in rows(table)[1].split()[1:-1] if head != "state"]
 
 
 async def test_the_other_direction_leaves_unknown_figures_last() -> None:
@@ -341,7 +352,7 @@ async def test_chats_without_a_request_are_rows_too() -> None:
         head = [line[:44].split() for line in rows(table)[2:4]]
         assert head[0] == ["┃", "▸", "12", "c", "Question", "1", "you", "○", "idle"]
         assert head[1] == ["┃", "B", "@bob", "Ulm", "mqtt", "○", "idle"]
-        assert "12 Question 1 · no request yet" in rows(table)[-1]
+        assert "12 Question 1 · nothing asked lately" in rows(table)[-1]
         await press(app, "enter")
         assert [m.row for m in app.sent(SessionTable.Selected)] == [idle]
 
