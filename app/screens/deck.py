@@ -76,6 +76,7 @@ class Deck(Speaking):
         super().__init__(sessions, glyphs)
         names = [name for name, _ in self.panels.numbered]
         self.panel_bar = PanelBar(names, glyphs, id="panels")
+        self.key_bar = KeyBar(glyphs)
         self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels, self.heed)
         self._panel = 0
 
@@ -90,7 +91,7 @@ class Deck(Speaking):
             *(panels.devices, panels.kv, panels.mqtt, panels.log),
             id="body",
         )
-        yield KeyBar()
+        yield self.key_bar
 
     def on_mount(self) -> None:
         self._show_panel(0)

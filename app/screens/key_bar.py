@@ -2,67 +2,145 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len
-from textual import events
-from textual.app import ComposeResult
-from textual.widget import Widget
-from textual.widgets import Footer
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import ClassVar
 
-# Textual names this class in its CSS but does not export it. Only it has a key's action.
-from textual.widgets._footer import FooterKey
+from rich.cells import cell_len
+from rich.style import Style
+from textual import events
+from textual.screen import Screen
+
+from widgets.glyphs import Glyphs
+from widgets.line import Line
+from widgets.line_view import LineView
 
 # The actions whose keys are left out, the first one first. Keys that are not named here are left
 # out after these, from the right.
 _DROPPED = ("regenerate", "find", "new", "reverse", "command_palette", "quit")
-_BLANKS = 3  # cells that Textual sets around a key and what it does
+_PALETTE = "command_palette"
+_BLANKS = 3  # cells around a key and what it does
 
 
-class KeyBar(Footer):
-    """Textual's footer, which leaves out the least important keys where not all fit. Textual's own
-    cuts off what does not fit.
+@dataclass(frozen=True, slots=True)
+class ShownKey:
+    """A key that acts.
 
-    Textual asks for new keys whenever the focus moves or the chat changes, and most often the same
-    ones act then. To make their widgets anew takes 40 ms, and so they stay.
+    Attributes:
+        name: as Textual has it.
+        sign: as a person reads it.
+        words: what it does.
+        more: the same, in a sentence.
+        enabled: whether it can act just now.
     """
 
-    _shown: tuple[object, ...] = ()
+    name: str
+    sign: str
+    words: str
+    more: str
+    action: str
+    enabled: bool
 
-    async def recompose(self) -> None:
-        acting = self._acting()
-        if acting != self._shown or not self.children:
-            self._shown = acting
-            await super().recompose()
+    @property
+    def width(self) -> int:
+        return cell_len(self.sign) + cell_len(self.words) + _BLANKS
 
-    def compose(self) -> ComposeResult:
-        # Help comes first wherever it is bound: who needs it looks there.
-        keys = sorted(super().compose(), key=lambda key: _action(key) != "help")
-        ranked = sorted(keys, key=_rank, reverse=True)
-        while ranked and sum(map(_width, keys)) > self.app.size.width:
+    @property
+    def rank(self) -> int:
+        """How late it is left out."""
+        return _DROPPED.index(self.action) if self.action in _DROPPED else len(_DROPPED)
+
+
+class KeyBar(LineView):
+    """A line of keys and what they do; a click on one is that key. The palette's is at the right.
+
+    It is no footer of Textual's, which makes a widget of each key whenever others act, in 40 ms,
+    and for the first time only once all else is painted.
+    """
+
+    DEFAULT_CSS = """
+    KeyBar {
+        dock: bottom;
+        height: 1;
+        color: $footer-description-foreground;
+        & > .key-bar--key { color: $footer-key-foreground; text-style: bold; }
+    }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"key-bar--key"}
+
+    def __init__(self, glyphs: Glyphs) -> None:
+        super().__init__(glyphs)
+        self._acting: list[ShownKey] | None = None
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._others_act)
+
+    def on_unmount(self) -> None:
+        self.screen.bindings_updated_signal.unsubscribe(self)
+
+    def shown(self) -> list[ShownKey]:
+        """Those that there is room for, in their order."""
+        if self._acting is None:
+            self._acting = self._find()
+        keys = list(self._acting)
+        ranked = sorted(keys, key=lambda key: key.rank, reverse=True)
+        while ranked and sum(key.width for key in keys) > self.size.width:
             keys.remove(ranked.pop())
-        yield from keys
+        return keys
 
-    def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self.recompose)
+    def draw(self, width: int, height: int) -> list[Line]:
+        line, does = self.line(width), self.rich_style
+        sign = self.get_component_rich_style("key-bar--key")
+        for key, (start, _) in self._spans():
+            dim = Style(dim=not key.enabled)
+            line.pad(does, until=width - start)
+            line.add(f" {key.sign} ", sign + dim).add(f"{key.words} ", does + dim)
+        return [line.pad(does)]
 
-    def _acting(self) -> tuple[object, ...]:
-        """All that the keys shown depend on."""
-        bindings = self.screen.active_bindings.values()
-        return self.app.size.width, *(
-            (active.binding, active.enabled, active.tooltip) for active in bindings
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        key = self._key_at(event.x)
+        if key is None:
+            return
+        if key.enabled:
+            self.app.simulate_key(key.name)
+        else:
+            self.app.bell()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        key = self._key_at(event.x)
+        self.tooltip = key.more if key else None
+
+    def _key_at(self, x: int) -> ShownKey | None:
+        return next((key for key, (start, end) in self._spans() if start <= x < end), None)
+
+    def _spans(self) -> list[tuple[ShownKey, tuple[int, int]]]:
+        """Where each key stands: its first cell, and the cell after its last."""
+        keys = self.shown()
+        ends = accumulate((key.width for key in keys), initial=0)
+        spans = list(zip(keys, pairwise(ends), strict=True))
+        if keys and keys[-1].action == _PALETTE:
+            spans[-1] = keys[-1], (self.size.width - keys[-1].width, self.size.width)
+        return spans
+
+    def _others_act(self, screen: Screen[object]) -> None:
+        # While the terminal does not have the focus, nothing in it has: that is no other key.
+        if screen is self.screen and self.app.app_focus:
+            self._acting = self._find()
+            self.redraw()
+
+    def _find(self) -> list[ShownKey]:
+        """The keys that act, each action's first: help's before all, for who needs it looks there,
+        and the palette's after them."""
+        found: dict[str, ShownKey] = {}
+        for active in self.screen.active_bindings.values():
+            binding = active.binding
+            action = binding.action.removeprefix("app.")
+            if (binding.show or action == _PALETTE) and action not in found:
+                sign = self.app.get_key_display(binding)
+                more = active.tooltip or binding.description
+                found[action] = ShownKey(
+                    binding.key, sign, binding.description, more, action, active.enabled
+                )
+        return sorted(
+            found.values(), key=lambda key: (key.action == _PALETTE, key.action != "help")
         )
-
-
-def _rank(key: Widget) -> int:
-    action = _action(key)
-    return _DROPPED.index(action) if action in _DROPPED else len(_DROPPED)
-
-
-def _action(key: Widget) -> str:
-    return key.action.removeprefix("app.") if isinstance(key, FooterKey) else ""
-
-
-def _width(key: Widget) -> int:
-    if not isinstance(key, FooterKey):
-        return 0
-    edge = 2 if key.has_class("-command-palette") else 0
-    return cell_len(key.key_display) + cell_len(key.description) + _BLANKS + edge

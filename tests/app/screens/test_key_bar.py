@@ -4,44 +4,61 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from textual.widgets._footer import FooterKey
+from textual.widgets import Footer
 
 from app.screens.key_bar import KeyBar
 from tests.app.screens.stage import staged
-from tests.support.linked import until
+from tests.widgets.hosting import screen
 
 
-def keys(bar: KeyBar) -> list[FooterKey]:
-    return list(bar.query(FooterKey))
+def words(bar: KeyBar) -> list[str]:
+    return [key.words for key in bar.shown()]
 
 
-async def test_keys_that_still_act_are_not_made_anew(tmp_path: Path) -> None:
+async def test_keys_that_still_act_are_not_painted_anew(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        bar = stage.deck.query_one(KeyBar)
-        before = keys(bar)
-        assert before
+        bar = stage.deck.key_bar
+        await stage.bar("f1 Help")
+        before = bar.render_line(0)
         stage.deck.refresh_bindings()
         await stage.screen()
-        assert keys(bar) == before
+        assert bar.render_line(0) is before
 
 
-async def test_keys_are_made_anew_when_others_act(tmp_path: Path) -> None:
+async def test_others_are_shown_when_others_act(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        bar = stage.deck.query_one(KeyBar)
-        # Textual asks for keys once the screen has been painted, which no message waits for.
-        before = [key.description for key in keys(bar)]
+        await stage.bar("f1 Help")
         await stage.press("f2")
-        await until(lambda: [key.description for key in keys(bar)] != before)
+        await stage.bar("esc Chat")
         await stage.press("f2")
-        await until(lambda: [key.description for key in keys(bar)] == before)
+        await stage.bar("esc Chat", shown=False)
+
+
+async def test_the_keys_are_part_of_the_first_picture(tmp_path: Path) -> None:
+    """They are no widgets, which would be made only once all else is painted."""
+    async with staged(tmp_path) as stage:
+        bar = stage.deck.key_bar
+        assert not bar.children
+        assert not stage.app.query(Footer)
+
+
+async def test_a_click_on_a_key_is_that_key(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.bar("f2 Engine")
+        line = screen(stage.app)[-1]
+        await stage.pilot.click(KeyBar, offset=(line.index("Engine"), 0))
+        await stage.bar("esc Chat")
+
+
+async def test_help_comes_first_and_the_palette_stands_at_the_right(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(160, 48)) as stage:
+        bar = stage.deck.key_bar
+        assert words(bar)[0] == "Help"
+        assert screen(stage.app)[-1].rstrip().endswith(words(bar)[-1])
+        assert bar.shown()[-1].action == "command_palette"
 
 
 async def test_the_map_of_the_cache_says_how_a_block_is_picked(tmp_path: Path) -> None:
     async with staged(tmp_path, size=(120, 40)) as stage:
         await stage.press("f2", "3")
-        bar = stage.deck.query_one(KeyBar)
-        await until(lambda: ("↑↓←→", "Pick block") in named(bar))
-
-
-def named(bar: KeyBar) -> list[tuple[str, str]]:
-    return [(key.key_display, key.description) for key in keys(bar)]
+        await stage.bar("↑↓←→ Pick block")
