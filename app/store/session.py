@@ -115,8 +115,12 @@ class ChatSession:
 
     @property
     def thought(self) -> Thought:
-        """What the reply being made has thought so far."""
-        return self._stream.thought if self._stream is not None else Thought()
+        """What the reply being made has thought so far, before it was gone on with too."""
+        if self._stream is None or self._reply is None:
+            return Thought()
+        tokens, seconds = self._stream.thought
+        before = self._reply.timings.thinking if self._reply.timings is not None else None
+        return Thought(tokens, seconds + (before or 0.0))
 
     def send(
         self,

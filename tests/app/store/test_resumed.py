@@ -123,6 +123,26 @@ def test_thinking_goes_on_as_thinking(engine: ScriptedEngine, cut: Start) -> Non
     assert (reply.thinking, reply.content) == ("one two", "three four five six")
 
 
+def test_the_time_of_thinking_runs_on_while_the_reply_goes_on(
+    engine: ScriptedEngine, cut: Start
+) -> None:
+    session = cut("thinks", 4)
+    timings = session.messages[-1].timings
+    assert timings is not None
+    assert timings.thinking is not None
+    assert timings.thinking > 0
+    session.resume()
+    engine.advance(2)
+    session.poll()
+    assert session.is_busy
+    shown = session.thought.seconds
+    assert shown >= timings.thinking
+    kept = finish(engine, session).timings
+    assert kept is not None
+    assert kept.thinking is not None
+    assert kept.thinking >= shown
+
+
 def test_what_a_dead_program_left_goes_on_from_its_text(
     engine: ScriptedEngine, tmp_path: Path
 ) -> None:
