@@ -72,9 +72,7 @@ class BenchOptions:
         int, Option(metavar="N", help="Tokens that prompts begin with in common.")
     ] = 0
     num_prefixes: Annotated[int, Option(metavar="N", help="Different ones, in turn.")] = 1
-    turns: Annotated[
-        int, Option(metavar="N", help="Each prompt begins a conversation of N turns.")
-    ] = 1
+    turns: Annotated[int, Option(metavar="N", help="Each prompt begins a chat of N turns.")] = 1
     think_time: Annotated[float, Option(metavar="S", help="Seconds between its turns.")] = 0.0
     dataset_path: Annotated[
         Path | None,

@@ -53,7 +53,7 @@ def _tui(
     broker: flags.Broker,
     interface: flags.Interface,
     each: Annotated[
-        bool, Option("--each", help="Plain program: a line is a conversation, all at once.")
+        bool, Option("--each", help="Plain program: a line is a chat, all at once.")
     ] = False,
     as_json: Annotated[
         bool, Option("--json", help="Plain program: one JSON object for each reply.")

@@ -102,7 +102,7 @@ class Engine:
         ),
     ] = None
     max_model_len: Annotated[
-        int | None, Option("--max-model-len", metavar="N", help="Most tokens of a conversation.")
+        int | None, Option("--max-model-len", metavar="N", help="Most tokens of a chat.")
     ] = None
     max_num_seqs: MaxNumSeqs = None
     max_num_batched_tokens: MaxNumBatchedTokens = None
@@ -110,7 +110,7 @@ class Engine:
     knobs: KnobTexts = None
     system: Annotated[
         str | None,
-        Option("--system", metavar="TEXT", help="System prompt of new conversations."),
+        Option("--system", metavar="TEXT", help="System prompt of new chats."),
     ] = None
     pin_system: Annotated[bool | None, Option("--pin-system", help="Never evict its blocks.")] = (
         None
@@ -235,7 +235,7 @@ class Ask:
         str | None, Option(metavar="ID", help="Conversation that the server keeps for you.")
     ] = None
     system: Annotated[
-        str | None, Option(metavar="TEXT", help="System prompt; of a session, at its start.")
+        str | None, Option(metavar="TEXT", help="System prompt; of a chat, at its start.")
     ] = None
     sampling: Sampling = field(default_factory=Sampling)
     priority: Annotated[int, Option(metavar="N", help="Larger goes first.")] = 0
