@@ -158,4 +158,4 @@ def _own(dialog: type[Screen[Any]]) -> list[Binding]:
 
 def _shown(keys: list[str], name: str) -> str:
     """The keys of one meaning as text; of a numbered row, the first and the last."""
-    return f"{keys[0]} … {keys[-1]}" if name.endswith(".") else ", ".join(keys)
+    return f"{keys[0]} … {keys[-1]}" if name.endswith(".") else ", ".join(dict.fromkeys(keys))

@@ -45,6 +45,11 @@ class PromptArea(TextArea):
         Binding("ctrl+underscore", "undo", "Undo typing", show=False, id="prompt.undo"),
     ]
 
+    GLOSS: ClassVar[dict[str, str]] = {
+        "/": "a command or a saved prompt: a list shows, Tab completes, Enter runs it",
+        "a long paste": "is attached; Backspace in an empty prompt takes it away",
+    }
+
     class LargePaste(Message):
         """A text was pasted that is too long to stand in the prompt."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from textual.command import CommandPalette
+from textual.widgets import Static
 
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.help import HelpScreen
@@ -109,3 +110,26 @@ async def test_it_says_what_the_words_of_each_panel_mean(
         assert isinstance(screen, HelpScreen)
         said = screen._sections[0].words
         assert {word: said[word] for word in words} == {word: GLOSSES[word] for word in words}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 16)])
+async def test_what_a_key_does_never_runs_into_its_name(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    async with staged(tmp_path, REPLIES, size=size) as stage:
+        await stage.press("f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        lines = str(stage.app.screen.query_one(Static).content).splitlines()
+        for section in stage.app.screen._sections:
+            for _, _, name in section.keys:
+                (line,) = [one for one in lines if one.endswith(f" {name}")]
+                assert len(line) <= size[0] - 6
+
+
+async def test_it_tells_of_commands_and_of_each_key_once(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(80, 60)) as stage:
+        await stage.press("f1")
+        assert "/  a command or a saved prompt" in await stage.screen()
+        assert isinstance(stage.app.screen, HelpScreen)
+        keys = [key for section in stage.app.screen._sections for key, _, _ in section.keys]
+        assert "+, +" not in keys
