@@ -62,6 +62,7 @@ class ChangeSettings(ModalScreen[None]):
             yield Label("Settings · what is changed here is kept")
             yield Entry(self._words, placeholder="words to find one by, such as theme or quit")
             yield Label(_HINT, id="refusal", markup=False)
+            yield Label("", id="meaning", markup=False)
             yield OptionList()
 
     def on_resize(self) -> None:
@@ -76,6 +77,12 @@ class ChangeSettings(ModalScreen[None]):
     @on(OptionList.OptionSelected)
     def edit(self) -> None:
         self._edit()
+
+    @on(OptionList.OptionHighlighted)
+    def explain(self) -> None:
+        """Tell all of what the list may have had to cut."""
+        row = self._current
+        self.query_one("#meaning", Label).update(f"{row.label}: {row.meaning}" if row else "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         current = self._current if self.is_mounted else None

@@ -92,7 +92,7 @@ class FindChat(ModalScreen[Chosen | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Enter opens · Tab next hit · F6 renames F7 archives F8 deletes F12 undoes")
+            yield Label("Enter opens · Tab next hit · F6 rename F7 archive F8 delete F12 undo")
             yield Entry(placeholder=_HINT)
             yield Label("", id="found", markup=False)
             yield OptionList()
@@ -220,6 +220,8 @@ class FindChat(ModalScreen[Chosen | None]):
                     found = await asyncio.to_thread(find, query)
                 except StoreError as error:
                     trouble = str(error)
+        if self not in self.app.screen_stack:
+            return  # it was closed meanwhile, and its widgets are gone
         self._is_looking = False
         if trouble:
             self._say(trouble)

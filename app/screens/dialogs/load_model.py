@@ -94,7 +94,7 @@ class LoadModel(ModalScreen[str | None]):
         imported for that."""
         found = await asyncio.to_thread(lambda: {e.name: e.availability() for e in self._entries})
         self._states = found
-        if self.is_mounted:
+        if self in self.app.screen_stack:  # it may have been closed meanwhile
             self._list(self.query_one(Input).value)
 
     def _list(self, wanted: str) -> None:

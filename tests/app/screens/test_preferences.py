@@ -40,6 +40,15 @@ async def test_a_theme_is_chosen_and_remembered(tmp_path: Path) -> None:
         assert next_start(tmp_path).theme is None
 
 
+async def test_what_a_setting_means_is_told_whole_at_80_columns(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(80, 24)) as stage:
+        dialog = await find(stage, "cadence")
+        (row,) = dialog._shown.values()
+        shown = await stage.screen()
+        assert f"{row.label}: {row.meaning}" in " ".join(shown.replace("│", " ").split())
+        assert "…" in next(line for line in shown.splitlines() if "usual" in line)
+
+
 async def test_the_palette_opens_the_settings_at_the_theme(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         (theme,) = (c for c in stage.app.get_system_commands(stage.deck) if c.title == "Theme…")

@@ -199,3 +199,21 @@ async def test_chats_are_deleted_archived_renamed_from_the_list(tmp_path: Path) 
         await stage.pilot.pause()
         assert len(await look(stage, "other")) == 1
         assert await look(stage, "two") == []
+
+
+async def test_what_is_found_after_it_was_closed_is_dropped(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press("f3")
+        dialog = stage.app.screen
+        assert isinstance(dialog, FindChat)
+        await stage.press("escape")
+        dialog._typed = Query()
+        await dialog._find()
+        assert stage.app.screen is stage.deck
+
+
+async def test_its_keys_are_told_whole_at_80_and_at_60_columns(tmp_path: Path) -> None:
+    for size in ((80, 24), (60, 16)):
+        async with staged(tmp_path / str(size[0]), size=size) as stage:
+            await stage.press("f3")
+            assert "F12 undo" in " ".join((await stage.screen()).split()), size
