@@ -23,6 +23,7 @@ Shift with the mouse selects in the terminal's own way; a selection is copied wi
 Any key can be changed in the settings (F9), by the name at the end of its line."""
 
 _KEY, _MEANING = 24, 28  # cells of a column
+_LEAST = 20  # for what a key does, else its name stands below
 _NARROW = 60  # below so many cells, a key has a shorter column
 
 
@@ -53,7 +54,7 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, sections: Iterable[HelpSection]) -> None:
         super().__init__()
-        self._sections = sections
+        self._sections = list(sections)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
@@ -73,10 +74,11 @@ class HelpScreen(ModalScreen[None]):
 
     def _text(self, width: int) -> Content:
         parts: list[Content | tuple[str, str] | str] = []
+        longest = max((len(name) for one in self._sections for _, _, name in one.keys), default=0)
         for section in self._sections:
             parts.append((f"{section.heading}\n", "bold $text-primary"))
             for row in section.keys:
-                parts += _row(*row, width)
+                parts += _row(*row, width, longest)
             for word, meaning in section.words.items():
                 hanging = textwrap.wrap(f"{word}  {meaning}", width - 4, subsequent_indent="    ")
                 first, *rest = hanging
@@ -86,18 +88,21 @@ class HelpScreen(ModalScreen[None]):
         return Content.assemble(*parts, (NOTES, "$text-muted"))
 
 
-def _row(key: str, meaning: str, name: str, width: int) -> list[tuple[str, str] | str]:
-    """What a key does, beside it; its name at the end of that, or below where it has no room."""
+def _row(
+    key: str, meaning: str, name: str, width: int, longest: int
+) -> list[tuple[str, str] | str]:
+    """What a key does, in a column; its name in the next one, or below where that has no room.
+
+    Args:
+        longest: cells of the longest name.
+    """
     column = _KEY if width >= _NARROW else _KEY - 8
-    room = width - column
-    lines = textwrap.wrap(meaning, room) or [""]
-    blanks = max(0, column - 2 - cell_len(key))
-    parts: list[tuple[str, str] | str] = [(f"  {key}{' ' * blanks}", "bold")]
-    for line in lines[:-1]:
-        parts.append(f"{line}\n{' ' * column}")
-    start = min(_MEANING, room - len(name))
-    if len(lines[-1]) < start:
-        parts.append(f"{lines[-1]:<{start}}")
-    else:
-        parts.append(f"{lines[-1]}\n{' ' * (column + max(0, start))}")
-    return [*parts, (f"{name}\n", "$text-muted")]
+    blanks = " " * max(0, column - 2 - cell_len(key))
+    beside = min(_MEANING, width - column - longest)
+    if beside >= _LEAST:
+        first, *more = textwrap.wrap(meaning, beside - 1)
+        below = "".join(f"{' ' * column}{line}\n" for line in more)
+        named = (f"{name}\n", "$text-muted")
+        return [(f"  {key}{blanks}", "bold"), f"{first:<{beside}}", named, below]
+    text = f"\n{' ' * column}".join(textwrap.wrap(meaning, width - column))
+    return [(f"  {key}{blanks}", "bold"), text, (f"\n{' ' * column}{name}\n", "$text-muted")]
