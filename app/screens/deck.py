@@ -112,8 +112,6 @@ class Deck(Speaking):
     def on_unmount(self) -> None:
         self.pump.stop()
 
-    # What the prompt and the sessions ask for.
-
     # What the dashboard asks for.
 
     @on(SessionTable.Selected)

@@ -49,6 +49,7 @@ async def test_all_chats_go_into_one_file(tmp_path: Path) -> None:
             await stage.send(text)
             await stage.finish()
         stage.deck.action_export_all()
+        await stage.turn()
         (path,) = tmp_path.glob("chats-*.json")
         path.rename("a.json")
         await _import(stage, "a.json")
