@@ -180,17 +180,18 @@ class Store:
                 self.number(conversation)
             self._db.write(SAVE_CONVERSATION, conversation_values(conversation))
 
-    def number(self, conversation: Conversation, taken: Collection[int] = ()) -> None:
-        """Give it the smallest number, from 1 on, that no other has; it is kept once it is saved.
+    def number(self, *conversations: Conversation, taken: Collection[int] = ()) -> None:
+        """Give each the smallest number, from 1 on, that no other has; it is kept once it is saved.
 
         Args:
             taken: numbers that conversations have which are not saved yet.
         """
-        rows = self._db.read(
-            "SELECT number FROM conversation WHERE number IS NOT NULL AND id <> ?", conversation.id
-        )
-        used = {row["number"] for row in rows}.union(taken)
-        conversation.number = next(n for n in count(1) if n not in used)
+        ids = {conversation.id for conversation in conversations}
+        rows = self._db.read("SELECT id, number FROM conversation WHERE number IS NOT NULL")
+        used = {row["number"] for row in rows if row["id"] not in ids}.union(taken)
+        free = (n for n in count(1) if n not in used)
+        for conversation in conversations:
+            conversation.number = next(free)
 
     def save_label(self, conversation: Conversation) -> None:
         """Replace its title, its number and whether it is open or archived; nothing if it was

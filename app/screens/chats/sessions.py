@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,11 +72,13 @@ class SessionList:
         failed = store.failed()
         self.sessions: list[OpenSession] = []
         self.closed: list[OpenSession] = []
-        for conversation in kept:
-            if conversation.source != SOURCE:
-                session = self._open(conversation)
-                session.had_failed = conversation.id in failed
-                self.sessions.append(session)
+        own = [conversation for conversation in kept if conversation.source != SOURCE]
+        if new := [conversation for conversation in own if conversation.number is None]:
+            self._number(new)
+        for conversation in own:
+            session = self._open(conversation)
+            session.had_failed = conversation.id in failed
+            self.sessions.append(session)
         self.current = self._newest()
         self.go_to(self.current)
 
@@ -325,9 +328,16 @@ class SessionList:
     def _open(self, conversation: Conversation) -> OpenSession:
         if conversation.number is None:
             opened = (session.chat.conversation.number for session in self.sessions)
-            self._store.number(conversation, {n for n in opened if n is not None})
-        chat = ChatSession(self.client, conversation, self._store, self._sampling)
-        return OpenSession(chat)
+            self._store.number(conversation, taken={n for n in opened if n is not None})
+        return OpenSession(ChatSession(self.client, conversation, self._store, self._sampling))
+
+    def _number(self, new: Sequence[Conversation]) -> None:
+        """Number chats of the store that were never on a screen."""
+        self._store.number(*new)
+        # Where the store is locked, it keeps their numbers from another start on.
+        with suppress(StoreError), self._store.transaction():
+            for conversation in new:
+                self._store.save_label(conversation)
 
     def _newest(self) -> OpenSession:
         """The session that was used last. If none is open, one is opened."""
@@ -336,6 +346,5 @@ class SessionList:
         return max(self.sessions, key=lambda s: s.chat.conversation.updated)
 
     def _watch(self, conversation: Conversation) -> OpenSession:
-        leaf = conversation.leaf
-        messages = self._store.branch(leaf) if leaf is not None else ()
+        messages = self._store.branch(conversation.leaf) if conversation.leaf else ()
         return OpenSession(WatchedChat(self.client, conversation, messages, self.gateway))

@@ -8,6 +8,7 @@ import pytest
 from app.screens.chats.keeper import ChatKeeper
 from app.screens.chats.open_session import UNTITLED
 from app.screens.chats.sessions import SessionList
+from app.store.conversation import Conversation
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from tests.support.scripted_engine import ScriptedEngine
@@ -236,3 +237,16 @@ def test_a_reply_that_fails_in_a_closed_chat_is_told(store: Store, engine: Scrip
     sessions.poll()
     assert sessions.closed == []
     assert sessions.untold == ["“bad”, which is closed: the device is gone"]
+
+
+def test_chats_that_never_were_on_a_screen_are_numbered_once(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    first = Conversation(title="first", number=2)
+    for chat in (first, Conversation(title="second"), Conversation(title="third")):
+        store.save_conversation(chat)
+    SessionList(engine, store)
+    assert [chat.number for chat in store.conversations()] == [2, 1, 3]
+    before = store.roster.version()
+    SessionList(engine, store)
+    assert store.roster.version() == before
