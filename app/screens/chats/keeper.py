@@ -56,7 +56,7 @@ class ChatKeeper:
         if session is None:
             return None
         done = Done(Deed.CLOSE, key, session.title, True)
-        is_kept = session.is_own and not session.is_empty
+        is_kept = session.is_own and session.is_stored
         self._sessions.close(session)
         return self._note(done) if is_kept else None
 

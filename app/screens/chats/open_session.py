@@ -72,6 +72,11 @@ class OpenSession:
         return self.chat.is_empty if isinstance(self.chat, ChatSession) else not self.chat.messages
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the store has it: something was said in it, or is written."""
+        return bool(self.kept) or not self.is_empty
+
+    @property
     def has_failed(self) -> bool:
         """Whether its last reply failed."""
         if isinstance(self.chat, ChatSession) and not self.chat.is_read:

@@ -219,7 +219,7 @@ class SessionList:
         if not session.is_own:
             return
         session.chat.conversation.is_open = False
-        if session.kept or not session.is_empty:
+        if session.is_stored:
             self._store.save_label(session.chat.conversation)
 
     def rename(self, session: OpenSession, title: str) -> None:
@@ -230,7 +230,7 @@ class SessionList:
         """
         session.chat.conversation.title = title
         session.chat.conversation.is_named = True
-        if not session.is_empty:
+        if session.is_stored:
             self._store.save_label(session.chat.conversation)
 
     def defaults(self, card: ModelCard | None) -> Defaults:

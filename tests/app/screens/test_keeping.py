@@ -38,6 +38,20 @@ async def test_what_was_done_to_chats_is_undone_one_by_one(tmp_path: Path) -> No
         assert stage.toasts == ["No chat was closed, archived or deleted since the start."]
 
 
+async def test_a_chat_in_which_something_is_written_is_kept_as_others_are(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await stage.press(*"Dear", "f6")
+        await stage.pilot.pause()
+        stage.deck.keep_draft()
+        await stage.press(*"Letter", "enter")
+        assert [chat.title for chat in stage.store.conversations()] == ["Letter"]
+        stage.deck.action_close()
+        await stage.turn()
+        assert "Closed “Letter”" in stage.toasts[-1]
+        await stage.press("f12")
+        assert (stage.sessions.current.title, stage.prompt) == ("Letter", "Dear")
+
+
 async def test_a_chat_keeps_its_number_when_its_deletion_is_undone(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await chats(stage, "one", "two")
