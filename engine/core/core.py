@@ -19,17 +19,16 @@ from engine.api.status import ModelCard
 from engine.api.telemetry import PhaseTimes, Ring, StepRecord
 from engine.api.waiting import Wait
 from engine.batch.output import StopFound, TokenOutput
-from engine.batch.plan import Row, Runner, StepResult
-from engine.batch.request import Request
+from engine.batch.plan import Row, Runner
 from engine.batch.shape import ModelShape
 from engine.cache.manager import KVCache
 from engine.core.draft import Draft
 from engine.core.flight import Flight
+from engine.core.harvest import Harvest
 from engine.core.ledger import KnobLedger
 from engine.core.observer import Observer
 from engine.core.pins import Pins
 from engine.core.roster import Roster
-from engine.scheduling.planned import Planned
 from engine.scheduling.policies import DEFAULT, policy_names
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.swap_cost import SwapCost
@@ -264,47 +263,11 @@ class EngineCore:
             self._step_failed(flight, error)
             return
         now = self._clock()
-        ends, num_outputs = self._take_tokens(planned, result, now)
+        harvest = Harvest.take(planned, result, self._roster, self._observer, now)
         self._scheduler.end_step(planned, publish=flight.knobs.prefix_caching)
-        for request, reason, last in ends:
+        for request, reason, last in harvest.ends:
             self._roster.end(request, reason, last=last)
-        self._record(flight, planned.plan.rows, result.times, num_outputs, now)
-
-    def _take_tokens(
-        self, planned: Planned, result: StepResult, now: float
-    ) -> tuple[list[tuple[Request, FinishReason, TokenOutput]], int]:
-        """Append the sampled tokens; returns the requests that end with them, and how many tokens
-        were taken. A request that ended while the step ran takes none.
-        """
-        ends: list[tuple[Request, FinishReason, TokenOutput]] = []
-        num_outputs = 0
-        sampling = (
-            request
-            for request, row in zip(planned.requests, planned.plan.rows, strict=True)
-            if row.samples
-        )
-        logprobs = result.logprobs or (None,) * len(result.token_ids)
-        for request, token_id, found in zip(sampling, result.token_ids, logprobs, strict=True):
-            request.num_in_flight -= 1
-            if request.finish_reason is not None:
-                continue
-            if token_id < 0:
-                info = ErrorInfo("engine_error", "the model gave logits that are not finite")
-                # It ends at once, so that this step's blocks are not published with NaN in them.
-                self._roster.end(request, FinishReason.ERROR, info)
-                continue
-            request.output_token_ids.append(token_id)
-            num_outputs += 1
-            self._observer.emitted(request, now)
-            output = TokenOutput(
-                request.request_id, (token_id,), logprobs=() if found is None else (found,)
-            )
-            reason = request.ends_at(token_id)
-            if reason is None:
-                self._roster.tell(output)
-            else:
-                ends.append((request, reason, output))
-        return ends, num_outputs
+        self._record(flight, planned.plan.rows, result.times, harvest.num_outputs, now)
 
     def _step_failed(self, failed: Flight, error: Exception) -> None:
         """Take in that a step raised. Its prompts are the likely cause, because they make one step

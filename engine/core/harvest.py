@@ -1,0 +1,67 @@
+"""Harvest: the tokens that a step has sampled, taken in by the requests that they are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.api.errors import ErrorInfo
+from engine.api.lifecycle import FinishReason
+from engine.batch.output import TokenOutput
+from engine.batch.plan import StepResult
+from engine.batch.request import Request
+from engine.core.observer import Observer
+from engine.core.roster import Roster
+from engine.scheduling.planned import Planned
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """What came of a step's tokens.
+
+    Attributes:
+        ends: requests that end with their token, why, and the output that has it. They are not
+            ended yet, because the blocks that the step filled are to be published first.
+        num_outputs: how many tokens were taken.
+    """
+
+    ends: list[tuple[Request, FinishReason, TokenOutput]]
+    num_outputs: int
+
+    @staticmethod
+    def take(
+        planned: Planned, result: StepResult, roster: Roster, observer: Observer, now: float
+    ) -> Harvest:
+        """Append the sampled tokens. A request that ended while the step ran takes none.
+
+        Args:
+            now: engine clock, seconds.
+        """
+        ends: list[tuple[Request, FinishReason, TokenOutput]] = []
+        num_outputs = 0
+        sampling = (
+            request
+            for request, row in zip(planned.requests, planned.plan.rows, strict=True)
+            if row.samples
+        )
+        logprobs = result.logprobs or (None,) * len(result.token_ids)
+        for request, token_id, found in zip(sampling, result.token_ids, logprobs, strict=True):
+            request.num_in_flight -= 1
+            if request.finish_reason is not None:
+                continue
+            if token_id < 0:
+                info = ErrorInfo("engine_error", "the model gave logits that are not finite")
+                # It ends at once, so that this step's blocks are not published with NaN in them.
+                roster.end(request, FinishReason.ERROR, info)
+                continue
+            request.output_token_ids.append(token_id)
+            num_outputs += 1
+            observer.emitted(request, now)
+            output = TokenOutput(
+                request.request_id, (token_id,), logprobs=() if found is None else (found,)
+            )
+            reason = request.ends_at(token_id)
+            if reason is None:
+                roster.tell(output)
+            else:
+                ends.append((request, reason, output))
+        return Harvest(ends, num_outputs)
