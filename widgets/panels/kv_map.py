@@ -14,26 +14,17 @@ from textual.geometry import Size
 from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing, Stretch
 from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
-from widgets.figures import count, duration, percent
+from widgets.figures import count, percent
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.kv_cells import KvCells, rows_wanted
+from widgets.panels.kv_notes import KvNotes
 from widgets.panels.panel import Panel
 from widgets.words import glosses
 
 CURSOR = Style(reverse=True, underline=True)
 SELECTED = Style(reverse=True)
 
-_WORDS = {
-    BlockState.SHARED: "shared",
-    BlockState.USED: "used",
-    BlockState.RESERVED: "reserved and not yet used",
-    BlockState.PINNED: "pinned: held by nobody, never evicted",
-    BlockState.CACHED: "cached, evictable",
-    BlockState.FREE: "free",
-}
-_SHORT = {state: text.partition(":")[0].partition(",")[0] for state, text in _WORDS.items()}
-_SHORT[BlockState.RESERVED] = "reserved"
 MIN_HEIGHT = 4
 _MIN_HEIGHT_FOR_NOTES = 5
 _MOST_NOTES = 2
@@ -65,12 +56,9 @@ class KvMap(Panel, can_focus=True):
         self.selected: ChatNumber | None = None
         self._blocks: BlockMap | None = None
         self._wanted = 0
-        self._names: Mapping[int, ChatName] = {}
         self._block_size: int | None = None
         self._waste: float | None = None
-        self._sharing: Sequence[Sharing] = ()
-        self._pins: Sequence[PinView] = ()
-        self._detail: BlockView | None = None
+        self._told = KvNotes()
         self._cells: KvCells | None = None
 
     def show(
@@ -95,10 +83,10 @@ class KvMap(Panel, can_focus=True):
             pins: the prefixes that are pinned.
             detail: what the block is that is `wanted`, as far as that is known.
         """
-        self._blocks, self._names, self._block_size = blocks, names, block_size
-        self._waste, self._sharing, self._pins = waste, sharing, pins
+        self._blocks, self._block_size, self._waste = blocks, block_size, waste
         # The one before stays until the next one is known, so that no line comes and goes.
-        self._detail = detail or (self._detail if self.has_focus else None)
+        detail = detail or (self._told.detail if self.has_focus else None)
+        self._told = KvNotes(names, sharing, pins, detail)
         wanted = self.wanted_height(self.size.width)
         if wanted != self._wanted and self.styles.is_auto_height:
             self._wanted = wanted
@@ -242,7 +230,8 @@ class KvMap(Panel, can_focus=True):
     def _look(self, cell: Stretch, level: int) -> tuple[str, Style]:
         """Glyph and style of a cell."""
         glyphs, palette = self.glyphs, self.palette
-        numbers = [self._names[who].number for who in cell.holders if who in self._names]
+        names = self._told.names
+        numbers = [names[who].number for who in cell.holders if who in names]
         over = SELECTED if self.selected in numbers else Style.null()
         match cell.state:
             case BlockState.FREE:
@@ -267,100 +256,31 @@ class KvMap(Panel, can_focus=True):
     def _num_notes(self, height: int) -> int:
         """How many lines stand below the cells: the legend, and a line on sharing and pins if there
         are any and it fits."""
-        said = bool(self._sharing or self._pins or (self._detail and self.has_focus))
+        told = self._told
+        said = bool(told.sharing or told.pins or (told.detail and self.has_focus))
         said = said and height >= _MIN_HEIGHT_FOR_NOTES
         return 0 if height <= 2 else 2 if said else 1
 
     def _notes(self, width: int, height: int) -> list[Line]:
-        palette = self.palette
-        first = self._inspected() if self.has_focus else self._legend()
-        notes = [self.line(width).add(shorten_parts(first, width), palette.muted)]
-        if told := self._told():
-            notes.append(self.line(width).add(shorten(told, width), palette.muted))
+        palette, told = self.palette, self._told
+        assert self._blocks is not None
+        assert self._cells is not None
+        if self.has_focus:
+            first = self._inspected()
         else:
-            broken = any(pin.error for pin in self._pins)
-            style = palette.warn if broken else palette.muted
-            notes.append(self.line(width).add(shorten_parts(self._said(), width), style))
+            first = told.legend(self._blocks, self._cells.cells, self.glyphs)
+        notes = [self.line(width).add(shorten_parts(first, width), palette.muted)]
+        if more := told.of_block(self.cursor) if self.has_focus else "":
+            notes.append(self.line(width).add(shorten(more, width), palette.muted))
+        else:
+            style = palette.warn if told.has_broken_pin else palette.muted
+            notes.append(self.line(width).add(shorten_parts(told.of_pool(), width), style))
         return notes[: self._num_notes(height)]
-
-    def _legend(self) -> str:
-        """The signs of the states that occur now, or nearly always."""
-        glyphs, blocks, cells = self.glyphs, self._blocks, self._cells
-        assert blocks is not None
-        assert cells is not None
-        signs = (
-            ("1-9a-z chat", True),
-            ("A-Z chat held elsewhere", self._shows_theirs),
-            (f"{glyphs.reserved} reserved", blocks.reserved),
-            (f"{glyphs.shared} shared", True),
-            (f"{glyphs.cached} cached", True),
-            (f"{glyphs.pinned} pinned", blocks.pinned),
-            (f"{glyphs.free} free", True),
-            (f"{glyphs.part} share of a cell", any(cell.counts for cell in cells.cells)),
-        )
-        return "  ".join(text for text, is_there in signs if is_there)
-
-    @property
-    def _shows_theirs(self) -> bool:
-        return any(name.number.theirs for name in self._names.values())
 
     def _inspected(self) -> str:
         """What the picked cell is, and who holds it."""
         assert self._cells is not None
-        cell = self._cells.cells[self._place]
-        last = cell.first + cell.blocks - 1
-        where = f"blocks {cell.first}..{last}" if cell.blocks > 1 else f"block {cell.first}"
-        if cell.counts:
-            states = [(state, cell.count(state)) for state in BlockState]
-            parts = [f"{percent(n / cell.blocks)} {_SHORT[state]}" for state, n in states if n]
-        else:
-            parts = [_WORDS[cell.state]]
-        if cell.holders:
-            by = f"by {self._holders(cell.holders)}"
-            parts = [*parts, f"held {by}"] if cell.counts else [f"{parts[0]} {by}"]
-        return " · ".join((where, *parts))
-
-    def _told(self) -> str:
-        """What is known of the first block of the picked cell: how long it has been so, how many
-        hold it, and what it holds."""
-        view = self._detail
-        if view is None or not self.has_focus or view.number != self.cursor:
-            return ""
-        parts = [] if view.age is None else [f"for {duration(view.age)}"]
-        parts += [f"held {len(view.holders)}×"] if view.holders else []
-        if view.position is not None and view.token_ids:
-            last = view.position + len(view.token_ids) - 1
-            parts.append(f"tok {view.position}..{last}")
-        parts += [f"hash {view.hash}"] if view.hash else []
-        parts += [f"“{view.text}”"] if view.text else []
-        return " · ".join(parts)
-
-    def _said(self) -> str:
-        """What there is to say of pinned prefixes, broken ones first, and of sharing."""
-        pins = sorted(self._pins, key=lambda pin: not pin.error)
-        parts = [f"pin {pin.name} {_pin_state(pin)}" for pin in pins]
-        parts += [
-            f"{group.blocks} blk shared by {self._holders(group.ordinals)}"
-            for group in self._sharing
-        ]
-        return " · ".join(parts)
-
-    def _holders(self, ordinals: Sequence[int]) -> str:
-        """The chats of some requests by number and title, and how many of the requests belong to
-        none that is shown."""
-        known = {
-            self._names[who].number: self._names[who] for who in ordinals if who in self._names
-        }
-        names = ", ".join(str(known[number]) for number in sorted(known))
-        others = sum(who not in self._names for who in ordinals)
-        if not others:
-            return names
-        word = "1 other" if others == 1 else f"{count(others)} others"
-        return f"{names} and {word}" if names else word
-
-
-def _pin_state(pin: PinView) -> str:
-    return f"failed: {pin.error}" if pin.error else f"{pin.computed}/{pin.blocks} blk in the pool"
+        return self._told.of_cell(self._cells.cells[self._place])
 
 
 def _runs(styles: Sequence[Style], start: int, stop: int) -> Iterator[tuple[int, int]]:
