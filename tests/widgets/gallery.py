@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from tests.widgets import samples
+from tests.widgets import pools, samples
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line_view import LineView
 from widgets.panels.batch_chart import BatchChart
@@ -87,7 +87,7 @@ def fill(view: LineView) -> None:
         case BatchChart():
             view.show(samples.records(), 256, samples.history())
         case KvMap():
-            view.show(samples.block_map(), samples.NAMES, 16, 0.04, samples.SHARING, samples.PINS)
+            view.show(pools.block_map(), samples.NAMES, 16, 0.04, pools.SHARING, pools.PINS)
         case SessionTable():
             view.show(samples.chats(samples.views()), samples.GOODPUT)
         case DevicePanel():

@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from engine.api.block_map import BlockMap, BlockState, PinView, Sharing, Stretch
 from engine.api.config import EngineConfig
 from engine.api.knobs import KnobChange, Knobs, KnobState
 from engine.api.lifecycle import FinishReason, RequestState
@@ -25,6 +24,7 @@ from engine.api.telemetry import (
 )
 from engine.api.waiting import Cause, Wait
 from engine.core.ledger import KnobLedger
+from tests.widgets.pools import PINS, SHARING, block_map
 from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
 from widgets.panels.broker_state import BrokerState
@@ -187,43 +187,6 @@ def ended() -> tuple[RequestView, ...]:
     )
 
 
-def block_map(num_blocks: int = 2048) -> BlockMap:
-    """A pool that 20 chats share."""
-    rng = random.Random(0)
-    runs: list[tuple[str, tuple[int, ...], int]] = []
-    left = num_blocks
-    while left:
-        state = rng.choices("urscpf", (50, 10, 10, 12, 2, 16))[0]
-        blocks = min(rng.randint(2, 40), left)
-        who = rng.randint(1, 20) if state in "urs" else 0
-        holders = {"u": (who,), "r": (who,), "s": (who, who + 1)}.get(state, ())
-        runs.append((state, holders, blocks))
-        left -= blocks
-    return pool_of(*runs)
-
-
-def pool_of(*runs: tuple[str, tuple[int, ...], int]) -> BlockMap:
-    """A pool of these runs: state, holders, number of blocks."""
-    stretches, first = [], 0
-    sums = dict.fromkeys(BlockState, 0)
-    for letter, holders, blocks in runs:
-        state = BlockState(letter)
-        stretches.append(Stretch(first, blocks, state, holders))
-        sums[state] += blocks
-        first += blocks
-    cached = sums[BlockState.CACHED] + sums[BlockState.PINNED]
-    return BlockMap(
-        num_blocks=first,
-        stretches=tuple(stretches),
-        free=sums[BlockState.FREE],
-        cached=cached,
-        used=first - sums[BlockState.FREE] - cached,
-        shared=sums[BlockState.SHARED],
-        reserved=sums[BlockState.RESERVED],
-        pinned=sums[BlockState.PINNED],
-    )
-
-
 def record(step: int, **changes: object) -> StepRecord:
     """A step of eight decodes and some prefill."""
     base = StepRecord(
@@ -374,8 +337,6 @@ LATENCY = LatencyView(
     },
 )
 GOODPUT = Goodput(60.0, ttft_target=0.45, tpot_target=0.05, share=0.94, rate=0.6)
-SHARING = (Sharing((4, 7, 9), 12), Sharing((1, 8), 3))
-PINS = (PinView("system", tokens=90, blocks=5, computed=5),)
 TOTALS = Totals(
     requests=52,
     finished=30,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api.block_map import BlockState, Stretch
-from tests.widgets.samples import pool_of
+from tests.widgets.pools import pool_of
 from widgets.panels.kv_cells import ROWS, SMALL_ROWS, KvCells, rows_wanted
 
 kinds = st.one_of(

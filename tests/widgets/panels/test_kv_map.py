@@ -7,7 +7,8 @@ from textual.geometry import Region
 
 from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing
 from tests.widgets.hosting import hosted, press, rows, settle
-from tests.widgets.samples import NAMES, pool_of
+from tests.widgets.pools import pool_of
+from tests.widgets.samples import NAMES
 from widgets.chat_name import ChatName
 from widgets.chat_number import ChatNumber
 from widgets.glyphs import ASCII, UNICODE
