@@ -25,7 +25,8 @@ from engine.core.admission import check_priority
 from engine.serving.counting import TokenCounter
 from engine.serving.loading import LoadedModel, ModelLoader
 from engine.serving.lock import prompt_switches
-from engine.serving.translator import Mail, Translator
+from engine.serving.mail import Mail
+from engine.serving.translator import Translator
 from engine.serving.watch import Watch, step_limit
 
 if TYPE_CHECKING:

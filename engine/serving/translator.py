@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
@@ -19,7 +19,9 @@ from engine.api.stream import RequestStream
 from engine.api.tools import ToolUse
 from engine.batch.output import StopFound, TokenOutput
 from engine.serving.loading import LoadedModel
+from engine.serving.mail import Mail
 from engine.serving.pending import Pending
+from engine.serving.prefixes import Prefixes
 from engine.text.codec import ChatCodec
 from engine.text.encodings import Encoding, Encodings
 from engine.text.job import num_bytes
@@ -31,11 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Mail: TypeAlias = "Callable[[EngineCore], None] | LoadRequest"
-
 JOIN_TIMEOUT = 10.0
-_PINS = ""  # no user has this name
-_ENDINGS = "\n"  # nor one that ends like this: an ending does not wait for its user's prompts
+_ENDINGS = (
+    "\n"  # No user has a name that ends like this: an ending does not wait for its user's prompts
+)
 
 
 class Translator:
@@ -72,8 +73,8 @@ class Translator:
         self._untold: LoadRequest | None = None  # a wish that waits for what is being encoded
         self._pending: dict[str, Pending] = {}
         self._encoding: dict[str, Pending] = {}
-        self._pins: dict[str, tuple[ChatMessage, ...]] = {}
         self._encodings = Encodings()
+        self._prefixes = Prefixes(self._encodings, self._post, forward)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed: EngineError | None = None
@@ -102,10 +103,10 @@ class Translator:
 
     def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
         """Have the model keep the prefix that chats beginning with these messages share."""
-        self._post(partial(self._pin, name, messages))
+        self._post(partial(self._prefixes.pin, name, messages))
 
     def unpin(self, name: str) -> None:
-        self._post(partial(self._unpin, name))
+        self._post(partial(self._prefixes.unpin, name))
 
     def deliver(self, outputs: list[TokenOutput]) -> None:
         """Take in the tokens of a step, to make text of them."""
@@ -269,39 +270,6 @@ class Translator:
         else:
             self._forward(lambda core: core.set_priority(request_id, priority))
 
-    def _pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
-        self._pins[name] = messages
-        if self._model is not None and not self._holding:
-            self._encode_pin(name, messages, self._model)
-
-    def _encode_pin(self, name: str, messages: tuple[ChatMessage, ...], model: LoadedModel) -> None:
-        def done(result: list[int] | BaseException) -> None:
-            self._post(partial(self._pin_encoded, name, messages, model, result))
-
-        arguments = model.sampling.template_arguments
-        encoding = Encoding(partial(model.codec.common_prefix, messages, arguments), done)
-        self._encodings.put(_PINS, encoding, num_bytes(messages))
-
-    def _pin_encoded(
-        self,
-        name: str,
-        messages: tuple[ChatMessage, ...],
-        model: LoadedModel,
-        result: list[int] | BaseException,
-    ) -> None:
-        if self._holding or self._model is not model or self._pins.get(name) is not messages:
-            return  # A model is given the pins there are when it comes.
-        if isinstance(result, BaseException):
-            log.warning("the prefix %s cannot be pinned: %s", name, result)
-            reason = f"it cannot be read: {result}"
-            self._forward(lambda core: core.pins.refuse(name, reason))
-        else:
-            self._forward(lambda core: core.pins.pin(name, result))
-
-    def _unpin(self, name: str) -> None:
-        if self._pins.pop(name, None) is not None:
-            self._forward(lambda core: core.pins.unpin(name))
-
     def _describe(self, view: BlockView, tell: Callable[[BlockView], None]) -> None:
         if self._model is None:
             return
@@ -335,6 +303,7 @@ class Translator:
     def _hold(self, request: LoadRequest) -> None:
         self._awaited = self._untold = request
         self._holding = True
+        self._prefixes.hold()
         self._refusal = None
         self._tell_wish()
 
@@ -353,8 +322,7 @@ class Translator:
         read = partial(self._read_calls, model)
         self._processor = OutputProcessor(model.codec, self._abort, read)
         self._holding = False
-        for name, messages in self._pins.items():
-            self._encode_pin(name, messages, model)
+        self._prefixes.serve(model)
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             self._encode(entry, model)

@@ -195,7 +195,7 @@ class TestThreads:
         def fail(*_: object) -> None:
             raise Panic("a bug")
 
-        monkeypatch.setattr(host._text, "_pin", fail)
+        monkeypatch.setattr(host._text._prefixes, "pin", fail)
         host.pin("name", ())
         message = "the text thread failed: Panic: a bug"
         assert error_of(stuck).message == message
