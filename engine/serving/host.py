@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.errors import EngineError, UnavailableError, cause_of
-from engine.api.knobs import Knobs, change_knobs
+from engine.api.knobs import Knobs
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import RequestStream
 from engine.api.telemetry import StepRecord
 from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
+from engine.serving.attempt import LoadAttempt, LoadCancelledError
 from engine.serving.counting import TokenCounter
 from engine.serving.loading import LoadedModel, ModelLoader
 from engine.serving.lock import prompt_switches
@@ -210,7 +211,7 @@ class EngineHost:
                 self._wanted = None
                 try:
                     loaded = self._load(wanted, served)
-                except _LoadCancelledError:
+                except LoadCancelledError:
                     continue
                 served = loaded.request if loaded is not None else None
                 if loaded is not None:
@@ -247,51 +248,20 @@ class EngineHost:
             if request is None:
                 continue
             try:
-                model = self._call_loader(request, wanted)
+                attempt = LoadAttempt(request, self._say, partial(self._is_wanted, wanted))
+                model = attempt.run(self._loader)
                 note = f"{failure}; {model.card.name} is back" if failure else ""
                 return _Loaded(model, request, note)
             except EngineError as error:
-                attempt = "; nor go back to" if failure else "could not load"
-                failure += f"{attempt} {request.model}: {error.message}"
+                failed = "; nor go back to" if failure else "could not load"
+                failure += f"{failed} {request.model}: {error.message}"
                 log.error("%s", failure)
         self._say(EngineStatus(EnginePhase.FAILED, wanted.model, failure))
         self._text.refuse(UnavailableError(failure), wanted)
         return None
 
-    def _call_loader(self, request: LoadRequest, wanted: LoadRequest) -> LoadedModel:
-        reporting = threading.Lock()
-        is_over = False
-
-        def progress(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
-            with reporting:  # Any thread of the loader may report, even after the load has ended.
-                if is_over or self._stopping or self._newest is not wanted:
-                    raise _LoadCancelledError
-                self._say(
-                    EngineStatus(
-                        EnginePhase.LOADING, request.model, detail, loaded_bytes, total_bytes
-                    )
-                )
-
-        progress("starting")
-        try:
-            with prompt_switches():
-                model = self._loader(request, progress)
-            from engine.scheduling.policies import policy_names
-
-            try:
-                knobs = change_knobs(model.knobs, request.knobs, model.config, policy_names())
-            except EngineError:
-                model.close()
-                raise
-            return replace(model, knobs=knobs)
-        except (EngineError, _LoadCancelledError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a panic of tokenizers or safetensors is no Exception
-            log.exception("the loader failed")
-            raise UnavailableError(cause_of(error)) from error
-        finally:
-            with reporting:
-                is_over = True
+    def _is_wanted(self, request: LoadRequest) -> bool:
+        return not self._stopping and self._newest is request
 
     def _serve(self, loaded: _Loaded, wanted: LoadRequest) -> None:
         """Step until another model is wanted and the work is done, or the host stops."""
@@ -374,7 +344,3 @@ class EngineHost:
 
 def _hung(status: EngineStatus, detail: str) -> EngineStatus:
     return EngineStatus(EnginePhase.FAILED, status.model, detail, has_crashed=True)
-
-
-class _LoadCancelledError(Exception):
-    """The host stops, or another model is wanted: give up loading this one."""
