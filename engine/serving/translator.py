@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JOIN_TIMEOUT = 10.0
-_ENDINGS = (
-    "\n"  # No user has a name that ends like this: an ending does not wait for its user's prompts
-)
+# No user has a name that ends like this: an ending does not wait for its user's prompts.
+_ENDINGS = "\n"
 
 
 class Translator:
