@@ -83,9 +83,9 @@ class Draft:
     """A core between two steps.
 
     A device waits while the engine's thread looks at the core, so that thread copies and no more:
-    0.4 ms for 64 running requests and 65,000 blocks. Percentiles, and the stretches of the map,
-    take ten times as long. The first one who asks for the snapshot computes them, in a thread that
-    may be interrupted.
+    0.2 ms for 64 running requests, each 300 tokens on, and 65,000 blocks. Percentiles, and the
+    stretches of the map, take 7 ms then. The first one who asks for the snapshot computes them, in
+    a thread that may be interrupted.
 
     Attributes:
         running, waiting, ended: requests, as `Snapshot.requests` has them.
