@@ -74,9 +74,9 @@ class Captions:
                 f"{hits} of {asked} prompt tokens were cached: chats share what is alike.",
             )
         if record.prefill_rows and record.decode_rows:
-            streams = _counted(record.decode_rows, "reply goes", "replies go")
-            tokens = _counted(record.prefill_tokens, "token", "tokens")
-            yield "mixed", f"A prompt is computed, {tokens} a step, while {streams} on beside it."
+            replies = _counted(record.decode_rows, "reply", "replies")
+            tokens = _counted(record.prefill_tokens, "prompt token", "prompt tokens")
+            yield "mixed", f"One step computed {tokens}, and a token each of {replies} beside them."
         if record.decode_rows > 1:
             yield (
                 "batch",

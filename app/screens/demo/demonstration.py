@@ -38,7 +38,7 @@ WHO = "demo"
 
 WAITING = "The demonstration begins when the built-in model is loaded. Any key takes over."
 TAKEN_OVER = (
-    "You have taken over: replies in flight go on, and none is kept. Write below;"
+    "You have taken over: replies in flight go on, and no chat is kept. Write below;"
     " F2 engine, F1 every key, ^q quits."
 )
 

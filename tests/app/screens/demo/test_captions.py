@@ -40,6 +40,16 @@ def test_whoever_was_preempted_is_said_to_be_back() -> None:
     assert captions.text == "Chat 7 is back in the batch, where it had stopped."
 
 
+def test_a_step_of_several_prompts_is_told_as_one_step() -> None:
+    captions = Captions(str, VirtualClock(0.0))
+    captions.look(
+        [record(1, decode_rows=4, prefill_rows=2, prefill_tokens=60, prefix_hit_tokens=0)]
+    )
+    assert captions.text == (
+        "One step computed 60 prompt tokens, and a token each of 4 replies beside them."
+    )
+
+
 def test_what_was_said_least_comes_first() -> None:
     clock = VirtualClock(0.0)
     captions = Captions(str, clock)
