@@ -18,7 +18,7 @@ GLOSSES = {
     "ended": "members of a batch that have ended and hold their place",
     "waste": "the share of given token slots that hold nothing",
     "lag": "how late the screen is",
-    "untold": "ended requests whose end the broker has not confirmed yet",
+    "untold": "ends not yet confirmed by the broker",
 }
 
 

@@ -120,7 +120,7 @@ class Speaking(Stopping):
             Slash("model", "Load another model", self._load, "NAME"),
             Slash("preset", "Set the chat to a preset", self._preset, "NAME"),
             Slash("rename", "Give the chat another title", self._rename, "TITLE"),
-            Slash("save", "Keep a text or your last message as a prompt", self._save, "NAME TEXT"),
+            Slash("save", "Keep TEXT, or your last message", self._save, "NAME TEXT"),
             Slash("search", "Find any chat", self._search, "WORDS"),
             Slash("system", "The system prompt; empty for none", self._system, "TEXT"),
             Slash("thinking", "Whether the model thinks first", self._think, "on or off"),

@@ -152,6 +152,14 @@ async def test_what_is_written_is_saved_from_the_palette(tmp_path: Path) -> None
         assert stage.prompt == "Sum it up."
 
 
+async def test_what_slashes_do_is_read_to_its_end_beside_the_engine(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(160, 48)) as stage:
+        await stage.press("slash")
+        screen = await stage.screen()
+        first = stage.deck.slashes()[:6]
+        assert [slash.does for slash in first if f" {slash.does} " not in screen] == []
+
+
 async def test_a_slash_is_completed(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.press("/", *"tem")

@@ -255,3 +255,10 @@ async def test_any_size(size: tuple[int, int]) -> None:
             panel.show(readings)
             await press(app, "down", "end", "pageup")
             assert all(cell_len(panel.render_line(y).text) == size[0] for y in range(size[1]))
+
+
+async def test_what_untold_means_is_said_first_where_all_does_not_fit() -> None:
+    panel = MqttPanel()
+    async with hosted(panel, 41, 8, focus=True):
+        panel.show(replace(MANY, bad=()))
+        assert "untold: ends not yet confirmed" in rows(panel)[-1]
