@@ -116,7 +116,7 @@ class Speaking(Stopping):
 
     def _spoken(self) -> list[Slash]:
         spoken = [
-            Slash("attach", "Send a text file along", self.attach, "PATH"),
+            Slash("attach", "Send a text file along", self._attach_from, "PATH"),
             Slash("model", "Load another model", self._load, "NAME"),
             Slash("preset", "Set the chat to a preset", self._preset, "NAME"),
             Slash("rename", "Give the chat another title", self._rename, "TITLE"),
@@ -127,6 +127,12 @@ class Speaking(Stopping):
         ]
         does = "Empty for the default"
         return spoken + [Slash(name, does, partial(self._set, name), "VALUE") for name in NAMES]
+
+    def _attach_from(self, path: str) -> bool:
+        if path:
+            return self.attach(path)
+        self.action_attach()
+        return True
 
     def _load(self, name: str) -> bool:
         if not name:

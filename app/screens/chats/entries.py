@@ -88,8 +88,12 @@ class Entries:
 
     def _resumable(self, entry: Entry) -> Entry:
         """The entry of a reply that ended before it was complete, with how one goes on with it."""
-        divider = "; " if entry.failed else " · "
-        return replace(entry, note=f"{entry.note}{divider}{self.resume_key} continues it")
+        how = f"{self.resume_key} continues it"
+        if entry.failed:
+            return replace(entry, note=f"{entry.note}; {how}")
+        # Where the line is cut, figures may go, and not the key.
+        state, divider, figures = entry.note.partition(" · ")
+        return replace(entry, note=f"{state} · {how}{divider}{figures}")
 
     def forget(self, session: OpenSession) -> None:
         """Drop what was kept of a chat that is closed."""

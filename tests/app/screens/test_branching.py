@@ -150,7 +150,7 @@ async def test_a_stopped_reply_is_gone_on_with(tmp_path: Path) -> None:
         assert "alt+c Continue" not in await stage.screen()
         await stage.press("escape")
         await stage.turn()
-        assert "stopped · 5 tok" in stage.transcript
+        assert "stopped · alt+c continues it · 5 tok" in stage.transcript
         await stage.bar("alt+c Continue")
         # As tmux sends it; and once more, when it does nothing.
         for _ in range(2):

@@ -103,7 +103,7 @@ async def test_escape_stops_the_reply_and_keeps_what_came(tmp_path: Path) -> Non
         await stage.turn(5)
         await stage.press("escape")
         await stage.turn()
-        assert "stopped · 5 tok" in stage.transcript
+        assert "stopped · alt+c continues it · 5 tok" in stage.transcript
         reply = stage.sessions.current.chat.messages[1]
         assert reply.finish_reason is FinishReason.ABORT
         assert reply.content.split() == ["word"] * 5

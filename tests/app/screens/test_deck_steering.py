@@ -115,7 +115,7 @@ async def test_the_session_table_goes_to_a_session_and_stops_one(tmp_path: Path)
         assert stage.deck.chat.prompt.area.has_focus
         await stage.press("f2", "x")
         await stage.turn()
-        assert "stopped · 3 tok" in stage.transcript
+        assert "stopped · alt+c continues it · 3 tok" in stage.transcript
 
 
 async def test_the_table_has_one_row_a_conversation(tmp_path: Path) -> None:

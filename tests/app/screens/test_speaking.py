@@ -8,6 +8,7 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
+from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import PickNamed
 from app.screens.help import HelpScreen
@@ -90,6 +91,13 @@ async def test_what_is_wrong_is_said_and_the_line_stays(
         assert toast.startswith(sentence)
         assert stage.prompt == line
         assert stage.engine.submissions == []
+
+
+async def test_attach_asks_for_a_path_that_is_not_there(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await say(stage, "/attach")
+        assert isinstance(stage.app.screen, AskText)
+        assert stage.toasts == []
 
 
 async def test_two_slashes_write_one(tmp_path: Path) -> None:
