@@ -26,7 +26,7 @@ CURSOR = Style(reverse=True, underline=True)
 SELECTED = Style(reverse=True)
 
 MIN_HEIGHT = 4
-_MIN_HEIGHT_FOR_NOTES = 5
+_MIN_HEIGHT_FOR_NOTES = 4
 _MOST_NOTES = 2
 
 
