@@ -7,7 +7,7 @@ from functools import partial
 
 from textual.app import SystemCommand
 
-from app.screens.deck import Deck
+from app.screens.deck.deck import Deck
 from app.screens.policies import policy_meanings
 
 

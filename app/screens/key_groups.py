@@ -13,7 +13,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from app.screens.bound import bindings_of
-from app.screens.deck import Deck
+from app.screens.deck.deck import Deck
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.change_settings import ChangeSettings
 from app.screens.dialogs.confirm import Confirm

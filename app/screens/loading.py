@@ -5,9 +5,9 @@ from __future__ import annotations
 from textual import on
 from textual.app import App
 
+from app.screens.deck.speaking import Speaking
 from app.screens.dialogs.load_model import LoadModel
 from app.screens.model_switch import ModelSwitch
-from app.screens.speaking import Speaking
 from engine.api.errors import EngineError
 
 

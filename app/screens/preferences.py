@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 from textual.app import App
 
-from app.screens.deck import Deck
+from app.screens.deck.deck import Deck
 from app.screens.key_groups import bindings_by_name, clash
 from app.screens.preference import Preference
 from app.screens.themes import NAMES, find_theme

@@ -23,7 +23,7 @@ from textual.screen import Screen
 from app.process.exits import ExitCode
 from app.screens.chats.sessions import SessionList
 from app.screens.commands import actions, choices
-from app.screens.deck import Deck
+from app.screens.deck.deck import Deck
 from app.screens.dialogs.change_settings import ChangeSettings
 from app.screens.dialogs.press_key import PressKey
 from app.screens.help import HelpScreen

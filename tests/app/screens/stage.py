@@ -10,7 +10,7 @@ from unittest.mock import patch
 from textual.pilot import Pilot
 
 from app.screens.chats.sessions import SessionList
-from app.screens.deck import Deck
+from app.screens.deck.deck import Deck
 from app.screens.pump import Pump
 from app.screens.tui import Tui
 from app.settings.settings import Settings

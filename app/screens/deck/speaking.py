@@ -22,11 +22,11 @@ from app.screens.chats.chat_settings import (
     read_thinking,
 )
 from app.screens.chats.open_session import as_written
+from app.screens.deck.stopping import Stopping
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import Named, PickNamed
 from app.screens.slash import Slash, UnknownSlashError, find, matching, name_of, split
-from app.screens.stopping import Stopping
 from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
 from widgets.chat.completions import Completion, Completions

@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual import events, on
 from textual.binding import Binding, BindingType
 
-from app.screens.exporting import Exporting
+from app.screens.deck.exporting import Exporting
 from widgets.chat.transcript import Transcript
 
 

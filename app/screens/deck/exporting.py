@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.screens.chats.export import MAX_CLIPBOARD, as_markdown, file_name
+from app.screens.deck.keeping import Keeping
 from app.screens.dialogs.ask_text import AskText
-from app.screens.keeping import Keeping
 from app.store.database import StoreError
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from app.screens.chats.chat_settings import ChatSettings, as_text
+from app.screens.deck.tuning import Tuning
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import Named, PickNamed
-from app.screens.tuning import Tuning
 from app.store.database import StoreError
 from engine.api.preset import Preset
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from app.screens.composing import Composing
+from app.screens.deck.composing import Composing
 from app.store.conversation import Message
 from app.store.database import StoreError
 from app.store.drafts import Draft

@@ -13,8 +13,8 @@ from textual.widgets import TextArea
 
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
+from app.screens.deck.presetting import Presetting
 from app.screens.dialogs.ask_text import AskText
-from app.screens.presetting import Presetting
 from app.store.attachment import read_attachment
 from app.store.database import StoreError
 from app.store.drafts import Draft

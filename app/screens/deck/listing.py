@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual import events, on
 from textual.binding import Binding, BindingType
 
-from app.screens.conversing import Conversing
+from app.screens.deck.conversing import Conversing
 from widgets.chat.chat_list import ChatList
 
 WIDE = 170  # columns from which on they are shown unless the user says otherwise

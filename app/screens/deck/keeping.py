@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from app.screens.chats.keeper import Done
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
+from app.screens.deck.listing import Listing
 from app.screens.dialogs.ask_text import AskText
-from app.screens.listing import Listing
 from app.store.database import StoreError
 
 T = TypeVar("T")

@@ -95,7 +95,7 @@ async def test_a_chat_is_copied_and_a_large_one_with_a_warning(
         assert stage.app.clipboard.startswith("# one\n")
         assert "The first reply." in stage.app.clipboard
         assert stage.toasts[-1].startswith("Copied the chat, ")
-        monkeypatch.setattr("app.screens.exporting.MAX_CLIPBOARD", 10)
+        monkeypatch.setattr("app.screens.deck.exporting.MAX_CLIPBOARD", 10)
         stage.deck.action_copy_chat()
         await stage.turn()
         assert "bytes; many terminals take 10. Export writes a file." in stage.toasts[-1]

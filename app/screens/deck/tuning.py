@@ -8,8 +8,8 @@ from textual import on
 from textual.binding import Binding, BindingType
 
 from app.screens.chats.chat_settings import ChatSettings
+from app.screens.deck.reading import Reading
 from app.screens.dialogs.edit_settings import EditSettings
-from app.screens.reading import Reading
 from app.store.database import StoreError
 from widgets.chat.prompt_head import PromptHead
 

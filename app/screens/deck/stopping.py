@@ -11,9 +11,9 @@ from textual import events, on
 from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
 
-from app.screens.branching import Branching
 from app.screens.chats.sessions import SessionList
 from app.screens.chats.watched import WatchedChat
+from app.screens.deck.branching import Branching
 from widgets.glyphs import Glyphs
 
 # Who presses Esc once more than it takes to leave something does not mean the reply.

@@ -11,10 +11,10 @@ from textual.containers import Container
 
 from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
+from app.screens.deck.speaking import Speaking
 from app.screens.key_bar import KeyBar
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
-from app.screens.speaking import Speaking
 from widgets.glyphs import Glyphs
 from widgets.panels.log_panel import LogPanel
 from widgets.panels.session_table import SessionTable
