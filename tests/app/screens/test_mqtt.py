@@ -257,7 +257,7 @@ async def test_what_the_gateway_has_forgotten_is_read_from_the_store_or_not_at_a
         await watch(stage, kept)
         assert "The Danube is long." in stage.transcript
         await watch(stage, once)
-        assert stage.toasts == ["This request belongs to no chat on the screen."]
+        assert stage.toasts == ["This belongs to no chat on the screen."]
 
 
 async def test_quitting_ends_no_chat_that_others_hold_before_the_engine_ends(
@@ -474,7 +474,7 @@ async def test_the_user_connects_by_key_and_from_the_palette(tmp_path: Path) -> 
 
 
 async def test_what_the_gateway_logs_is_in_the_log_by_its_name(tmp_path: Path) -> None:
-    async with staged(tmp_path, mqtt=True, size=(160, 48)) as stage:
+    async with staged(tmp_path, size=(160, 48)) as stage:
         logging.getLogger("app.gateway.mqtt.gateway").warning("the broker went")
         await stage.turn()
         assert "W mqtt   the broker went" in await stage.screen()

@@ -117,7 +117,7 @@ def test_start_chat_resize_quit(terminal: Terminal) -> None:
     terminal.see("tok · ttft")
 
     terminal.tmux("resize-window", "-x", "160", "-y", "48")
-    terminal.see("Latency 60 s")
+    terminal.see("Latency 1m")
     terminal.see("What is the capital of France?")
     terminal.tmux("resize-window", "-x", "80", "-y", "24")
     terminal.wait(lambda: "TTFT" in terminal.screen().splitlines()[22], "the small layout")

@@ -32,15 +32,15 @@ def test_who_changed_what_and_when_newest_first(shown: KnobHistory) -> None:
     shown.show([policy, budget, undone], NOON, None)
     assert text(shown, 60) == [
         f"{time_of_day(NOON + 300)} bot-7 undo: max_num_batched_tokens 512→256",
-        f"{time_of_day(NOON + budget.time)} local max_num_batched_tokens 512→256",
-        f"{time_of_day(NOON + policy.time)} local policy static→stall_free",
+        f"{time_of_day(NOON + budget.time)} you max_num_batched_tokens 512→256",
+        f"{time_of_day(NOON + policy.time)} you policy static→stall_free",
     ]
 
 
 def test_what_is_too_long_goes_on_in_the_next_line(shown: KnobHistory) -> None:
     shown.show([change()], NOON, None)
     first, second = text(shown, 40)
-    assert first.endswith("local max_num_batched_tokens")
+    assert first.endswith("you max_num_batched_tokens")
     assert second == "         512→256"
 
 
