@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from engine.api.errors import ErrorInfo
@@ -23,6 +24,7 @@ class Request:
         ordinal: number in the order of arrival; of two equals in the queue, the smaller goes first.
         max_output_tokens: `sampling.max_tokens`, or as many as model length and pool leave.
         fork_of: a live request whose computed tokens this one starts from, as far as both agree.
+        output_token_ids: packed, for a list of Python's integers takes ten times the memory.
         num_prompt_tokens: how many `prompt_token_ids` there are.
         num_tokens: known tokens and placeholders for those in flight. This and `num_prompt_tokens`
             are kept as numbers because every step reads them for every sequence.
@@ -56,7 +58,7 @@ class Request:
     fork_of: Request | None = None
 
     state: RequestState = RequestState.WAITING
-    output_token_ids: list[int] = field(default_factory=list)
+    output_token_ids: array[int] = field(default_factory=lambda: array("I"))
     num_prompt_tokens: int = field(init=False)
     num_tokens: int = field(init=False)
     num_computed_tokens: int = 0
@@ -109,8 +111,8 @@ class Request:
         if stop <= n:
             return self.prompt_token_ids[start:stop]
         if start >= n:
-            return self.output_token_ids[start - n : stop - n]
-        return self.prompt_token_ids[start:] + self.output_token_ids[: stop - n]
+            return self.output_token_ids[start - n : stop - n].tolist()
+        return [*self.prompt_token_ids[start:], *self.output_token_ids[: stop - n]]
 
     def ends_at(self, token_id: int) -> FinishReason | None:
         """Why the output ends with this token, which was just appended; None if it goes on."""

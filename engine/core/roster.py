@@ -187,7 +187,7 @@ class Roster:
             reason,
             Usage(request.num_prompt_tokens, count, request.num_cached_tokens),
             Timings.of(request.timings, count),
-            tuple(request.prompt_token_ids + request.output_token_ids),
+            (*request.prompt_token_ids, *request.output_token_ids),
             error,
         )
         self.tell((last or TokenOutput(request.request_id, ()))._replace(end=end))

@@ -376,7 +376,7 @@ def _new_sequence(request: Request, row: Row) -> NewSequence:
     eos = () if request.sampling.ignore_eos else tuple(request.eos_token_ids)
     return NewSequence(
         seq=request.ordinal,
-        token_ids=tuple(request.prompt_token_ids + request.output_token_ids),
+        token_ids=(*request.prompt_token_ids, *request.output_token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
         sampling=request.sampling,
         seed=request.seed,

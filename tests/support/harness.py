@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -58,7 +59,7 @@ def make_request(ordinal: int, prompt: Sequence[int], **fields: object) -> Reque
 
 def say(request: Request, token_ids: Sequence[int]) -> None:
     """Give a request outputs, as if steps had."""
-    request.output_token_ids = list(token_ids)
+    request.output_token_ids = array("I", token_ids)
     request.num_tokens = request.num_prompt_tokens + len(token_ids)
 
 

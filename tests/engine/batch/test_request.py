@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from engine.api.lifecycle import FinishReason, RequestTimings
 from engine.api.sampling import SamplingParams
 from tests.support.harness import make_request, say
@@ -10,11 +12,18 @@ from tests.support.harness import make_request, say
 class TestArithmetic:
     def test_token_ids_across_prompt_and_output(self) -> None:
         request = make_request(1, [1, 2, 3])
-        request.output_token_ids = [4, 5, 6]
+        say(request, [4, 5, 6])
         tokens = [1, 2, 3, 4, 5, 6]
         for start in range(7):
             for stop in range(start, 7):
                 assert request.token_ids(start, stop) == tokens[start:stop]
+
+    def test_output_is_kept_packed(self) -> None:
+        request = make_request(1, [1])
+        request.output_token_ids.append(4_000_000_000)
+        assert isinstance(request.output_token_ids, array)
+        assert request.token_ids(0, 2) == [1, 4_000_000_000]
+        assert request.token_ids(1, 2) == [4_000_000_000]
 
     def test_gap_chases_known_and_placeholder_tokens(self) -> None:
         request = make_request(1, [1, 2, 3], max_output_tokens=2)
@@ -36,13 +45,13 @@ class TestArithmetic:
         request = make_request(
             1, [1], sampling=sampling, eos_token_ids=frozenset({9}), max_output_tokens=3
         )
-        request.output_token_ids = [9]
+        say(request, [9])
         assert request.ends_at(9) is None
-        request.output_token_ids = [1, 8]
+        say(request, [1, 8])
         assert request.ends_at(8) is FinishReason.STOP
         assert request.ends_at(9) is FinishReason.STOP
         assert request.ends_at(7) is None
-        request.output_token_ids = [1, 1, 1]
+        say(request, [1, 1, 1])
         assert request.ends_at(1) is FinishReason.LENGTH
         assert request.ends_at(9) is FinishReason.STOP
 
