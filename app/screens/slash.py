@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import takewhile
 
 from textual.app import SystemCommand
 
@@ -63,12 +64,18 @@ def find(name: str, slashes: Sequence[Slash]) -> Slash:
         return meant[0]
     names = [slash.name for slash in slashes]
     by_word = {word: each for each in reversed(names) for word in (each, *each.split("-"))}
-    like = [slash.name for slash in meant] or list(
-        dict.fromkeys(by_word[word] for word in get_close_matches(name, by_word, 9, _LIKENESS))
-    )
+    # Whoever begins right is close, however much is missing: /tempo means /temperature.
+    words = get_close_matches(name, by_word, 9, _LIKENESS)
+    words.sort(key=lambda word: -_shared(name, word))
+    like = [slash.name for slash in meant] or list(dict.fromkeys(by_word[word] for word in words))
     close = ", ".join(f"/{each}" for each in like[:_CLOSE])
     hint = f"; close to it are {close}" if close else ""
     raise UnknownSlashError(
         f"/{name} is no command and no saved prompt{hint}. A message that begins with a slash is"
         " written with two."
     )
+
+
+def _shared(one: str, other: str) -> int:
+    """With how many letters both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

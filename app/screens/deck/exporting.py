@@ -35,9 +35,18 @@ class Exporting(Keeping):
 
         def take(name: str | None) -> None:
             if name:
-                self.run_worker(self._import(Path(os.path.expanduser(name))))
+                self.take_in(name)
 
         self.app.push_screen(AskText("Import chats from which JSON file?", ""), take)
+
+    def take_in(self, path: str) -> bool:
+        """Take the chats of a file into the store; False if there is no such file."""
+        file = Path(os.path.expanduser(path))
+        if not file.is_file():
+            self.notify(f"{path} is no file; chats are imported from JSON.", severity="warning")
+            return False
+        self.run_worker(self._import(file))
+        return True
 
     def action_duplicate(self) -> None:
         """Open a copy of the chat on view, with all its branches."""

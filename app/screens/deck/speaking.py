@@ -117,6 +117,7 @@ class Speaking(Stopping):
     def _spoken(self) -> list[Slash]:
         spoken = [
             Slash("attach", "Send a text file along", self._attach_from, "PATH"),
+            Slash("import", "Take in the chats of a JSON file", self._import_from, "PATH"),
             Slash("model", "Load another model", self._load, "NAME"),
             Slash("preset", "Set the chat to a preset", self._preset, "NAME"),
             Slash("rename", "Give the chat another title", self._rename, "TITLE"),
@@ -132,6 +133,12 @@ class Speaking(Stopping):
         if path:
             return self.attach(path)
         self.action_attach()
+        return True
+
+    def _import_from(self, path: str) -> bool:
+        if path:
+            return self.take_in(path)
+        self.action_import()
         return True
 
     def _load(self, name: str) -> bool:

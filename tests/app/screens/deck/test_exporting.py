@@ -66,9 +66,12 @@ async def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
         await _import(stage, "b.json")
         assert "b.json: 'utf-8' codec" in stage.toasts[-1]
         await _import(stage, "c.json")
-        assert stage.toasts[-1] == "c.json: No such file or directory"
+        assert stage.toasts[-1] == "c.json is no file; chats are imported from JSON."
         await _import(stage, "~nobody-of-that-name/c.json")
-        assert stage.toasts[-1] == "~nobody-of-that-name/c.json: No such file or directory"
+        assert (
+            stage.toasts[-1]
+            == "~nobody-of-that-name/c.json is no file; chats are imported from JSON."
+        )
 
 
 async def test_a_copy_has_all_that_was_said_and_goes_its_own_way(tmp_path: Path) -> None:

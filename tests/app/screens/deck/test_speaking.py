@@ -74,6 +74,8 @@ async def test_settings_are_changed_by_a_line(tmp_path: Path) -> None:
         ("/temperature hot", "temperature is 'hot'; it must be a number from 0 to 100"),
         ("/thinking maybe", "thinking is 'maybe'; it must be on or off"),
         ("/exprt", "/exprt is no command and no saved prompt; close to it are /export-"),
+        ("/tempo 1", "/tempo is no command and no saved prompt; close to it are /temperature"),
+        ("/import /none", "/none is no file; chats are imported from JSON."),
         ("/new-chat now", "/new-chat takes nothing after it."),
         ("/attach /none", "/none is no file; a text file can be attached"),
         ("/model", "/model needs a name, a folder, a file or a hub id."),
