@@ -143,7 +143,9 @@ class Demonstration(Tui):
         return f"Chat {number}" if number is not None else "A chat"
 
     def _take_over(self) -> None:
-        """End the script. What the chats have asked goes on."""
+        """End the script. What the chats have asked goes on, under the policy of the beginning."""
         if not self.is_over:
             self.is_over = True
+            if [act for _, act in self._events] == [self._change_back]:
+                self._change_back()
             self._line.show(TAKEN_OVER)

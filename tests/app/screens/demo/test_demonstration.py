@@ -96,6 +96,20 @@ async def test_the_policy_changes_and_changes_back(tmp_path: Path, clock: Virtua
         assert stage.deck.engine.knob("policy") == before
 
 
+async def test_who_takes_over_has_the_policy_of_the_beginning(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with staged(tmp_path, size=(160, 48), kind=kind(clock)) as stage:
+        await hold(stage, clock, 0.25)
+        before = stage.deck.engine.knob("policy")
+        clock.advance(POLICY_SECONDS)
+        await hold(stage, clock, 0.5)
+        assert stage.deck.engine.knob("policy") != before
+        await stage.press("h")
+        await stage.turn(1)
+        assert stage.deck.engine.knob("policy") == before
+
+
 async def test_where_not_all_fits_chat_and_panels_come_by_turns(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
