@@ -22,12 +22,17 @@ SEED = 15
 # 16,384 steps that it keeps, and each block of the pool has been used once.
 FILLING_SHARE = 0.5
 MEMORY_SECONDS = 5.0
+# Places in the batch of a model on a processor, unless a knob is turned: more chats would wait.
+REAL_CHATS = 32
 
 
 def measure(engine: str, options: argparse.Namespace) -> Iterator[Figure]:
     """The figures of one engine: `scripted` is a device that gives each chat 20 tokens a second,
     `real` the built-in model, as fast as the cores compute it."""
     name = {"scripted": "paced", "real": "builtin"}[engine]
+    if engine == "real":
+        sessions = min(options.sessions, REAL_CHATS)
+        options = argparse.Namespace(**{**vars(options), "sessions": sessions})
     with tempfile.TemporaryDirectory() as folder:
         MODELS[name].save(Path(folder))
         with program("screen", MODELS[name], Path(folder), {}, options) as one:
