@@ -226,7 +226,7 @@ class MessageView(Inked):
             return Strip([])
         selection = self.text_selection
         span = selection.get_span(number) if selection else None
-        strip = passage.strips[index]
+        strip = passage.strips.get(index)
         if strip is None or span is not None:
             is_current = passage.entry.key == self._current
             edge = self._glyphs.edge if is_current else " "

@@ -21,8 +21,11 @@ BLANK = Row()
 
 
 class Passage:
-    """An entry in rows (its header, what can be folded of it, its text and a blank one), and those
-    rows as they were drawn."""
+    """An entry in rows (its header, what can be folded of it, its text and a blank one).
+
+    Attributes:
+        strips: by its index each row that was drawn, of those near the view.
+    """
 
     def __init__(self, entry: Entry, typesetter: Typesetter, width: int, folds: Folds) -> None:
         self.entry = entry
@@ -35,7 +38,7 @@ class Passage:
         self._body: list[Row] = []
         self._num_thoughts = 0  # rows of thinking, with the line above it
         self._last_text = 0  # the row in which the cursor of a growing text stands
-        self.strips: list[Strip | None] = [None]
+        self.strips: dict[int, Strip] = {}
         self._set_body()
 
     def update(self, entry: Entry) -> int:
@@ -65,10 +68,16 @@ class Passage:
         pairs = enumerate(zip(before, self._body, strict=False))
         stayed = next((i for i, (old, new) in pairs if i and old is not new), len(before))
         stayed = max(min(stayed, len(self._body), last - 1, self._last_text - 1), 0)
-        del self.strips[1 + stayed :]
-        self.strips += [None] * (self.height - len(self.strips))
-        self.strips[:2] = [None, None]
+        self.strips = {i: strip for i, strip in self.strips.items() if 2 <= i <= stayed}
         return stayed
+
+    def forget_strips(self, near: range) -> None:
+        """Keep the strips of these rows only.
+
+        A strip takes 2 KB: those of a reply that is followed for 1,000 rows would take 2 MB.
+        """
+        if len(self.strips) > len(near):
+            self.strips = {i: strip for i, strip in self.strips.items() if i in near}
 
     def _set_thinking(self) -> list[Row]:
         """Set the thinking, which has ended where there is text, as far as it is shown."""

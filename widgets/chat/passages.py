@@ -157,7 +157,7 @@ class Passages:
                 break
             for index in unset:
                 self.passage(index)
-        self._forget(seen)
+        self._forget(seen, top, height)
         return top
 
     def look_at_end(self, height: int) -> int:
@@ -170,14 +170,15 @@ class Passages:
                 break
             room -= self.passage(index).height
         self.arrange()
-        self._forget(range(index, len(self.entries)))
-        return max(0, self.height - height)
+        top = max(0, self.height - height)
+        self._forget(range(index, len(self.entries)), top, height)
+        return top
 
     def redraw(self, key: str = "") -> None:
         """Have a message drawn anew, or all of them."""
         for passage in self._set.values():
             if not key or passage.entry.key == key:
-                passage.strips = [None] * passage.height
+                passage.strips.clear()
 
     def selected(self, selection: Selection) -> str:
         """The selected text as it was written: without frames, and not broken where it wraps."""
@@ -215,9 +216,13 @@ class Passages:
         text = entry.text
         return 2 + bool(text) + text.count("\n") + len(text) // self._width
 
-    def _forget(self, seen: range) -> None:
-        """Keep the rows of the messages that are nearest to those that are seen. The others keep
-        their heights."""
+    def _forget(self, seen: range, top: int, height: int) -> None:
+        """Keep the rows of the messages that are nearest to those that are seen, and as they were
+        drawn those up to a screen away. The others keep their heights."""
+        for index in seen:
+            if index in self._set:
+                first = top - self._starts[index]
+                self._set[index].forget_strips(range(first - height, first + 2 * height))
         if len(self._set) <= KEPT + len(seen):
             return
         middle = (seen.start + seen.stop) // 2

@@ -92,6 +92,22 @@ async def test_a_growing_text_ends_in_a_cursor() -> None:
         assert rows(view)[:4] == ["qwen  14:02 · 3 tok", "  one two", "", "  three"]
 
 
+async def test_a_growing_reply_keeps_the_drawn_rows_near_the_view_only() -> None:
+    async with shown(entry(1, "", growing=True)) as (view, app):
+        text = ""
+        for number in range(4 * view.size.height):
+            text += f"line {number}\n\n"
+            view.show("c", (entry(1, text, growing=True),))
+            await settle(app)
+        passage, _ = view._passages.locate(view.scroll_offset.y)
+        assert passage is not None
+        assert passage.height > 7 * view.size.height
+        assert view.size.height <= len(passage.strips) <= 3 * view.size.height
+        view.scroll_home(animate=False)
+        await settle(app)
+        assert rows(view)[1] == "  line 0"
+
+
 async def test_the_cursor_leaves_no_trace_where_a_block_begins() -> None:
     text = "one\n\n---\n\n```\nx\n"
     async with shown(entry(1, "", growing=True)) as (view, app):
