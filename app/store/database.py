@@ -49,6 +49,10 @@ class StoreError(Exception):
     """The store cannot be opened, read or written; the message says which file and why."""
 
 
+class HinderedError(StoreError):
+    """It is locked, may not be written, or there is no room: what is in the file is whole."""
+
+
 class DeletedError(StoreError):
     """Another program deleted what this belongs to; trying again does not help."""
 
@@ -265,7 +269,7 @@ class Database:
             yield
         except sqlite3.Error as error:
             text = str(error)
-            kind = StoreError
+            kind: type[StoreError] = HinderedError
             if "locked" in text:
                 why = f"another program has had it locked for {self._busy_seconds:g} seconds"
             elif "readonly" in text or "unable to open" in text:
@@ -275,10 +279,9 @@ class Database:
             elif "FOREIGN KEY" in text or "the chat is deleted" in text:
                 kind = DeletedError
                 why = "another program deleted the chat that this belongs to"
-            elif any(sign in text for sign in _SIGNS_OF_DAMAGE):
-                why = _damaged(text)
             else:
-                why = text
+                kind = StoreError
+                why = _damaged(text) if any(s in text for s in _SIGNS_OF_DAMAGE) else text
             raise kind(f"{self.path}: {why}") from error
         except UnicodeDecodeError as error:
             # What SQLite says quotes the schema, and sqlite3 cannot read that, or a column's name.

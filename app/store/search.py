@@ -6,17 +6,21 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from app.store.conversation import Conversation
-from app.store.database import DamagedError, Database, StoreError
+from app.store.database import DamagedError, Database, HinderedError, StoreError
 from app.store.private import make_file
 from app.store.query import Query, split
 from app.store.rows import read_conversation
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MOST = 100  # chats that are told of one query
 TITLE_WEIGHT = 10.0
@@ -111,8 +115,8 @@ class Search:
     chat waits while it reads or is brought up to date. From any thread; they take turns.
 
     The index is made of the store, and anew where it is missing or damaged. The store notes which
-    messages have changed since, and `catch_up` takes those in. A reply that is being made is taken
-    in when it has ended.
+    messages have changed since, and those are taken in before chats are found. A reply that is
+    being made is taken in when it has ended.
 
     Args:
         path: of the store.
@@ -126,6 +130,8 @@ class Search:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file = path.with_name(f"{path.name}-words")
+        self._taken: tuple[int, int] | None = None  # which file that was when it was opened
         self._db: Database | None = None
         self._turn = threading.RLock()
         self.has_index = has_fts5()
@@ -138,54 +144,17 @@ class Search:
 
     def catch_up(self) -> int:
         """Take in what has changed since; returns how many messages that were."""
-        if not self.has_index:
-            return 0
-        with self._turn:
-            try:
-                return sum(self._slices())
-            except StoreError as error:
-                log.info("the index of chats is made anew: %s", error)
-                self.close()
-                try:
-                    for end in ("", "-wal", "-shm"):
-                        self._file(end).unlink(missing_ok=True)
-                except OSError as refused:
-                    text = f"{self._file()}: it cannot be removed ({refused.strerror or refused})"
-                    raise StoreError(text) from None
-                return sum(self._slices())
+        return self._over_index(lambda: sum(self._slices())) if self.has_index else 0
 
     def find(self, query: Query) -> list[Found]:
-        """Chats with all these words in their title or in one message, the best first; without
-        words the last used first."""
-        with self._turn:
-            db = self._opened()
-            values = {
-                "archived": query.archived,
-                "source": query.source,
-                "model": query.model,
-                "after": query.after,
-                "before": query.before,
-                "match": query.match,
-            }
-            if query.match and self.has_index:
-                rows = db.read_named(_FIND, values)
-            else:
-                wanted = [phrase.casefold() for phrase in query.phrases]
-                rows = [
-                    row
-                    for row in db.read_named(_RECENT, values)
-                    if all(phrase in row["title"].casefold() for phrase in wanted)
-                ]
-            numbers: dict[str, list[int]] = {}
-            for row in rows:
-                of_chat = numbers.get(row["id"])
-                if of_chat is None:
-                    if len(numbers) == MOST:
-                        continue
-                    of_chat = numbers[row["id"]] = []
-                if row["number"] is not None:
-                    of_chat.append(row["number"])
-            return list(self._found(numbers))
+        """Chats with all these words in their title or in one message, as the store has them now,
+        the best first; without words the last used first."""
+
+        def find() -> list[Found]:
+            self.catch_up()
+            return self._find(query)
+
+        return self._over_index(find)
 
     def hit(self, number: int) -> Hit | None:
         """The message of a number; None if it is gone."""
@@ -194,6 +163,48 @@ class Search:
                 "SELECT id, role, model, created, content FROM message WHERE number = ?", number
             )
         return Hit(*rows[0]) if rows else None
+
+    def _over_index(self, work: Callable[[], T]) -> T:
+        """Do something over the index; if it is damaged, over one that is made anew."""
+        with self._turn:
+            try:
+                return work()
+            except HinderedError:
+                raise
+            except StoreError as error:
+                log.info("the index of chats is made anew: %s", error)
+                self._remove()
+                return work()
+
+    def _find(self, query: Query) -> list[Found]:
+        db = self._opened()
+        values = {
+            "archived": query.archived,
+            "source": query.source,
+            "model": query.model,
+            "after": query.after,
+            "before": query.before,
+            "match": query.match,
+        }
+        if query.match and self.has_index:
+            rows = db.read_named(_FIND, values)
+        else:
+            wanted = [phrase.casefold() for phrase in query.phrases]
+            rows = [
+                row
+                for row in db.read_named(_RECENT, values)
+                if all(phrase in row["title"].casefold() for phrase in wanted)
+            ]
+        numbers: dict[str, list[int]] = {}
+        for row in rows:
+            of_chat = numbers.get(row["id"])
+            if of_chat is None:
+                if len(numbers) == MOST:
+                    continue
+                of_chat = numbers[row["id"]] = []
+            if row["number"] is not None:
+                of_chat.append(row["number"])
+        return list(self._found(numbers))
 
     def _found(self, numbers: dict[str, list[int]]) -> Iterator[Found]:
         db = self._opened()
@@ -212,10 +223,16 @@ class Search:
             yield Found(chat, model, tuple(of_chat), self.hit(of_chat[0]) if of_chat else None)
 
     def _slices(self) -> Iterator[int]:
-        """Take in what has changed, a slice at a time; yields how many messages each has."""
+        """Take in what has changed, a slice at a time; yields how many messages each has.
+
+        A transaction over two files may, where the program ends in it, be in the store alone. So
+        what was taken in is crossed off in another one, unless it has changed meanwhile.
+        """
         db = self._opened()
         while True:
             with db.transaction():
+                if self._place() != self._taken:
+                    raise StoreError(f"{self._file}: another program has made it anew")
                 rows = db.read(_WAITING, _SLICE)
                 for row in rows:
                     db.write("DELETE FROM found.words WHERE rowid = ?", (row["number"],))
@@ -224,6 +241,8 @@ class Search:
                             "INSERT INTO found.words (rowid, title, content) VALUES (?, ?, ?)",
                             (row["number"], split(row["title"]), split(row["content"])),
                         )
+            with db.transaction():
+                for row in {*rows} & {*db.read(_WAITING, _SLICE)}:
                     db.write("DELETE FROM unindexed WHERE number = ?", (row["number"],))
             yield len(rows)
             if len(rows) < _SLICE:
@@ -236,13 +255,13 @@ class Search:
         db = Database(self._path)
         try:
             if self.has_index:
-                file = self._file()
                 try:
-                    make_file(file)
+                    make_file(self._file)
                 except OSError as error:
-                    text = f"{file}: it cannot be opened ({error.strerror or error})"
-                    raise StoreError(text) from None
-                db.read("ATTACH ? AS found", str(file))
+                    text = f"{self._file}: it cannot be opened ({error.strerror or error})"
+                    raise HinderedError(text) from None
+                self._taken = self._place()
+                db.read("ATTACH ? AS found", str(self._file))
                 with db.transaction():
                     if not db.read("SELECT 1 FROM found.sqlite_schema WHERE name = 'words'"):
                         db.write(_WORDS, ())
@@ -253,8 +272,29 @@ class Search:
         self._db = db
         return db
 
-    def _file(self, end: str = "") -> Path:
-        return self._path.with_name(f"{self._path.name}-words{end}")
+    def _remove(self) -> None:
+        """Remove the index, unless another program has made it anew since it was opened here.
+
+        Who writes to the index has the store locked. So nobody is at it meanwhile, and they all see
+        afterwards that it is another file.
+        """
+        self.close()
+        try:
+            with closing(Database(self._path)) as db, db.transaction():
+                if self._place() == self._taken:
+                    for end in ("-journal", ""):
+                        Path(f"{self._file}{end}").unlink(missing_ok=True)
+        except OSError as error:
+            text = f"{self._file}: it cannot be removed ({error.strerror or error})"
+            raise StoreError(text) from None
+
+    def _place(self) -> tuple[int, int] | None:
+        """Which file the index is for the system; None if it is not there."""
+        try:
+            state = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return state.st_dev, state.st_ino
 
 
 def has_fts5() -> bool:

@@ -205,11 +205,6 @@ class FindChat(ModalScreen[Chosen | None]):
 
     async def _find(self) -> None:
         """Search for what is typed, and again for what was typed meanwhile."""
-
-        def find(query: Query) -> list[Found]:
-            self._search.catch_up()
-            return self._search.find(query)
-
         query: Query | None = None
         found: list[Found] = []
         trouble = ""
@@ -217,7 +212,7 @@ class FindChat(ModalScreen[Chosen | None]):
             query, found, trouble = self._typed, [], ""
             if query is not None:
                 try:
-                    found = await asyncio.to_thread(find, query)
+                    found = await asyncio.to_thread(self._search.find, query)
                 except StoreError as error:
                     trouble = str(error)
         if self not in self.app.screen_stack:

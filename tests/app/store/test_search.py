@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.store.conversation import Conversation, Message
+from app.store.database import Database, HinderedError
 from app.store.query import QueryError, parse
 from app.store.search import Search
 from app.store.store import Store
@@ -52,7 +53,6 @@ def keep(store: Store, title: str, *contents: str, model: str = "m", **kwargs: o
 
 
 def find(search: Search, text: str) -> list[str]:
-    search.catch_up()
     return [found.chat.title for found in search.find(parse(text))]
 
 
@@ -201,6 +201,86 @@ def test_a_lost_or_damaged_index_is_made_anew(store: Store, tmp_path: Path) -> N
         spoil(tmp_path / "store.db-words")
         with closing(Search(tmp_path / "store.db")) as search:
             assert find(search, "words") == ["chat"]
+
+
+def test_damage_that_only_a_search_meets_is_mended(
+    store: Store, search: Search, tmp_path: Path
+) -> None:
+    keep(store, "chat", *(f"word{n} stands here" for n in range(200)))
+    search.catch_up()
+    with closing(sqlite3.connect(tmp_path / "store.db-words")) as index, index:
+        index.execute("UPDATE words_data SET block = x'00' WHERE id > 10")
+    search.close()
+    assert find(search, "word150") == ["chat"]
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"x" * 9000)])
+def test_what_one_program_makes_anew_others_go_on_with(
+    store: Store, search: Search, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    with closing(Search(tmp_path / "store.db")) as other:
+        keep(store, "first", "words")
+        assert find(search, "words") == find(other, "words") == ["first"]
+        spoil(tmp_path / "store.db-words")
+        assert find(search, "words") == find(other, "words") == ["first"]
+        keep(store, "second", "other words")
+        assert find(search, "other") == find(other, "other") == ["second"]
+        keep(store, "third", "more words")
+        assert find(other, "more") == find(search, "more") == ["third"]
+
+
+def test_an_index_in_use_is_not_made_anew(
+    store: Store, search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.database.BUSY_SECONDS", 0.0)
+    keep(store, "chat", "words")
+    search.catch_up()
+    index = tmp_path / "store.db-words"
+    before = index.read_bytes()
+    keep(store, "another", "words")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as db:
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(HinderedError, match="locked"):
+            search.catch_up()
+    assert index.read_bytes() == before
+    assert find(search, "words") == ["another", "chat"]
+
+
+def test_what_is_noted_as_taken_in_survives_a_crash(
+    store: Store, search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, "chat", "some", "words")
+    search.catch_up()
+    keep(store, "another", "words")
+    write, kept = Database.write, []
+
+    def spied(db: Database, statement: str, values: tuple[object, ...]) -> int:
+        if statement.startswith("DELETE FROM unindexed"):
+            with closing(sqlite3.connect(tmp_path / "store.db-words")) as index:
+                kept.append(index.execute("SELECT count(*) FROM words").fetchone())
+        return write(db, statement, values)
+
+    monkeypatch.setattr(Database, "write", spied)
+    assert search.catch_up() == 1
+    assert kept == [(3,)]
+
+
+def test_what_changes_while_it_is_taken_in_is_taken_in_again(
+    store: Store, search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search.catch_up()
+    (message,) = store.messages(keep(store, "chat", "words"))
+    transaction, texts = Database.transaction, iter(("words", "other words"))
+
+    def spied(db: Database) -> AbstractContextManager[None]:
+        message.content = next(texts, message.content)
+        store.save_message(message)
+        return transaction(db)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "transaction", spied)
+        search.catch_up()
+    assert find(search, "other") == ["chat"]
 
 
 def test_what_an_older_store_has_is_found(tmp_path: Path) -> None:
