@@ -131,11 +131,13 @@ class BranchOnView:
 
     def _look(self, store: Store) -> str:
         version = store.branches.version()
-        if version == self._version and not self.is_awaited:
+        if self.is_awaited:
+            self._read_awaited(store)
+        if version == self._version:
             return ""
         is_first, self._version = self._version is None, version
         conversation = self.conversation
-        self._refresh(store)
+        self._read_title(store)
         places = store.branches.places(conversation.id, conversation.leaf)
         behind = places.pop(conversation.leaf, []) if conversation.leaf is not None else []
         new = self._tree.learn(places)
@@ -152,12 +154,15 @@ class BranchOnView:
         place, count = self.places[parted[-1].id]
         return f"Another program went on with this chat: this is {place}/{count}."
 
-    def _refresh(self, store: Store) -> None:
-        """Read what others may have changed: its title, and the reply that they are making."""
+    def _read_title(self, store: Store) -> None:
         kept = store.conversation(self.conversation.id)
         if kept is not None and not self._is_changed:
             self.conversation.title, self.conversation.is_named = kept.title, kept.is_named
-        if self.is_awaited:
-            store.journal.end_orphans()
-            for message in store.branch(self.messages[-1].id)[-1:]:
-                self._tree.put(message)
+
+    def _read_awaited(self, store: Store) -> None:
+        """Read what there is of the reply that another program is making, if that is alive."""
+        store.journal.end_orphans()
+        newest = self.messages[-1]
+        kept = store.message(newest.id)
+        if kept is not None and kept != newest:
+            self._tree.put(kept)

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from app.store.conversation import new_id
 from app.store.database import Database
+from app.store.rows import UP
 
 # All that stands where a message of a branch stands, and what stands behind its end.
 _PLACES = """
@@ -29,16 +30,6 @@ WITH RECURSIVE down (id, number) AS (
     SELECT message.id, message.number FROM down JOIN message ON message.parent_id = down.id
 )
 SELECT id FROM down ORDER BY number DESC LIMIT 1
-"""
-
-_BRANCH = """
-WITH RECURSIVE up (id, parent_id, distance) AS (
-    SELECT id, parent_id, 0 FROM message WHERE id = ?
-    UNION ALL
-    SELECT message.id, message.parent_id, distance + 1
-    FROM up JOIN message ON message.id = up.parent_id
-)
-SELECT id, parent_id FROM up ORDER BY distance DESC
 """
 
 # What a copy of a message has of its own: a request is answered once.
@@ -83,7 +74,9 @@ class Branches:
         with self._db.transaction():
             names = [row["name"] for row in self._db.read("PRAGMA table_info(message)")]
             kept = ", ".join(name for name in names if name not in _OWN)
-            for row in self._db.read(_BRANCH, leaf):
+            for row in self._db.read(
+                f"{UP} SELECT id, parent_id FROM up ORDER BY distance DESC", leaf
+            ):
                 copies[row["id"]] = copy = new_id()
                 self._db.write(
                     f"INSERT INTO message (id, conversation_id, parent_id, {kept})"
@@ -94,4 +87,4 @@ class Branches:
 
     def version(self) -> int:
         """Another number whenever another connection has written to the store."""
-        return int(self._db.read("PRAGMA data_version")[0][0])
+        return self._db.data_version

@@ -241,9 +241,9 @@ class History(BranchOnView):
             for message in self._unwritten.values():
                 self._store.save_message(message)
             for reply_id in self._stale:
-                self._store.forget_context(reply_id)
+                self._store.contexts.forget(reply_id)
             for reply_id, context in self._contexts.items():
-                self._store.save_context(reply_id, context)
+                self._store.contexts.save(reply_id, context)
             self._store.on_commit(self._be_written)
 
     def _be_written(self) -> None:
@@ -265,7 +265,7 @@ class History(BranchOnView):
                 return message.id, context
             if self._store is not None and message.id not in self._unwritten:
                 try:
-                    return self._store.context(message.id)
+                    return self._store.contexts.of(message.id)
                 except StoreError as error:
                     log.error("the text before is rendered anew: %s", error)
                     return None

@@ -50,4 +50,4 @@ class Roster:
 
     def version(self) -> tuple[int, int]:
         """Another value whenever anybody has written to the store."""
-        return int(self._db.read("PRAGMA data_version")[0][0]), self._db.num_changes
+        return self._db.data_version, self._db.num_changes

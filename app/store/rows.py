@@ -44,6 +44,16 @@ MESSAGE_COLUMNS = (
     " attachments, asked"
 )
 
+# A message and those before it, the newest first.
+UP = """
+WITH RECURSIVE up (id, parent_id, distance) AS (
+    SELECT id, parent_id, 0 FROM message WHERE id = ?
+    UNION ALL
+    SELECT message.id, message.parent_id, up.distance + 1
+    FROM up JOIN message ON message.id = up.parent_id
+)
+"""
+
 
 def conversation_values(conversation: Conversation) -> dict[str, object]:
     """The values of `SAVE_CONVERSATION`."""

@@ -7,11 +7,12 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 
 from app.store.branches import Branches
+from app.store.contexts import Contexts
 from app.store.conversation import Conversation, Message
 from app.store.database import DamagedError, Database, StoreError
 from app.store.drafts import Drafts
@@ -25,15 +26,14 @@ from app.store.rows import (
     MESSAGE_COLUMNS,
     SAVE_CONVERSATION,
     SAVE_MESSAGE,
+    UP,
     conversation_values,
     message_values,
     read_conversation,
     read_message,
 )
 from app.store.search import Search
-from app.store.token_ids import pack, shared, unpack
 from app.system.paths import CRASHES
-from engine.api.stream import Context
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +52,9 @@ DELETE FROM conversation WHERE id IN (
 # What was deleted longer ago is gone once another program opens the store.
 UNDO_SECONDS = 3600.0
 
-# A message and those before it, the newest first.
-_UP = """
-WITH RECURSIVE up (id, parent_id, distance) AS (
-    SELECT id, parent_id, 0 FROM message WHERE id = ?
-    UNION ALL
-    SELECT message.id, message.parent_id, up.distance + 1
-    FROM up JOIN message ON message.id = up.parent_id
-)
-"""
-
 _BRANCH = f"""
-{_UP}
+{UP}
 SELECT {MESSAGE_COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY distance DESC
-"""
-
-_CONTEXTS = f"""
-{_UP}
-SELECT message.id, context, context_start, context_messages, model_key
-FROM up JOIN message ON message.id = up.id
-WHERE context IS NOT NULL ORDER BY distance
 """
 
 
@@ -88,6 +71,7 @@ class Store:
         search: over the words of titles and messages.
         roster: all chats, a line each.
         branches: where conversations part.
+        contexts: their token ids.
         presets, prompts: what the user keeps under a name.
         drafts: what is written and not sent.
 
@@ -112,6 +96,7 @@ class Store:
             self.prompts = Prompts(self._db)
             self.drafts = Drafts(self._db)
             self.branches = Branches(self._db)
+            self.contexts = Contexts(self._db)
             self.search = Search(path)
             self.roster = Roster(self._db)
             self.journal = Journal(self._db, leases, self._lease)
@@ -279,47 +264,15 @@ class Store:
                 raise KeyError(rows[0]["parent_id"])
         return self._messages(rows)
 
+    def message(self, message_id: str) -> Message | None:
+        found = self._messages(
+            self._db.read(f"SELECT {MESSAGE_COLUMNS} FROM message WHERE id = ?", message_id)
+        )
+        return found[0] if found else None
+
     def save_message(self, message: Message) -> None:
         """Add it, or replace what can change of it."""
         self._db.write(SAVE_MESSAGE, message_values(message))
-
-    def save_context(self, message_id: str, context: Context) -> None:
-        """Keep the token ids of the conversation up to and with this message.
-
-        Only what follows the nearest context before it is written: whole contexts would grow with
-        the square of the conversation's length.
-        """
-        with self.transaction():
-            before = [
-                row for row in self._db.read(_CONTEXTS, message_id) if row["id"] != message_id
-            ]
-            start = 0
-            if before and before[0]["model_key"] == context.model_key:
-                with suppress(DamagedError):  # which is not continued
-                    start = shared(self._token_ids(before), context.token_ids)
-            ids = context.token_ids[start:]
-            self._db.write(
-                "UPDATE message SET context = ?, context_start = ?, context_messages = ?,"
-                " model_key = ? WHERE id = ?",
-                (pack(ids), start, context.num_messages, context.model_key, message_id),
-            )
-
-    def forget_context(self, message_id: str) -> None:
-        """Drop the token ids kept with a message that none comes after."""
-        self._db.write(
-            "UPDATE message SET context = NULL, context_start = NULL, context_messages = NULL,"
-            " model_key = NULL WHERE id = ?",
-            (message_id,),
-        )
-
-    def context(self, message_id: str) -> tuple[str, Context] | None:
-        """The token ids kept with this message, or else with the nearest before it, and its id."""
-        rows = self._db.read(_CONTEXTS, message_id)
-        if not rows:
-            return None
-        newest = rows[0]
-        ids = self._token_ids(rows)
-        return newest["id"], Context(newest["model_key"], ids, newest["context_messages"])
 
     def _purge(self, before: float) -> None:
         """Remove for good what was deleted before a time (epoch seconds)."""
@@ -343,7 +296,3 @@ class Store:
     def _messages(self, rows: list[sqlite3.Row]) -> list[Message]:
         with self._db.decoding("a message of a conversation"):
             return [read_message(row) for row in rows]
-
-    def _token_ids(self, rows: list[sqlite3.Row]) -> tuple[int, ...]:
-        with self._db.decoding("the context of a message"):
-            return unpack(rows)

@@ -179,7 +179,7 @@ def test_no_turn_of_two_programs_goes_from_view(
 
 
 def test_what_another_program_said_behind_what_is_on_view_comes_on_view(
-    engine: ScriptedEngine, store: Store, other: Store
+    engine: ScriptedEngine, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(engine, store, "one")
     ours, theirs = opened(engine, store), opened(engine, other)
@@ -190,7 +190,9 @@ def test_what_another_program_said_behind_what_is_on_view_comes_on_view(
     with pytest.raises(InvalidRequestError, match="another program is making this reply"):
         ours.send("three")
     settle(engine, theirs)
-    assert ours.look() == ""
+    with monkeypatch.context() as patch:
+        patch.delattr(Store, "branch")  # a long chat is not read again for its last message
+        assert ours.look() == ""
     assert ours.messages[-1].content == "You said: two"
     ours.send("three")
     settle(engine, ours)

@@ -96,13 +96,13 @@ def test_a_damaged_context_is_not_gone_on_with(path: Path) -> None:
     with closing(Store(path)) as store:
         reply = keep(store, "one")
         assert reply.parent_id is not None
-        store.save_context(reply.parent_id, Context("k", (1, 2), 1))
+        store.contexts.save(reply.parent_id, Context("k", (1, 2), 1))
     spoil(path, "UPDATE message SET context = x'010203' WHERE context IS NOT NULL")
     with closing(Store(path)) as store:
         with pytest.raises(StoreError, match=r"the context of a message is damaged \(error: "):
-            store.context(reply.id)
-        store.save_context(reply.id, Context("k", (1, 2, 3), 2))
-        assert store.context(reply.id) == (reply.id, Context("k", (1, 2, 3), 2))
+            store.contexts.of(reply.id)
+        store.contexts.save(reply.id, Context("k", (1, 2, 3), 2))
+        assert store.contexts.of(reply.id) == (reply.id, Context("k", (1, 2, 3), 2))
 
 
 def test_a_damaged_request_keeps_no_other_from_being_told(

@@ -130,7 +130,7 @@ def test_a_file_of_version_1_is_brought_up_to_date_with_all_that_is_in_it(path: 
         leaf="m2",
     )
     assert [m.content for m in store.branch("m2")] == ["Hi", "Hello"]
-    assert store.context("m2") == ("m2", Context("key", (1, 2), 2))
+    assert store.contexts.of("m2") == ("m2", Context("key", (1, 2), 2))
     finished, orphan = store.journal.entry("r1"), store.journal.entry("r2")
     assert finished == JournalEntry(
         request_id="r1",

@@ -258,7 +258,7 @@ def test_a_context_that_cannot_be_read_is_done_without(
     def fails(_message_id: str) -> None:
         raise StoreError("the disk broke")
 
-    monkeypatch.setattr(store, "context", fails)
+    monkeypatch.setattr(store.contexts, "of", fails)
     with caplog.at_level(logging.ERROR):
         messages, context = history.prompt(history.add("two"))
     assert [m.content for m in messages] == ["one", "re one", "two"]

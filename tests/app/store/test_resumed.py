@@ -195,9 +195,9 @@ def test_ids_that_lack_what_came_since_are_not_gone_on_from(
     """As after a crash in the midst of what came since."""
     session = cut()
     key = session.messages[-1].id
-    assert store.context(key) is not None
+    assert store.contexts.of(key) is not None
     session.resume()
-    assert store.context(key) is None
+    assert store.contexts.of(key) is None
 
 
 def test_only_what_was_cut_off_can_be_gone_on_with(

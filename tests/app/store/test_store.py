@@ -181,10 +181,10 @@ def test_contexts_come_back_exactly(
         if new:
             ids = (*ids, *new) if extends else (*ids[: len(ids) // 2], *new)
             context = Context("b" if other_model else "a", ids, len(kept) + 1)
-            store.save_context(message.id, context)
+            store.contexts.save(message.id, context)
             newest = message.id, context
         kept[message.id] = newest
-    assert {name: store.context(name) for name in kept} == kept
+    assert {name: store.contexts.of(name) for name in kept} == kept
     store.close()
 
 
@@ -192,7 +192,7 @@ def test_contexts_grow_with_the_conversation_not_with_its_square(path: Path) -> 
     store = Store(path)
     messages = chain(store, 100)
     for index, message in enumerate(messages, 1):
-        store.save_context(message.id, Context("k", tuple(range(100 * index)), index))
+        store.contexts.save(message.id, Context("k", tuple(range(100 * index)), index))
     store.close()
     with sqlite3.connect(path) as db:
         size = db.execute("SELECT sum(length(context)) FROM message").fetchone()[0]
@@ -206,14 +206,14 @@ def test_branches_have_their_own_contexts(path: Path) -> None:
         conversation_id=root.conversation_id, parent_id=root.id, role="assistant", content="y"
     )
     store.save_message(second)
-    store.save_context(root.id, Context("k", (1, 2), 1))
-    store.save_context(first.id, Context("k", (1, 2, 3, 4), 2))
-    store.save_context(second.id, Context("k", (1, 2, 9), 2))
-    assert store.context(first.id) == (first.id, Context("k", (1, 2, 3, 4), 2))
-    assert store.context(second.id) == (second.id, Context("k", (1, 2, 9), 2))
+    store.contexts.save(root.id, Context("k", (1, 2), 1))
+    store.contexts.save(first.id, Context("k", (1, 2, 3, 4), 2))
+    store.contexts.save(second.id, Context("k", (1, 2, 9), 2))
+    assert store.contexts.of(first.id) == (first.id, Context("k", (1, 2, 3, 4), 2))
+    assert store.contexts.of(second.id) == (second.id, Context("k", (1, 2, 9), 2))
     assert store.branch(second.id) == [root, second]
     assert store.branch("unknown") == []
-    assert store.context("unknown") is None
+    assert store.contexts.of("unknown") is None
     store.close()
 
 

@@ -1,0 +1,99 @@
+"""Contexts: the token ids of conversations, each kept as what it adds to the one before."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from contextlib import suppress
+from itertools import chain
+
+from app.store.database import DamagedError, Database
+from app.store.rows import UP
+from engine.api.stream import Context
+
+_KEPT = f"""
+{UP}
+SELECT message.id, context, context_start, context_messages, model_key
+FROM up JOIN message ON message.id = up.id
+WHERE context IS NOT NULL ORDER BY distance
+"""
+
+
+class Contexts:
+    """Token ids that are kept with the messages they end with.
+
+    Raises:
+        StoreError: from every method.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def of(self, message_id: str) -> tuple[str, Context] | None:
+        """The token ids kept with this message, or else with the nearest before it, and its id."""
+        rows = self._db.read(_KEPT, message_id)
+        if not rows:
+            return None
+        newest = rows[0]
+        ids = self._token_ids(rows)
+        return newest["id"], Context(newest["model_key"], ids, newest["context_messages"])
+
+    def save(self, message_id: str, context: Context) -> None:
+        """Keep the token ids of the conversation up to and with this message.
+
+        Only what follows the nearest context before it is written: whole contexts would grow with
+        the square of the conversation's length.
+        """
+        with self._db.transaction():
+            before = [row for row in self._db.read(_KEPT, message_id) if row["id"] != message_id]
+            start = 0
+            if before and before[0]["model_key"] == context.model_key:
+                with suppress(DamagedError):  # which is not continued
+                    start = _shared(self._token_ids(before), context.token_ids)
+            ids = context.token_ids[start:]
+            self._db.write(
+                "UPDATE message SET context = ?, context_start = ?, context_messages = ?,"
+                " model_key = ? WHERE id = ?",
+                (_pack(ids), start, context.num_messages, context.model_key, message_id),
+            )
+
+    def forget(self, message_id: str) -> None:
+        """Drop the token ids kept with a message that none comes after."""
+        self._db.write(
+            "UPDATE message SET context = NULL, context_start = NULL, context_messages = NULL,"
+            " model_key = NULL WHERE id = ?",
+            (message_id,),
+        )
+
+    def _token_ids(self, rows: list[sqlite3.Row]) -> tuple[int, ...]:
+        with self._db.decoding("the context of a message"):
+            return _unpack(rows)
+
+
+def _pack(ids: tuple[int, ...]) -> bytes:
+    """Token ids as little-endian 32-bit integers."""
+    return struct.pack(f"<{len(ids)}i", *ids)
+
+
+def _unpack(rows: list[sqlite3.Row]) -> tuple[int, ...]:
+    """The context of the first row, put together from those that it continues."""
+    parts: list[tuple[int, ...]] = []
+    end: int | None = None
+    for row in rows:
+        blob: bytes = row["context"]
+        start: int = row["context_start"]
+        ids = struct.unpack(f"<{len(blob) // 4}i", blob)
+        if end is None or start < end:
+            parts.append(ids if end is None else ids[: end - start])
+            end = start
+        if end == 0:
+            break
+    return tuple(chain.from_iterable(reversed(parts)))
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many leading token ids are the same."""
+    if one == other[: len(one)]:
+        return len(one)
+    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, len(other))
