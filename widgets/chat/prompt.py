@@ -16,7 +16,7 @@ from textual.widgets import Label, TextArea
 from widgets.chat.chips import Chips
 from widgets.chat.completions import Completion, Completions
 from widgets.chat.prompt_head import PromptHead
-from widgets.figures import compact, count
+from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import printable
 from widgets.key_order import run_bound
@@ -265,9 +265,9 @@ class Prompt(Widget, can_focus=False):
         if not limit:
             title = f"{ahead} tokens" if ahead else ""
         elif ahead:
-            title = f"ctx {count(used)} + {ahead} of {compact(limit)}"
+            title = f"ctx {count(used)} + {ahead} of {count(limit)}"
         else:
-            title = f"ctx {count(used)}/{compact(limit)}"
+            title = f"ctx {count(used)}/{count(limit)}"
         if limit and used >= limit:
             title += f" · full: a new chat ({self._new}) begins afresh"
         elif limit and needed >= limit:

@@ -8,7 +8,7 @@ from textual import events
 from textual.message import Message
 
 from widgets.glyphs import UNICODE, Glyphs
-from widgets.line import Line, shorten_parts
+from widgets.line import Line, shorten
 from widgets.line_view import LineView
 
 _LEAST = 8  # cells, below which the settings are left out
@@ -44,11 +44,11 @@ class PromptHead(LineView):
     def draw(self, width: int, height: int) -> list[Line]:
         settings, context, too_long = self._shown
         palette, line = self.palette, self.line(width)
-        right = f" {context} " if context else ""
+        right = f" {shorten(context, width - 4)} " if context else ""
         room = width - cell_len(right) - 5
         self._rule(line, 1, palette.text)
         if settings and room >= _LEAST:
-            line.add(f" {shorten_parts(settings, room)} ", palette.muted)
+            line.add(f" {shorten(settings, room)} ", palette.muted)
         self._rule(line, line.room - cell_len(right) - 1, palette.text)
         line.add(right, palette.bad if too_long else palette.muted)
         self._rule(line, line.room, palette.text)
@@ -58,4 +58,4 @@ class PromptHead(LineView):
         self.post_message(self.SettingsWanted())
 
     def _rule(self, line: Line, width: int, style: Style) -> None:
-        line.add(("─" if self.glyphs.unicode else "-") * max(0, width), style)
+        line.add(self.glyphs.frame[1] * width, style)

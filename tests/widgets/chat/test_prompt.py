@@ -109,13 +109,13 @@ async def test_the_context_is_told_above_the_text() -> None:
     async with hosted(prompt) as (app, pilot):
         prompt.show_context(812, 4096)
         await pilot.pause()
-        assert "ctx 812/4.1k" in screen(app)[0]
+        assert "ctx 812/4,096" in screen(app)[0]
         prompt.hint("enter", "^j", "^n")
         for used, more in ((4095, ""), (4096, " · full: a new chat (^n) begins afresh")):
             prompt.show_context(used, 4096)
             await pilot.pause()
             row = screen(app)[0]
-            assert row.rstrip(" ─").endswith(f"ctx {used:,}/4.1k{more}")
+            assert row.rstrip(" ─").endswith(f"ctx {used:,}/4,096{more}")
         prompt.show_context(0, None)
         await pilot.pause()
         assert "ctx" not in screen(app)[0]
@@ -125,12 +125,25 @@ async def test_what_is_written_counts_in_the_context_and_too_much_of_it_is_told(
     prompt = Prompt()
     async with hosted(prompt) as (app, pilot):
         for needed, more in ((1012, ""), (54_000, " · too long")):
-            prompt.show_context(812, 4096, "~53k", needed)
+            prompt.show_context(812, 4096, "~53,000", needed)
             await pilot.pause()
-            assert screen(app)[0].rstrip(" ─").endswith(f"ctx 812 + ~53k of 4.1k{more}")
-        prompt.show_context(0, None, "~53k", 53_000)
+            assert screen(app)[0].rstrip(" ─").endswith(f"ctx 812 + ~53,000 of 4,096{more}")
+        prompt.show_context(0, None, "~53,000", 53_000)
         await pilot.pause()
-        assert screen(app)[0].rstrip(" ─").endswith(" ~53k tokens")
+        assert screen(app)[0].rstrip(" ─").endswith(" ~53,000 tokens")
+
+
+async def test_what_the_rule_has_no_room_for_ends_in_an_ellipsis() -> None:
+    prompt = Prompt()
+    async with hosted(prompt, 40) as (app, pilot):
+        prompt.show_settings("tiny · temp 0.7 · system: You are Socrates.")
+        prompt.show_context(812, 4096)
+        await pilot.pause()
+        assert screen(app)[0] == "─ tiny · temp 0.7 · s… ─ ctx 812/4,096 ─"
+        prompt.hint("enter", "^j", "^n")
+        prompt.show_context(4096, 4096)
+        await pilot.pause()
+        assert screen(app)[0] == "── ctx 4,096/4,096 · full: a new chat… ─"
 
 
 async def test_a_long_paste_is_no_text_of_the_prompt() -> None:

@@ -32,7 +32,7 @@ async def test_a_message_that_is_too_long_is_refused_before_there_is_a_turn(tmp_
         assert stage.sessions.current.chat.messages == ()
         assert len(stage.prompt) == 150_000
         shown = await head(stage)
-        assert "ctx 0 + 30,000 of 1.0k · too long" in shown
+        assert "ctx 0 + 30,000 of 1,024 · too long" in shown
         assert "full" not in shown
 
 

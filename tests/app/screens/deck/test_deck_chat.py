@@ -60,7 +60,7 @@ async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
         screen = await stage.screen()
         assert "… cut off" in screen
         assert "✓ done" not in screen
-        assert f"ctx 1,024/1.0k · full: {advice}" in screen
+        assert f"ctx 1,024/1,024 · full: {advice}" in screen
         await stage.send("two")
         assert stage.toasts == [
             "This message is 1 token; the context holds 1,024, and 1,024 of them are taken:"
