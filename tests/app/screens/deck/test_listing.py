@@ -40,6 +40,16 @@ async def test_all_chats_stand_at_the_side_where_there_is_room(tmp_path: Path) -
         assert any("two" in line and line.endswith("*") for line in listed(stage))
 
 
+async def test_the_side_grows_with_the_terminal(tmp_path: Path) -> None:
+    """Titles had 20 cells, however wide the terminal was."""
+    title = "Who built the Roman roads, and how were they drained?"
+    for columns, shown in ((170, "Who built the Roman…"), (240, title[:32] + "…")):
+        async with staged(tmp_path, size=(columns, 40)) as stage:
+            stage.sessions.rename(stage.sessions.current, title)
+            await stage.turn()
+            assert listed(stage)[0].endswith(shown)
+
+
 async def test_a_chat_is_opened_by_key_and_click(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, size=(170, 40)) as stage:
         await chats(stage, "one", "two", "code")
