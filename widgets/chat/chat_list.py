@@ -44,10 +44,6 @@ class ChatList(LineView, can_focus=True):
     """Two lines for each chat: number, state and title, then model and age. Only the chats in view
     are asked for, however many there are."""
 
-    DEFAULT_CSS = """
-    ChatList { width: 30; height: 100%; }
-    """
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "step(-1)", "Up", show=False, id="chats.up"),
         Binding("down", "step(1)", "Down", show=False, id="chats.down"),
@@ -72,6 +68,7 @@ class ChatList(LineView, can_focus=True):
         self._current = ""
         self._cursor: str | None = None
         self._first = 0
+        self._drawn: list[tuple[str, ChatRow]] = []
 
     @property
     def cursor(self) -> str:
@@ -79,10 +76,10 @@ class ChatList(LineView, can_focus=True):
         return self._current if self._cursor is None else self._cursor
 
     def show(self, keys: Sequence[str], row: Callable[[str], ChatRow], current: str) -> None:
-        """Show these chats.
+        """Show these chats. Nothing is drawn while those in view stay as they are.
 
         Args:
-            row: gives the chat of a key, whenever that is drawn.
+            row: gives the chat of a key, as it now stands.
             current: the key of the one on view. Where another one comes on view, the cursor is on
                 it.
         """
@@ -92,7 +89,8 @@ class ChatList(LineView, can_focus=True):
         self._keys, self._row, self._current = keys, row, current
         if moved:
             self._reveal()
-        self.redraw()
+        if moved or self._in_view != self._drawn:
+            self.redraw()
 
     def action_step(self, places: int) -> None:
         if self._keys:
@@ -126,13 +124,10 @@ class ChatList(LineView, can_focus=True):
         self._reveal()
 
     def draw(self, width: int, height: int) -> list[Line]:
-        lines: list[Line] = []
-        for key in self._keys[self._first : self._first + self._page]:
-            if self._row is not None:
-                lines += self._drawn(key, self._row(key), width)
-        return lines
+        self._drawn = self._in_view
+        return [line for key, row in self._drawn for line in self._chat(key, row, width)]
 
-    def _drawn(self, key: str, row: ChatRow, width: int) -> list[Line]:
+    def _chat(self, key: str, row: ChatRow, width: int) -> list[Line]:
         palette = self.palette
         is_current = key == self._current
         has_cursor = self.has_focus and key == self.cursor
@@ -153,6 +148,13 @@ class ChatList(LineView, can_focus=True):
         below.cell(row.model, max(below.room - _AGE - 2, 0), muted)
         below.cell(row.age, _AGE + 1, muted, "right").pad(muted)
         return [line, below]
+
+    @property
+    def _in_view(self) -> list[tuple[str, ChatRow]]:
+        if self._row is None:
+            return []
+        keys = self._keys[self._first : self._first + self._page]
+        return [(key, self._row(key)) for key in keys]
 
     @property
     def _place(self) -> int:

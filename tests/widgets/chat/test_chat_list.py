@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from tests.widgets.hosting import hosted, press, rows, settle
 from widgets.chat.chat_list import ChatList, ChatRow
 from widgets.chat_number import ChatNumber
@@ -43,6 +47,25 @@ async def test_only_what_is_in_view_is_asked_for() -> None:
     async with hosted(view, 30, 10):
         view.show(KEYS, noted, "0")
         assert set(asked) == {"0", "1", "2", "3", "4"}
+
+
+async def test_it_is_drawn_when_a_chat_in_view_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was drawn ten times a second while any reply streamed."""
+    view, ages = ChatList(), {"1": "3h", "9": "3h"}
+    async with hosted(view, 30, 4):
+
+        def aged(key: str) -> ChatRow:
+            return replace(row(key), age=ages.get(key, "3h"))
+
+        drawn: list[None] = []
+        view.show(KEYS, aged, "0")
+        monkeypatch.setattr(view, "redraw", lambda: drawn.append(None))
+        ages["9"] = "4h"
+        view.show(KEYS, aged, "0")
+        assert not drawn
+        ages["1"] = "4h"
+        view.show(KEYS, aged, "0")
+        assert len(drawn) == 1
 
 
 async def test_the_cursor_scrolls_and_opens() -> None:
