@@ -38,6 +38,7 @@ class LineView(Widget):
         self._drawn_width = 0
         self._outdated = True
         self._palette: Palette | None = None
+        self._shown: tuple[object, ...] = ()
 
     def draw(self, width: int, height: int) -> list[Line]:
         """The view, as at most `height` lines of at most `width` cells."""
@@ -74,6 +75,11 @@ class LineView(Widget):
         ]
         if changed:
             self.refresh(*changed)
+
+    def is_other(self, *shown: object) -> bool:
+        """Whether this, which is shown now, differs from what was shown before."""
+        before, self._shown = self._shown, shown
+        return shown != before
 
     @property
     def _is_seen(self) -> bool:

@@ -26,7 +26,7 @@ class PromptHead(LineView):
 
     def __init__(self, glyphs: Glyphs = UNICODE) -> None:
         super().__init__(glyphs)
-        self._shown = "", "", False
+        self._said = "", "", False
 
     def on_mount(self) -> None:
         self.tooltip = "The settings of this chat; a click changes them"
@@ -37,12 +37,12 @@ class PromptHead(LineView):
         Args:
             too_long: whether what is written does not fit into the context.
         """
-        if (settings, context, too_long) != self._shown:
-            self._shown = settings, context, too_long
+        self._said = settings, context, too_long
+        if self.is_other(settings, context, too_long):
             self.redraw()
 
     def draw(self, width: int, height: int) -> list[Line]:
-        settings, context, too_long = self._shown
+        settings, context, too_long = self._said
         palette, line = self.palette, self.line(width)
         right = f" {shorten(context, width - 4)} " if context else ""
         room = width - cell_len(right) - 5

@@ -89,7 +89,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
             path = self._asked.get(knob.name, [])
             if path and (knob.requested == path[-1] or knob.requested not in path):
                 del self._asked[knob.name]
-        self.redraw()
+        if self.is_other(knobs, history, effect):
+            self.redraw()
 
     def refuse(self, sentence: str) -> None:
         """Show until the next key why the last change was not made."""

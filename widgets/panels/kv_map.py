@@ -91,7 +91,8 @@ class KvMap(Panel, can_focus=True):
         if wanted != self._wanted and self.styles.is_auto_height:
             self._wanted = wanted
             self.refresh(layout=True)
-        self.redraw()
+        if self.is_other(blocks, block_size, waste, self._told):
+            self.redraw()
 
     @property
     def wanted(self) -> int | None:

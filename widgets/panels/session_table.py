@@ -89,8 +89,9 @@ class SessionTable(ScrollPanel, can_focus=True):
         """
         self._chats = chats
         self._goodput, self._paused = goodput, paused
-        self._arrange()
-        self.redraw()
+        if self.is_other(chats, goodput, paused):
+            self._arrange()
+            self.redraw()
 
     def set_filter(self, text: str) -> None:
         """Show only the rows that contain every word of `text`, in whatever case."""

@@ -11,8 +11,11 @@ from tests.widgets.hosting import hosted, press, resize, rows, settle
 from widgets.glyphs import ASCII, UNICODE, Glyphs
 from widgets.line import Line
 from widgets.line_view import LineView
+from widgets.panels.knob_panel import KnobPanel
+from widgets.panels.kv_map import KvMap
 from widgets.panels.panel import Panel
 from widgets.panels.scroll_panel import ScrollPanel
+from widgets.panels.session_table import SessionTable
 
 SIZES = ((160, 48), (80, 24), (40, 10), (30, 4), (17, 5), (16, 3), (10, 2), (3, 1), (1, 1))
 
@@ -126,3 +129,17 @@ async def test_every_view_says_something_before_it_has_data(view: type[LineView]
         for key in ("up", "down", "left", "right", "enter", "space", "s", "u", "l", "m", "home"):
             await press(app, key)
         await pilot.click(type(widget), offset=(3, 1) if widget.size.height > 1 else (0, 0))
+
+
+@pytest.mark.parametrize("kind", [KnobPanel, SessionTable, KvMap])
+async def test_what_is_shown_again_is_not_drawn_again(
+    kind: type[LineView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Panels were drawn twice a second though the engine stood still."""
+    view = kind()
+    async with hosted(view, 80, 12):
+        fill(view)
+        drawn: list[None] = []
+        monkeypatch.setattr(view, "redraw", lambda: drawn.append(None))
+        fill(view)
+        assert not drawn
