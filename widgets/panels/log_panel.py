@@ -22,11 +22,8 @@ from widgets.panels.scroll_panel import ScrollPanel, list_keys
 
 CAPACITY = 1000
 
-_TIME_WIDTH = 9
-_LEVEL_WIDTH = 2
-_SOURCE_WIDTH = 7
-_MIN_TEXT_WIDTH = 20
-_MIN_TEXT_BESIDE_TIME = 40  # with less, most lines would be broken
+# The cells of time, level and source, and how many the text needs beside them.
+_LEADS = (((9, 2, 7), 40), ((9, 2, 0), 24), ((0, 2, 0), 20), ((0, 0, 0), 0))
 
 
 class _Row(NamedTuple):
@@ -154,7 +151,7 @@ class LogPanel(ScrollPanel, can_focus=True):
     def _lay_out(self, width: int) -> None:
         """Break the events into rows. What is in view stays in view."""
         anchor = self._rows[self.first][:2] if self._rows and not self.following else None
-        self._rows = list(self._pieces(max(width - _lead(width), 1)))
+        self._rows = list(self._pieces(max(width - sum(_lead(width)), 1)))
         if anchor is None:
             self.scroll(self.num_rows)
         else:
@@ -177,15 +174,13 @@ class LogPanel(ScrollPanel, can_focus=True):
         text = palette.text + over
         muted = text if current else palette.muted
         if row.piece:
-            return line.add(" " * lead, text).add(row.text, text).pad(text)
-        if lead > _LEVEL_WIDTH:
-            line.cell(time_of_day(row.line.time), _TIME_WIDTH, muted)
-        style = text if current else self._level_style(row.line.level)
-        if lead:
-            line.cell(row.line.level.name[0], _LEVEL_WIDTH, style)
-        if lead > _LEVEL_WIDTH:
-            line.cell(row.line.source, _SOURCE_WIDTH, muted)
-        return line.add(row.text, text if row.line.level < Level.WARNING else style).pad(text)
+            return line.add(" " * sum(lead), text).add(row.text, text).pad(text)
+        said = row.line
+        style = text if current else self._level_style(said.level)
+        cells = (time_of_day(said.time), muted), (said.level.name[0], style), (said.source, muted)
+        for (word, of), cell in zip(cells, lead, strict=True):
+            line.cell(word, cell, of)
+        return line.add(row.text, text if said.level < Level.WARNING else style).pad(text)
 
     def _level_style(self, level: Level) -> Style:
         palette = self.palette
@@ -199,10 +194,6 @@ def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))
 
 
-def _lead(width: int) -> int:
-    """How many cells stand before the text: those of time, level and source, of the level alone, or
-    none."""
-    full = _TIME_WIDTH + _LEVEL_WIDTH + _SOURCE_WIDTH
-    if width - full >= _MIN_TEXT_BESIDE_TIME:
-        return full
-    return _LEVEL_WIDTH if width - _LEVEL_WIDTH >= _MIN_TEXT_WIDTH else 0
+def _lead(width: int) -> tuple[int, int, int]:
+    """The cells of time, level and source in a row of `width`."""
+    return next(lead for lead, text in _LEADS if width - sum(lead) >= text)

@@ -130,10 +130,13 @@ async def test_what_is_in_view_stays_there_when_the_width_changes() -> None:
         assert texts(panel)[0].startswith("2 word")
 
 
-async def test_a_narrow_log_leaves_out_time_then_level() -> None:
+async def test_a_narrow_log_leaves_out_source_then_time_then_level() -> None:
+    """Beside MQTT the log had no times at 160 columns."""
     panel = LogPanel()
-    async with hosted(panel, 30, 5) as (app, _):
+    async with hosted(panel, 44, 5) as (app, _):
         panel.add(numbered(1))
+        assert rows(panel)[1] == "│ 22:13:21 I line 1                        │"
+        await resize(app, panel, 30, 5)
         assert rows(panel)[1] == "│ I line 1                   │"
         await resize(app, panel, 20, 5)
         assert rows(panel)[1] == "│ line 1           │"
@@ -165,4 +168,5 @@ async def test_the_message_keeps_a_useful_width() -> None:
     panel = LogPanel()
     async with hosted(panel, 44, 6):
         panel.add([LogLine(NOON, Level.INFO, "sched", "admit 16 Kafka essay: 144 tok, 64")])
-        assert rows(panel)[1] == "│ I admit 16 Kafka essay: 144 tok, 64      │"
+        assert rows(panel)[1] == "│ 22:13:20 I admit 16 Kafka essay: 144     │"
+        assert rows(panel)[2] == "│            tok, 64                       │"
