@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobState
 
-# Where a knob that is doubled goes from 0, as a share of its range. If it went to 1, an engine
+# Where tokens that are doubled go from 0, as a share of their range. If they went to 1, an engine
 # whose prefill chunk had no cap would nearly stop.
 _FIRST_SHARE = 1 / 32
 
@@ -21,11 +21,19 @@ def turned(knob: KnobState, value: KnobValue, up: bool) -> KnobValue:
     if step < 1:
         new: float = round(value + (step if up else -step), 9)
     elif up:
-        new = value * step or max(round(allowed.high * _FIRST_SHARE), 1)
+        new = value * step or _first(knob)
     else:
         new = value // step
     new = min(max(new, allowed.low), allowed.high)
     return int(new) if isinstance(value, int) else float(new)
+
+
+def _first(knob: KnobState) -> float:
+    """Where a knob that is doubled goes from 0: to its default if that is above, else to the
+    least."""
+    if knob.spec.unit == "tokens":
+        return max(round(knob.allowed.high * _FIRST_SHARE), 1)
+    return float(knob.spec.default) or 1
 
 
 def typeable(knob: KnobState) -> str | None:

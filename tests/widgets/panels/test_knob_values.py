@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,20 @@ def test_turning_ends_at_both_ends_of_the_range_and_the_engine_takes_every_value
             if spec.name not in ("max_num_seqs", "max_num_batched_tokens"):
                 change_knobs(Knobs(), {spec.name: value}, CONFIG, POLICIES)
         assert value == (knob.allowed.high if up else knob.allowed.low)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("prefill_chunk", CONFIG.max_num_batched_tokens // 32),
+        ("max_partial_prefills", 1),
+        ("ageing", 60.0),
+        ("batch_window_ms", 100.0),
+    ],
+)
+def test_a_doubled_knob_leaves_0_for_a_value_that_is_of_use(name: str, first: float) -> None:
+    """One press limited the prompts to 128, and the waiting to 45 minutes."""
+    assert turned(state(name), type(first)(0), True) == first
 
 
 def test_a_knob_without_steps_turns_by_its_choices() -> None:
