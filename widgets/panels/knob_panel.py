@@ -22,7 +22,7 @@ from widgets.panels.effect import Effect
 from widgets.panels.field import Field, Leaving
 from widgets.panels.knob_history import KnobHistory
 from widgets.panels.knob_values import is_ignored, parsed, turned, typeable
-from widgets.panels.knob_words import help_text, in_force, rank, shown_name, way_to_set
+from widgets.panels.knob_words import help_text, in_force, note_in, rank, shown_name, way_to_set
 from widgets.panels.list_cursor import ListCursor
 from widgets.panels.scroll_panel import ScrollPanel, list_keys
 from widgets.words import glosses
@@ -343,6 +343,6 @@ class KnobPanel(ScrollPanel, can_focus=True):
             line.cell(shown, room, strong, "left" if isinstance(value, str) else "right")
             line.add(f" {self.glyphs.more if turns else ' '}", muted)
         line.add(in_force(knob), palette.warn + over)
-        if knob.note:
-            line.add("  ", text).add(shorten(knob.note, line.room), muted)
+        if note := note_in(knob, line.room - 2):
+            line.add("  ", text).add(note, muted)
         return line.pad(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.api.knobs import KnobState
 from widgets.figures import setting
+from widgets.line import shorten
 from widgets.panels.knob_values import is_ignored
 
 
@@ -24,6 +25,14 @@ def shown_name(knob: KnobState) -> str:
 def in_force(knob: KnobState) -> str:
     """The value in force, if it is not the one that is asked for; otherwise empty."""
     return f"  now {setting(knob.effective)}" if knob.effective != knob.requested else ""
+
+
+def note_in(knob: KnobState, room: int) -> str:
+    """What there is to note on it, in so many cells. That it is ignored, which its place and its
+    colour say too, is told in whole words or not at all."""
+    if is_ignored(knob):
+        return next((text for text in (knob.note, "ignored") if len(text) <= room), "")
+    return shorten(knob.note, room)
 
 
 def way_to_set(knob: KnobState) -> str:

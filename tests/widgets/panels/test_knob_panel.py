@@ -35,6 +35,16 @@ def turned_to(panel: KnobPanel, **values: KnobValue) -> None:
     panel.show([replace(k, requested=values.get(k.name, k.requested)) for k in knobs()])
 
 
+async def test_what_a_knob_is_ignored_by_is_told_in_whole_words() -> None:
+    """Beside the chat the notes were cut to "ig…"."""
+    panel = KnobPanel()
+    for width, said in ((64, "ignored by stall_free"), (52, "ignored"), (46, "")):
+        async with hosted(panel, width, 27):
+            panel.show(knobs())
+            (row,) = (row for row in rows(panel) if "static_fill" in row)
+            assert row.partition("▸")[2].strip(" │") == said
+
+
 async def test_asked_for_beside_in_force() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 27):
