@@ -16,6 +16,7 @@ from widgets.figures import change_text, compact, count, duration
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.batch_track import BatchColumn, BatchTrack
+from widgets.panels.held_top import HeldTop
 from widgets.panels.panel import Panel
 from widgets.panels.plot import axis_top
 from widgets.words import gloss, glosses
@@ -63,6 +64,7 @@ class BatchChart(Panel, can_focus=True):
         self._marks: Sequence[KnobChange] = ()
         self._columns: list[BatchColumn] = []
         self._first = 0
+        self._tops = HeldTop(), HeldTop()  # of prefill and decode
 
     def show(
         self, records: Sequence[StepRecord], budget: int, marks: Sequence[KnobChange] = ()
@@ -80,11 +82,13 @@ class BatchChart(Panel, can_focus=True):
     def action_mode(self) -> None:
         sequences = self.mode is ChartMode.TOKENS
         self.mode = ChartMode.SEQUENCES if sequences else ChartMode.TOKENS
+        self._tops = HeldTop(), HeldTop()
         self.redraw()
 
     def action_zoom(self, closer: int) -> None:
         steps = self.steps_per_column // 2 if closer > 0 else self.steps_per_column * 2
         self.steps_per_column = min(max(steps, 1), MAX_STEPS_PER_COLUMN)
+        self._tops = HeldTop(), HeldTop()
         self.redraw()
 
     def title(self) -> str:
@@ -221,17 +225,21 @@ class BatchChart(Panel, can_focus=True):
         return lines
 
     def _tracks(self) -> tuple[BatchTrack, BatchTrack]:
-        """Prefill and decode of the columns. In tokens, the axis of the prefill has the budget."""
+        """Prefill and decode of the columns. In tokens, the axis of the prefill has the budget
+        unless that is far above the work."""
         columns, glyphs, palette = self._columns, self.glyphs, self.palette
         tokens = self.mode is ChartMode.TOKENS
         used = [column for column in columns if column.steps]
         peak = max(column.prefill + column.padding for column in used)
         limit = max(*(column.budget for column in used), self._budget) if tokens else 0
+        needed = limit if 0 < limit < peak * 4 else axis_top(peak) if peak else 0.0
+        decodes = max(_LEAST_DECODES, *(column.decode + column.ended for column in used))
+        now, (prefill_top, decode_top) = self._records[-1].end, self._tops
         prefill = BatchTrack(
             [column.prefill for column in columns],
             [column.padding for column in columns],
             [column.budget for column in columns],
-            limit if limit and not 0 < peak <= limit / 4 else axis_top(peak),
+            prefill_top.of(needed, now) or limit or axis_top(peak),
             glyphs.prefill,
             palette.prefill,
         )
@@ -239,7 +247,7 @@ class BatchChart(Panel, can_focus=True):
             [column.decode for column in columns],
             [column.ended for column in columns],
             [0] * len(columns),
-            axis_top(max(_LEAST_DECODES, *(column.decode + column.ended for column in used))),
+            decode_top.of(axis_top(decodes), now),
             glyphs.decode,
             palette.decode,
         )

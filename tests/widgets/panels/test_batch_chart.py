@@ -87,6 +87,25 @@ async def test_far_below_the_budget_the_axis_ends_near_the_work() -> None:
         assert rows(chart)[1][2:8] == "  512|"
 
 
+async def test_the_axis_stays_when_a_large_step_has_left_the_chart() -> None:
+    """It jumped between the budget and what the last prompt needed each second."""
+    chart = BatchChart(ASCII)
+    async with hosted(chart, 40, 8):
+
+        def axis_after(seconds: float, prefill: int) -> str:
+            step = round(seconds * 50)
+            last = record(step, end=seconds, prefill_tokens=prefill, decode_tokens=0)
+            chart.show([last], 512)
+            return rows(chart)[1][2:7].strip()
+
+        assert axis_after(1, 14) == "20"
+        assert axis_after(2, 300) == "512"
+        assert axis_after(6, 14) == "512"
+        assert axis_after(12, 0) == "512"
+        assert axis_after(13, 0) == "20"
+        assert axis_after(90, 0) == "20"
+
+
 async def test_what_a_padded_batch_would_compute_stands_above() -> None:
     chart = BatchChart(ASCII)
     static = [
