@@ -15,6 +15,7 @@ from widgets.figures import compact, count, duration, time_of_day
 from widgets.foreign_text import pieces, wrap
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import spelt_out
+from widgets.history import History
 from widgets.line import Line, shorten
 from widgets.panels.list_cursor import ListCursor
 from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser
@@ -37,11 +38,14 @@ _INDENT = 2
 _REASONS = 4
 _USERS = 6
 _EXCERPT_ROWS = 6
+_ROOMY = 24  # rows of a panel that has the screen for itself
+_COUNT_WIDTH = 10
 
 
 class MqttPanel(ScrollPanel, can_focus=True):
     """State and figures on top, and below them the bad messages. The one under the cursor is shown
-    as a whole."""
+    as a whole. A large panel has the course of the traffic too, a row for each user, and every bad
+    message as a whole as long as all fit."""
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses("untold")
 
@@ -61,10 +65,15 @@ class MqttPanel(ScrollPanel, can_focus=True):
         self._cursor = ListCursor[BadMessage](lambda message: message, start=-1)
         self._drawn: list[Line] = []
         self._chosen_rows = range(0)
+        self._traffic = {"in/s": History(), "out/s": History()}
 
     def show(self, readings: MqttReadings | None) -> None:
-        """Show the gateway; None if there is none."""
+        """Show the gateway; None if there is none. Each call adds a point to the course of the
+        traffic."""
         self._readings = readings
+        if readings is not None:
+            self._traffic["in/s"].add(readings.received)
+            self._traffic["out/s"].add(readings.published)
         self._cursor.items = readings.bad if readings else ()
         if self.chosen is not None and self._chosen_rows:
             # Newer messages come above the chosen one, which must stay where it is being read.
@@ -142,27 +151,57 @@ class MqttPanel(ScrollPanel, can_focus=True):
         if readings is None:
             self._drawn = list(self._text(OFF, width, palette.muted))
             return
+        is_large = self.page >= _ROOMY
         lines = self._drawn = [*self._state(readings, width), *self._figures(readings, width)]
+        if is_large:
+            lines += self._courses(width)
         lines.append(self._first_token(readings.first_token, width))
         reasons = [f"{count(r.count)} {r.reason} ({r.code})" for r in readings.rejected[:_REASONS]]
         lines += self._flow("rejected", reasons, len(readings.rejected), width)
-        users = [_user(user) for user in readings.users[:_USERS]]
-        lines += self._flow("users", users, len(readings.users), width)
+        if is_large:
+            lines += self._table(readings.users, width)
+        else:
+            users = [_user(user) for user in readings.users[:_USERS]]
+            lines += self._flow("users", users, len(readings.users), width)
         if readings.bad:
             text = _bad_messages(len(readings.bad))
             lines.append(self.line(width).add(shorten(text, width), palette.muted))
+        whole = (row for message in readings.bad for row in self._whole(message, width))
+        all_fit = is_large and len(lines) + len(list(whole)) <= self.page
         for message in readings.bad:
-            if message == self.chosen:
-                start = len(lines)
+            start = len(lines)
+            if message == self.chosen or all_fit:
                 lines += self._whole(message, width)
-                self._chosen_rows = range(start, len(lines))
             else:
-                parts = (message.reason, message.topic, message.excerpt)
-                line, text = (
-                    self._head(message, width),
-                    " · ".join(map(self._harmless, parts)),
-                )
-                lines.append(line.add(shorten(text, line.room), palette.text))
+                lines.append(self._brief(message, width))
+            if message == self.chosen:
+                self._chosen_rows = range(start, len(lines))
+
+    def _courses(self, width: int) -> Iterator[Line]:
+        """How many messages came and went, over the last looks."""
+        for name, course in self._traffic.items():
+            line = self.line(width).cell(name, _LABEL_WIDTH, self.palette.muted)
+            yield line.add(course.sparkline(self.glyphs.ramp, line.room), self.palette.decode)
+
+    def _table(self, users: Sequence[MqttUser], width: int) -> Iterator[Line]:
+        """The users, in a third of the panel."""
+        if not users:
+            return
+        palette, shown = self.palette, users[: self.page // 3]
+        names = [self._harmless(user.name) for user in shown]
+        room = max(min(max(map(cell_len, names)), width - 3 * _COUNT_WIDTH), _LABEL_WIDTH)
+        line = self.line(width).cell("users", room, palette.muted)
+        for head in ("running", "waiting", "rejected"):
+            line.cell(head, _COUNT_WIDTH, palette.muted, "right")
+        yield line
+        for name, user in zip(names, shown, strict=True):
+            line = self.line(width).cell(name, room, palette.text)
+            for number in (user.running, user.waiting, user.rejected):
+                style = palette.text if number else palette.muted
+                line.cell(count(number), _COUNT_WIDTH, style, "right")
+            yield line
+        if len(shown) < len(users):
+            yield self.line(width).add(f"{count(len(users) - len(shown))} more", palette.muted)
 
     def _state(self, readings: MqttReadings, width: int) -> Iterator[Line]:
         """State, protocol and address, in one line if they fit, and why the state is what it is."""
@@ -242,10 +281,16 @@ class MqttPanel(ScrollPanel, can_focus=True):
             line.cell(time_of_day(message.time), _TIME_WIDTH, palette.muted + over)
         return line.cell(str(message.code), _CODE_WIDTH, palette.bad + over)
 
+    def _brief(self, message: BadMessage, width: int) -> Line:
+        line, parts = self._head(message, width), (message.reason, message.topic, message.excerpt)
+        text = " · ".join(map(self._harmless, parts))
+        return line.add(shorten(text, line.room), self.palette.text)
+
     def _whole(self, message: BadMessage, width: int) -> Iterator[Line]:
-        """The message under the cursor: what was wrong, its topic, and how it begins."""
+        """What was wrong with a message, its topic, and how it begins."""
         palette, line = self.palette, self._head(message, width)
-        style, lead = palette.text + palette.cursor, width - line.room
+        over = palette.cursor if message == self.chosen else Style.null()
+        style, lead = palette.text + over, width - line.room
         for piece in wrap(self._harmless(message.reason), max(line.room, 1)):
             yield line.add(piece, style).pad(style)
             line = self.line(width).add(" " * lead, style)

@@ -112,6 +112,34 @@ async def test_what_is_left_out_of_a_list_is_counted() -> None:
     assert "user-5 1 · 3 more" in " ".join(await shown(replace(MQTT, users=users), 120))
 
 
+async def test_a_large_panel_has_a_row_for_each_user_and_whole_messages() -> None:
+    """With the whole screen for itself, it was nearly empty."""
+    panel = MqttPanel()
+    async with hosted(panel, 60, 30):
+        for received in (0.0, 6.0, 12.0):
+            panel.show(replace(MQTT, received=received))
+        lines = texts(panel)
+        assert next(line.split() for line in lines if line.endswith("█")) == ["in/s", "▁▅█"]
+        start = next(n for n, line in enumerate(lines) if line.startswith("users"))
+        assert [line.split() for line in lines[start : start + 4]] == [
+            ["users", "running", "waiting", "rejected"],
+            ["fleet", "6", "3", "0"],
+            ["alice", "2", "0", "0"],
+            ["eve", "0", "0", "14"],
+        ]
+        start = lines.index("  llm/v1/default/req/fleet/bot-3/7") + 1
+        assert lines[start : start + 5] == [
+            '  {"v":1,"messages":\\x1b[2J \\u202e[{"role":\\n"user"}',
+            "  22:12:20 413 it has 300,000 bytes",
+            "  llm/v1/default/req/東京/x/1",
+            "  東京",
+            "",
+        ]
+        panel.show(replace(MANY, users=MQTT.users * 5))
+        assert "6 more" in texts(panel)
+        assert len([line for line in texts(panel) if "topic/" in line]) > 3  # in a row each
+
+
 HOSTILE = "".join(
     chr(point)
     for point in range(0x110000)
