@@ -13,8 +13,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from app.screens.dialogs.dialog import Dialog
 
 NOTES = """\
 F1 tells first of where one is: of the panel or the dialog that has the focus.
@@ -41,16 +42,14 @@ class HelpSection:
     words: Mapping[str, str]
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """What there is to know, by place.
 
     Args:
         sections: in the order in which they are shown.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss", "Close", id="help.close")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "dismiss", "Close", id="help.close")]
 
     def __init__(self, sections: Iterable[HelpSection]) -> None:
         super().__init__()

@@ -10,26 +10,13 @@ from typing import Any
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
-from textual.screen import Screen
 
 from app.screens.bound import bindings_of
 from app.screens.deck.deck import Deck
-from app.screens.dialogs.ask_text import AskText
-from app.screens.dialogs.change_settings import ChangeSettings
-from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.edit_settings import EditSettings
-from app.screens.dialogs.find_chat import FindChat
-from app.screens.dialogs.load_model import LoadModel
-from app.screens.dialogs.pick_named import PickNamed
-from app.screens.dialogs.pick_policy import PickPolicy
-from app.screens.dialogs.press_key import PressKey
-from app.screens.help import HelpScreen, HelpSection
+from app.screens.dialogs.dialog import Dialog
+from app.screens.help import HelpSection
 
 EVERYWHERE, SCREEN, DIALOGS = "Everywhere", "Chat and view", "Dialogs"
-_DIALOGS: tuple[type[Screen[Any]], ...] = (
-    *(AskText, ChangeSettings, Confirm, EditSettings, FindChat, LoadModel, PickNamed, PickPolicy),
-    *(PressKey, HelpScreen),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +39,7 @@ def bindings_by_name(app: App[int], deck: Deck) -> dict[str, Bound]:
     """What the user may change, by its name."""
     found: dict[str, Bound] = {}
     lists = [(place, bindings_of(node)) for place, node in _places(app, deck)]
-    lists += [(DIALOGS, _own(dialog)) for dialog in _DIALOGS]
+    lists += [(DIALOGS, _own(dialog)) for dialog in Dialog.kinds()]
     for place, bindings in lists:
         for binding in bindings:
             if binding.id is None:
@@ -152,7 +139,7 @@ def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
     )
 
 
-def _own(dialog: type[Screen[Any]]) -> list[Binding]:
+def _own(dialog: type[Dialog[Any]]) -> list[Binding]:
     return [binding for binding in dialog.BINDINGS if isinstance(binding, Binding)]
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
+from app.screens.dialogs.dialog import Dialog
 from app.screens.dialogs.entry import Entry
 
 
-class AskText(ModalScreen[str | None]):
+class AskText(Dialog[str]):
     """Asks for a line of text. The result is None if it was cancelled or left empty."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel")
-    ]
 
     def __init__(self, question: str, text: str) -> None:
         super().__init__()

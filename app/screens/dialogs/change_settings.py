@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.finder import Finder
 from app.screens.dialogs.press_key import PressKey
 from app.screens.preference import Preference, Preferring
 
@@ -24,7 +24,7 @@ _EDGES = 3  # cells that a list has beside its options: padding, and the scrollb
 _HINT = "Enter changes, ← → chooses, ^r resets, Esc closes"
 
 
-class ChangeSettings(ModalScreen[None]):
+class ChangeSettings(Finder[None]):
     """Lists what can be changed, found by words. Changes count at once, and are kept.
 
     Args:
@@ -36,9 +36,6 @@ class ChangeSettings(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", id="dialog.cancel"),
-        Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
-        Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
         Binding("left", "turn(-1)", "The one before", id="settings.before", priority=True),
         Binding("right", "turn(1)", "The next one", id="settings.next", priority=True),
         Binding("ctrl+r", "reset", "Reset", id="settings.reset", priority=True),
@@ -88,13 +85,6 @@ class ChangeSettings(ModalScreen[None]):
         current = self._current if self.is_mounted else None
         return action != "turn" or (current is not None and bool(current.choices))
 
-    def action_move(self, places: int) -> None:
-        options = self.query_one(OptionList)
-        if places < 0:
-            options.action_cursor_up()
-        else:
-            options.action_cursor_down()
-
     def action_turn(self, places: int) -> None:
         if (row := self._current) is not None:
             place = row.choices.index(row.value) if row.value in row.choices else -places
@@ -106,10 +96,7 @@ class ChangeSettings(ModalScreen[None]):
 
     @property
     def _current(self) -> Preference | None:
-        options = self.query_one(OptionList)
-        if options.highlighted is None:
-            return None
-        return self._shown.get(options.get_option_at_index(options.highlighted).id or "")
+        return self._shown.get(self.marked)
 
     def _edit(self) -> None:
         row = self._current
@@ -146,7 +133,7 @@ class ChangeSettings(ModalScreen[None]):
             for row in self._preferences.all()
             if all(w in f"{row.section} {row.label} {row.meaning}".casefold() for w in words)
         ]
-        options, before = self.query_one(OptionList), self._current
+        options, before = self.options, self._current
         self._shown = {row.id: row for row in found}
         options.clear_options()
         options.add_options(self._options(found))
@@ -155,7 +142,7 @@ class ChangeSettings(ModalScreen[None]):
             options.highlighted = options.get_option_index(at)
 
     def _options(self, rows: list[Preference]) -> Iterator[Option]:
-        section, width = "", self.query_one(OptionList).content_size.width - _EDGES
+        section, width = "", self.options.content_size.width - _EDGES
         for row in rows:
             if row.section != section:
                 section = row.section

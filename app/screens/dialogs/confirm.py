@@ -7,11 +7,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Label
 
+from app.screens.dialogs.dialog import Dialog
 
-class Confirm(ModalScreen[bool]):
+
+class Confirm(Dialog[bool]):
     """Asks whether something that cannot be taken back is meant.
 
     Args:
@@ -20,8 +21,7 @@ class Confirm(ModalScreen[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "dismiss(True)", "Yes", id="dialog.confirm"),
-        Binding("escape", "dismiss(False)", "Cancel", id="dialog.cancel"),
+        Binding("enter", "dismiss(True)", "Yes", id="dialog.confirm")
     ]
 
     def __init__(self, question: str, deed: str) -> None:

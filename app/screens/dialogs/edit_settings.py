@@ -7,7 +7,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, TextArea
 
 from app.screens.chats.chat_settings import (
@@ -21,13 +20,14 @@ from app.screens.chats.chat_settings import (
     read,
     read_thinking,
 )
+from app.screens.dialogs.dialog import Dialog
 from engine.api.errors import InvalidRequestError
 
 FIELDS = (THINKING, *NAMES)
 _UNKNOWN = "the chat template has no such switch"
 
 
-class EditSettings(ModalScreen[ChatSettings | None]):
+class EditSettings(Dialog[ChatSettings]):
     """Asks for the settings of a chat. The result is None if they stay as they are.
 
     Args:
@@ -49,7 +49,6 @@ class EditSettings(ModalScreen[ChatSettings | None]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),
         Binding("ctrl+s", "apply", "Apply", id="settings.apply", priority=True),
         Binding("ctrl+r", "reset", "Reset all", id="settings.reset", priority=True),
     ]

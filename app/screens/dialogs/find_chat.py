@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -22,6 +21,7 @@ from app.screens.chats.keeper import ChatKeeper, Done
 from app.screens.chats.open_session import title_of
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.finder import Finder
 from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
 from app.store.search import Found, Hit, Search
@@ -55,7 +55,7 @@ class Keeps(Protocol):
     def tell_undone(self) -> None: ...
 
 
-class FindChat(ModalScreen[Chosen | None]):
+class FindChat(Finder[Chosen]):
     """Asks for a chat. Without words, all are listed, the last used first.
 
     The store is searched on a thread. What was typed meanwhile is searched next.
@@ -65,9 +65,6 @@ class FindChat(ModalScreen[Chosen | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),
-        Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
-        Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
         Binding("tab", "hit(1)", "Next hit in this chat", show=False, id="find.next"),
         Binding("shift+tab", "hit(-1)", "Previous hit", show=False, id="find.previous"),
         Binding("f6", "rename", "Rename", show=False, id="find.rename"),
@@ -101,6 +98,10 @@ class FindChat(ModalScreen[Chosen | None]):
     def on_mount(self) -> None:
         self._look("")
 
+    def on_screen_suspend(self) -> None:
+        # Who goes elsewhere meanwhile is not taken to a chat.
+        self._is_entered = False
+
     def on_input_changed(self, event: Input.Changed) -> None:
         self._look(event.value)
 
@@ -116,12 +117,6 @@ class FindChat(ModalScreen[Chosen | None]):
         found = self._current
         self._place = 0
         self._show_hit(found.best if found else None)
-
-    def action_move(self, places: int) -> None:
-        options = self.query_one(OptionList)
-        if options.option_count:
-            place = (options.highlighted or 0) + places
-            options.highlighted = max(0, min(place, options.option_count - 1))
 
     def action_hit(self, places: int) -> None:
         """Preview another message of the chat in which the words are."""
@@ -163,10 +158,7 @@ class FindChat(ModalScreen[Chosen | None]):
     @property
     def _current(self) -> Found | None:
         """What the cursor is on."""
-        options = self.query_one(OptionList)
-        if options.highlighted is None:
-            return None
-        return self._found.get(options.get_option_at_index(options.highlighted).id or "")
+        return self._found.get(self.marked)
 
     def _choose(self) -> None:
         self._is_entered = self._is_looking
@@ -215,8 +207,6 @@ class FindChat(ModalScreen[Chosen | None]):
                     found = await asyncio.to_thread(self._search.find, query)
                 except StoreError as error:
                     trouble = str(error)
-        if self not in self.app.screen_stack:
-            return  # it was closed meanwhile, and its widgets are gone
         self._is_looking = False
         if trouble:
             self._say(trouble)
@@ -227,7 +217,7 @@ class FindChat(ModalScreen[Chosen | None]):
         """Show what was found."""
         self._list(query, found)
         if self._is_entered and found:
-            self._choose()
+            self.call_later(self._choose)  # once the search is over
             return
         if not found:
             self._say("No chat has all of these words." if query.phrases else "No chat fits.")
@@ -239,7 +229,7 @@ class FindChat(ModalScreen[Chosen | None]):
         self._say(f"{chats}{where}{titles}")
 
     def _list(self, query: Query, found: list[Found]) -> None:
-        options = self.query_one(OptionList)
+        options = self.options
         before = options.highlighted
         same = query == self._query
         self._query, self._found = query, {one.chat.id: one for one in found}

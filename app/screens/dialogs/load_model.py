@@ -8,18 +8,17 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from app.screens.dialogs.entry import Entry
+from app.screens.dialogs.finder import Finder
 from engine.model.registry import Availability, ModelEntry
 
 
-class LoadModel(ModalScreen[str | None]):
+class LoadModel(Finder[str]):
     """Asks for a model: one of the registry, or a folder, a GGUF file or a hub id that is typed in.
     What cannot be loaded is refused here, with why.
 
@@ -31,11 +30,6 @@ class LoadModel(ModalScreen[str | None]):
         refused: why the last one that was chosen cannot be loaded; empty if that is not known.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel"),
-        Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
-        Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
-    ]
     GLOSS: ClassVar[dict[str, str]] = {
         "ready": "all files are on this machine",
         "needs download": "it comes from the Hugging Face hub first",
@@ -65,20 +59,12 @@ class LoadModel(ModalScreen[str | None]):
         self._list(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed, options = event.value.strip(), self.query_one(OptionList)
-        if options.highlighted is not None and "/" not in typed:
-            typed = options.get_option_at_index(options.highlighted).id or typed
-        self._take(typed)
+        typed = event.value.strip()
+        self._take(typed if "/" in typed else self.marked or typed)
 
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:
         self._take(event.option_id or "")
-
-    def action_move(self, places: int) -> None:
-        options = self.query_one(OptionList)
-        if options.option_count:
-            place = (options.highlighted or 0) + places
-            options.highlighted = max(0, min(place, options.option_count - 1))
 
     def _take(self, model: str) -> None:
         self._refuse(self._refusal(model) if model else "")
@@ -92,10 +78,10 @@ class LoadModel(ModalScreen[str | None]):
     async def _find_states(self) -> None:
         """Find out which models are on this machine. On a thread, for the hub's library is
         imported for that."""
-        found = await asyncio.to_thread(lambda: {e.name: e.availability() for e in self._entries})
-        self._states = found
-        if self in self.app.screen_stack:  # it may have been closed meanwhile
-            self._list(self.query_one(Input).value)
+        self._states = await asyncio.to_thread(
+            lambda: {entry.name: entry.availability() for entry in self._entries}
+        )
+        self._list(self.query_one(Input).value)
 
     def _list(self, wanted: str) -> None:
         words = wanted.casefold().split()
@@ -106,7 +92,7 @@ class LoadModel(ModalScreen[str | None]):
         ]
         # What is on this machine comes first.
         found.sort(key=lambda entry: self._states.get(entry.name) is not Availability.READY)
-        options = self.query_one(OptionList)
+        options = self.options
         options.clear_options()
         options.add_options(Option(self._line(entry), id=entry.name) for entry in found)
         options.highlighted = 0 if found else None

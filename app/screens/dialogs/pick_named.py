@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
+from app.screens.dialogs.dialog import Dialog
 from widgets.glyphs import UNICODE
 from widgets.line import shorten
 
@@ -33,17 +31,13 @@ class Named:
     text: str
 
 
-class PickNamed(ModalScreen[tuple[str, str] | None]):
+class PickNamed(Dialog[tuple[str, str]]):
     """Asks for one of some things, and what to do with it: the result is a verb and the name, with
     `take` as the verb of Enter.
 
     Args:
         verbs: by the letter that stands for each.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel")
-    ]
 
     def __init__(self, title: str, items: Sequence[Named], verbs: Mapping[str, str]) -> None:
         super().__init__()

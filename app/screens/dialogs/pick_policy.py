@@ -10,12 +10,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
+from app.screens.dialogs.dialog import Dialog
 
-class PickPolicy(ModalScreen[str | None]):
+
+class PickPolicy(Dialog[str]):
     """Asks for a batching policy.
 
     Args:
@@ -24,7 +25,7 @@ class PickPolicy(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,p", "dismiss(None)", "Cancel", id="dialog.cancel")
+        Binding("p", "dismiss(None)", "Close", show=False, id="policy.close")
     ]
 
     def __init__(self, choices: Sequence[tuple[str, str]], current: str) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Label
 
+from app.screens.dialogs.dialog import Dialog
 
-class PressKey(ModalScreen[str | None]):
+
+class PressKey(Dialog[str]):
     """Asks for a key by having it pressed. None if it was cancelled.
 
     While it is open, keys that act everywhere do not, so that they can be chosen.
@@ -20,10 +18,6 @@ class PressKey(ModalScreen[str | None]):
     Args:
         what: what the key is to do.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="dialog.cancel")
-    ]
 
     def __init__(self, what: str) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from app.screens.dialogs.find_chat import FindChat
+from app.screens.help import HelpScreen
 from app.store.conversation import Conversation, Message
 from app.store.query import Query
 from app.store.search import Found, Search
@@ -201,15 +202,31 @@ async def test_chats_are_deleted_archived_renamed_from_the_list(tmp_path: Path) 
         assert await look(stage, "two") == []
 
 
-async def test_what_is_found_after_it_was_closed_is_dropped(tmp_path: Path) -> None:
+async def test_what_is_found_after_it_was_closed_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
     async with staged(tmp_path) as stage:
-        await stage.press("f3")
-        dialog = stage.app.screen
-        assert isinstance(dialog, FindChat)
-        await stage.press("escape")
-        dialog._typed = Query()
-        await dialog._find()
-        assert stage.app.screen is stage.deck
+        await stage.press("f3", "enter")
+        (search,) = stage.app.workers
+        # At once: nothing is shown any more in widgets that are about to go.
+        stage.app.screen.dismiss()
+        assert search.is_cancelled
+        gate.open.release()
+
+
+async def test_what_is_found_under_another_dialog_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, ("One", "Hi", "Hello"))
+    gate = Gate(monkeypatch)
+    async with staged(tmp_path) as stage:
+        await stage.press("f3", "enter", "f1")
+        gate.open.release()
+        await stage.turn()
+        assert isinstance(stage.app.screen, HelpScreen)
+        await stage.press("f1")
+        assert isinstance(stage.app.screen, FindChat)
 
 
 async def test_its_keys_are_told_whole_at_80_and_at_60_columns(tmp_path: Path) -> None:
