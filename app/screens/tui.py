@@ -24,16 +24,16 @@ from app.process.exits import ExitCode
 from app.screens.chats.sessions import SessionList
 from app.screens.commands import actions, choices
 from app.screens.deck.deck import Deck
-from app.screens.dialogs.change_settings import ChangeSettings
-from app.screens.dialogs.press_key import PressKey
-from app.screens.help import HelpScreen
 from app.screens.job import can_suspend, suspend
-from app.screens.key_groups import help_sections
-from app.screens.legacy_keys import read_alt_keys
+from app.screens.keys.help import HelpScreen
+from app.screens.keys.key_groups import help_sections
+from app.screens.keys.legacy_keys import read_alt_keys
 from app.screens.loading import Loading
 from app.screens.model_switch import ModelSwitch
-from app.screens.preferences import Preferences
-from app.screens.themes import CONTRAST, find_theme, readable
+from app.screens.settings.change_settings import ChangeSettings
+from app.screens.settings.preferences import Preferences
+from app.screens.settings.press_key import PressKey
+from app.screens.settings.themes import CONTRAST, find_theme, readable
 from app.settings.own_file import OwnFile
 from app.settings.own_settings import OwnSettings
 from app.settings.settings import Settings
@@ -204,7 +204,7 @@ class Tui(Loading):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         else:
-            self.push_screen(HelpScreen(help_sections(self, self.deck)))
+            self.push_screen(HelpScreen(help_sections(self, self.deck.places)))
 
     def action_settings(self, words: str = "") -> None:
         """Open the settings, at first those that are found by `words`."""

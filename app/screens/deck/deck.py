@@ -9,10 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.speaking import Speaking
-from app.screens.key_bar import KeyBar
+from app.screens.keys.bound import key_of
+from app.screens.keys.key_bar import KeyBar
+from app.screens.keys.key_groups import PROMPT, SCREEN, Place
 from app.screens.panel_bar import PanelBar
 from app.screens.pump import Pump
 from widgets.glyphs import Glyphs
@@ -79,6 +80,18 @@ class Deck(Speaking):
         self.key_bar = KeyBar(glyphs)
         self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels, self.heed)
         self._panel = 0
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where keys act that are not everywhere's."""
+        return (
+            (SCREEN, self),
+            (PROMPT, self.chat.prompt.area),
+            ("Messages", self.chat.transcript),
+            ("Chats at the side", self.chat.list),
+            *self.panels.numbered,
+            ("Strip", self.panels.kpi),
+        )
 
     def compose(self) -> ComposeResult:
         panels = self.panels

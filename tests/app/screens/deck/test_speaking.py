@@ -11,7 +11,7 @@ from textual.widgets import Input
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import PickNamed
-from app.screens.help import HelpScreen
+from app.screens.keys.help import HelpScreen
 from tests.app.screens.stage import Stage, staged
 from tests.widgets.hosting import burst, settle
 

@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from app.screens.dialogs.find_chat import FindChat
-from app.screens.help import HelpScreen
+from app.screens.keys.help import HelpScreen
 from app.store.conversation import Conversation, Message
 from app.store.query import Query
 from app.store.search import Found, Search

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from textual.app import App
 
 from app.screens.deck.deck import Deck
-from app.screens.key_groups import bindings_by_name, clash
-from app.screens.preference import Preference
-from app.screens.themes import NAMES, find_theme
+from app.screens.keys.key_groups import bindings_by_name, clash
+from app.screens.settings.preference import Preference
+from app.screens.settings.themes import NAMES, find_theme
 from app.settings.alerts import KINDS, AlertRules
 from app.settings.own_settings import OwnSettings
 from app.settings.settings import Settings, SettingsError
@@ -43,7 +43,7 @@ class Preferences:
         self._theme = settings.theme or NAMES[0]
         self._keys = dict(settings.keys)
         self._targets = dict(settings.knobs)
-        names = bindings_by_name(app, deck)
+        names = bindings_by_name(app, deck.places)
         for name in self._keys:
             if name not in names:
                 raise SettingsError(
@@ -120,7 +120,7 @@ class Preferences:
         """Have a change count; returns what is kept."""
         if table == "keys":
             key = text.strip()
-            if why := clash(self._app, self._deck, name, key):
+            if why := clash(self._app, self._deck.places, name, key):
                 raise SettingsError(why)
             self._set_key(name, key)
             return key
@@ -210,7 +210,7 @@ class Preferences:
                 meaning=bound.meaning,
                 value=self._keys.get(name, bound.keys),
             )
-            for name, bound in bindings_by_name(self._app, self._deck).items()
+            for name, bound in bindings_by_name(self._app, self._deck.places).items()
         ]
 
 

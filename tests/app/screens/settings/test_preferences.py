@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.screens.dialogs.change_settings import ChangeSettings
-from app.screens.dialogs.press_key import PressKey
+from app.screens.settings.change_settings import ChangeSettings
+from app.screens.settings.press_key import PressKey
 from app.settings.layers import load_interface
 from app.settings.settings import Settings
 from tests.app.screens.stage import REPLIES, Stage, staged

@@ -16,8 +16,9 @@ from textual.widgets.option_list import Option
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.entry import Entry
 from app.screens.dialogs.finder import Finder
-from app.screens.dialogs.press_key import PressKey
-from app.screens.preference import Preference, Preferring
+from app.screens.settings.preference import Preference
+from app.screens.settings.preferences import Preferences
+from app.screens.settings.press_key import PressKey
 
 _LABEL, _VALUE = 24, 16
 _EDGES = 3  # cells that a list has beside its options: padding, and the scrollbar
@@ -47,7 +48,7 @@ class ChangeSettings(Finder[None]):
         "alerts": "a notice, a mark in the log and perhaps the bell when a limit is passed",
     }
 
-    def __init__(self, preferences: Preferring, words: str = "") -> None:
+    def __init__(self, preferences: Preferences, words: str = "") -> None:
         super().__init__()
         self._preferences = preferences
         self._words = words

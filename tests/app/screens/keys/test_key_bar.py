@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.widgets import Footer
 
-from app.screens.key_bar import KeyBar
+from app.screens.keys.key_bar import KeyBar
 from tests.app.screens.stage import staged
 from tests.widgets.hosting import screen
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +28,3 @@ class Preference:
     @property
     def id(self) -> str:
         return f"{self.table}.{self.name}"
-
-
-class Preferring(Protocol):
-    """Shows and changes preferences. A change or a reset returns why it cannot be; empty if it
-    can."""
-
-    def all(self) -> list[Preference]: ...
-
-    def change(self, table: str, name: str, text: str) -> str: ...
-
-    def reset(self, table: str, name: str) -> str: ...
-
-    def stated_elsewhere(self, table: str, name: str) -> str:
-        """The flag or variable that goes before what is kept; empty if there is none."""
-        ...

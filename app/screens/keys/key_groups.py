@@ -4,6 +4,7 @@ the words of each place, they are what help tells."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,14 @@ from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
 
-from app.screens.bound import bindings_of
-from app.screens.deck.deck import Deck
 from app.screens.dialogs.dialog import Dialog
-from app.screens.help import HelpSection
+from app.screens.keys.bound import bindings_of
+from app.screens.keys.help import HelpSection
 
-EVERYWHERE, SCREEN, DIALOGS = "Everywhere", "Chat and view", "Dialogs"
+EVERYWHERE, SCREEN, DIALOGS, PROMPT = "Everywhere", "Chat and view", "Dialogs", "Prompt"
+
+# A heading and a node that has keys.
+Place = tuple[str, DOMNode]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,10 @@ class Bound:
     priority: bool
 
 
-def bindings_by_name(app: App[int], deck: Deck) -> dict[str, Bound]:
+def bindings_by_name(app: App[int], places: Sequence[Place]) -> dict[str, Bound]:
     """What the user may change, by its name."""
     found: dict[str, Bound] = {}
-    lists = [(place, bindings_of(node)) for place, node in _places(app, deck)]
+    lists = [(place, bindings_of(node)) for place, node in ((EVERYWHERE, app), *places)]
     lists += [(DIALOGS, _own(dialog)) for dialog in Dialog.kinds()]
     for place, bindings in lists:
         for binding in bindings:
@@ -53,18 +56,18 @@ def bindings_by_name(app: App[int], deck: Deck) -> dict[str, Bound]:
     return found
 
 
-def clash(app: App[int], deck: Deck, name: str, keys: str) -> str:
+def clash(app: App[int], places: Sequence[Place], name: str, keys: str) -> str:
     """Why something cannot have these keys; empty if it can.
 
     Args:
         keys: separated by commas.
     """
-    named = bindings_by_name(app, deck)
+    named = bindings_by_name(app, places)
     bound, wanted = named[name], {key.strip() for key in keys.split(",")}
     if "" in wanted:
         return f"{name}: a key is missing; it is a name such as f5 or ctrl+x"
     typed = [key for key in wanted if len(key) == 1]
-    if typed and (bound.priority or bound.place in (EVERYWHERE, "Prompt")):
+    if typed and (bound.priority or bound.place in (EVERYWHERE, PROMPT)):
         return f"{name}: {typed[0]} could not be typed any more"
     for other, its in named.items():
         # What acts everywhere acts beside all else, and so do the keys of the screen.
@@ -76,17 +79,17 @@ def clash(app: App[int], deck: Deck, name: str, keys: str) -> str:
     return ""
 
 
-def help_sections(app: App[int], deck: Deck) -> list[HelpSection]:
+def help_sections(app: App[int], places: Sequence[Place]) -> list[HelpSection]:
     """What there is to know of each place, first of where the focus is. Keys are those that the
     user has set."""
     screen = app.screen
-    if screen is not deck:
+    if screen.is_modal:
         # Of a dialog nothing but its own keys acts, and those that act everywhere.
-        places: tuple[tuple[str, DOMNode], ...] = ((_name(screen), screen), (EVERYWHERE, app))
+        places = ((_name(screen), screen), (EVERYWHERE, app))
         here = None
     else:
-        places = _places(app, deck)
-        here = deck.focused
+        places = ((EVERYWHERE, app), *places)
+        here = screen.focused
     sections = [
         HelpSection(heading, _keys(app, node), getattr(node, "GLOSS", {}))
         for heading, node in places
@@ -117,26 +120,6 @@ def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
         )
         for name, bindings in rows.items()
     ]
-
-
-def _places(app: App[int], deck: Deck) -> tuple[tuple[str, DOMNode], ...]:
-    """A heading for each node that has keys."""
-    return (
-        (EVERYWHERE, app),
-        (SCREEN, deck),
-        ("Prompt", deck.chat.prompt.area),
-        ("Messages", deck.chat.transcript),
-        ("Chats at the side", deck.chat.list),
-        ("Chats", deck.panels.table),
-        ("Batch", deck.panels.batch),
-        ("KV map", deck.panels.kv),
-        ("Latency", deck.panels.latency),
-        ("Devices", deck.panels.devices),
-        ("Knobs", deck.panels.knobs),
-        ("Log", deck.panels.log),
-        ("MQTT", deck.panels.mqtt),
-        ("Strip", deck.panels.kpi),
-    )
 
 
 def _own(dialog: type[Dialog[Any]]) -> list[Binding]:

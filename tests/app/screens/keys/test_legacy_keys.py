@@ -9,7 +9,7 @@ from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual._xterm_parser import XTermParser
 
-from app.screens.legacy_keys import read_alt_keys
+from app.screens.keys.legacy_keys import read_alt_keys
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_the_characters_themselves_stay_characters() -> None:
 def test_textual_still_reads_them_otherwise() -> None:
     # When this fails, `legacy_keys` is no longer needed. In a process where nobody has changed it.
     code = (
-        "from tests.app.screens.test_legacy_keys import keys;"
+        "from tests.app.screens.keys.test_legacy_keys import keys;"
         "print(*keys('\\x1b1'), *keys('\\x1b\\r'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

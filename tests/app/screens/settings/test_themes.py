@@ -9,7 +9,7 @@ import pytest
 from rich.segment import Segment
 from textual.color import Color
 
-from app.screens.themes import CONTRAST, LEAST_CONTRAST, NAMES, find_theme
+from app.screens.settings.themes import CONTRAST, LEAST_CONTRAST, NAMES, find_theme
 from tests.app.screens.stage import Stage, staged
 from widgets.palette import MIN_CONTRAST, contrast
 

@@ -9,7 +9,7 @@ from textual.command import CommandPalette
 from textual.widgets import Static
 
 from app.screens.dialogs.find_chat import FindChat
-from app.screens.help import HelpScreen
+from app.screens.keys.help import HelpScreen
 from tests.app.screens.stage import REPLIES, Stage, staged
 from widgets.panels.kv_map import KvMap
 from widgets.words import GLOSSES
@@ -46,7 +46,7 @@ async def test_what_a_key_does_keeps_to_its_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "first"),
-    [((), "Prompt"), (("f2", "1"), "Chats"), (("f2", "3"), "KV map"), (("f2", "6"), "Knobs")],
+    [((), "Prompt"), (("f2", "1"), "Chats"), (("f2", "3"), "KV"), (("f2", "6"), "Knobs")],
 )
 async def test_it_opens_about_the_panel_that_has_the_focus(
     keys: tuple[str, ...], first: str, tmp_path: Path
