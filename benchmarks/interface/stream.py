@@ -41,7 +41,7 @@ def measure(engine: str, options: argparse.Namespace) -> Iterator[Figure]:
             one.go()
             yield from _streaming(one, engine, options)
             if options.minutes:
-                yield _memory(one, engine, options)
+                yield from _memory(one, engine, options)
 
 
 def _idle(one: Program, engine: str, seconds: float) -> Iterator[Figure]:
@@ -90,26 +90,28 @@ def interface_share(before: Look, after: Look) -> float:
     return used / (after.time - before.time)
 
 
-def _memory(one: Program, engine: str, options: argparse.Namespace) -> Figure:
-    """How much more memory the program has at the end than when its buffers were full.
+def _memory(one: Program, engine: str, options: argparse.Namespace) -> Iterator[Figure]:
+    """How much more memory the program has once its buffers have filled, and then at the end.
 
     What the chats were told is kept, and is no leak: a token is a word of text.
     """
     started = time.monotonic()
     seconds = 60 * options.minutes
-    samples: list[tuple[float, int]] = []
-    while (passed := time.monotonic() - started) < seconds:
+    samples: list[int] = []
+    while time.monotonic() - started < seconds:
         if not one.look().running:
             one.begin(again=True)
             one.go()
-        if passed > FILLING_SHARE * seconds:
-            samples.append((passed, one.look().memory))
+        samples.append(one.look().memory)
         time.sleep(MEMORY_SECONDS)
-    third = len(samples) // 3
-    first, last = (
-        sorted(memory for _, memory in part)[third // 2]
-        for part in (samples[:third], samples[-third:])
+    filled = round(FILLING_SHARE * len(samples))
+    third = (len(samples) - filled) // 3
+    start, first, last = (
+        sorted(part)[third // 2]
+        for part in (samples[:third], samples[filled : filled + third], samples[-third:])
     )
+    against = f"{engine}: {start / 1e6:,.0f} MB, {options.minutes:g} minutes of chats"
+    yield Figure("memory", "grown while buffers fill", 100 * (first - start) / start, "%", against)
+    against = f"{engine}: {first / 1e6:,.0f} MB, the last {1 - FILLING_SHARE:.0%} of that"
     grown = 100 * (last - first) / first
-    against = f"{engine}: {first / 1e6:,.0f} MB, {options.minutes:g} minutes of chats"
-    return Figure("memory", "grown from first third to last", grown, "%", against).below(2)
+    yield Figure("memory", "grown from there to the end", grown, "%", against).below(2)
