@@ -48,6 +48,7 @@ def measure(part: str, options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def _throughput(options: argparse.Namespace) -> Iterator[Figure]:
+    options = stream.in_one_batch(options)
     windows = turns.measure(MODELS["builtin"], options)
     ratios = (
         with_it.rate / without.rate

@@ -31,8 +31,7 @@ def measure(engine: str, options: argparse.Namespace) -> Iterator[Figure]:
     `real` the built-in model, as fast as the cores compute it."""
     name = {"scripted": "paced", "real": "builtin"}[engine]
     if engine == "real":
-        sessions = min(options.sessions, REAL_CHATS)
-        options = argparse.Namespace(**{**vars(options), "sessions": sessions})
+        options = in_one_batch(options)
     with tempfile.TemporaryDirectory() as folder:
         MODELS[name].save(Path(folder))
         with program("screen", MODELS[name], Path(folder), {}, options) as one:
@@ -42,6 +41,12 @@ def measure(engine: str, options: argparse.Namespace) -> Iterator[Figure]:
             yield from _streaming(one, engine, options)
             if options.minutes:
                 yield from _memory(one, engine, options)
+
+
+def in_one_batch(options: argparse.Namespace) -> argparse.Namespace:
+    """The options with no more chats than stream at once on a real engine."""
+    sessions = min(options.sessions, REAL_CHATS)
+    return argparse.Namespace(**{**vars(options), "sessions": sessions})
 
 
 def _idle(one: Program, engine: str, seconds: float) -> Iterator[Figure]:
