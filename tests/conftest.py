@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from app.process import heap
+from app.store import database
 
 # Before triton is imported: its interpreter runs the kernels where there is no GPU.
 if os.environ.get("BATCHDECK_TEST_DEVICE", "cpu") == "cpu":
@@ -19,6 +20,9 @@ if os.environ.get("BATCHDECK_TEST_DEVICE", "cpu") == "cpu":
 settings.register_profile("deterministic", derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
+
+# No test turns the machine off: the stores of a thousand tests need not wait for its disk.
+database.SYNCHRONOUS = "OFF"
 
 NO_SKIP = os.environ.get("BATCHDECK_NO_SKIP") == "1"
 

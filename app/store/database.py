@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 
 from app.store.migrations import MIGRATIONS, SCHEMA_VERSION
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x62646B31  # "bdk1", so that another program's database is told from ours
 BUSY_SECONDS = 5.0
+# A commit survives a crash of the process, and all but the last ones a crash of the machine.
+SYNCHRONOUS = "NORMAL"
 
 _INCREMENTAL = "PRAGMA auto_vacuum = INCREMENTAL"
 _IS_INCREMENTAL = 2
@@ -192,13 +195,12 @@ class Database:
     def _set_up(self) -> None:
         version = self._version()
         with self._translated():
+            self._db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
             if version == 0:
                 # Of a new file alone: it must stand there before anything else does.
                 self._db.execute(_INCREMENTAL)
-            # Readers go on beside a writer; a commit survives a crash of the process, and all but
-            # the last ones a crash of the machine.
+            # Readers go on beside a writer.
             self._write_ahead()
-            self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA foreign_keys = ON")
         if version < SCHEMA_VERSION:
             self._upgrade()
@@ -257,10 +259,7 @@ class Database:
 
     def _check_schema(self) -> None:
         """A damaged byte may have left another table than ours, which only a query would tell."""
-        with closing(sqlite3.connect(":memory:")) as ours:
-            ours.executescript("".join(MIGRATIONS))
-            expected = set(ours.execute(_SCHEMA))
-        if not expected <= {tuple(row) for row in self.read(_SCHEMA)}:
+        if not _tables() <= {tuple(row) for row in self.read(_SCHEMA)}:
             raise StoreError(f"{self.path}: {_damaged('its tables are not those of batchdeck')}")
 
     def _check_whole(self) -> None:
@@ -292,6 +291,14 @@ class Database:
             # What SQLite says quotes the schema, and sqlite3 cannot read that, or a column's name.
             text = error.object.decode("utf-8", "backslashreplace")
             raise StoreError(f"{self.path}: {_damaged(text)}") from error
+
+
+@cache
+def _tables() -> set[tuple[str, str, str]]:
+    """Ours, as `_SCHEMA` tells them."""
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript("".join(MIGRATIONS))
+        return set(ours.execute(_SCHEMA))
 
 
 def _statements(script: str) -> Iterator[str]:
