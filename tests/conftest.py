@@ -33,9 +33,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# One that `heap` never sets: another one after a test tells that the test has settled or unsettled
-# the heap. To ask for the number of frozen objects is to have them counted, 40 to 100 ms each time.
-THRESHOLD = (*gc.get_threshold()[:2], heap.USUAL_BEFORE_FULL + 1)
+# Few collections: what the application of one test leaves in cycles can wait for that of the next.
+# The last number is one that `heap` never sets: another one after a test tells that the test has
+# settled or unsettled the heap. To ask for the number of frozen objects is to have them counted, 40
+# to 100 ms each time.
+THRESHOLD = (5_000, 10, heap.USUAL_BEFORE_FULL + 1)
 gc.set_threshold(*THRESHOLD)
 
 
