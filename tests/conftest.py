@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -28,7 +29,12 @@ NO_SKIP = os.environ.get("BATCHDECK_NO_SKIP") == "1"
 
 
 def pytest_collection_finish() -> None:
-    """Leave the modules and 5,000 tests out of the full collections that each loading asks for."""
+    """Leave the modules and 5,000 tests out of the full collections that each loading asks for. All
+    that tests import is there, so that what is slow in it can be mended."""
+    if "triton.runtime.interpreter" in sys.modules:
+        from tests.support.interpreter import look_once
+
+        look_once()
     gc.collect()
     gc.freeze()
 
