@@ -26,6 +26,7 @@ class OpenSession:
         kept: the draft as the store has it.
         unread: whether text has come that has not been on view.
         had_failed: whether its last reply had failed when the program was started.
+        was_unsaved: whether the user knows that it is not saved.
     """
 
     chat: ChatSession | WatchedChat
@@ -34,6 +35,7 @@ class OpenSession:
     kept: Draft = field(default_factory=Draft)
     unread: bool = False
     had_failed: bool = False
+    was_unsaved: bool = False
 
     @property
     def key(self) -> str:
@@ -86,9 +88,9 @@ class OpenSession:
 
     @property
     def trouble(self) -> str:
-        """Why its last reply failed, or why it is not saved; empty if neither is so."""
+        """Why its last reply failed; empty if it did not."""
         error = self.chat.messages[-1].error if self.chat.messages else None
-        return error.message if error is not None else self.chat.unsaved
+        return error.message if error is not None else ""
 
     def read(self) -> None:
         """Read the messages, if they are not in memory.

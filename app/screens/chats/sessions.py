@@ -48,7 +48,8 @@ class SessionList:
         current: the session on view.
         numbering: by what number the screen calls chats, those of the engine's requests too.
         untold: sentences that the user is still to be told: on each chat that cannot be read and so
-            is not open any more, and on each closed one whose reply failed or is not saved.
+            is not open any more, on each that is not saved from now on, and on each closed one
+            whose reply failed.
     """
 
     def __init__(
@@ -290,6 +291,10 @@ class SessionList:
             if session.chat.poll() is not None:
                 news.add(session.key)
                 session.unread = session is not self.current
+            unsaved = session.chat.unsaved
+            if unsaved and not session.was_unsaved:
+                self.untold.append(f"“{session.title}” is not saved: {unsaved}")
+            session.was_unsaved = bool(unsaved)
         for session in self.closed:
             if not session.chat.is_busy and (trouble := session.trouble):
                 self.untold.append(f"“{session.title}”, which is closed: {trouble}")

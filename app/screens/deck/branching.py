@@ -62,7 +62,6 @@ class Branching(Composing):
         self.chat.update()
         if is_marked:
             self.chat.transcript.go_to(chat.messages[place].id)
-        self.warn_unsaved()
 
     def action_regenerate(self) -> None:
         """Ask for another reply to the marked message, or beside the marked reply; where none is
@@ -75,7 +74,6 @@ class Branching(Composing):
         except InvalidRequestError as error:
             self.notify(error.message, severity="warning")
             return
-        self.warn_unsaved()
         self.chat.follow()
 
     def action_resume(self) -> None:
@@ -85,7 +83,6 @@ class Branching(Composing):
         except InvalidRequestError as error:
             self.notify(error.message, severity="warning")
             return
-        self.warn_unsaved()
         self.chat.follow()
 
     def action_fork(self) -> None:

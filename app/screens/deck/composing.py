@@ -73,7 +73,6 @@ class Composing(Presetting):
         except InvalidRequestError as error:
             self.notify(error.message, severity="warning")
             return
-        self.warn_unsaved()
         self.chat.sent()
         self.keep_draft()
 
@@ -82,11 +81,6 @@ class Composing(Presetting):
         """Send what was to be sent while its tokens were counted, if nobody has changed it."""
         if self._held is not None and self._held == self.chat.composer.draft:
             self.action_send()
-
-    def warn_unsaved(self) -> None:
-        """Tell the user if what was said last could not be kept."""
-        if unsaved := self.sessions.current.chat.unsaved:
-            self.notify(f"This chat is not saved: {unsaved}", severity="error")
 
     @on(PromptArea.LargePaste)
     def attach_paste(self, event: PromptArea.LargePaste) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,6 +10,7 @@ from app.screens.chats.keeper import ChatKeeper
 from app.screens.chats.open_session import UNTITLED
 from app.screens.chats.sessions import SessionList
 from app.store.conversation import Conversation
+from app.store.database import StoreError
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from tests.support.scripted_engine import ScriptedEngine
@@ -237,6 +239,23 @@ def test_a_reply_that_fails_in_a_closed_chat_is_told(store: Store, engine: Scrip
     sessions.poll()
     assert sessions.closed == []
     assert sessions.untold == ["“bad”, which is closed: the device is gone"]
+
+
+def test_that_a_chat_is_not_saved_is_told_once_and_at_once(
+    store: Store, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = SessionList(engine, store)
+    sessions.current.chat.send("Hi")
+    engine.advance()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "save_message", Mock(side_effect=StoreError("no room")))
+        engine.finish_all()
+        sessions.poll()
+        sessions.poll()
+        assert sessions.untold == ["“Hi” is not saved: no room"]
+    ask(sessions, engine, "Again")
+    assert len(sessions.untold) == 1
+    assert [message.content for message in store.messages(sessions.current.key)][2] == "Again"
 
 
 def test_chats_that_never_were_on_a_screen_are_numbered_once(
