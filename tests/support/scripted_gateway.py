@@ -81,6 +81,9 @@ class ScriptedGateway:
             num_output_tokens=stream.num_output_tokens if stream else 0,
         )
 
+    def holds(self, conversation_id: str) -> bool:
+        return conversation_id in self._held
+
     def reconnect(self) -> None:
         self.reconnects += 1
 

@@ -161,6 +161,10 @@ class Exchanges:
             return None
         return self._newest.get(exchange.conversation.id, exchange).transcript()
 
+    def holds(self, conversation_id: str) -> bool:
+        """Whether `transcript` has this chat. May be called from any thread."""
+        return conversation_id in self._newest
+
     def _tell(self, exchange: Exchange, now: float) -> None:
         """Send a delta, now if one is due, otherwise at the next flush."""
         if not exchange.request.stream:

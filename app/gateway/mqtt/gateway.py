@@ -188,6 +188,9 @@ class MqttGateway:
         # What it had when it ended, nobody carries on.
         return None if self._thread.has_ended else self._exchanges.transcript(request_id)
 
+    def holds(self, conversation_id: str) -> bool:
+        return not self._thread.has_ended and self._exchanges.holds(conversation_id)
+
     def reconnect(self) -> None:
         self._thread.call(self._reconnect)
 

@@ -135,6 +135,10 @@ class Gateway(Protocol):
         has gone on since, the chat has the later turns too."""
         ...
 
+    def holds(self, conversation_id: str) -> bool:
+        """Whether a chat is at hand here, so that whoever holds it may go on with it."""
+        ...
+
     def reconnect(self) -> None:
         """Connect again now, after a takeover or in the middle of a pause."""
         ...

@@ -7,6 +7,7 @@ from enum import Enum
 
 from app.screens.chats.open_session import title_of
 from app.screens.chats.sessions import SessionList
+from app.screens.chats.watched import held_by
 from app.store.conversation import Conversation
 from app.store.store import Store
 
@@ -39,7 +40,8 @@ class Done:
 
 
 class ChatKeeper:
-    """Does to a chat what takes it out of view, whether it is open or not.
+    """Does to a chat what takes it out of view, whether it is open or not. Who has something done
+    asks for the `refusal` first.
 
     Raises:
         StoreError: from every method; then nothing was done but the closing.
@@ -49,6 +51,16 @@ class ChatKeeper:
         self._sessions = sessions
         self._store = store
         self._done: list[Done] = []
+
+    def refusal(self, key: str) -> str:
+        """Why nothing may become of a chat here, since somebody may go on with it elsewhere; empty
+        if it may."""
+        gateway = self._sessions.gateway
+        if gateway is None or not gateway.holds(key):
+            return ""
+        session = self._sessions.find(key)
+        chat = session.chat.conversation if session is not None else self._store.conversation(key)
+        return held_by(chat.user) if chat is not None else ""
 
     def close(self, key: str) -> Done | None:
         """Take a chat off the screen; None if it is not there, or nothing is kept of it."""

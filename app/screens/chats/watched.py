@@ -52,11 +52,6 @@ class WatchedChat:
         self.poll()
 
     @property
-    def is_live(self) -> bool:
-        """Whether the gateway has the chat, so that whoever holds it may go on with it."""
-        return self._seen is not None
-
-    @property
     def request_id(self) -> str | None:
         """The engine's id of the reply in the making; None if there is none."""
         return self._seen.request_id if self._seen else None
@@ -80,8 +75,7 @@ class WatchedChat:
     @property
     def refusal(self) -> str:
         """Why nothing can be said in this chat."""
-        who = self.conversation.user
-        return f"{who} holds this chat over MQTT; here it can be watched and stopped"
+        return held_by(self.conversation.user)
 
     def follow(self, request_id: str) -> None:
         """Follow a newer request of this chat."""
@@ -162,3 +156,8 @@ class WatchedChat:
             InvalidRequestError: always.
         """
         raise InvalidRequestError(self.refusal, "message")
+
+
+def held_by(user: str) -> str:
+    """Why nobody else can do anything to a chat that is held over MQTT."""
+    return f"{user} holds this chat over MQTT; here it can be watched and stopped"

@@ -8,8 +8,6 @@ from typing import ClassVar, TypeVar
 from textual.binding import Binding, BindingType
 
 from app.screens.chats.keeper import Done
-from app.screens.chats.open_session import OpenSession
-from app.screens.chats.watched import WatchedChat
 from app.screens.deck.listing import Listing
 from app.screens.dialogs.ask_text import AskText
 from app.store.database import StoreError
@@ -65,7 +63,7 @@ class Keeping(Listing):
     def action_rename(self) -> None:
         key = self.key_in_hand()
         session, chat = self.sessions.find(key), self._attempt(lambda: self.store.conversation(key))
-        if session is not None and self._is_held_elsewhere(session):
+        if self._is_refused(key):
             return
         before = session.title if session is not None else chat.title if chat is not None else ""
 
@@ -80,7 +78,7 @@ class Keeping(Listing):
         """Do something to a chat that takes it out of view."""
         key, before = self.key_in_hand(), self.sessions.current
         session = self.sessions.find(key)
-        if session is not None and self._is_held_elsewhere(session):
+        if self._is_refused(key):
             return
         done = self._attempt(lambda: deed(key))
         if done is not None:
@@ -98,9 +96,9 @@ class Keeping(Listing):
             self.notify(str(error), severity="error")
             return None
 
-    def _is_held_elsewhere(self, session: OpenSession) -> bool:
+    def _is_refused(self, key: str) -> bool:
         """Whether somebody else may go on with a chat. If so, the user is told."""
-        if isinstance(session.chat, WatchedChat) and session.chat.is_live:
-            self.notify(session.refusal, severity="warning")
-            return True
-        return False
+        refusal = self._attempt(lambda: self.keeper.refusal(key))
+        if refusal:
+            self.notify(refusal, severity="warning")
+        return refusal != ""

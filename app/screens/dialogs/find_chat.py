@@ -142,7 +142,7 @@ class FindChat(Finder[Chosen]):
 
     def action_rename(self) -> None:
         found = self._current
-        if found is None:
+        if found is None or self._is_refused(found.chat.id):
             return
 
         def rename(title: str | None) -> None:
@@ -172,7 +172,7 @@ class FindChat(Finder[Chosen]):
 
     def _do(self, deed: Callable[[str], Done | None]) -> None:
         found = self._current
-        if found is None:
+        if found is None or self._is_refused(found.chat.id):
             return
         try:
             done = deed(found.chat.id)
@@ -182,6 +182,16 @@ class FindChat(Finder[Chosen]):
         if done is not None:
             self._keeps.tell_done(done)
         self._look(self.query_one(Input).value)
+
+    def _is_refused(self, key: str) -> bool:
+        """Whether somebody else may go on with a chat, which is told."""
+        try:
+            refusal = self._keeps.keeper.refusal(key)
+        except StoreError as error:
+            refusal = str(error)
+        if refusal:
+            self._say(refusal)
+        return bool(refusal)
 
     def _look(self, text: str) -> None:
         self._typed, self._is_entered = None, False

@@ -7,10 +7,11 @@ import logging
 from pathlib import Path
 
 import pytest
-from textual.widgets import OptionList
+from textual.widgets import Label, OptionList
 
 from app.gateway.mqtt.transport.link import LinkPhase
 from app.process.exits import ExitCode
+from app.screens.dialogs.find_chat import FindChat
 from app.store.conversation import Conversation, Message
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
@@ -242,6 +243,24 @@ async def test_a_kept_chat_that_nobody_holds_can_be_deleted(tmp_path: Path) -> N
         await stage.press("f3", "enter")
         await stage.turn()
         stage.deck.action_delete()
+        assert stage.store.conversations() == []
+
+
+async def test_a_chat_that_somebody_holds_is_not_deleted_where_it_is_found(tmp_path: Path) -> None:
+    keep(tmp_path)
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        stage.gateway.ask("alice", "s1", "one")
+        await stage.press("f3")
+        await stage.turn()
+        await stage.press("f6", "f7", "f8")
+        assert isinstance(stage.app.screen, FindChat)
+        refusal = "alice holds this chat over MQTT; here it can be watched and stopped"
+        assert str(stage.app.screen.query_one("#found", Label).content) == refusal
+        (kept,) = stage.store.conversations()
+        assert (kept.title, kept.is_archived) == ("Rivers", False)
+        await stage.finish()
+        stage.gateway.forget()
+        await stage.press("f8")
         assert stage.store.conversations() == []
 
 

@@ -70,7 +70,9 @@ def test_what_made_it_fail_is_named_and_nothing_is_left_to_watch(
 ) -> None:
     alice.ask("1")
     served.accepted(1)
-    assert served.gateway.transcript("default/alice/phone/1") is not None
+    transcript = served.gateway.transcript("default/alice/phone/1")
+    assert transcript is not None
+    assert served.gateway.holds(transcript.conversation.id)
 
     def fail(*_: object) -> None:
         raise ValueError("no such figure")
@@ -79,6 +81,7 @@ def test_what_made_it_fail_is_named_and_nothing_is_left_to_watch(
     served.until(lambda: served.gateway.wait_ended(0.0))
     assert served.gateway.failure == "ValueError: no such figure"
     assert served.gateway.transcript("default/alice/phone/1") is None
+    assert not served.gateway.holds(transcript.conversation.id)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
