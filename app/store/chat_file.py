@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from app.store.conversation import Conversation, Message, new_id
+from app.store.database import PAUSE_SECONDS, StoreError
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 
 FORMAT = "batchdeck chats"
 VERSION = 1
 
+_PORTION = 200  # messages that are taken in before others may write again
 _MESSAGES = TypeAdapter(list[Message])
 
 
@@ -102,15 +105,46 @@ def load(text: str) -> tuple[list[tuple[Conversation, list[Message]]], list[str]
 def take_in(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -> None:
     """Put chats into the store, all or none.
 
+    Others may write in between. Until all of them are there they are deleted ones, which nobody
+    sees, and which the store forgets if the program ends meanwhile.
+
     Raises:
         StoreError: it cannot be written.
     """
-    with store.transaction():
-        for chat, messages in chats:
-            store.save_conversation(replace(chat, leaf=None))
-            for message in messages:
-                store.save_message(message)
-            store.save_conversation(chat)
+    taken: list[str] = []
+    try:
+        for portion in _portions(chats):
+            if taken:
+                time.sleep(PAUSE_SECONDS)
+            with store.transaction():
+                for chat, messages in portion:
+                    store.save_conversation(chat)
+                    for message in messages:
+                        store.save_message(message)
+                    store.delete_conversation(chat.id)
+            taken += [chat.id for chat, _ in portion]
+        with store.transaction():
+            for chat_id in taken:
+                store.restore_conversation(chat_id)
+    except StoreError:
+        with suppress(StoreError):
+            for chat_id in taken:
+                store.free_id(chat_id)
+        raise
+
+
+def _portions(
+    chats: Iterable[tuple[Conversation, list[Message]]],
+) -> Iterator[list[tuple[Conversation, list[Message]]]]:
+    """Chats that are written at once: so many that they have `_PORTION` messages, or one."""
+    portion: list[tuple[Conversation, list[Message]]] = []
+    for one in chats:
+        portion.append(one)
+        if sum(len(messages) for _, messages in portion) >= _PORTION:
+            yield portion
+            portion = []
+    if portion:
+        yield portion
 
 
 def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.store.conversation import Conversation
-from app.store.database import DamagedError, Database, HinderedError, StoreError
+from app.store.database import (
+    PAUSE_SECONDS,
+    DamagedError,
+    Database,
+    HinderedError,
+    StoreError,
+)
 from app.store.private import make_file
 from app.store.query import Query, split
 from app.store.rows import read_conversation
@@ -25,9 +31,6 @@ T = TypeVar("T")
 MOST = 100  # chats that are told of one query
 TITLE_WEIGHT = 10.0
 _SLICE = 200  # messages that are taken in before others may write again
-# How long they may then. Who waits for SQLite's lock looks for it every 25 ms or so, and would not
-# find it free: the interface stood still for a second while 10,000 messages were taken in.
-_PAUSE_SECONDS = 0.03
 
 _WORDS = """
 CREATE VIRTUAL TABLE IF NOT EXISTS found.words USING fts5 (
@@ -247,7 +250,7 @@ class Search:
             yield len(rows)
             if len(rows) < _SLICE:
                 return
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
 
     def _opened(self) -> Database:
         if self._db is not None:

@@ -13,6 +13,7 @@ import pytest
 from app.store.attachment import Attachment
 from app.store.chat_file import ChatFileError, dump, load, take_in
 from app.store.conversation import Asked, Conversation, Message
+from app.store.database import StoreError
 from app.store.store import Store
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
@@ -81,6 +82,36 @@ def test_all_of_a_chat_comes_back_under_ids_of_its_own(store: Store) -> None:
     assert shape(store.messages(other.id)) == shape(messages)
     kept = store.messages(other.id)
     assert other.leaf == kept[1].id
+
+
+def test_others_write_while_chats_are_taken_in(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.chat_file._PORTION", 1)
+    seen = []
+    with closing(Store(tmp_path / "store.db", busy_seconds=0.0)) as other:
+
+        def write(_seconds: float) -> None:
+            other.save_conversation(Conversation(title="other"))
+            seen.append({chat.title for chat in other.conversations()})
+
+        monkeypatch.setattr("time.sleep", write)
+        take_in(store, [a_chat(), a_chat(), a_chat()])
+    assert seen == [{"other"}] * 2
+    assert sorted(chat.title for chat in store.conversations()) == ["Trip"] * 3 + ["other"] * 2
+
+
+def test_of_a_file_that_cannot_be_kept_as_a_whole_nothing_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.chat_file._PORTION", 1)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    before, (last, messages) = a_chat(), a_chat()
+    messages[0].parent_id = "nobody"
+    with pytest.raises(StoreError):
+        take_in(store, [before, (last, messages)])
+    assert store.conversations() == []
+    assert not store.restore_conversation(before[0].id)
 
 
 @pytest.mark.parametrize(
