@@ -17,11 +17,13 @@ class Draft:
 
     Attributes:
         edited: the id of the message that it will stand beside; None if it is a new one.
+        aside: what was written before that message was edited; None if nothing was.
     """
 
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
     edited: str | None = None
+    aside: Draft | None = None
 
     def __bool__(self) -> bool:
         return bool(self.text or self.attachments or self.edited)
@@ -47,16 +49,19 @@ class Drafts:
         if not rows:
             return Draft()
         with self._db.decoding("the draft of a chat"):
-            files = json.loads(rows[0]["attachments"])
-            attachments = tuple(Attachment(**file) for file in files)
-        return Draft(rows[0]["content"], attachments, rows[0]["edited"])
+            row = rows[0]
+            aside = None if row["aside"] is None else json.loads(row["aside"])
+            if aside is not None:
+                aside = Draft(aside["text"], _attachments(aside["attachments"]))
+            files = _attachments(json.loads(row["attachments"]))
+        return Draft(row["content"], files, row["edited"], aside)
 
     def save(self, conversation_id: str, draft: Draft, before: Draft) -> None:
         """Keep a draft; an empty one is removed.
 
         Args:
-            before: the draft as it is kept. Attachments that have not changed are not written: they
-                may be a megabyte beside a word that was typed.
+            before: the draft as it is kept. Attachments and what was put aside are not written if
+                they have not changed: they may be a megabyte beside a word that was typed.
 
         Raises:
             DeletedError: the conversation is not in the store.
@@ -65,14 +70,21 @@ class Drafts:
             self._db.write("DELETE FROM draft WHERE conversation_id = ?", (conversation_id,))
             return
         values = (conversation_id, draft.text, draft.edited, self._clock())
-        if draft.attachments == before.attachments and self._db.write(
+        is_same = (draft.attachments, draft.aside) == (before.attachments, before.aside)
+        if is_same and self._db.write(
             "UPDATE draft SET content = ?2, edited = ?3, updated = ?4 WHERE conversation_id = ?1",
             values,
         ):
             return
         files = json.dumps([asdict(attachment) for attachment in draft.attachments])
+        aside = None if draft.aside is None else json.dumps(asdict(draft.aside))
         self._db.write(
-            "INSERT OR REPLACE INTO draft (conversation_id, content, edited, updated, attachments)"
-            " VALUES (?, ?, ?, ?, ?)",
-            (*values, files),
+            "INSERT OR REPLACE INTO draft"
+            " (conversation_id, content, edited, updated, attachments, aside)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (*values, files, aside),
         )
+
+
+def _attachments(files: list[dict[str, str]]) -> tuple[Attachment, ...]:
+    return tuple(Attachment(**file) for file in files)

@@ -14,7 +14,6 @@ from app.screens.chats.open_session import OpenSession
 from app.screens.chats.sessions import SessionList
 from app.screens.chats.sidebar import Sidebar
 from app.screens.feeds.engine_watch import EngineWatch
-from app.store.drafts import Draft
 from engine.api.status import EnginePhase, EngineStatus
 from widgets.chat.chat_list import ChatList
 from widgets.chat.chat_tabs import ChatTabs, Tab
@@ -99,9 +98,9 @@ class ChatPane(Vertical):
         self._sidebar.update(views, paused)
 
     def sent(self) -> None:
-        """Empty the prompt, now that its message was sent and is in the history, and go to the
-        reply."""
-        self.composer.load(Draft())
+        """Take the message out of the prompt, now that it was sent and is in the history, and go to
+        the reply."""
+        self.composer.go_back()
         self.follow()
 
     def follow(self) -> None:

@@ -42,6 +42,7 @@ class Composer:
         session: the chat that is written in; None before one is shown.
         attachments: what goes along with the message.
         editing: the id of the message that it will stand beside; None if it is a new one.
+        aside: what was written before that message was edited; None if nothing was.
         new_key: the key that opens a new chat, as it is shown to the user.
     """
 
@@ -49,6 +50,7 @@ class Composer:
         self.session: OpenSession | None = None
         self.attachments: tuple[Attachment, ...] = ()
         self.editing: str | None = None
+        self.aside: Draft | None = None
         self.new_key = ""
         self._sessions = sessions
         self._engine = engine
@@ -57,7 +59,7 @@ class Composer:
 
     @property
     def draft(self) -> Draft:
-        return Draft(self._prompt.text, self.attachments, self.editing)
+        return Draft(self._prompt.text, self.attachments, self.editing, self.aside)
 
     def note(self) -> None:
         """Have the chat on view know what is written in it."""
@@ -74,7 +76,7 @@ class Composer:
     def load(self, draft: Draft) -> None:
         """Write something else."""
         assert self.session is not None
-        self.attachments, self.editing = draft.attachments, draft.edited
+        self.attachments, self.editing, self.aside = draft.attachments, draft.edited, draft.aside
         self._prompt.load(draft.text, self.session.history)
 
     def attach(self, attachment: Attachment) -> None:
@@ -95,15 +97,12 @@ class Composer:
 
     def begin_edit(self, message: Message) -> None:
         """Write a message of the user anew. What was written stays beside until that is over."""
-        assert self.session is not None
-        if self.editing is None:
-            self.session.aside = self.draft
-        self.load(Draft(as_written(message.content), message.attachments, message.id))
+        aside = (self.draft or None) if self.editing is None else self.aside
+        self.load(Draft(as_written(message.content), message.attachments, message.id, aside))
 
-    def leave_edit(self) -> None:
-        """Leave the message as it was, and go on with what was written before."""
-        assert self.session is not None
-        self.load(self.session.aside)
+    def go_back(self) -> None:
+        """Go on with what was written before a message was edited, or with nothing."""
+        self.load(self.aside or Draft())
 
     def update(self) -> bool:
         """Bring attachments and context up to date; returns whether all of them is counted."""

@@ -22,7 +22,6 @@ class OpenSession:
 
     Attributes:
         draft: what is written and not sent; None until the store was asked for it.
-        aside: what was written before a message was edited.
         kept: the draft as the store has it.
         unread: whether text has come that has not been on view.
         had_failed: whether its last reply had failed when the program was started.
@@ -31,7 +30,6 @@ class OpenSession:
 
     chat: ChatSession | WatchedChat
     draft: Draft | None = None
-    aside: Draft = field(default_factory=Draft)
     kept: Draft = field(default_factory=Draft)
     unread: bool = False
     had_failed: bool = False

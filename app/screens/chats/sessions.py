@@ -262,7 +262,7 @@ class SessionList:
                 session.draft = Draft()
             ids = {message.id for message in session.chat.messages}
             if session.draft.edited not in ids:
-                session.draft = replace(session.draft, edited=None)
+                session.draft = replace(session.draft, edited=None, aside=None)
             session.kept = session.draft
         return session.draft
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
+from app.screens.chats.open_session import as_written
 from app.screens.deck.composing import Composing
 from app.store.conversation import Message
 from app.store.database import StoreError
@@ -110,7 +111,7 @@ class Branching(Composing):
             return
         self.open(forked.id)
         if asks:
-            self.chat.composer.load(Draft(last.content, last.attachments))
+            self.chat.composer.load(Draft(as_written(last.content), last.attachments))
         self.notify(f"Forked “{session.title}”; what both begin with is in the KV cache once.")
 
     def action_edit_last(self) -> None:

@@ -70,7 +70,7 @@ class Stopping(Branching):
 
     def action_keep(self) -> None:
         """Leave the message as it was that is being edited."""
-        self.chat.composer.leave_edit()
+        self.chat.composer.go_back()
         self.leave_something()
 
     def action_back(self) -> None:

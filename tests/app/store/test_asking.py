@@ -148,7 +148,10 @@ def test_a_draft_is_kept_until_it_is_empty_or_its_chat_is_deleted(store: Store) 
     assert store.drafts.of(one.id) == first
     store.drafts.save(one.id, Draft("Hi you", (NOTES,)), first)
     assert store.drafts.of(one.id) == Draft("Hi you", (NOTES,))
-    store.drafts.save(one.id, Draft(), Draft("Hi you", (NOTES,)))
+    second = Draft("Hi you", (NOTES,), "message", Draft("Before", (NOTES,)))
+    store.drafts.save(one.id, second, Draft("Hi you", (NOTES,)))
+    assert store.drafts.of(one.id) == second
+    store.drafts.save(one.id, Draft(), second)
     assert store.drafts.of(one.id) == Draft()
     store.drafts.save(one.id, first, first)  # another program removed it meanwhile
     assert store.drafts.of(one.id) == first

@@ -195,9 +195,9 @@ async def test_a_fork_is_a_chat_of_its_own(tmp_path: Path) -> None:
 
 async def test_a_fork_at_ones_own_message_has_it_in_the_prompt(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        await _say(stage, "one", "two")
+        await _say(stage, "one", "//two")
         await stage.press("ctrl+up", "up", "f")
-        assert stage.prompt == "two"
+        assert stage.prompt == "//two"
         assert [m.content for m in stage.sessions.current.chat.messages] == [
             "one",
             "The first reply.",

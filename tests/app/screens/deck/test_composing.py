@@ -259,6 +259,9 @@ async def test_an_edit_goes_on_where_it_was_left(tmp_path: Path) -> None:
         assert stage.prompt == "one two"
         await stage.press("enter")
         assert stage.sessions.current.chat.messages[0].content == "one two"
+        assert stage.prompt == "draft"
+    async with staged(tmp_path) as stage:
+        assert stage.prompt == "draft"
 
 
 async def test_a_chat_that_is_closed_keeps_its_draft_and_is_not_opened_again(
