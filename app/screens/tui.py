@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from app.process.exits import ExitCode
 from app.screens.chats.sessions import SessionList
 from app.screens.commands import actions, choices
 from app.screens.deck.deck import Deck
+from app.screens.ending import Ending
 from app.screens.job import can_suspend, suspend
 from app.screens.keys.help import HelpScreen
 from app.screens.keys.key_groups import help_sections
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 3.0
-SHUTDOWN_SECONDS = 12.0
 LOOK_SECONDS = 0.5
 
 
@@ -59,7 +57,7 @@ class Tui(Loading):
 
     Attributes:
         crash: the exception that ended the application; None if nothing crashed.
-        engine_ended: whether the engine was shut down, in time.
+        ending: stops the replies and the engine.
     """
 
     TITLE = "batchdeck"
@@ -95,14 +93,13 @@ class Tui(Loading):
         self.register_theme(CONTRAST)
         self.theme = find_theme(settings.theme)
         self.crash: BaseException | None = None
-        self.engine_ended = False
         self._client = client
         self.models = ModelSwitch(client, load)
         self._pinned = settings.pinned
-        self._quitting = False
         self._sessions = SessionList(
             client, store, system=settings.system, sampling=settings.sampling, gateway=gateway
         )
+        self.ending = Ending(client, self._sessions)
         glyphs = ASCII if settings.ascii else UNICODE
         self.deck = Deck(self._sessions, glyphs)
         self.set_class(settings.ascii, "-ascii")
@@ -262,46 +259,10 @@ class Tui(Loading):
         self.run_worker(self._quit(code))
 
     async def _quit(self, code: ExitCode) -> None:
-        if self._quitting:
-            return
-        self._quitting = True
-        num_busy = self._sessions.num_own_busy
-        replies = "the reply" if num_busy == 1 else f"{num_busy} replies"
-        stopping = f"Stopping {replies}; what has come is kept. " if num_busy else ""
-        self.notify(f"{stopping}Ending the engine…")
-        self._sessions.stop_all()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + STOP_SECONDS
-        while self._sessions.num_own_busy and loop.time() < deadline:
-            self._sessions.poll()
-            await asyncio.sleep(0.02)
-        self._sessions.close_all()
-        await self._end_engine()
-        self.exit(return_code=code)
-
-    def end(self) -> None:
-        """See to it that every reply is kept and that the engine is down, whatever ended the
-        screen."""
-        self._sessions.close_all()
-        if not self.engine_ended:
-            self._client.shutdown()
-
-    async def _end_engine(self) -> None:
-        """Shut the engine down while the screen stays alive, for at most `SHUTDOWN_SECONDS`."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-        def shut_down() -> None:
-            try:
-                self._client.shutdown()
-            finally:
-                loop.call_soon_threadsafe(ended.set)
-
-        threading.Thread(target=shut_down, name="shutdown", daemon=True).start()
-        try:
-            await asyncio.wait_for(ended.wait(), SHUTDOWN_SECONDS)
-            self.engine_ended = True
-        except TimeoutError:
-            log.error("the engine did not end within %g s", SHUTDOWN_SECONDS)
+        if not self.ending.has_begun:
+            self.notify(self.ending.news)
+            await self.ending.run()
+            self.exit(return_code=code)
 
     def _handle_exception(self, error: Exception) -> None:
         """Keep the exception that the application crashed of, for `run` to raise.
@@ -344,7 +305,7 @@ def run(
     try:
         app.run()
     finally:
-        app.end()
+        app.ending.complete()
     if app.crash is not None:
         raise app.crash
     return app.return_code or 0

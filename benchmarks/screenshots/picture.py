@@ -113,7 +113,7 @@ async def take(picture: Picture) -> str:
                 await pilot.pause()
                 return small(app.export_screenshot(title="batchdeck", simplify=True))
         finally:
-            app.end()
+            app.ending.complete()
             store.close()
 
 

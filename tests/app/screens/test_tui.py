@@ -133,7 +133,7 @@ async def test_quitting_stops_what_streams_and_ends_the_engine(tmp_path: Path) -
         key = stage.sessions.current.key
         await stage.press("ctrl+q")
         await stage.app.workers.wait_for_complete()
-        assert stage.app.engine_ended
+        assert stage.app.ending.is_complete
         assert stage.engine.status().phase is EnginePhase.STOPPED
         reply = stage.store.messages(key)[1]
         assert reply.finish_reason is FinishReason.ABORT
@@ -144,7 +144,7 @@ async def test_quitting_stops_what_streams_and_ends_the_engine(tmp_path: Path) -
 async def test_a_session_that_the_engine_does_not_end_is_closed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.screens.tui.STOP_SECONDS", 0.0)
+    monkeypatch.setattr("app.screens.ending.STOP_SECONDS", 0.0)
     async with staged(tmp_path, REPLIES) as stage:
         await stage.send("long")
         await stage.turn(3)
@@ -158,13 +158,13 @@ async def test_a_session_that_the_engine_does_not_end_is_closed_all_the_same(
 async def test_an_engine_that_does_not_end_is_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.screens.tui.SHUTDOWN_SECONDS", 0.01)
+    monkeypatch.setattr("app.screens.ending.SHUTDOWN_SECONDS", 0.01)
     freed = threading.Event()
     async with staged(tmp_path) as stage:
         monkeypatch.setattr(stage.engine, "shutdown", freed.wait)
         await stage.press("ctrl+q")
         await stage.app.workers.wait_for_complete()
-        assert not stage.app.engine_ended
+        assert not stage.app.ending.is_complete
         freed.set()
 
 
