@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -21,7 +21,7 @@ from textual.screen import Screen
 
 from app.process.exits import ExitCode
 from app.screens.chats.sessions import SessionList
-from app.screens.commands import actions, choices
+from app.screens.commands import BOUND, actions, choices, with_keys
 from app.screens.deck.deck import Deck
 from app.screens.ending import Ending
 from app.screens.job import can_suspend, suspend
@@ -65,9 +65,31 @@ class Tui(Loading):
     CSS_PATH: ClassVar[str] = str(Path(__file__).with_name("deck.tcss"))
     BINDINGS: ClassVar[list[BindingType]] = [
         # These act in dialogs too, for the application's own come before theirs.
-        Binding("f1", "help", "Help", tooltip="This page", id="app.help", priority=True),
-        Binding("f9", "settings", "Settings", show=False, id="app.settings", priority=True),
-        Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
+        Binding(
+            "f1",
+            "help",
+            "Help",
+            tooltip="Every key, first of where you are",
+            id="app.help",
+            priority=True,
+        ),
+        Binding(
+            "f9",
+            "settings",
+            "Settings",
+            tooltip="Theme, cadence, targets, alerts and keys",
+            show=False,
+            id="app.settings",
+            priority=True,
+        ),
+        Binding(
+            "ctrl+q",
+            "quit",
+            "Quit",
+            tooltip="Stop all replies and leave",
+            id="app.quit",
+            priority=True,
+        ),
         Binding(
             "ctrl+z",
             "suspend_process",
@@ -182,19 +204,21 @@ class Tui(Loading):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         if screen is self.deck:
-            # Actions first: what is a matter of choice, policies and panels, is found by its name.
-            if self.models.is_loading:
-                stop = self.action_stop_loading
-                yield SystemCommand("Stop loading", "The model before comes back", stop)
-            yield from actions(self.deck)
-            load = "A name, a folder, a file or a hub id"
-            yield SystemCommand("Load model…", load, self.action_load_model)
-            settings = "Theme, cadence, targets, alerts and keys"
-            yield SystemCommand("Settings…", settings, self.action_settings)
-            yield SystemCommand("Theme…", "The colours", partial(self.action_settings, "theme"))
-            yield SystemCommand("Help", "Every key", self.action_help)
-            yield SystemCommand("Quit", "Stop the replies and the engine", self.action_quit)
-            yield from choices(self.deck)
+            yield from with_keys(self._commands(), self, self, self.deck, self.deck.chat.transcript)
+
+    def _commands(self) -> Iterator[SystemCommand]:
+        # Actions first: what is a matter of choice, policies and panels, is found by its name.
+        if self.models.is_loading:
+            back = "The model before comes back"
+            yield SystemCommand("Stop loading", back, self.action_stop_loading)
+        yield from actions(self.deck)
+        named = "A name, a folder, a file or a hub id"
+        yield SystemCommand("Load model…", named, self.action_load_model)
+        yield SystemCommand("Settings…", BOUND, self.action_settings)
+        yield SystemCommand("Theme…", "The colours", partial(self.action_settings, "theme"))
+        yield SystemCommand("Help", BOUND, self.action_help)
+        yield SystemCommand("Quit", BOUND, self.action_quit)
+        yield from choices(self.deck)
 
     def action_help(self) -> None:
         """Open help about where the focus is; where it is open, close it."""

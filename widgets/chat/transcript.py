@@ -47,7 +47,13 @@ class Transcript(MessageView, can_focus=True):
             tooltip="Copy a block of code; again: the next",
             id="transcript.copy_code",
         ),
-        Binding("c", "copy_message", "Copy message", id="transcript.copy_message"),
+        Binding(
+            "c",
+            "copy_message",
+            "Copy message",
+            tooltip="Copy the marked message, else the last reply",
+            id="transcript.copy_message",
+        ),
     ]
 
     class CopyWanted(Message):

@@ -37,10 +37,32 @@ class Branching(Composing):
             show=False,
             id="chat.branch_next",
         ),
-        Binding("ctrl+r", "regenerate", "Regen", tooltip="Another reply", id="chat.regenerate"),
-        Binding("alt+c", "resume", "Continue", tooltip="Go on with a reply", id="chat.resume"),
-        Binding("f", "fork", "Fork here", show=False, id="chat.fork"),
-        Binding("e", "edit_last", "Edit message", show=False, id="chat.edit"),
+        Binding(
+            "ctrl+r", "regenerate", "Regen", tooltip="Ask for another reply", id="chat.regenerate"
+        ),
+        Binding(
+            "alt+c",
+            "resume",
+            "Continue",
+            tooltip="Go on with a reply where it ended",
+            id="chat.resume",
+        ),
+        Binding(
+            "f",
+            "fork",
+            "Fork here",
+            tooltip="A chat of its own up to this message",
+            show=False,
+            id="chat.fork",
+        ),
+        Binding(
+            "e",
+            "edit_last",
+            "Edit message",
+            tooltip="Send your message in other words",
+            show=False,
+            id="chat.edit",
+        ),
     ]
 
     def action_branch(self, steps: int) -> None:

@@ -23,7 +23,14 @@ class Conversing(Steering):
     """The part of the deck that goes from chat to chat."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+w", "close", "Close chat", show=False, id="chat.close"),
+        Binding(
+            "ctrl+w",
+            "close",
+            "Close chat",
+            tooltip="Close the chat; it is kept",
+            show=False,
+            id="chat.close",
+        ),
         Binding("ctrl+pageup", "step(-1)", "Previous chat", show=False, id="chat.previous"),
         Binding("ctrl+pagedown,f4", "step(1)", "Next chat", show=False, id="chat.next"),
         *(

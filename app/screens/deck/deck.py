@@ -51,9 +51,15 @@ class Deck(Speaking):
             priority=True,
         ),
         Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
-        Binding("u", "undo", "Undo", tooltip="Undo the last knob change", id="knobs.undo"),
-        Binding("ctrl+n", "new", "New", tooltip="New chat", id="chat.new"),
-        Binding("f3", "find", "Find", tooltip="Find a chat", id="chat.find"),
+        Binding(
+            "u",
+            "undo",
+            "Undo",
+            tooltip="Undo the last knob change, whoever made it",
+            id="knobs.undo",
+        ),
+        Binding("ctrl+n", "new", "New", tooltip="Open an empty chat", id="chat.new"),
+        Binding("f3", "find", "Find", tooltip="Find any chat and open it", id="chat.find"),
         # The focused panel comes first: the digits may belong to a number that is being typed.
         *(
             Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
@@ -70,7 +76,14 @@ class Deck(Speaking):
             id="table.raise",
         ),
         Binding("minus", "prioritize(-1)", "Lower the priority", show=False, id="table.lower"),
-        Binding("z", "zoom", "Zoom panel", show=False, id="view.zoom"),
+        Binding(
+            "z",
+            "zoom",
+            "Zoom panel",
+            tooltip="One panel on the whole screen",
+            show=False,
+            id="view.zoom",
+        ),
     ]
 
     def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:

@@ -20,9 +20,33 @@ class Keeping(Listing):
 
     # They act before the prompt takes them, which would select text.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f6", "rename", "Rename chat", show=False, id="chat.rename", priority=True),
-        Binding("f7", "archive", "Archive chat", show=False, id="chat.archive", priority=True),
-        Binding("f8", "delete", "Delete chat", show=False, id="chat.delete", priority=True),
+        Binding(
+            "f6",
+            "rename",
+            "Rename chat",
+            tooltip="Give the chat another title",
+            show=False,
+            id="chat.rename",
+            priority=True,
+        ),
+        Binding(
+            "f7",
+            "archive",
+            "Archive chat",
+            tooltip="Archive the chat, or take it back",
+            show=False,
+            id="chat.archive",
+            priority=True,
+        ),
+        Binding(
+            "f8",
+            "delete",
+            "Delete chat",
+            tooltip="Delete the chat; it can be undone",
+            show=False,
+            id="chat.delete",
+            priority=True,
+        ),
         Binding(
             "f12",
             "undo_chat",

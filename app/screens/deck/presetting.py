@@ -25,7 +25,8 @@ class Presetting(Tuning):
         Binding(
             "alt+s",
             "presets",
-            "Presets of settings",
+            "Presets",
+            tooltip="Settings kept under a name",
             show=False,
             id="chat.presets",
             priority=True,

@@ -19,7 +19,7 @@ class Reading(Exporting):
             "ctrl+up",
             "read",
             "Messages",
-            tooltip="Go to the messages",
+            tooltip="Go from message to message and act on them",
             show=False,
             id="chat.read",
         ),

@@ -43,7 +43,15 @@ class Speaking(Stopping):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         # Before the prompt, which would take it for the letter.
-        Binding("alt+p", "prompts", "Saved prompts", show=False, id="prompt.saved", priority=True),
+        Binding(
+            "alt+p",
+            "prompts",
+            "Saved prompts",
+            tooltip="Insert or edit a saved prompt",
+            show=False,
+            id="prompt.saved",
+            priority=True,
+        ),
     ]
 
     def on_mount(self) -> None:

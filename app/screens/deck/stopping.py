@@ -32,7 +32,7 @@ class Stopping(Branching):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", tooltip="Stop the reply", id="chat.stop"),
+        Binding("escape", "stop", "Stop", tooltip="End the reply being made", id="chat.stop"),
         Binding(
             "escape",
             "stop_theirs",

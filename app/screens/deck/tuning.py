@@ -23,7 +23,7 @@ class Tuning(Reading):
             "settings",
             "Settings",
             show=False,
-            tooltip="Settings of this chat",
+            tooltip="What this chat is asked with",
             id="chat.settings",
         ),
     ]

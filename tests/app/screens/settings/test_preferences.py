@@ -131,8 +131,12 @@ async def test_a_key_is_changed_by_pressing_it_and_reset(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "key", "told"),
     [
-        ("chat.new", "ctrl+q", "chat.new: ctrl+q is that of app.quit (quit)"),
-        ("chat.new", "f1", "chat.new: f1 is that of app.help (this page)"),
+        (
+            "chat.new",
+            "ctrl+w",
+            "chat.new: ctrl+w is that of chat.close (close the chat; it is kept)",
+        ),
+        ("chat.new", "f1", "chat.new: f1 is that of app.help (every key, first of where you are)"),
         ("app.quit", "q", "app.quit: q could not be typed any more"),
     ],
 )
