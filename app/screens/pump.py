@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from textual.screen import Screen
 from textual.timer import Timer
@@ -23,22 +23,26 @@ from app.screens.panels import Panels
 from app.system.devices import Devices
 from app.system.machine import num_cores
 from engine.api.status import EnginePhase, EngineStatus
+from engine.api.telemetry import StepRecord
 from widgets.figures import change_text
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
 
 log = logging.getLogger(__name__)
 
+# Between two parts of a turn what the first one changed is painted, and keys are answered.
+BREATH_SECONDS = 0.03
+
 
 class Pump:
-    """Takes a turn again and again, by one timer. It is set anew after each turn, so that turns
-    never pile up.
+    """Takes a turn again and again, by one timer. It is set anew after each part of a turn, so that
+    turns never pile up, and that a key waits for one part and not for all of them.
 
     The engine's threads touch no widget and wake no loop: `call_from_thread` would block them, and
     a posted message would wake the loop for each token.
 
     Args:
-        heed: is called at the end of each turn, when all that is to be shown is known.
+        heed: is called in each turn, when it is known what became of the chats.
         clock: monotonic seconds.
 
     Attributes:
@@ -77,6 +81,8 @@ class Pump:
         self._thrift = Thrift(num_cores(), clock)
         self._timer: Timer | None = None
         self._turn_at = 0.0
+        self._began = 0.0
+        self._parts = self._take_turn(everything=False)  # what is left of the turn, or the next one
         self._done = {"engine": -math.inf, "table": -math.inf, "devices": -math.inf}
         self._frames_before = (0, clock())
         self._status = EngineStatus(EnginePhase.EMPTY)
@@ -110,28 +116,45 @@ class Pump:
 
     def turn(self, *, everything: bool = False) -> None:
         """Carry over what is due, or everything if `everything` is set."""
+        for _ in self._take_turn(everything=everything):
+            pass
+
+    def _take_turn(self, *, everything: bool) -> Iterator[None]:
+        """Take a turn in parts. Only the first one looks at the engine, so that all panels show the
+        same moment."""
         self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
-        cadence, current = self.cadence, self._sessions.current
+        self._began, cadence, current = self._clock(), self.cadence, self._sessions.current
         news = self._sessions.poll()
         looked = self._is_due("engine", cadence.engine, everything)
-        turned = looked and self._look()
+        records, turned = self._look() if looked else ([], False)
         if current.key in news or looked:
             self._chat.update()
         elif news:
             self._chat.update_bar()
+        self._heed()
+        if not looked:
+            return
+        yield
+        self._panels.show_steps(self._engine, records)
         if self._is_due("table", cadence.table, everything or turned):
+            yield
             self._mqtt.look()
             self._tell_broker()
             self._warn()
             self._panels.show_figures(self._engine, self._mqtt)
         if self._is_due("devices", cadence.devices, everything):
+            yield
             self._read_devices()
             self._look_for_others()
-        self._heed()
 
     def _come_again(self) -> None:
-        self.turn()
-        self._come_at(self._clock() + self._pause())
+        try:
+            next(self._parts)
+            pause = 0.0
+        except StopIteration:
+            self._parts = self._take_turn(everything=False)
+            pause = self._pause()
+        self._come_at(max(self._began + pause, self._clock() + BREATH_SECONDS))
 
     def _come_at(self, moment: float) -> None:
         self._turn_at = moment
@@ -144,15 +167,14 @@ class Pump:
         return cadence.stream if self._sessions.num_busy else cadence.idle
 
     def _is_due(self, what: str, interval: float, everything: bool) -> bool:
-        now = self._clock()
-        if now < self._done[what] + interval and not everything:
+        if self._began < self._done[what] + interval and not everything:
             return False
-        self._done[what] = now
+        self._done[what] = self._began
         return True
 
-    def _look(self) -> bool:
-        """Look at the engine; returns whether its figures are others now, at once: another model
-        or phase, or a knob that was turned."""
+    def _look(self) -> tuple[list[StepRecord], bool]:
+        """Look at the engine; returns its new steps, and whether its figures are others now, at
+        once: another model or phase, or a knob that was turned."""
         engine, phase = self._engine, self._status.phase
         records = engine.look()
         if engine.status != self._status:
@@ -174,8 +196,7 @@ class Pump:
                 self._screen.notify(sentence, severity="error", timeout=30)
         if lines:
             self._panels.log.add(sorted(lines, key=lambda line: line.time))
-        self._panels.show_steps(engine, records)
-        return self._status.phase is not phase or bool(changes)
+        return records, self._status.phase is not phase or bool(changes)
 
     def _look_for_others(self) -> None:
         """Show what another program on the same store said in the chat on view."""

@@ -36,7 +36,7 @@ class Cadence:
         idle: at the sessions, while no reply is being made.
         engine: at the engine's steps, for the batch and the KV map.
         table: at the engine's figures, for the strip on top, sessions, knobs and latencies, and at
-            the MQTT gateway.
+            the MQTT gateway. They are shown with the steps of the same look.
         devices: at CPU, GPU and memory.
     """
 
@@ -62,20 +62,22 @@ class Cadence:
             on_cpu: whether the engine computes on the cores that this program runs on.
             seen: whether the terminal has the focus.
             stretch: how many times longer the pauses are to be (`Thrift.stretch`). `awaited` is not
-                stretched, for it is the answer to a key.
+                stretched, for it is the answer to a key, nor is `table`: it is the longest but one,
+                and figures would be seconds older than the chart beside them.
             frugal: whether the user wants fewer looks.
             quiet: whether nothing is computed, and no key was pressed just now.
         """
         usual = Cadence()
         cores, looks = SHARED_CORES if on_cpu else 1.0, 1.0 if seen else UNSEEN
-        factor = cores * max(looks, stretch) * (FRUGAL if frugal else 1.0)
+        frugally = FRUGAL if frugal else 1.0
+        factor = cores * max(looks, stretch) * frugally
         figures = QUIET if quiet else 1.0
         return Cadence(
             awaited=usual.awaited * cores * looks,
             stream=usual.stream * factor,
             idle=usual.idle * factor,
             engine=usual.engine * factor,
-            table=usual.table * factor * figures,
+            table=usual.table * cores * looks * frugally * figures,
             devices=usual.devices * factor * figures,
         )
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from app.screens.feeds.cadence import MOST, Cadence, Thrift
-from app.screens.pump import Pump
+from app.screens.pump import BREATH_SECONDS, Pump
 from engine.api.client import LoadRequest
 from engine.batch.shape import ModelShape
 from tests.app.screens.stage import Stage, staged
 from tests.support.clock import VirtualClock
 from tests.support.nvml import Gpu, install
+
+COME_AGAIN = Pump._come_again  # a stage replaces it
 
 
 class Alarm:
@@ -73,6 +75,29 @@ async def test_a_key_brings_the_next_turn_forward_once(
         alarms.pump.attend()
         assert alarms.set == [first, second]
         assert not second.is_stopped
+
+
+async def test_keys_are_answered_between_the_parts_of_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path) as stage:
+        alarms, done = Alarms(stage, monkeypatch), list[str]()
+        pump, panels = alarms.pump, stage.deck.panels
+        pump.turn(everything=True)
+        monkeypatch.setattr(stage.deck.chat, "update", lambda: done.append("chat"))
+        monkeypatch.setattr(panels, "show_steps", lambda *_: done.append("steps"))
+        monkeypatch.setattr(panels, "show_figures", lambda *_: done.append("figures"))
+        monkeypatch.setattr(pump, "_read_devices", lambda: done.append("devices"))
+        alarms.clock.advance(2 * pump.cadence.devices)
+        for parts in (["chat"], ["chat", "steps"], ["chat", "steps", "figures"]):
+            COME_AGAIN(pump)
+            assert done == parts
+            assert alarms.set[-1].delay == pytest.approx(BREATH_SECONDS)
+            alarms.clock.advance(BREATH_SECONDS)
+        # The next turn is as far from this one as if it had been taken at once.
+        COME_AGAIN(pump)
+        assert done[3:] == ["devices"]
+        assert alarms.set[-1].delay == pytest.approx(pump._pause() - 3 * BREATH_SECONDS)
 
 
 async def test_what_becomes_of_the_engine_waits_for_no_figures(

@@ -58,8 +58,13 @@ def test_a_stretched_screen_looks_more_rarely_but_for_what_is_awaited() -> None:
     usual = Cadence.fit(on_cpu=True, seen=True)
     stretched = Cadence.fit(on_cpu=True, seen=True, stretch=2.0)
     assert stretched.awaited == usual.awaited
-    names = [field.name for field in fields(Cadence) if field.name != "awaited"]
+    names = {field.name for field in fields(Cadence)} - {"awaited", "table"}
     assert [getattr(stretched, n) for n in names] == [2 * getattr(usual, n) for n in names]
+
+
+def test_figures_are_not_older_than_the_chart_beside_them_on_a_stretched_screen() -> None:
+    stretched = Cadence.fit(on_cpu=True, seen=True, stretch=MOST)
+    assert stretched.table <= stretched.engine
 
 
 def test_streams_come_twice_a_second_at_least() -> None:
