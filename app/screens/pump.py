@@ -125,6 +125,7 @@ class Pump:
         self._thrift.measure(computing=self._engine.on_cpu and self._engine.is_computing)
         self._began, cadence, current = self._clock(), self.cadence, self._sessions.current
         news = self._sessions.poll()
+        self._tell_ends()
         looked = self._is_due("engine", cadence.engine, everything)
         records, turned = self._look() if looked else ([], False)
         if current.key in news or looked:
@@ -238,6 +239,15 @@ class Pump:
                 self._screen.notify(alert.text, severity="warning", timeout=15)
                 if self.alerts.rules.bell:
                     self._screen.app.bell()
+
+    def _tell_ends(self) -> None:
+        """Tell the user what became of chats that are not on the screen."""
+        untold, ended = self._sessions.untold, self._sessions.ended
+        while untold:
+            log.error("%s", untold[0])
+            self._screen.notify(untold.pop(0), severity="error")
+        while ended:
+            self._screen.notify(f"The reply in “{ended.pop(0)}” is there; F3 finds the chat.")
 
     def _tell_broker(self) -> None:
         """Tell the user what became of the connection to the broker."""

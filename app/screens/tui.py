@@ -171,12 +171,7 @@ class Tui(Loading):
         self.set_interval(LOOK_SECONDS, self._watch)
 
     def _watch(self) -> None:
-        """Tell what became of chats that are not on view. End the application if the engine has
-        crashed; `run` raises the reason."""
-        untold = self._sessions.untold
-        while untold:
-            log.error("%s", untold[0])
-            self.notify(untold.pop(0), severity="error")
+        """End the application if the engine has crashed; `run` raises the reason."""
         try:
             check_engine(self._client)
         except EngineCrashError as error:

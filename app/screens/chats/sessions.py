@@ -20,6 +20,7 @@ from app.store.drafts import Draft
 from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import EngineClient
+from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView
 from engine.api.status import ModelCard
 from widgets.chat_number import ChatNumber
@@ -42,6 +43,7 @@ class SessionList:
 
     Attributes:
         system: as above.
+        store: what keeps the chats.
         presets, prompts: those that the user keeps under a name.
         sessions: the open sessions, in the order of their tabs.
         closed: those that were closed while their reply was being made, until it has ended.
@@ -65,10 +67,11 @@ class SessionList:
         self.gateway = gateway
         self.numbering = Numbering()
         self.presets, self.prompts = store.presets, store.prompts
-        self._store = store
+        self.store = store
         self.system = system
         self._sampling = dict(sampling or {})
         self.untold: list[str] = []
+        self.ended: list[str] = []
         kept = store.conversations(open_only=True, tell=self.untold.append)
         failed = store.failed()
         self.sessions: list[OpenSession] = []
@@ -82,15 +85,6 @@ class SessionList:
             self.sessions.append(session)
         self.current = self._newest()
         self.go_to(self.current)
-
-    @property
-    def store(self) -> Store:
-        """What keeps the chats."""
-        return self._store
-
-    @property
-    def index(self) -> int:
-        return self.sessions.index(self.current)
 
     @property
     def num_busy(self) -> int:
@@ -146,7 +140,7 @@ class SessionList:
 
     def step(self, places: int) -> None:
         """Go so many places on; after the last session comes the first."""
-        self.go_to(self.sessions[(self.index + places) % len(self.sessions)])
+        self.go_to(self.sessions[(self.sessions.index(self.current) + places) % len(self.sessions)])
 
     def open(self, conversation_id: str) -> bool:
         """Go to a conversation, opening it from the store if need be; False if there is none.
@@ -160,7 +154,7 @@ class SessionList:
             if session is not None:
                 self.closed.remove(session)
             else:
-                conversation = self._store.conversation(conversation_id)
+                conversation = self.store.conversation(conversation_id)
                 if conversation is None:
                     return False
                 is_theirs = conversation.source == SOURCE
@@ -169,7 +163,7 @@ class SessionList:
             self.sessions.append(session)
             if session.is_own:
                 session.chat.conversation.is_open = True
-                self._store.save_label(session.chat.conversation)
+                self.store.save_label(session.chat.conversation)
         self.go_to(session)
         return True
 
@@ -221,7 +215,7 @@ class SessionList:
             return
         session.chat.conversation.is_open = False
         if session.is_stored:
-            self._store.save_label(session.chat.conversation)
+            self.store.save_label(session.chat.conversation)
 
     def rename(self, session: OpenSession, title: str) -> None:
         """Give a conversation another title.
@@ -232,7 +226,7 @@ class SessionList:
         session.chat.conversation.title = title
         session.chat.conversation.is_named = True
         if session.is_stored:
-            self._store.save_label(session.chat.conversation)
+            self.store.save_label(session.chat.conversation)
 
     def defaults(self, card: ModelCard | None) -> Defaults:
         """What holds in a chat that states nothing.
@@ -250,13 +244,13 @@ class SessionList:
         """
         conversation = session.chat.conversation
         conversation.system, conversation.sampling = settings.system, settings.sampling
-        self._store.save_settings(conversation)
+        self.store.save_settings(conversation)
 
     def draft_of(self, session: OpenSession) -> Draft:
         """What is written in a chat and not sent."""
         if session.draft is None:
             try:
-                session.draft = self._store.drafts.of(session.key) if session.is_own else Draft()
+                session.draft = self.store.drafts.of(session.key) if session.is_own else Draft()
             except StoreError as error:
                 log.error("%s", error)
                 session.draft = Draft()
@@ -275,13 +269,13 @@ class SessionList:
         if not session.is_own or draft == session.kept:
             return
         conversation, is_new = session.chat.conversation, session.is_empty
-        with self._store.transaction():
+        with self.store.transaction():
             if is_new and draft:
-                self._store.save_conversation(conversation)
-            self._store.drafts.save(session.key, draft, session.kept)
+                self.store.save_conversation(conversation)
+            self.store.drafts.save(session.key, draft, session.kept)
             if is_new and not draft:
-                self._store.delete_conversation(session.key)
-                self._store.free_id(session.key)
+                self.store.delete_conversation(session.key)
+                self.store.free_id(session.key)
         session.kept = draft
 
     def poll(self) -> set[str]:
@@ -296,8 +290,12 @@ class SessionList:
                 self.untold.append(f"“{session.title}” is not saved: {unsaved}")
             session.was_unsaved = bool(unsaved)
         for session in self.closed:
-            if not session.chat.is_busy and (trouble := session.trouble):
+            if session.chat.is_busy:
+                continue
+            if trouble := session.trouble:
                 self.untold.append(f"“{session.title}”, which is closed: {trouble}")
+            elif session.chat.messages[-1].finish_reason is not FinishReason.ABORT:
+                self.ended.append(session.title)
         self.closed = [session for session in self.closed if session.chat.is_busy]
         return news
 
@@ -333,16 +331,16 @@ class SessionList:
     def _open(self, conversation: Conversation) -> OpenSession:
         if conversation.number is None:
             opened = (session.chat.conversation.number for session in self.sessions)
-            self._store.number(conversation, taken={n for n in opened if n is not None})
-        return OpenSession(ChatSession(self.client, conversation, self._store, self._sampling))
+            self.store.number(conversation, taken={n for n in opened if n is not None})
+        return OpenSession(ChatSession(self.client, conversation, self.store, self._sampling))
 
     def _number(self, new: Sequence[Conversation]) -> None:
         """Number chats of the store that were never on a screen."""
-        self._store.number(*new)
+        self.store.number(*new)
         # Where the store is locked, it keeps their numbers from another start on.
-        with suppress(StoreError), self._store.transaction():
+        with suppress(StoreError), self.store.transaction():
             for conversation in new:
-                self._store.save_label(conversation)
+                self.store.save_label(conversation)
 
     def _newest(self) -> OpenSession:
         """The session that was used last. If none is open, one is opened."""
@@ -351,5 +349,5 @@ class SessionList:
         return max(self.sessions, key=lambda s: s.chat.conversation.updated)
 
     def _watch(self, conversation: Conversation) -> OpenSession:
-        messages = self._store.branch(conversation.leaf) if conversation.leaf else ()
+        messages = self.store.branch(conversation.leaf) if conversation.leaf else ()
         return OpenSession(WatchedChat(self.client, conversation, messages, self.gateway))

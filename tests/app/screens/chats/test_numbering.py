@@ -97,7 +97,7 @@ async def test_tab_row_and_map_agree_after_a_restart(tmp_path: Path) -> None:
         await stage.press("alt+3")
         await stage.send("again")
         await stage.turn(3)
-        assert stage.sessions.index == 2
+        assert stage.sessions.sessions.index(stage.sessions.current) == 2
         table = stage.deck.panels.table
         assert table.current is not None
         assert str(table.current.name) == "3 three"

@@ -52,11 +52,11 @@ def test_steps_go_around(store: Store, engine: ScriptedEngine) -> None:
     for text in ("a", "b", "c"):
         ask(sessions, engine, text)
         sessions.new()
-    assert sessions.index == 3
+    assert sessions.sessions.index(sessions.current) == 3
     sessions.step(1)
-    assert sessions.index == 0
+    assert sessions.sessions.index(sessions.current) == 0
     sessions.step(-2)
-    assert sessions.index == 2
+    assert sessions.sessions.index(sessions.current) == 2
 
 
 def test_closing_goes_to_the_neighbour(store: Store, engine: ScriptedEngine) -> None:
@@ -225,19 +225,21 @@ def test_what_cannot_be_read_when_it_is_gone_to_leaves_the_other_on_view(
     assert titles(again) == [UNTITLED]
 
 
-def test_a_reply_that_fails_in_a_closed_chat_is_told(store: Store, engine: ScriptedEngine) -> None:
+def test_how_a_reply_ends_in_a_closed_chat_is_told(store: Store, engine: ScriptedEngine) -> None:
     sessions = SessionList(engine, store)
-    for text in ("good", "bad"):
+    for text in ("good", "bad", "stopped"):
         sessions.new()
         sessions.current.chat.send(text)
-    good, bad = sessions.sessions
+    good, bad, stopped = sessions.sessions
     engine.advance()
-    sessions.close(good)
-    sessions.close(bad)
+    for session in (good, bad, stopped):
+        sessions.close(session)
     engine.break_request(bad.request_id, "the device is gone")
+    stopped.chat.stop()
     engine.finish_all()
     sessions.poll()
     assert sessions.closed == []
+    assert sessions.ended == ["good"]
     assert sessions.untold == ["“bad”, which is closed: the device is gone"]
 
 

@@ -109,6 +109,7 @@ async def test_the_reply_of_a_closed_chat_goes_on_and_is_kept(tmp_path: Path) ->
         assert reply.finish_reason is FinishReason.STOP
         assert len(reply.content.split()) == 400
         assert not stage.sessions.closed
+        assert stage.toasts[-1] == "The reply in “long” is there; F3 finds the chat."
 
 
 async def test_a_closed_chat_is_opened_in_the_midst_of_its_reply(tmp_path: Path) -> None:
