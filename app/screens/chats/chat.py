@@ -108,10 +108,6 @@ class ChatPane(Vertical):
         self.update()
         self.transcript.follow()
 
-    def forget(self, session: OpenSession) -> None:
-        """Drop what was kept of a session that was closed."""
-        self._entries.forget(session)
-
 
 def greeting(status: EngineStatus) -> str:
     """The text that an empty conversation shows."""

@@ -19,7 +19,7 @@ from widgets.glyphs import Mark, state_mark
 
 
 class Entries:
-    """Makes entries, and keeps those of messages that do not change any more.
+    """Makes entries, and keeps those of messages that do not change any more with their session.
 
     Attributes:
         new_key, edit_key, resume_key: the keys that open a new chat, edit the last message and go
@@ -28,7 +28,6 @@ class Entries:
 
     def __init__(self) -> None:
         self.new_key = self.edit_key = self.resume_key = ""
-        self._kept: dict[str, dict[str, Entry]] = {}  # of each chat, by message
 
     def of(
         self,
@@ -46,7 +45,7 @@ class Entries:
             paused: whether the engine is paused.
         """
         entries: list[Entry] = []
-        kept = self._kept.setdefault(session.key, {})
+        kept = session.entries
         author = "you" if session.is_own else session.chat.conversation.user
         tools: dict[str | None, str] = {}  # names by the ids of their calls
         request_id, places = session.request_id, session.chat.places
@@ -94,10 +93,6 @@ class Entries:
         # Where the line is cut, figures may go, and not the key.
         state, divider, figures = entry.note.partition(" · ")
         return replace(entry, note=f"{state} · {how}{divider}{figures}")
-
-    def forget(self, session: OpenSession) -> None:
-        """Drop what was kept of a chat that is closed."""
-        self._kept.pop(session.key, None)
 
 
 def progress(view: RequestView | None, status: EngineStatus, paused: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,6 +11,9 @@ from app.screens.chats.sessions import SessionList
 from app.screens.chats.watched import held_by
 from app.store.conversation import Conversation
 from app.store.store import Store
+
+
+UNDONE = 100  # the most deeds that can be taken back
 
 
 class Deed(Enum):
@@ -50,7 +54,7 @@ class ChatKeeper:
     def __init__(self, sessions: SessionList, store: Store) -> None:
         self._sessions = sessions
         self._store = store
-        self._done: list[Done] = []
+        self._done: deque[Done] = deque(maxlen=UNDONE)
 
     def refusal(self, key: str) -> str:
         """Why nothing may become of a chat here, since somebody may go on with it elsewhere; empty

@@ -11,6 +11,7 @@ from app.store.conversation import Conversation
 from app.store.drafts import Draft
 from app.store.session import ChatSession
 from engine.api.lifecycle import FinishReason
+from widgets.chat.entry import Entry
 from widgets.glyphs import UNICODE
 
 UNTITLED = "new chat"
@@ -26,6 +27,7 @@ class OpenSession:
         unread: whether text has come that has not been on view.
         had_failed: whether its last reply had failed when the program was started.
         was_unsaved: whether the user knows that it is not saved.
+        entries: what the transcript shows of messages that do not change any more, by their ids.
     """
 
     chat: ChatSession | WatchedChat
@@ -34,6 +36,7 @@ class OpenSession:
     unread: bool = False
     had_failed: bool = False
     was_unsaved: bool = False
+    entries: dict[str, Entry] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -68,7 +68,6 @@ class Keeping(Listing):
             self.notify(
                 f"Closed “{done.title}”;{goes_on} {self.undo_key} undoes, F3 finds it again."
             )
-        self.chat.forget(session)
         self.switched()
 
     def action_archive(self) -> None:
@@ -85,6 +84,7 @@ class Keeping(Listing):
         self.switched()
 
     def action_rename(self) -> None:
+        """Ask for another title of the chat in hand."""
         key = self.key_in_hand()
         session, chat = self.sessions.find(key), self._attempt(lambda: self.store.conversation(key))
         if self._is_refused(key):
@@ -93,10 +93,18 @@ class Keeping(Listing):
 
         def rename(title: str | None) -> None:
             if title:
-                self._attempt(lambda: self.keeper.rename(key, title))
-                self.chat.update_bar()
+                self.rename(key, title)
 
         self.app.push_screen(AskText("Title of this chat", before), rename)
+
+    def rename(self, key: str, title: str) -> bool:
+        """Give a chat another title; False if somebody else holds it, and the user has been told."""
+        session = self.sessions.find(key)
+        if session is not None and self._is_held_elsewhere(session):
+            return False
+        self._attempt(lambda: self.keeper.rename(key, title))
+        self.chat.update()
+        return True
 
     def _part(self, deed: Callable[[str], Done | None]) -> None:
         """Do something to a chat that takes it out of view."""
@@ -107,8 +115,6 @@ class Keeping(Listing):
         done = self._attempt(lambda: deed(key))
         if done is not None:
             self.tell_done(done)
-        if session is not None and self.sessions.find(key) is None:
-            self.chat.forget(session)
         if self.sessions.current is not before:
             self.switched()
         self.chat.update_bar()

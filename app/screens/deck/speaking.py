@@ -162,15 +162,11 @@ class Speaking(Stopping):
         self.action_presets()
         return True
 
-    def _rename(self, title: str) -> None:
-        if not title:
-            self.action_rename()
-            return
-        try:
-            self.sessions.rename(self.sessions.current, title)
-        except StoreError as error:
-            self.notify(str(error), severity="error")
-        self.chat.update()
+    def _rename(self, title: str) -> bool:
+        if title:
+            return self.rename(self.sessions.current.key, title)
+        self.action_rename()
+        return True
 
     def _search(self, words: str) -> None:
         self.action_find()
