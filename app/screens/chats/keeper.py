@@ -12,7 +12,6 @@ from app.screens.chats.watched import held_by
 from app.store.conversation import Conversation
 from app.store.store import Store
 
-
 UNDONE = 100  # the most deeds that can be taken back
 
 

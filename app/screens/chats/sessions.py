@@ -44,7 +44,6 @@ class SessionList:
     Attributes:
         system: as above.
         store: what keeps the chats.
-        presets, prompts: those that the user keeps under a name.
         sessions: the open sessions, in the order of their tabs.
         closed: those that were closed while their reply was being made, until it has ended.
         current: the session on view.
@@ -66,7 +65,6 @@ class SessionList:
         self.client = client
         self.gateway = gateway
         self.numbering = Numbering()
-        self.presets, self.prompts = store.presets, store.prompts
         self.store = store
         self.system = system
         self._sampling = dict(sampling or {})
@@ -289,14 +287,12 @@ class SessionList:
             if unsaved and not session.was_unsaved:
                 self.untold.append(f"“{session.title}” is not saved: {unsaved}")
             session.was_unsaved = bool(unsaved)
-        for session in self.closed:
-            if session.chat.is_busy:
-                continue
+        for session in [one for one in self.closed if not one.chat.is_busy]:
+            self.closed.remove(session)
             if trouble := session.trouble:
                 self.untold.append(f"“{session.title}”, which is closed: {trouble}")
             elif session.chat.messages[-1].finish_reason is not FinishReason.ABORT:
                 self.ended.append(session.title)
-        self.closed = [session for session in self.closed if session.chat.is_busy]
         return news
 
     def stop_all(self) -> None:
@@ -319,14 +315,15 @@ class SessionList:
         """With what a new chat begins: the preset that was chosen for that, or what the program
         was started with."""
         try:
-            name = self.presets.default()
-            chosen = next((p for p in self.presets.all() if p.name == name), None) if name else None
+            presets = self.store.presets
+            name = presets.default()
+            chosen = [preset for preset in presets.all() if preset.name == name]
         except StoreError as error:
             log.error("%s", error)
-            chosen = None
-        if chosen is None:
+            chosen = []
+        if not chosen:
             return ChatSettings(self.system)
-        return ChatSettings(chosen.system, chosen.sampling)
+        return ChatSettings(chosen[0].system, chosen[0].sampling)
 
     def _open(self, conversation: Conversation) -> OpenSession:
         if conversation.number is None:

@@ -98,9 +98,8 @@ class Keeping(Listing):
         self.app.push_screen(AskText("Title of this chat", before), rename)
 
     def rename(self, key: str, title: str) -> bool:
-        """Give a chat another title; False if somebody else holds it, and the user has been told."""
-        session = self.sessions.find(key)
-        if session is not None and self._is_held_elsewhere(session):
+        """Give a chat another title; False if that is refused, and the user has been told."""
+        if self._is_refused(key):
             return False
         self._attempt(lambda: self.keeper.rename(key, title))
         self.chat.update()
@@ -109,7 +108,6 @@ class Keeping(Listing):
     def _part(self, deed: Callable[[str], Done | None]) -> None:
         """Do something to a chat that takes it out of view."""
         key, before = self.key_in_hand(), self.sessions.current
-        session = self.sessions.find(key)
         if self._is_refused(key):
             return
         done = self._attempt(lambda: deed(key))

@@ -109,14 +109,14 @@ class Presetting(Tuning):
 
     def _own(self) -> list[Preset]:
         try:
-            return self.sessions.presets.all()
+            return self.store.presets.all()
         except StoreError as error:
             self.notify(str(error), severity="error")
             return []
 
     def _default(self) -> str:
         try:
-            return self.sessions.presets.default()
+            return self.store.presets.default()
         except StoreError:
             return ""  # `_own` has told it.
 
@@ -135,7 +135,7 @@ class Presetting(Tuning):
     def _move(self, old: str, new: str, sure: bool | None) -> None:
         if sure:
             try:
-                self.sessions.presets.rename(old, new)
+                self.store.presets.rename(old, new)
             except StoreError as error:
                 self.notify(str(error), severity="error")
 
@@ -143,7 +143,7 @@ class Presetting(Tuning):
         if not sure:
             return
         try:
-            self.sessions.presets.save(preset)
+            self.store.presets.save(preset)
         except StoreError as error:
             self.notify(str(error), severity="error")
         else:
@@ -152,13 +152,13 @@ class Presetting(Tuning):
     def _forget_preset(self, name: str, sure: bool | None) -> None:
         if sure:
             try:
-                self.sessions.presets.delete(name)
+                self.store.presets.delete(name)
             except StoreError as error:
                 self.notify(str(error), severity="error")
 
     def _begin_with(self, name: str) -> None:
         try:
-            self.sessions.presets.begin_with(name)
+            self.store.presets.begin_with(name)
         except StoreError as error:
             self.notify(str(error), severity="error")
             return

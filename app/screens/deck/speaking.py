@@ -247,7 +247,7 @@ class Speaking(Stopping):
 
     def _prompts(self) -> dict[str, str]:
         try:
-            return self.sessions.prompts.all()
+            return self.store.prompts.all()
         except StoreError as error:
             self.notify(str(error), severity="error")
             return {}
@@ -316,7 +316,7 @@ class Speaking(Stopping):
             self._insert(f"/save {name}\n{text}")
             return
         try:
-            self.sessions.prompts.save(name, text)
+            self.store.prompts.save(name, text)
         except StoreError as error:
             self.notify(str(error), severity="error")
         else:
@@ -325,6 +325,6 @@ class Speaking(Stopping):
     def _forget(self, name: str, sure: bool | None) -> None:
         if sure:
             try:
-                self.sessions.prompts.delete(name)
+                self.store.prompts.delete(name)
             except StoreError as error:
                 self.notify(str(error), severity="error")
