@@ -59,7 +59,14 @@ class Deck(Speaking):
             id="knobs.undo",
         ),
         Binding("ctrl+n", "new", "New", tooltip="Open an empty chat", id="chat.new"),
-        Binding("f3", "find", "Find", tooltip="Find any chat and open it", id="chat.find"),
+        Binding(
+            "f3",
+            "find",
+            "Find",
+            tooltip="Find any chat and open it",
+            id="chat.find",
+            priority=True,
+        ),
         # The focused panel comes first: the digits may belong to a number that is being typed.
         *(
             Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")

@@ -25,6 +25,7 @@ class Tuning(Reading):
             show=False,
             tooltip="What this chat is asked with",
             id="chat.settings",
+            priority=True,
         ),
     ]
 

@@ -48,6 +48,7 @@ class EditSettings(Dialog[ChatSettings]):
         & VerticalScroll { height: auto; }
     }
     """
+    AUTO_FOCUS = "#temperature"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "apply", "Apply", id="settings.apply", priority=True),
         Binding("ctrl+r", "reset", "Reset all", id="settings.reset", priority=True),
@@ -81,7 +82,6 @@ class EditSettings(Dialog[ChatSettings]):
         card = self._defaults.card
         self.fields[THINKING].disabled = card is not None and not card.switches_thinking
         self._fill(self._settings)
-        self.fields["temperature"].focus()
 
     def action_reset(self) -> None:
         """Empty all fields, so that the defaults hold."""

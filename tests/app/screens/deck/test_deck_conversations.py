@@ -11,6 +11,7 @@ from textual.widgets import Input, OptionList
 
 from app.screens.dialogs.find_chat import FindChat
 from tests.app.screens.stage import REPLIES, Stage, staged
+from tests.widgets.hosting import burst
 
 
 def titles(stage: Stage) -> list[str]:
@@ -175,3 +176,10 @@ async def test_one_that_is_damaged_is_told_at_the_start(tmp_path: Path) -> None:
         await stage.press("f3")
         await stage.turn()
         assert stage.app.screen.query_one(OptionList).option_count == 1
+
+
+async def test_words_typed_right_after_the_key_are_those_to_find(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await burst(stage.app, "f3", *"hello")
+        assert isinstance(stage.app.screen, FindChat)
+        assert (stage.app.screen.query_one(Input).value, stage.prompt) == ("hello", "")

@@ -10,6 +10,7 @@ from textual.widgets import Label
 
 from app.screens.dialogs.edit_settings import EditSettings
 from tests.app.screens.stage import Stage, staged
+from tests.widgets.hosting import burst
 from widgets.chat.prompt_head import PromptHead
 
 
@@ -136,3 +137,10 @@ async def test_a_click_on_the_line_opens_the_dialog(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.pilot.click(PromptHead)
         assert isinstance(stage.app.screen, EditSettings)
+
+
+async def test_what_is_typed_right_after_the_key_is_typed_into_the_dialog(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await burst(stage.app, "f5", *"0.7", "enter")
+        assert stage.sessions.current.settings.sampling == {"temperature": 0.7}
+        assert (stage.prompt, stage.engine.submissions) == ("", [])
