@@ -215,6 +215,16 @@ class Deck(Speaking):
         elif self.focused is not None:
             self.maximize(self.focused)
 
+    def on_descendant_focus(self) -> None:
+        """Have the pane on view that keys go to: one that is zoomed covers all others."""
+        focused, zoomed = self.focused, self.maximized
+        if focused is None or zoomed is None or zoomed in focused.ancestors_with_self:
+            return
+        if focused in [panel for _, panel in self.panels.numbered]:
+            self.maximize(focused)
+        else:
+            self.minimize()
+
     def action_knob_history(self) -> None:
         """Go to the knobs, with their history on view."""
         names = [name for name, _ in self.panels.numbered]

@@ -85,6 +85,18 @@ async def test_a_panel_is_zoomed_and_back(tmp_path: Path) -> None:
         assert stage.deck.panels.kv.region == before
 
 
+async def test_where_a_panel_is_zoomed_the_one_that_keys_go_to_is_on_view(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(120, 40)) as stage:
+        panels = stage.deck.panels
+        await stage.press("f2", "7", "z", "2")
+        assert stage.deck.maximized is panels.batch
+        await stage.press("escape", "escape")
+        assert stage.deck.maximized is None
+        await stage.press("f2", "z", "alt+1")
+        assert stage.deck.maximized is None
+        assert stage.deck.chat.prompt.area.has_focus
+
+
 async def test_tab_goes_through_the_panels_of_a_small_terminal(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, size=(80, 24)) as stage:
         await stage.press("f2", "6", "down", "down", "enter", "1")  # typed into a number
