@@ -67,7 +67,8 @@ class ChatPane(Vertical):
         if session is not self._shown:
             self._shown = session
             self.composer.show(session)
-        entries = self._entries.of(session, views, self._engine.status, self._engine.paused)
+        status, paused = self._engine.status, self._engine.paused
+        entries = self._entries.of(session, views, status, paused, self.can_resume)
         self.transcript.show(session.key, entries, greeting(self._engine.status))
         if session.is_own:
             defaults = self._sessions.defaults(self._engine.card)
@@ -83,6 +84,12 @@ class ChatPane(Vertical):
             self._title = session.title
             self.border_title = Content(session.title)
         self.update_bar()
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether one can go on with the last reply of the chat on view."""
+        session = self._sessions.current
+        return session.chat.can_resume and not self.composer.is_full(session)
 
     def await_count(self) -> None:
         """Tell when the tokens of what is written are counted, though that be by now."""

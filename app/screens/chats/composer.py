@@ -117,6 +117,11 @@ class Composer:
         self._prompt.show_context(used, limit, ahead, used + length.tokens if tells else used)
         return length.is_settled
 
+    def is_full(self, session: OpenSession) -> bool:
+        """Whether a chat has taken up all of the context."""
+        limit = self._limit()
+        return limit is not None and context_used(session, self._engine.views) >= limit
+
     def fit(self) -> Fit:
         """Whether the message fits into the context. It is counted if that is not sure."""
         used, limit, text = self._used(), self._limit(), self._prompt.text

@@ -35,6 +35,7 @@ class Entries:
         views: Mapping[str, RequestView],
         status: EngineStatus,
         paused: bool,
+        can_resume: bool = False,
     ) -> list[Entry]:
         """The entries of a session's messages.
 
@@ -43,6 +44,7 @@ class Entries:
                 making.
             status: the engine's status, which tells why a reply without a request waits.
             paused: whether the engine is paused.
+            can_resume: whether one can go on with the last reply.
         """
         entries: list[Entry] = []
         kept = session.entries
@@ -81,7 +83,7 @@ class Entries:
             entries.append(entry)
             if message.tool_use is not None:
                 tools |= {call.id: call.name for call in message.tool_use.calls}
-        if entries and session.chat.can_resume:
+        if entries and can_resume:
             entries[-1] = self._resumable(entries[-1])
         return entries
 

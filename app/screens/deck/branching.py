@@ -101,6 +101,9 @@ class Branching(Composing):
 
     def action_resume(self) -> None:
         """Go on with the last reply, which ended before it was complete."""
+        if self.chat.composer.is_full(self.sessions.current):
+            self.notify(f"The context is full: {self.chat.composer.new_key} opens a new chat.")
+            return
         try:
             self.sessions.current.chat.resume()
         except InvalidRequestError as error:
@@ -154,7 +157,7 @@ class Branching(Composing):
         if action == "fork":
             return self.chat.transcript.has_focus
         if action == "resume":
-            return self.sessions.current.chat.can_resume
+            return self.chat.can_resume
         if action == "branch":
             return not self.has_class("-engine") and self.chat.has_focus_within
         return super().check_action(action, parameters)

@@ -61,6 +61,11 @@ async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
         assert "… cut off" in screen
         assert "✓ done" not in screen
         assert f"ctx 1,024/1,024 · full: {advice}" in screen
+        assert "alt+c" not in screen
+        stage.deck.action_resume()
+        await stage.turn()
+        assert stage.toasts == ["The context is full: ^n opens a new chat."]
+        stage.app.clear_notifications()
         await stage.send("two")
         assert stage.toasts == [
             "This message is 1 token; the context holds 1,024, and 1,024 of them are taken:"
