@@ -134,6 +134,6 @@ class Conversing(Steering):
             self.notify(f"“{error.args[0]}” is gone for good.", severity="warning")
         else:
             if done is None:
-                self.notify("No chat was closed, archived or deleted since the start.")
+                self.notify("No chat that was closed, archived or deleted is left to bring back.")
             else:
                 self.notify(f"“{done.title}” is as it was before it was {done.deed.value}.")

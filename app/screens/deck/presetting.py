@@ -58,7 +58,8 @@ class Presetting(Tuning):
         own, default = self._own(), self._default()
         presets = own + [one for one in self._models() if one.name not in {p.name for p in own}]
         if not presets:
-            self.notify("There is no preset yet; “Save settings as preset…” keeps these settings.")
+            way = "“Save settings as preset…” in the palette keeps these settings."
+            self.notify(f"There is no preset yet; {way}")
             return
         items = []
         for preset in presets:

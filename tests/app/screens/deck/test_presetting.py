@@ -102,3 +102,11 @@ async def test_a_preset_is_applied_by_a_line(tmp_path: Path) -> None:
         stage.deck.speak("/preset")
         await stage.pilot.pause()
         assert isinstance(stage.app.screen, PickNamed)
+
+
+async def test_without_a_preset_it_is_told_where_one_is_made(tmp_path: Path) -> None:
+    async with staged(tmp_path, ready=False) as stage:
+        await stage.press("alt+s")
+        await stage.turn()
+        way = "“Save settings as preset…” in the palette keeps these settings."
+        assert stage.toasts == [f"There is no preset yet; {way}"]
