@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TextIO
 
@@ -43,12 +43,11 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     # to 47 s with spinning threads, and 3 s without. The variable is read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    if "engine.model.loader" not in sys.modules:
-        # At most once: a model whose loading failed is garbage by the next time, and is not kept.
-        with heap.building():
-            preload_torch()
-            import engine.model.loader  # noqa: F401
-    from engine.model import loader
+    # Built once: a model whose loading failed is garbage by the next time, and is not kept.
+    is_there = "engine.model.loader" in sys.modules
+    with nullcontext() if is_there else heap.building():
+        preload_torch()
+        from engine.model import loader
 
     model = loader.load_entry(entry, request, progress)
     heap.settle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 SOURCES = {"you": "screen", "mqtt": "mqtt"}
 
@@ -69,7 +70,7 @@ def parse(text: str) -> Query:
         QueryError: a filter has a value that it cannot have.
     """
     phrases: list[str] = []
-    filters: dict[str, object] = {}
+    filters: dict[str, Any] = {}  # attributes of `Query`
     is_open = False
     for found in _PART.finditer(text):
         quoted, plain = found.groups()
@@ -82,7 +83,7 @@ def parse(text: str) -> Query:
         if _WORD.search(part):
             phrases.append(part)
             is_open = quoted is None and found.end() == len(text)
-    return Query(tuple(phrases), is_open, **filters)  # type: ignore[arg-type]  # by their names
+    return Query(tuple(phrases), is_open, **filters)
 
 
 def split(text: str) -> str:
