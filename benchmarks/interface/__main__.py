@@ -1,16 +1,17 @@
 """What the interface takes and how soon it answers, on a pseudo-terminal.
 
-    python -m benchmarks.interface [--parts start,load,scripted,real,throughput] [--sessions N]
-                                   [--seconds N] [--keys N] [--rounds N] [--minutes N]
-                                   [--size COLUMNSxLINES] [--json FILE]
+    python -m benchmarks.interface [--parts start,search,load,scripted,real,throughput]
+                                   [--sessions N] [--seconds N] [--keys N] [--rounds N]
+                                   [--minutes N] [--size COLUMNSxLINES] [--json FILE]
 
 start: the command `tui`, from exec to its first screen, with 1,000 chats and 10,000 messages in
-the store, and to the last chat on it. load: keys and event loop while the first model is loaded.
-scripted, real: CPU of the idle program; CPU of the threads of the interface, keys and event loop
-while all chats stream; with --minutes, the memory of the program. `scripted` is an engine with a
-device that gives each chat 20 tokens a second of a text that was written, `real` the built-in model
-on the cores of the interface. throughput: tokens a second of the real engine with the interface,
-of those without (`benchmarks.screen`).
+the store, and to the last chat on it. search: how soon chats of that store are found while
+words are typed, and how long it takes to index them. load: keys and event loop while the first
+model is loaded. scripted, real: CPU of the idle program; CPU of the threads of the interface,
+keys and event loop while all chats stream; with --minutes, the memory of the program. `scripted`
+is an engine with a device that gives each chat 20 tokens a second of a text that was written,
+`real` the built-in model on the cores of the interface. throughput: tokens a second of the real
+engine with the interface, of those without (`benchmarks.screen`).
 
 The event loop is probed at each moment of a grid, so that a long stop counts as long as it was.
 Keys are pressed at random moments. The exit code is 1 if a target is missed.
@@ -28,11 +29,11 @@ from pathlib import Path
 from app.process.console import write_json
 from benchmarks.figure import HEAD, Figure
 from benchmarks.heading import heading
-from benchmarks.interface import loading, start, stream
+from benchmarks.interface import loading, search, start, stream
 from benchmarks.screen import __main__ as turns
 from benchmarks.screen.models import MODELS
 
-PARTS = ("start", "load", "scripted", "real", "throughput")
+PARTS = ("start", "search", "load", "scripted", "real", "throughput")
 
 
 def measure(part: str, options: argparse.Namespace) -> Iterator[Figure]:
@@ -40,6 +41,8 @@ def measure(part: str, options: argparse.Namespace) -> Iterator[Figure]:
     match part:
         case "start":
             return start.measure(options.rounds, options.size)
+        case "search":
+            return search.measure(options.rounds)
         case "load":
             return loading.measure(options)
         case "throughput":
