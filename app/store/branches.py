@@ -87,4 +87,4 @@ class Branches:
 
     def version(self) -> int:
         """Another number whenever another connection has written to the store."""
-        return self._db.data_version
+        return int(self._db.read("PRAGMA data_version")[0][0])

@@ -102,16 +102,6 @@ class Database:
         with self._lock, self._translated():
             self._db.close()
 
-    @property
-    def num_changes(self) -> int:
-        """How many rows were written over this connection."""
-        return self._db.total_changes
-
-    @property
-    def data_version(self) -> int:
-        """Another number whenever another connection has written to the file."""
-        return int(self.read("PRAGMA data_version")[0][0])
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All writes within, or none.

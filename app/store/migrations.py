@@ -157,5 +157,22 @@ END;
     """
 ALTER TABLE draft ADD COLUMN aside TEXT;
 """,
+    """
+CREATE TABLE roster (version INTEGER NOT NULL) STRICT;
+INSERT INTO roster VALUES (0);
+CREATE TRIGGER roster_longer AFTER INSERT ON conversation
+BEGIN
+    UPDATE roster SET version = version + 1;
+END;
+CREATE TRIGGER roster_changed
+AFTER UPDATE OF title, number, updated, leaf, is_archived, deleted_at ON conversation
+BEGIN
+    UPDATE roster SET version = version + 1;
+END;
+CREATE TRIGGER roster_shorter AFTER DELETE ON conversation
+BEGIN
+    UPDATE roster SET version = version + 1;
+END;
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Sidebar:
-    """Reads the chats again when anybody has written to the store, and only while they are on
-    view.
+    """Reads the chats again when the list of them has changed, and only while they are on view.
 
     Args:
         clock: seconds since the epoch.
@@ -34,7 +33,7 @@ class Sidebar:
         self._sessions = sessions
         self._view = view
         self._clock = clock
-        self._version: tuple[int, int] | None = None
+        self._version: int | None = None
         self._listed: dict[str, Listed] = {}
         self._open: dict[str, OpenSession] = {}
         self._views: Mapping[str, RequestView] = {}
