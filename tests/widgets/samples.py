@@ -275,6 +275,7 @@ EFFECT = Effect(
         0.12,
         9.0,
         Distribution(12, 800.0, 800.0, 900.0),
+        30.0,
     ),
     Figures(
         402.0,
@@ -284,6 +285,7 @@ EFFECT = Effect(
         0.03,
         11.0,
         Distribution(9, 700.0, 700.0, 900.0),
+        21.0,
     ),
 )
 

@@ -41,6 +41,7 @@ class Figures:
         kv_waste: the share of given token slots that were unused, over all steps.
         underway: how many requests ran or waited, on average over the steps' time.
         prompts: lengths of the prompts of the requests that came, in tokens.
+        seconds: over how many.
     """
 
     throughput: float
@@ -50,6 +51,7 @@ class Figures:
     kv_waste: float
     underway: float
     prompts: Distribution
+    seconds: float
 
     def rows(self) -> Iterator[Figure]:
         """The figures as text, the one that matters most first."""
@@ -77,11 +79,9 @@ class Effect:
     def obstacle(self) -> str:
         """Why the two do not compare; empty if they do."""
         before, since = self.before, self.since
-        for when, of in (("before", before), ("since", since)):
-            number = of.prompts.count
-            if number < MIN_SAMPLES:
-                came = "no arrivals" if not number else f"{number} arrival" + "s" * (number > 1)
-                return f"{came} {when}"
+        for when, of in self._sides():
+            if of.prompts.count < MIN_SAMPLES:
+                return f"{of.prompts.count or 'none'} came {when}"
         if _differ(before.underway, since.underway):
             was, now = compact(before.underway), compact(since.underway)
             return f"load {was}→{now} requests under way"
@@ -95,9 +95,9 @@ class Effect:
         obstacle = self.obstacle
         for then, now in zip(self.before.rows(), self.since.rows(), strict=True):
             few = ""
-            for when, of in (("before", then), ("since", now)):
+            for (when, _), of in zip(self._sides(), (then, now), strict=True):
                 if not few and of.samples is not None and of.samples < MIN_SAMPLES:
-                    few = f"{of.samples} sample{'s' * (of.samples != 1)} {when}"
+                    few = f"{of.samples or 'no'} sample{'s' * (of.samples != 1)} {when}"
             yield then, now, obstacle or few
 
     @property
@@ -115,6 +115,12 @@ class Effect:
             elif not then.value == now.value == UNKNOWN:
                 known.append(f"{then.name} {then.value}→{now.value}")
         return " · ".join([*known, *few])
+
+    def _sides(self) -> Iterator[tuple[str, Figures]]:
+        """What was measured, and when that was in words. Neither goes back to all there ever
+        was."""
+        for when, of in (("before", self.before), ("since", self.since)):
+            yield f"in {max(of.seconds, 1):.0f}s {when}", of
 
 
 def _differ(one: float, other: float) -> bool:

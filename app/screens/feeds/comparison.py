@@ -122,6 +122,7 @@ class Comparison:
             _over(unused, given),
             _over(underway, worked),
             _distribution(self._prompts, since, until),
+            until - first,
         )
 
 

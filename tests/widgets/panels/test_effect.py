@@ -21,7 +21,7 @@ def prompts(count: int, tokens: float = 700.0) -> Distribution:
 def test_before_and_since_in_a_line() -> None:
     assert EFFECT.line == (
         "tok/s 310→402 · TTFT p50 190ms→240ms · batch 6.1→8 · KV waste 12%→3%"
-        " · TPOT p50 not comparable: 3 samples since"
+        " · TPOT p50 not comparable: 3 samples in 21s since"
     )
 
 
@@ -32,12 +32,12 @@ def test_nothing_is_said_while_nothing_has_run_since() -> None:
 @pytest.mark.parametrize(
     ("effect", "why"),
     [
-        (since(prompts=prompts(0)), "no arrivals since"),
-        (since(prompts=prompts(1)), "1 arrival since"),
-        (since(prompts=prompts(MIN_SAMPLES - 1)), "4 arrivals since"),
+        (since(prompts=prompts(0)), "none came in 21s since"),
+        (since(prompts=prompts(1)), "1 came in 21s since"),
+        (since(prompts=prompts(MIN_SAMPLES - 1)), "4 came in 21s since"),
         (
             replace(EFFECT, before=replace(EFFECT.before, prompts=prompts(2))),
-            "2 arrivals before",
+            "2 came in 30s before",
         ),
         (since(underway=18.0), "load 9→18 requests under way"),
         (since(underway=1.2), "load 9→1.2 requests under way"),

@@ -62,10 +62,10 @@ def test_before_and_since_side_by_side(shown: KnobHistory, width: int, line: str
 
 def test_what_does_not_compare_is_no_effect(shown: KnobHistory) -> None:
     shown.show(history(), NOON, EFFECT)
-    assert "3 samples since" in text(shown, 60)[3]
+    assert "3 samples in 21s" in text(shown, 60)[3]
     calm = replace(EFFECT.since, prompts=replace(EFFECT.since.prompts, count=0))
     shown.show(history(), NOON, replace(EFFECT, since=calm))
-    assert text(shown, 60)[6] == "not comparable: no arrivals since"
+    assert text(shown, 60)[6] == "not comparable: none came in 21s since"
     palette = shown._view.palette
     assert all(
         segment.style == palette.muted for line in shown.lines(60)[1:6] for segment in line.segments

@@ -63,7 +63,7 @@ async def test_a_policy_is_chosen_and_its_effect_seen(tmp_path: Path) -> None:
         assert " static " in screen.splitlines()[0]
         assert "▼ policy stall_free→static after step 20 by you" in screen
         assert "policy stall_free→static by you" in screen  # in the log
-        assert "not comparable: 1 arrival before" in screen  # nobody has come since
+        assert "not comparable: 1 came in 30s before" in screen  # nobody has come since
         assert "tok/s 50→50" not in screen
         for key, policy in (("escape", "static"), ("p", "static")):
             await stage.press("p", key)

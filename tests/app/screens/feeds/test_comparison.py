@@ -154,4 +154,18 @@ def test_arrivals_and_the_load_on_both_sides() -> None:
     assert (effect.before.prompts.count, effect.before.prompts.mean) == (2, 200.0)
     assert effect.since.prompts.count == 0
     assert (effect.before.underway, effect.since.underway) == pytest.approx((3.0, 2.0))
-    assert effect.line == "not comparable: 2 arrivals before"
+    assert effect.line == "not comparable: 2 came in 30s before"
+
+
+def test_what_is_longer_ago_than_one_looks_back_is_not_denied() -> None:
+    """Of five requests that had come since, it said "no arrivals since" half a minute later."""
+    comparison = Comparison()
+    five = [view(n) for n in range(1, 6)]
+    look(comparison, 90.0)
+    look(comparison, 91.0, *five)
+    look(comparison, 101.0, *five, history=(CHANGE,), records=steps(90, 100))
+    look(comparison, 102.0, *five, *(view(n) for n in range(6, 11)), history=(CHANGE,))
+    for now, why in ((110.0, ""), (150.0, "none came in 30s since")):
+        effect = comparison.effect(now, steps(101, 150))
+        assert effect is not None
+        assert effect.obstacle == why
