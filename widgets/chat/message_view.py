@@ -16,7 +16,7 @@ from widgets.chat.entry import Entry
 from widgets.chat.inked import Inked
 from widgets.chat.passage import INDENT
 from widgets.chat.passages import Passages
-from widgets.chat.typeset import Typesetter
+from widgets.chat.typeset import Row, Typesetter, wrap
 from widgets.chat.words import pattern
 from widgets.figures import count
 from widgets.glyphs import UNICODE, Glyphs
@@ -221,17 +221,17 @@ class MessageView(Inked):
         """Row `number` of all, drawn."""
         passage, index = self._passages.locate(number)
         if passage is None:
-            if not self._entries and 0 < number <= len(lines := self._greeting.split("\n")):
-                return self._draw(lines[number - 1].pad_left(INDENT).stylize(".muted"))
+            if not self._entries and 0 < number <= len(rows := self._greeting_rows):
+                return self._draw(rows[number - 1].text.pad_left(INDENT).stylize(".muted"))
             return Strip([])
         selection = self.text_selection
         span = selection.get_span(number) if selection else None
         strip = passage.strips.get(index)
         if strip is None or span is not None:
-            is_current = passage.entry.key == self._current
-            edge = self._glyphs.edge if is_current else " "
+            edge = self._glyphs.edge if passage.entry.key == self._current else " "
             cursor = "▍" if self._glyphs.unicode else "_"
             content = passage.line(index, cursor, edge, self._words)
+            content = content.truncate(INDENT + self._set_width + 1, ellipsis=True)
             if span is not None:
                 start, end = span
                 selected = Style.from_styles(self.screen.get_component_styles("screen--selection"))
@@ -244,6 +244,10 @@ class MessageView(Inked):
     @property
     def _text_width(self) -> int:
         return min(self.scrollable_content_region.width - INDENT - 1, MAX_TEXT_WIDTH)
+
+    @property
+    def _greeting_rows(self) -> list[Row]:
+        return list(wrap(self._greeting, self._text_width))
 
     @property
     def _view_height(self) -> int:
@@ -276,7 +280,7 @@ class MessageView(Inked):
     def _arrange(self) -> None:
         """Bring positions up to date with the rows, at the end or where one reads."""
         if not self._entries or not self._set_width:
-            rows = 1 + len(self._greeting.split("\n"))
+            rows = 1 + len(self._greeting_rows)
             self.virtual_size = Size(self.scrollable_content_region.width, rows)
         elif self._following and not self.is_vertical_scrollbar_grabbed:
             self._show_at(self._passages.look_at_end(self._view_height))

@@ -81,6 +81,14 @@ async def test_an_empty_conversation_greets() -> None:
         assert "ready" not in rows(transcript)[1]
 
 
+async def test_a_long_greeting_is_broken_and_a_long_header_ends_in_an_ellipsis() -> None:
+    async with shown(width=30) as (view, _):
+        view.show("c", (), "There is no model: the folder has no config.json")
+        assert rows(view)[1:3] == ["  There is no model: the", "  folder has no config.json"]
+        view.show("c", (entry(1, "Yes.", note="340 tok · 12.3 tok/s"),))
+        assert rows(view)[0] == "qwen  14:02 · 340 tok · 12.3…"
+
+
 async def test_a_growing_text_ends_in_a_cursor() -> None:
     async with shown(entry(1, "one two", growing=True)) as (view, app):
         assert rows(view)[1] == "  one two▍"
