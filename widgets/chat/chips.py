@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
 from widgets.glyphs import UNICODE, Glyphs
-from widgets.line import Line
+from widgets.line import Line, shorten
 from widgets.line_view import LineView
 
 MOST = 4  # lines; what is beyond them is told as a number
@@ -52,7 +53,9 @@ class Chips(LineView):
         shown = labels if len(labels) <= MOST else labels[: MOST - 1]
         cross = "✕" if self.glyphs.unicode else "x"
         lines = [
-            self.line(width).add(f"{label} ", palette.text).add(cross, palette.muted)
+            self.line(width)
+            .add(f"{_fitted(label, width - 2)} ", palette.text)
+            .add(cross, palette.muted)
             for label in shown
         ]
         if len(shown) < len(labels):
@@ -63,3 +66,10 @@ class Chips(LineView):
     def on_click(self, event: events.Click) -> None:
         if event.y < min(len(self._labels), MOST if len(self._labels) <= MOST else MOST - 1):
             self.post_message(self.Dropped(event.y))
+
+
+def _fitted(label: str, width: int) -> str:
+    """A name with what is told of it, of which the name gives way."""
+    name, *facts = label.rsplit(" · ", 2)
+    told = "".join(f" · {fact}" for fact in facts)
+    return shorten(shorten(name, max(width - cell_len(told), 1)) + told, width)

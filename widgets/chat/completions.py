@@ -9,7 +9,7 @@ from textual import events
 from textual.message import Message
 
 from widgets.glyphs import UNICODE, Glyphs
-from widgets.line import Line
+from widgets.line import Line, shorten
 from widgets.line_view import LineView
 
 MOST = 6
@@ -64,21 +64,24 @@ class Completions(LineView):
 
     def draw(self, width: int, height: int) -> list[Line]:
         palette = self.palette
-        first = max(0, min(self._place - height // 2, len(self._items) - height))
+        first = self._first(height)
         room = max((len(_head(item)) for item in self._items), default=0)
         lines = []
         for place, item in enumerate(self._items[first : first + height], first):
             style = palette.text + palette.cursor if place == self._place else palette.text
-            mark = ("▸" if self.glyphs.unicode else ">") if place == self._place else " "
+            mark = self.glyphs.cursor if place == self._place else " "
             line = self.line(width).add(f"{mark} ", style)
             line.cell(_head(item), min(room, width // 2), style)
-            lines.append(line.add(f"  {item.does}", palette.muted))
+            lines.append(line.add(f"  {shorten(item.does, line.room - 2)}", palette.muted))
         return lines
 
     def on_click(self, event: events.Click) -> None:
-        first = max(0, min(self._place - self.size.height // 2, len(self._items) - MOST))
-        self._place = min(first + event.y, len(self._items) - 1)
+        self._place = min(self._first(self.size.height) + event.y, len(self._items) - 1)
         self.post_message(self.Clicked())
+
+    def _first(self, height: int) -> int:
+        """The one on the first of so many lines."""
+        return max(0, min(self._place - height // 2, len(self._items) - height))
 
 
 def _head(item: Completion) -> str:
