@@ -166,7 +166,10 @@ class LatencyPanel(Panel, can_focus=True):
         if beside:
             said.add("  ", self.palette.text).add(f"{name} · samples by time", self.palette.muted)
         if not values:
-            said = self.line(width).add(shorten(f"{name}: no sample", width), self.palette.muted)
+            # The TPOT above is of those that run, too.
+            runs = name == "TPOT" and self._distribution(which).count
+            why = f"no reply has ended in {duration(span)}" if runs else "no sample"
+            said = self.line(width).add(shorten(f"{name}: {why}", width), self.palette.muted)
         plot = Plot(
             points=_worst(times, values, span / (2 * max(plot_width - AXIS_WIDTH - 1, 1))),
             until=until,

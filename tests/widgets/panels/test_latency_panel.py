@@ -115,6 +115,16 @@ async def test_a_large_panel_shows_all_of_them() -> None:
             assert f"{name} · samples by time" in text
 
 
+async def test_while_replies_run_it_is_not_denied_that_they_have_a_tpot() -> None:
+    """Below a median of four samples stood "TPOT: no sample"."""
+    panel = LatencyPanel()
+    async with hosted(panel, 80, 24):
+        panel.action_choose(1)
+        for tpot, said in ((LATENCY.tpot, "no reply has ended in 1m"), (NOTHING, "no sample")):
+            panel.show(replace(LATENCY, tpot=tpot, samples={}), TOTALS)
+            assert f"TPOT: {said}" in "\n".join(rows(panel))
+
+
 async def test_a_zoomed_panel_looks_further_back() -> None:
     panel = LatencyPanel()
     async with hosted(panel, 80, 24, focus=True) as (app, pilot):
