@@ -18,12 +18,14 @@ def ranges(values: Sequence[float], limit: int) -> list[tuple[float, int]]:
     first one holds all that is below."""
     if not values or limit <= 0:
         return []
-    edges = [step * 10.0**power for power in range(-6, 5) for step in (1, 2, 5)]
-    last = min(bisect_left(edges, max(values)), len(edges) - 1)
-    first = max(min(bisect_left(edges, min(values)), last), last - limit + 1)
+    edges = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 5)]
+    # A difference of two times is not to be above an edge by what rounding added to it.
+    places = [bisect_left(edges, value * (1 - 1e-9)) for value in values]
+    last = min(max(places), len(edges) - 1)
+    first = max(min(*places, last), last - limit + 1)
     counts = [0] * (last - first + 1)
-    for value in values:
-        counts[min(max(bisect_left(edges, value), first), last) - first] += 1
+    for place in places:
+        counts[min(max(place, first), last) - first] += 1
     return list(zip(edges[first : last + 1], counts, strict=True))
 
 
