@@ -18,9 +18,6 @@ class History:
         """Append a value; None and NaN leave a gap."""
         self._values.append(math.nan if value is None else value)
 
-    def clear(self) -> None:
-        self._values.clear()
-
     def sparkline(self, ramp: str, width: int) -> str:
         """The newest values in exactly `width` cells. The scale goes from 0 to the largest of
         them."""

@@ -54,10 +54,6 @@ class Row:
     tail: Content = EMPTY
     gap: str = "\n"
 
-    @property
-    def content(self) -> Content:
-        return self.lead + self.text + self.tail
-
     def behind(self, lead: Content) -> Row:
         """This row, behind `lead`."""
         return replace(self, lead=lead + self.lead)
@@ -275,8 +271,8 @@ class Document:
         self._tail_start = 0
         self._tail_row = 0
 
-    def grow(self, text: str, *, complete: bool) -> int:
-        """Set `text`; returns how many rows at the beginning stayed as they were.
+    def grow(self, text: str, *, complete: bool) -> None:
+        """Set `text`.
 
         While the text grows, only its last block is set anew. With `complete`, all of it is, for
         later text can change what stands before it (link references, loose lists).
@@ -284,8 +280,7 @@ class Document:
         if complete or not text.startswith(self._text):
             self._tail_start = self._tail_row = 0
         self._text = text
-        kept = self._tail_row
-        del self.rows[kept:]
+        del self.rows[self._tail_row :]
         source = text[self._tail_start :]
         blocks = SyntaxTreeNode(markdown_parser().parse(source)).children
         for block in blocks:
@@ -297,7 +292,6 @@ class Document:
         if blocks and blocks[-1].map is not None:
             lines = _lines(source)[: blocks[-1].map[0]]
             self._tail_start += sum(map(len, lines))
-        return kept
 
 
 def _is_open(node: SyntaxTreeNode) -> bool:
