@@ -25,12 +25,14 @@ class Slash:
         does: what it does, in a few words.
         run: is given what follows the name; False if it refused that, and has told the user why.
         takes: what follows the name; empty if nothing does.
+        completed: what may become of the beginning of that.
     """
 
     name: str
     does: str
     run: Callable[[str], object]
     takes: str = ""
+    completed: Callable[[str], Sequence[str]] = lambda _: ()
 
 
 def name_of(command: SystemCommand) -> str:

@@ -20,12 +20,15 @@ class Completion:
     """One of them.
 
     Attributes:
-        takes: what follows the name; empty if nothing does.
+        label: as it is listed.
+        text: what is written when it is taken.
+        is_whole: whether nothing need follow it.
     """
 
-    name: str
+    label: str
     does: str
-    takes: str = ""
+    text: str
+    is_whole: bool
 
 
 class Completions(LineView):
@@ -65,13 +68,13 @@ class Completions(LineView):
     def draw(self, width: int, height: int) -> list[Line]:
         palette = self.palette
         first = self._first(height)
-        room = max((len(_head(item)) for item in self._items), default=0)
+        room = max((len(item.label) for item in self._items), default=0)
         lines = []
         for place, item in enumerate(self._items[first : first + height], first):
             style = palette.text + palette.cursor if place == self._place else palette.text
             mark = self.glyphs.cursor if place == self._place else " "
             line = self.line(width).add(f"{mark} ", style)
-            line.cell(_head(item), min(room, width // 2), style)
+            line.cell(item.label, min(room, width // 2), style)
             lines.append(line.add(f"  {shorten(item.does, line.room - 2)}", palette.muted))
         return lines
 
@@ -82,7 +85,3 @@ class Completions(LineView):
     def _first(self, height: int) -> int:
         """The one on the first of so many lines."""
         return max(0, min(self._place - height // 2, len(self._items) - height))
-
-
-def _head(item: Completion) -> str:
-    return f"/{item.name} {item.takes}".rstrip()

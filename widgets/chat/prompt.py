@@ -114,7 +114,7 @@ class PromptArea(TextArea):
         completion = self.offer()
         self._completions.show(())
         if completion is not None:
-            self.load_text(f"/{completion.name}{' ' if completion.takes else ''}")
+            self.load_text(completion.text)
             self.move_cursor(self.document.end)
 
     def action_newline(self) -> None:

@@ -26,6 +26,7 @@ from app.screens.deck.stopping import Stopping
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import Named, PickNamed
+from app.screens.file_paths import completed
 from app.screens.slash import Slash, UnknownSlashError, find, matching, name_of, split
 from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
@@ -74,7 +75,7 @@ class Speaking(Stopping):
         completion = area.offer()
         if completion is not None:
             area.complete()
-            if not completion.takes:
+            if completion.is_whole:
                 self.speak(area.text)
         elif text.startswith("/") and not text.startswith("//"):
             self.speak(text)
@@ -109,12 +110,30 @@ class Speaking(Stopping):
             event.text_area.offer()
 
     def _completions(self, text: str) -> list[Completion]:
-        if not text.startswith("/") or re.search(r"\s|^//", text):
+        if not text.startswith("/") or re.search(r"^//|\n", text):
             return []
+        if " " in text:
+            return self._following(*split(text))
         found = matching(text[1:], self.slashes())
         if len(found) == 1 and found[0].name == text[1:]:
             return []
-        return [Completion(slash.name, slash.does, slash.takes) for slash in found]
+        return [
+            Completion(f"/{slash.name} {slash.takes}", slash.does, f"/{slash.name} ", False)
+            if slash.takes
+            else Completion(f"/{slash.name}", slash.does, f"/{slash.name}", True)
+            for slash in found
+        ]
+
+    def _following(self, name: str, begun: str) -> list[Completion]:
+        """What may follow the name of a command, once some of that is written."""
+        slash = next((slash for slash in self._spoken() if slash.name == name), None)
+        found = slash.completed(begun) if slash is not None and begun else ()
+        if list(found) == [begun]:
+            return []
+        past = begun.rfind("/") + 1
+        return [
+            Completion(text[past:], "", f"/{name} {text}", not text.endswith("/")) for text in found
+        ]
 
     @on(Completions.Clicked)
     def take(self) -> None:
@@ -124,8 +143,8 @@ class Speaking(Stopping):
 
     def _spoken(self) -> list[Slash]:
         spoken = [
-            Slash("attach", "Send a text file along", self._attach_from, "PATH"),
-            Slash("import", "Take in the chats of a JSON file", self._import_from, "PATH"),
+            Slash("attach", "Send a text file along", self._attach_from, "PATH", completed),
+            Slash("import", "Take in chats of a JSON file", self._import_from, "PATH", completed),
             Slash("model", "Load another model", self._load, "NAME"),
             Slash("preset", "Set the chat to a preset", self._preset, "NAME"),
             Slash("rename", "Give the chat another title", self._rename, "TITLE"),

@@ -102,6 +102,25 @@ async def test_attach_asks_for_a_path_that_is_not_there(tmp_path: Path) -> None:
         assert stage.toasts == []
 
 
+async def test_a_path_is_completed_until_it_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "one.md").write_text("One.")
+    (tmp_path / "nothing.md").touch()
+    async with staged(tmp_path) as stage:
+        await stage.press(*"/attach ")
+        assert not offered(stage)
+        await stage.press(*"no", "enter")
+        assert (stage.prompt, offered(stage)) == ("/attach notes/", True)
+        await stage.press("enter")
+        assert stage.prompt == ""
+        assert [one.text for one in stage.deck.chat.composer.attachments] == ["One."]
+        await stage.press(*"/import notes/one.md")
+        assert not offered(stage)
+
+
 async def test_two_slashes_write_one(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await say(stage, "//etc/hosts is what?")
