@@ -17,6 +17,7 @@ async def test_a_long_name_gives_way_to_what_is_told_of_it() -> None:
 async def test_what_a_command_does_ends_in_an_ellipsis_where_it_is_cut() -> None:
     offered = Completions()
     async with hosted(offered, 31) as (_, pilot):
-        offered.show([Completion("import", "Take in the chats of a file", "PATH")])
+        does = "Take in the chats of a file"
+        offered.show([Completion("/import PATH", does, "/import ", False)])
         await pilot.pause()
         assert rows(offered) == ["▸ /import PATH  Take in the c…"]
