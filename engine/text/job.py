@@ -186,8 +186,7 @@ def read_use(answer: bytes) -> ToolUse | None:
     """
     if answer[:1] == _UNREADABLE:
         raise UnreadableError(answer[1:].decode())
-    if answer[:1] == _REFUSAL:
-        raise InvalidRequestError(*json.loads(answer[1:]))
+    _check(answer)
     told = json.loads(answer[1:])
     return None if told is None else ToolUse.load(told)
 
@@ -198,9 +197,14 @@ def read_count(answer: bytes) -> int:
     Raises:
         InvalidRequestError: the answer is a refusal.
     """
+    _check(answer)
+    return int(answer[1:])
+
+
+def _check(answer: bytes) -> None:
+    """Raises InvalidRequestError if the answer is a refusal."""
     if answer[:1] == _REFUSAL:
         raise InvalidRequestError(*json.loads(answer[1:]))
-    return int(answer[1:])
 
 
 def read_answer(answer: bytes, context: Context | None) -> list[int]:
@@ -212,8 +216,7 @@ def read_answer(answer: bytes, context: Context | None) -> list[int]:
     Raises:
         InvalidRequestError: the answer is a refusal.
     """
-    if answer[:1] == _REFUSAL:
-        raise InvalidRequestError(*json.loads(answer[1:]))
+    _check(answer)
     token_ids = array("I")
     token_ids.frombytes(answer[1:])
     if answer[:1] == _TAIL and context is not None:

@@ -80,75 +80,37 @@ def main() -> None:
 
 
 def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob | BegunJob) -> bytes:
-    from engine.text.job import BegunJob, CountJob, ReplyJob, pack_refusal
+    from engine.api.errors import InvalidRequestError, cause_of
+    from engine.text.job import ReplyJob, pack_refusal, pack_unreadable
 
     try:
-        if isinstance(job, ReplyJob):
-            return _read(encoder, job)
-        if isinstance(job, CountJob):
-            return _count(encoder, job)
-        if isinstance(job, BegunJob):
-            return _encode_begun(encoder, job)
-        return _encode(encoder, job)
+        return _do(encoder, job)
     except MemoryError:
         return pack_refusal(job.greedy())
-
-
-def _encode(encoder: ChatEncoder, job: PromptJob) -> bytes:
-    from engine.api.errors import InvalidRequestError, cause_of
-    from engine.text.job import pack_ids, pack_refusal
-
-    try:
-        if job.common:
-            return pack_ids(encoder.common_prefix(job.messages, job.arguments))
-        if job.context is not None:
-            tail = encoder.encode_after(job.messages, job.context, job.arguments)
-            if tail is not None:
-                return pack_ids(tail, is_tail=True)
-        return pack_ids(encoder.encode(job.messages, None, job.arguments))
-    except InvalidRequestError as error:
-        return pack_refusal(error)
-    except MemoryError:
-        raise
     except BaseException as error:  # a panic of tokenizers is no Exception
-        text = f"the prompt could not be read: {cause_of(error)}"
-        return pack_refusal(InvalidRequestError(text, "prompt"))
+        if isinstance(job, ReplyJob):
+            return pack_unreadable(cause_of(error))
+        if not isinstance(error, InvalidRequestError):
+            error = InvalidRequestError(f"{job.failure}: {cause_of(error)}", "prompt")
+        return pack_refusal(error)
 
 
-def _read(encoder: ChatEncoder, job: ReplyJob) -> bytes:
-    from engine.api.errors import cause_of
-    from engine.text.job import pack_unreadable, pack_use
+def _do(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob | BegunJob) -> bytes:
+    from engine.text.job import BegunJob, CountJob, ReplyJob, pack_count, pack_ids, pack_use
 
-    try:
+    if isinstance(job, ReplyJob):
         return pack_use(encoder.read_calls(job.prompt, job.reply, job.tools))
-    except MemoryError:
-        raise
-    except BaseException as error:
-        return pack_unreadable(cause_of(error))
-
-
-def _count(encoder: ChatEncoder, job: CountJob) -> bytes:
-    from engine.api.errors import InvalidRequestError, cause_of
-    from engine.text.job import pack_count, pack_refusal
-
-    try:
+    if isinstance(job, CountJob):
         return pack_count(encoder.count_tokens(job.text))
-    except MemoryError:
-        raise
-    except BaseException as error:
-        return pack_refusal(InvalidRequestError(f"{job.failure}: {cause_of(error)}", "prompt"))
-
-
-def _encode_begun(encoder: ChatEncoder, job: BegunJob) -> bytes:
-    from engine.api.errors import InvalidRequestError, cause_of
-    from engine.text.job import pack_ids, pack_refusal
-
-    try:
+    if isinstance(job, BegunJob):
         return pack_ids(encoder.encode_begun(job.reply, is_open=job.is_open))
-    except MemoryError:
-        raise
-    except BaseException as error:
-        return pack_refusal(InvalidRequestError(f"{job.failure}: {cause_of(error)}", "prompt"))
+    if job.common:
+        return pack_ids(encoder.common_prefix(job.messages, job.arguments))
+    if job.context is not None:
+        tail = encoder.encode_after(job.messages, job.context, job.arguments)
+        if tail is not None:
+            return pack_ids(tail, is_tail=True)
+    return pack_ids(encoder.encode(job.messages, None, job.arguments))
 
 
 def _answer(answers: BinaryIO, content: bytes) -> None:

@@ -67,7 +67,7 @@ def byte_pairs(pattern: str, template: str) -> PreTrainedTokenizerFast:
             WORDS,
             ANSWER,
             " " * 12_000_000 + "x",
-            "^the prompt could not be read: .*retry-limit-in-match over",
+            "^the prompt cannot be encoded: .*retry-limit-in-match over",
             id="blanks",
         ),
     ],

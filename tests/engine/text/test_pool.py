@@ -85,8 +85,8 @@ def test_a_tokenizer_in_python_works() -> None:
         ((), "messages is empty", "messages"),
         (chat("ab\ud83d"), r"messages\[0\].content has the surrogate U\+D83D", "messages"),
         ((ChatMessage("user", b"x"),), r"messages\[0\].content is of type bytes", "messages"),  # type: ignore[arg-type]
-        (chat("raise"), "^the prompt could not be read: TypeError: no such thing$", "prompt"),
-        (chat("panic"), "read: Panic: retry-limit-in-match over at line 1$", "prompt"),
+        (chat("raise"), "^the prompt cannot be encoded: TypeError: no such thing$", "prompt"),
+        (chat("panic"), "encoded: Panic: retry-limit-in-match over at line 1$", "prompt"),
         (chat("grow"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
         (chat("abort"), "needs more than 512 MiB of memory in the model's chat", "prompt"),
         (chat("hang"), r"did not come to an end within 0\.5 s$", "prompt"),
