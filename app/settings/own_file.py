@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.settings.settings import SettingsError
+from app.store.private import make_folder
 
 NAME = "interface.toml"
 _HEAD = "# Written by the settings of batchdeck's interface (F9).\n"
@@ -65,7 +66,7 @@ class OwnFile:
 
     def _write(self, text: str) -> None:
         folder = self.path.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         # Such a file is made for its owner only.
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=f".{NAME}.")
         try:
