@@ -42,9 +42,9 @@ class KvMap(Panel, can_focus=True):
     GLOSS: ClassVar[Mapping[str, str]] = glosses("waste")
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1, 0)", "Inspect", show=False, id="kv.left"),
-        Binding("right", "move(1, 0)", "Inspect", show=False, id="kv.right"),
-        Binding("up", "move(0, -1)", "Inspect", show=False, id="kv.up"),
+        Binding("left", "move(-1, 0)", "Block to the left", show=False, id="kv.left"),
+        Binding("right", "move(1, 0)", "Block to the right", show=False, id="kv.right"),
+        Binding("up", "move(0, -1)", "Block above", show=False, id="kv.up"),
         Binding("down", "move(0, 1)", "Pick block", key_display="↑↓←→", id="kv.down"),
         Binding("home", "first", "First block", show=False, id="kv.first"),
         Binding("end", "last", "Last block", show=False, id="kv.last"),
@@ -138,7 +138,7 @@ class KvMap(Panel, can_focus=True):
         size = f"×{self._block_size}" if self._block_size else ""
         name = f"KV {count(blocks.num_blocks)} blk{size}"
         parts = [name, f"used {percent(blocks.used / blocks.num_blocks)}"]
-        if self._waste is not None:
+        if self._waste is not None and blocks.used:
             parts.append(f"waste {percent(self._waste)}")
         some = (
             ("reserved", blocks.reserved),
@@ -272,7 +272,7 @@ class KvMap(Panel, can_focus=True):
             first = told.legend(self._blocks, self._cells.cells, self.glyphs)
         notes = [self.line(width).add(shorten_parts(first, width), palette.muted)]
         if more := told.of_block(self.cursor) if self.has_focus else "":
-            notes.append(self.line(width).add(shorten(more, width), palette.muted))
+            notes.append(self.line(width).cell(more, width, palette.muted))
         else:
             style = palette.warn if told.has_broken_pin else palette.muted
             notes.append(self.line(width).add(shorten_parts(told.of_pool(), width), style))

@@ -262,6 +262,21 @@ def same_sums(blocks: BlockMap) -> BlockMap:
     return replace(blocks, free=POOL.free, cached=POOL.cached, used=POOL.used)
 
 
+async def test_what_a_block_holds_is_cut_with_an_ellipsis_whatever_stands_in_it() -> None:
+    kv = KvMap()
+    view = BlockView(0, BlockState.USED, 3.2, (1,), 0, tuple(range(16)), "a\nb\n" * 20, "a1f0")
+    async with hosted(kv, 62, 7, focus=True):
+        kv.show(POOL, NAMES, detail=view)
+        assert rows(kv)[-2][2:-2].rstrip().endswith("“a b a b a…")
+
+
+async def test_slots_that_nobody_uses_are_no_waste_once_nothing_is_used() -> None:
+    kv = KvMap()
+    async with hosted(kv, 82, 5):
+        kv.show(replace(POOL, used=0), NAMES, waste=0.99)
+        assert "waste" not in rows(kv)[0]
+
+
 async def test_what_the_picked_block_holds() -> None:
     kv = KvMap()
     ids, text = tuple(range(16)), " Roman\nroads"
