@@ -282,6 +282,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
         if isinstance(knob.requested, str):
             room = width - 3 - len(shown_name(knob))
             length = max(min(cell_len(self._text(knob)) + 4, room), length)
+            if room < length:  # The name needs what would be blank behind the value.
+                length = min(cell_len(self._text(knob)) + 4, length)
         length = max(min(length, width - 3), 5)
         start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
         return range(start, start + length)

@@ -88,6 +88,9 @@ async def test_what_is_in_force_is_seen_in_a_narrow_panel_too() -> None:
         panel.show(knobs())
         assert "│   max_num_seqs  ◂        8 ▸  now 12 │" in rows(panel)
         assert any("victim" in row and "◂ lowest_priority ▸" in row for row in rows(panel))
+    async with hosted(panel, 36, 14):
+        panel.show(knobs())
+        assert "│   preem… ◂ auto ▸  now recompute │" in rows(panel)
 
 
 async def test_another_policy_brings_its_knobs_up_and_the_cursor_stays_on_its_knob() -> None:
