@@ -74,9 +74,10 @@ class Captions:
                 f"{hits} of {asked} prompt tokens were cached: chats share what is alike.",
             )
         if record.prefill_rows and record.decode_rows:
-            replies = _counted(record.decode_rows, "reply", "replies")
+            rows = record.decode_rows
+            replies = "a token of one reply" if rows == 1 else f"a token each of {rows} replies"
             tokens = _counted(record.prefill_tokens, "prompt token", "prompt tokens")
-            yield "mixed", f"One step computed {tokens}, and a token each of {replies} beside them."
+            yield "mixed", f"One step computed {tokens}, and {replies} beside them."
         if record.decode_rows > 1:
             yield (
                 "batch",

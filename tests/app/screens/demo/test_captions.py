@@ -50,6 +50,16 @@ def test_a_step_of_several_prompts_is_told_as_one_step() -> None:
     )
 
 
+def test_one_reply_beside_a_prompt_is_one() -> None:
+    captions = Captions(str, VirtualClock(0.0))
+    captions.look(
+        [record(1, decode_rows=1, prefill_rows=1, prefill_tokens=60, prefix_hit_tokens=0)]
+    )
+    assert (
+        captions.text == "One step computed 60 prompt tokens, and a token of one reply beside them."
+    )
+
+
 def test_what_was_said_least_comes_first() -> None:
     clock = VirtualClock(0.0)
     captions = Captions(str, clock)
