@@ -130,7 +130,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         below = min(len(self._cursor.items), self.num_rows - self.first - self.page)
         if below > 0:
             return f"{_bad_messages(below)} below"
-        return gloss("untold") if self.has_focus else ""
+        return gloss("untold") if self.has_focus and self._readings else ""
 
     def draw(self, width: int, height: int) -> list[Line]:
         # The rows are laid out before the frame is drawn: its edge shows how many there are.
