@@ -10,7 +10,7 @@ GLOSSES = {
     "p50": "half of the samples are below it",
     "p99": "99 of 100 samples are below it",
     "good": "the share of requests that met both targets; who is late already counts as missed",
-    "prefix hit": "the share of prompt tokens that were found in the cache",
+    "prefix hit": "the share of prompt tokens that were found in the cache, since the start",
     "preempt": "a running request loses its blocks to another and waits to go on",
     "batch": "how many sequences were computed in a step",
     "budget": "the most tokens that a step may compute",

@@ -143,7 +143,7 @@ class LatencyPanel(Panel, can_focus=True):
         if height >= _FIGURE_LINES:
             totals = self._totals
             hit = percent(_share(totals.prefix_hit_tokens, totals.prefix_queried_tokens))
-            text = f" prefix hit {hit} · preempted {compact(totals.preemptions)}"
+            text = f" prefix hit {hit} · preempted {compact(totals.preemptions)} · since the start"
             lines.append(self.line(width).add(shorten_parts(text, width), palette.muted))
         return lines
 

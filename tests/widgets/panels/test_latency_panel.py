@@ -50,6 +50,7 @@ async def test_after_the_window_nothing_is_left_and_it_says_so() -> None:
         lines = rows(panel)
         for line, name in zip(lines[2:6], ("TTFT", "TPOT", "ITL", "queue"), strict=True):
             assert line.strip("│ ▸").split() == [name, "no", "sample"]
+        assert lines[6].strip("│ ") == "prefix hit 63% · preempted 3 · since the start"
         assert "TTFT: no sample" in lines[7]
         assert not any(0x2801 <= ord(c) <= 0x28FF for line in lines for c in line)
         panel.show(LATENCY, TOTALS)
