@@ -19,6 +19,7 @@ from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.log_feed import LogFeed
 from app.screens.feeds.loop_lag import LoopLag
 from app.screens.feeds.mqtt_watch import MqttWatch
+from app.screens.keys.bound import key_of
 from app.screens.panels import Panels
 from app.system.devices import Devices
 from app.system.machine import num_cores
@@ -247,7 +248,8 @@ class Pump:
             log.error("%s", untold[0])
             self._screen.notify(untold.pop(0), severity="error")
         while ended:
-            self._screen.notify(f"The reply in “{ended.pop(0)}” is there; F3 finds the chat.")
+            find = key_of("find", self._screen, self._screen.app)
+            self._screen.notify(f"The reply in “{ended.pop(0)}” is there; {find} finds the chat.")
 
     def _tell_broker(self) -> None:
         """Tell the user what became of the connection to the broker."""

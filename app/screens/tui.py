@@ -25,6 +25,7 @@ from app.screens.commands import BOUND, actions, choices, with_keys
 from app.screens.deck.deck import Deck
 from app.screens.ending import Ending
 from app.screens.job import can_suspend, suspend
+from app.screens.keys.bound import key_of
 from app.screens.keys.help import HelpScreen
 from app.screens.keys.key_groups import help_sections
 from app.screens.keys.legacy_keys import read_alt_keys
@@ -77,7 +78,7 @@ class Tui(Loading):
             "f9",
             "settings",
             "Settings",
-            tooltip="Theme, cadence, targets, alerts and keys",
+            tooltip="What can be changed in the interface",
             show=False,
             id="app.settings",
             priority=True,
@@ -246,10 +247,8 @@ class Tui(Loading):
 
     def action_help_quit(self) -> None:
         """Tell which key ends the program. This is what Ctrl+C does where nothing is selected."""
-        quits = (a.binding for a in self.active_bindings.values() if a.binding.action == "quit")
-        if binding := next(quits, None):
-            key = self.get_key_display(binding)
-            self.notify(f"{key} ends the program; ^c copies where text is selected.")
+        key = key_of("quit", self, self)
+        self.notify(f"{key} ends the program; ^c copies where text is selected.")
 
     @on(Transcript.CopyWanted)
     def copy(self, event: Transcript.CopyWanted) -> None:

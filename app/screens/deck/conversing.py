@@ -13,6 +13,7 @@ from app.screens.chats.keeper import ChatKeeper, Done
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.steering import Steering
 from app.screens.dialogs.find_chat import Chosen, FindChat
+from app.screens.keys.bound import key_of
 from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
 from widgets.chat.chat_tabs import ChatTabs
@@ -45,12 +46,9 @@ class Conversing(Steering):
         self.keeper = ChatKeeper(sessions, self.store)
         self.chat = ChatPane(sessions, self.engine, glyphs, id="chat")
 
-    @property
-    def undo_key(self) -> str:
-        """The key that takes back what was done to a chat, as it is shown."""
-        keys = (active.binding for active in self.active_bindings.values())
-        found = (self.app.get_key_display(key) for key in keys if key.action == "undo_chat")
-        return next(found, "F12")
+    def key_of(self, action: str) -> str:
+        """The key that the screen has for an action, as it is shown."""
+        return key_of(action, self, self.app)
 
     def switched(self) -> None:
         """Show the chat that is on view now."""
@@ -122,7 +120,9 @@ class Conversing(Steering):
     def tell_done(self, done: Done) -> None:
         """Say what was done to a chat, and how it is taken back."""
         also = "; its reply was stopped" if done.stopped else ""
-        self.notify(f"“{done.title}” is {done.deed.value}{also}. {self.undo_key} undoes.")
+        self.notify(
+            f"“{done.title}” is {done.deed.value}{also}. {self.key_of('undo_chat')} undoes."
+        )
 
     def tell_undone(self) -> None:
         """Take back the last closing, archiving or deleting, and say so."""

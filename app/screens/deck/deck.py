@@ -128,16 +128,20 @@ class Deck(Speaking):
 
     def on_mount(self) -> None:
         self._show_panel(0)
-        chat, app = self.chat, self.app
-        self.chat.hint(
-            key_of("send", self, app),
-            key_of("newline", chat.prompt.area, app),
-            key_of("new", self, app),
-            edit=key_of("edit_last", self, app),
-            resume=key_of("resume", self, app),
-            copy=key_of("copy_code", chat.transcript, app),
-        )
+        self.tell_keys()
         self.pump.start()
+
+    def tell_keys(self) -> None:
+        """Show keys as they are bound now."""
+        self.chat.hint(
+            self.key_of("send"),
+            key_of("newline", self.chat.prompt.area, self.app),
+            self.key_of("new"),
+            edit=self.key_of("edit_last"),
+            resume=self.key_of("resume"),
+            copy=key_of("copy_code", self.chat.transcript, self.app),
+        )
+        self.refresh_bindings()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._keep_focus)

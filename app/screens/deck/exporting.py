@@ -102,7 +102,7 @@ class Exporting(Keeping):
             for sentence in wrong:
                 self.notify(sentence, severity="warning", timeout=15)
             noun = "chat" if len(chats) == 1 else "chats"
-            self.notify(f"Imported {len(chats)} {noun}; F3 finds them.")
+            self.notify(f"Imported {len(chats)} {noun}; {self.key_of('find')} finds them.")
 
     def _markdown(self) -> str:
         session = self.sessions.current

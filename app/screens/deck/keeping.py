@@ -65,9 +65,8 @@ class Keeping(Listing):
         if not session.is_own:
             self.notify(f"“{session.title}” {'goes on; it ' if goes_on else ''}is watched no more.")
         elif done is not None:
-            self.notify(
-                f"Closed “{done.title}”;{goes_on} {self.undo_key} undoes, F3 finds it again."
-            )
+            undo, find = self.key_of("undo_chat"), self.key_of("find")
+            self.notify(f"Closed “{done.title}”;{goes_on} {undo} undoes, {find} finds it again.")
         self.switched()
 
     def action_archive(self) -> None:

@@ -39,7 +39,8 @@ class Listing(Conversing):
     def action_chats(self) -> None:
         """Show the chats and go to them; where one is there already, hide them."""
         if self.app.size.width < LEAST:
-            self.notify(f"Chats stand at the side from {LEAST} columns on; F3 finds them.")
+            find = self.key_of("find")
+            self.notify(f"Chats stand at the side from {LEAST} columns on; {find} finds them.")
             return
         self._wanted = not self.has_class("-chats") or not self.chat.list.has_focus
         self._arrange_chats(self.app.size.width)

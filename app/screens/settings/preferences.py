@@ -146,7 +146,7 @@ class Preferences:
         else:
             self._keys[name] = key
         self._app.set_keymap(self._keys)
-        self._deck.refresh_bindings()
+        self._deck.tell_keys()
 
     def _set_alert(self, name: str, limit: object) -> float | bool:
         rules = self._deck.pump.alerts.rules

@@ -78,7 +78,7 @@ async def test_close_keeps_the_conversation_and_the_list_finds_it(tmp_path: Path
             await stage.press("ctrl+n")
         await stage.press("alt+1", "ctrl+w")
         assert titles(stage) == ["two", "new chat"]
-        assert stage.toasts == ["Closed “one”; f12 undoes, F3 finds it again."]
+        assert stage.toasts == ["Closed “one”; f12 undoes, f3 finds it again."]
         assert [c.title for c in stage.store.conversations()] == ["one", "two"]
         assert [c.title for c in stage.store.conversations(open_only=True)] == ["two"]
 

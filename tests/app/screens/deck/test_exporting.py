@@ -33,7 +33,7 @@ async def test_a_chat_is_exported_with_its_branches_and_imported(tmp_path: Path)
         assert stage.toasts == [f"Written to {path}"]
         path.rename("a.json")
         await _import(stage, "a.json")
-        assert stage.toasts[-1] == "Imported 1 chat; F3 finds them."
+        assert stage.toasts[-1] == "Imported 1 chat; f3 finds them."
         one, other = stage.store.conversations()
         assert one.title == other.title
         assert len(stage.store.messages(other.id)) == len(stage.store.messages(one.id)) == 3

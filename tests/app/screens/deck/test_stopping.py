@@ -95,7 +95,7 @@ async def test_the_reply_of_a_closed_chat_goes_on_and_is_kept(tmp_path: Path) ->
         await _streaming(stage)
         key = stage.sessions.current.key
         await stage.press("ctrl+w")
-        assert stage.toasts == ["Closed “long”; its reply goes on, f12 undoes, F3 finds it again."]
+        assert stage.toasts == ["Closed “long”; its reply goes on, f12 undoes, f3 finds it again."]
         assert stage.sessions.current.title == "new chat"
         assert not stage.store.conversations(open_only=True)
         await stage.turn(2)
@@ -109,7 +109,7 @@ async def test_the_reply_of_a_closed_chat_goes_on_and_is_kept(tmp_path: Path) ->
         assert reply.finish_reason is FinishReason.STOP
         assert len(reply.content.split()) == 400
         assert not stage.sessions.closed
-        assert stage.toasts[-1] == "The reply in “long” is there; F3 finds the chat."
+        assert stage.toasts[-1] == "The reply in “long” is there; f3 finds the chat."
 
 
 async def test_a_closed_chat_is_opened_in_the_midst_of_its_reply(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ async def test_a_key_is_changed_by_pressing_it_and_reset(tmp_path: Path) -> None
         await stage.press("enter")
         assert isinstance(stage.app.screen, PressKey)
         await stage.press("f20")
+        assert stage.deck.chat.composer.new_key == "f20"
         await stage.press("escape", "f20")
         assert len(stage.sessions.sessions) == 2
         assert next_start(tmp_path).keys == {"chat.new": "f20"}
