@@ -90,9 +90,10 @@ def readable(variables: Mapping[str, str]) -> dict[str, str]:
     # Code, fields and dialogs stand on shades. What can be read on the one that is nearest to the
     # text can be read on all.
     grounds = [background, Color.parse(variables["surface"])]
-    grounds += [ground.blend(fore, SHADE) for ground in grounds]
-    shade = min(grounds, key=lambda ground: contrast(fore, ground))
-    fore = legible(fore, shade, least)
+    for _ in range(2):  # a shade is blended from the foreground, which it moves
+        shades = [ground.blend(fore, SHADE) for ground in grounds]
+        shade = min(*grounds, *shades, key=lambda ground: contrast(fore, ground))
+        fore = legible(fore, shade, least)
     muted = faint(fore, shade, least).hex
     changed |= {**dict.fromkeys(_PLAIN, fore.hex), **dict.fromkeys(_MUTED, muted)}
     for name in _COLOURED:
