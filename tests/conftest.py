@@ -35,6 +35,10 @@ def pytest_collection_finish() -> None:
         from tests.support.interpreter import look_once
 
         look_once()
+    if "textual.css.stylesheet" in sys.modules:
+        from tests.support.stylesheets import parse_once
+
+        parse_once()
     gc.collect()
     gc.freeze()
 
