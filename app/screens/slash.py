@@ -49,7 +49,8 @@ def split(text: str) -> tuple[str, str]:
 def matching(name: str, slashes: Sequence[Slash]) -> list[Slash]:
     """Those whose names begin so, and then those with a word that does."""
     starts = [slash for slash in slashes if slash.name.startswith(name)]
-    return starts + [s for s in slashes if s not in starts and f"-{name}" in s.name]
+    others = (slash for slash in slashes if not slash.name.startswith(name))
+    return starts + [slash for slash in others if f"-{name}" in slash.name]
 
 
 def find(name: str, slashes: Sequence[Slash]) -> Slash:

@@ -55,6 +55,8 @@ class Speaking(Stopping):
         ),
     ]
 
+    _known: list[Slash] | None = None  # while a slash is being written
+
     def on_mount(self) -> None:
         self.chat.prompt.area.offers = self._completions
 
@@ -111,10 +113,13 @@ class Speaking(Stopping):
 
     def _completions(self, text: str) -> list[Completion]:
         if not text.startswith("/") or re.search(r"^//|\n", text):
+            self._known = None
             return []
         if " " in text:
             return self._following(*split(text))
-        found = matching(text[1:], self.slashes())
+        if self._known is None:
+            self._known = self.slashes()
+        found = matching(text[1:], self._known)
         if len(found) == 1 and found[0].name == text[1:]:
             return []
         return [

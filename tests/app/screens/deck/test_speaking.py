@@ -250,3 +250,19 @@ async def test_alt_with_a_letter_is_no_letter_of_the_prompt(tmp_path: Path) -> N
             assert isinstance(stage.app.screen, PickNamed)
             await stage.press("escape")
         assert stage.prompt == ""
+
+
+async def test_prompts_are_read_once_for_a_slash_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path) as stage:
+        prompts, reads = stage.store.prompts, list[str]()
+        prompts.save("haiku", "Write a haiku.")
+        read = prompts.all
+        monkeypatch.setattr(prompts, "all", lambda: reads.append(stage.prompt) or read())
+        await stage.press(*"/hai")
+        assert offered(stage)
+        assert reads == ["/"]
+        await stage.press(*4 * ["backspace"])
+        await stage.press("/")
+        assert reads == ["/", "/"]
