@@ -54,6 +54,8 @@ class Transcript(MessageView, can_focus=True):
             tooltip="Copy the marked message, else the last reply",
             id="transcript.copy_message",
         ),
+        # Of a message without code, the message.
+        Binding("y", "copy_message", "Copy message", show=False, id="transcript.copy_code"),
     ]
 
     class CopyWanted(Message):
@@ -149,6 +151,9 @@ class Transcript(MessageView, can_focus=True):
         if action == "fold":
             entry = self._find_current()
             return entry is not None and _can_be_folded(entry)
+        if action == "copy_code":
+            entry = self._find_current()
+            return entry is None or _has_code(entry)
         return super().check_action(action, parameters)
 
     def on_blur(self) -> None:
@@ -190,6 +195,11 @@ def _said(entry: Entry) -> str:
     """What is copied of a message: its text, and the calls that it makes."""
     calls = (f"{name}({arguments})" for name, arguments in entry.calls)
     return "\n\n".join(filter(None, (entry.text, *calls)))
+
+
+def _has_code(entry: Entry) -> bool:
+    """Whether there may be a block of code; this is asked at each key."""
+    return entry.role == "assistant" and ("```" in entry.text or "~~~" in entry.text)
 
 
 def _can_be_folded(entry: Entry) -> bool:

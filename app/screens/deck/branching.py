@@ -22,7 +22,7 @@ class Branching(Composing):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "alt+left,left_square_bracket",
+            "alt+left",
             "branch(-1)",
             "Branch before",
             tooltip="The branch before, at n/m",
@@ -30,13 +30,16 @@ class Branching(Composing):
             id="chat.branch_before",
         ),
         Binding(
-            "alt+right,right_square_bracket",
+            "alt+right",
             "branch(1)",
             "Next branch",
             tooltip="The next branch, at n/m",
             show=False,
             id="chat.branch_next",
         ),
+        # These are shown where there are branches.
+        Binding("left_square_bracket", "sibling(-1)", "Branch before", id="chat.branch_before"),
+        Binding("right_square_bracket", "sibling(1)", "Next branch", id="chat.branch_next"),
         Binding(
             "ctrl+r", "regenerate", "Regen", tooltip="Ask for another reply", id="chat.regenerate"
         ),
@@ -48,20 +51,18 @@ class Branching(Composing):
             id="chat.resume",
         ),
         Binding(
+            "e",
+            "edit_last",
+            "Edit",
+            tooltip="Send your message in other words",
+            id="chat.edit",
+        ),
+        Binding(
             "f",
             "fork",
             "Fork here",
             tooltip="A chat of its own up to this message",
-            show=False,
             id="chat.fork",
-        ),
-        Binding(
-            "e",
-            "edit_last",
-            "Edit message",
-            tooltip="Send your message in other words",
-            show=False,
-            id="chat.edit",
         ),
     ]
 
@@ -71,8 +72,7 @@ class Branching(Composing):
         if session.refusal:
             self.notify(session.refusal, severity="warning")
             return
-        chat = session.chat
-        parted = [m for m in self._up_to_mark() if m.id in chat.places]
+        chat, parted = session.chat, self._parted()
         if not parted:
             self.notify("There is one branch only; editing and asking again make others.")
             return
@@ -85,6 +85,10 @@ class Branching(Composing):
         self.chat.update()
         if is_marked:
             self.chat.transcript.go_to(chat.messages[place].id)
+
+    def action_sibling(self, steps: int) -> None:
+        """Go to another version of the message that the transcript marks."""
+        self.action_branch(steps)
 
     def action_regenerate(self) -> None:
         """Ask for another reply to the marked message, or beside the marked reply; where none is
@@ -154,8 +158,10 @@ class Branching(Composing):
         self.notify("Enter sends it beside the old one; Esc leaves it as it was.")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "fork":
+        if action in ("edit_last", "fork"):
             return self.chat.transcript.has_focus
+        if action == "sibling":
+            return self.chat.transcript.has_focus and bool(self._parted())
         if action == "resume":
             return self.chat.can_resume
         if action == "branch":
@@ -168,3 +174,8 @@ class Branching(Composing):
         ids = [message.id for message in messages]
         marked = self.chat.transcript.current
         return messages[: ids.index(marked) + 1] if marked in ids else messages
+
+    def _parted(self) -> list[Message]:
+        """Those of them that have branches."""
+        places = self.sessions.current.chat.places
+        return [message for message in self._up_to_mark() if message.id in places]

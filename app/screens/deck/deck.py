@@ -50,6 +50,8 @@ class Deck(Speaking):
             id="view.mode",
             priority=True,
         ),
+        # The key bar says that Esc does it too.
+        Binding("f2", "to_chat", "Chat", show=False, id="view.mode", priority=True),
         Binding("p", "policy", "Policy", tooltip="Choose the policy", id="knobs.policy"),
         Binding(
             "u",
@@ -149,6 +151,10 @@ class Deck(Speaking):
     def on_unmount(self) -> None:
         self.pump.stop()
 
+    def on_screen_suspend(self) -> None:
+        """A dialog or the palette has come: other keys act."""
+        self.refresh_bindings()
+
     # What the dashboard asks for.
 
     @on(SessionTable.Selected)
@@ -181,15 +187,21 @@ class Deck(Speaking):
 
     def action_mode(self) -> None:
         """Between chat and engine; where both are on view, the focus goes."""
-        if self.has_class("-split"):
-            to_engine = self.chat.prompt.area.has_focus
+        if self._is_at_engine:
+            self.action_to_chat()
         else:
-            to_engine = not self.has_class("-engine")
-            self.set_class(to_engine, "-engine")
-        if to_engine:
+            self.set_class(not self.has_class("-split"), "-engine")
             self._focus_panel()
-        else:
-            self.chat.prompt.area.focus()
+
+    def action_to_chat(self) -> None:
+        self.remove_class("-engine")
+        self.chat.prompt.area.focus()
+
+    @property
+    def _is_at_engine(self) -> bool:
+        if self.has_class("-split"):
+            return not self.chat.prompt.area.has_focus
+        return self.has_class("-engine")
 
     def show_engine(self) -> None:
         self.action_panel(self._panel + 1)
@@ -239,6 +251,8 @@ class Deck(Speaking):
         in_prompt = self.chat.prompt.area.has_focus
         if action == "send":
             return in_prompt
+        if action in ("mode", "to_chat"):
+            return self._is_at_engine == (action == "to_chat")
         if action in ("stop_request", "prioritize"):
             return self.panels.table.has_focus
         return super().check_action(action, parameters)

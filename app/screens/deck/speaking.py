@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -103,7 +104,8 @@ class Speaking(Stopping):
 
     def slashes(self) -> list[Slash]:
         """All that a slash may be followed by. What the palette offers is among them."""
-        return [*self._spoken(), *self._saved(), *map(self._of_palette, self._offered())]
+        offered = self.app.get_system_commands(self)
+        return [*self._spoken(), *self._saved(), *map(self._of_palette, offered)]
 
     @on(TextArea.Changed)
     def complete(self, event: TextArea.Changed) -> None:
@@ -147,12 +149,16 @@ class Speaking(Stopping):
     # Commands that take something.
 
     def _spoken(self) -> list[Slash]:
+        attach = partial(_or_ask, self.attach, self.action_attach)
+        take_in = partial(_or_ask, self.take_in, self.action_import)
+        preset = partial(_or_ask, self.apply_preset, self.action_presets)
+        rename = partial(_or_ask, self._rename, self.action_rename)
         spoken = [
-            Slash("attach", "Send a text file along", self._attach_from, "PATH", completed),
-            Slash("import", "Take in chats of a JSON file", self._import_from, "PATH", completed),
+            Slash("attach", "Send a text file along", attach, "PATH", completed),
+            Slash("import", "Take in chats of a JSON file", take_in, "PATH", completed),
             Slash("model", "Load another model", self._load, "NAME"),
-            Slash("preset", "Set the chat to a preset", self._preset, "NAME"),
-            Slash("rename", "Give the chat another title", self._rename, "TITLE"),
+            Slash("preset", "Set the chat to a preset", preset, "NAME"),
+            Slash("rename", "Give the chat another title", rename, "TITLE"),
             Slash("save", "Keep TEXT, or your last message", self._save, "NAME TEXT"),
             Slash("search", "Find any chat", self._search, "WORDS"),
             Slash("system", "The system prompt; empty for none", self._system, "TEXT"),
@@ -161,18 +167,6 @@ class Speaking(Stopping):
         does = "Empty for the default"
         return spoken + [Slash(name, does, partial(self._set, name), "VALUE") for name in NAMES]
 
-    def _attach_from(self, path: str) -> bool:
-        if path:
-            return self.attach(path)
-        self.action_attach()
-        return True
-
-    def _import_from(self, path: str) -> bool:
-        if path:
-            return self.take_in(path)
-        self.action_import()
-        return True
-
     def _load(self, name: str) -> bool:
         if not name:
             self.notify("/model needs a name, a folder, a file or a hub id.", severity="warning")
@@ -180,17 +174,8 @@ class Speaking(Stopping):
         self.post_message(self.ModelWanted(name))
         return True
 
-    def _preset(self, name: str) -> bool:
-        if name:
-            return self.apply_preset(name)
-        self.action_presets()
-        return True
-
     def _rename(self, title: str) -> bool:
-        if title:
-            return self.rename(self.sessions.current.key, title)
-        self.action_rename()
-        return True
+        return self.rename(self.sessions.current.key, title)
 
     def _search(self, words: str) -> None:
         self.action_find()
@@ -251,9 +236,6 @@ class Speaking(Stopping):
         return True
 
     # Commands of the palette.
-
-    def _offered(self) -> list[SystemCommand]:
-        return list(self.app.get_system_commands(self))
 
     def _of_palette(self, command: SystemCommand) -> Slash:
         # Some of them are coroutines; Textual awaits what is called later.
@@ -352,3 +334,11 @@ class Speaking(Stopping):
                 self.store.prompts.delete(name)
             except StoreError as error:
                 self.notify(str(error), severity="error")
+
+
+def _or_ask(act: Callable[[str], bool], ask: Callable[[], object], text: str) -> bool:
+    """Act on what follows a command; if nothing does, ask for it."""
+    if text:
+        return act(text)
+    ask()
+    return True

@@ -130,9 +130,12 @@ class KeyBar(LineView):
 
     def _find(self) -> list[ShownKey]:
         """The keys that act, each action's first: help's before all, for who needs it looks there,
-        and the palette's after them."""
+        and the palette's after them. Below a dialog, which tells its own, those of the application
+        are left."""
         found: dict[str, ShownKey] = {}
         for active in self.screen.active_bindings.values():
+            if not self.screen.is_active and active.node is not self.app:
+                continue
             binding = active.binding
             action = binding.action.removeprefix("app.")
             if (binding.show or action == _PALETTE) and action not in found:

@@ -22,7 +22,7 @@ async def headings(stage: Stage) -> list[str]:
 
 
 async def test_it_lists_the_keys_as_they_are_now(tmp_path: Path) -> None:
-    async with staged(tmp_path, keys={"chat.new": "f20"}, size=(120, 60)) as stage:
+    async with staged(tmp_path, keys={"chat.new": "f20"}, size=(120, 160)) as stage:
         await stage.press("f20", "f1")
         assert isinstance(stage.app.screen, HelpScreen)
         text = await stage.screen()

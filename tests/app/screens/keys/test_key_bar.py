@@ -7,7 +7,7 @@ from pathlib import Path
 from textual.widgets import Footer
 
 from app.screens.keys.key_bar import KeyBar
-from tests.app.screens.stage import staged
+from tests.app.screens.stage import REPLIES, staged
 from tests.widgets.hosting import screen
 
 
@@ -62,3 +62,38 @@ async def test_the_map_of_the_cache_says_how_a_block_is_picked(tmp_path: Path) -
     async with staged(tmp_path, size=(120, 40)) as stage:
         await stage.press("f2", "3")
         await stage.bar("↑↓←→ Pick block")
+
+
+async def test_who_sees_the_engine_is_not_told_how_to_get_there(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.bar("f2 Engine")
+        await stage.press("f2")
+        await stage.bar("f2 Engine", shown=False)
+        await stage.press("f2")
+        await stage.bar("f2 Engine")
+
+
+async def test_below_a_dialog_no_key_of_the_screen_is_shown(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.bar("f3 Find")
+        await stage.press("f3")
+        await stage.bar("f3 Find", shown=False)
+        assert words(stage.deck.key_bar) == ["Help", "Quit"]
+        await stage.press("escape")
+        await stage.bar("f3 Find")
+
+
+async def test_among_messages_the_keys_of_the_marked_one_are_shown(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        for text in ("one", "code"):
+            await stage.send(text)
+            await stage.finish()
+        await stage.press("ctrl+up")
+        await stage.bar("y Copy code  c Copy message  ^r Regen  e Edit  f Fork here")
+        await stage.press("up")
+        await stage.bar("y Copy code", shown=False)
+        await stage.bar("] Next branch", shown=False)
+        await stage.press("escape", "ctrl+r")
+        await stage.finish()
+        await stage.press("ctrl+up")
+        await stage.bar("[ Branch before  ] Next branch")
