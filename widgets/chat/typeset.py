@@ -218,40 +218,7 @@ class Typesetter:
         written."""
         text: list[str] = []
         spans: list[Span] = []
-        position = 0
-
-        def add(part: str) -> None:
-            nonlocal position
-            text.append(part)
-            position += len(part)
-
-        def walk(node: SyntaxTreeNode) -> None:
-            start = position
-            match node.type:
-                case "softbreak" | "hardbreak":
-                    # Models break lines on purpose, as in verses and addresses.
-                    add("\n")
-                case "image":
-                    add(f"[{node.content}]({node.attrs.get('src', '')})")
-                case _ if node.children:
-                    for child in node.children:
-                        walk(child)
-                case _:
-                    add(node.content)
-            match node.type:
-                case "em" | "strong" | "s":
-                    spans.append(Span(start, position, f".{node.type}"))
-                case "code_inline":
-                    spans.append(Span(start, position, ".code"))
-                case "link":
-                    href = str(node.attrs.get("href", ""))
-                    shown = "".join(text)[start:position]
-                    spans.append(Span(start, position, ".link"))
-                    spans.append(Span(start, position, Style(link=href)))
-                    if href.removeprefix("mailto:").removeprefix("http://") != shown != href:
-                        add(f" ({href})")
-
-        walk(node)
+        _take(node, 0, text, spans)
         return Content("".join(text), spans=spans)
 
 
@@ -282,7 +249,8 @@ class Document:
         self._text = text
         del self.rows[self._tail_row :]
         source = text[self._tail_start :]
-        blocks = SyntaxTreeNode(markdown_parser().parse(source)).children
+        tree = SyntaxTreeNode(markdown_parser().parse(source))
+        blocks = tree.children
         for block in blocks:
             if block is blocks[-1]:
                 self._tail_row = len(self.rows)
@@ -292,6 +260,41 @@ class Document:
         if blocks and blocks[-1].map is not None:
             lines = _lines(source)[: blocks[-1].map[0]]
             self._tail_start += sum(map(len, lines))
+        # Else it would stay until the next full collection: that of a text of 93 KB takes 10 MB.
+        for node in list(tree.walk()):
+            node.parent = None
+
+
+def _take(node: SyntaxTreeNode, start: int, text: list[str], spans: list[Span]) -> int:
+    """Append what a node says to the text, and how it looks to the spans; returns where it ends."""
+    first = len(text)
+    match node.type:
+        case "softbreak" | "hardbreak":
+            # Models break lines on purpose, as in verses and addresses.
+            text.append("\n")
+        case "image":
+            text.append(f"[{node.content}]({node.attrs.get('src', '')})")
+        case _ if node.children:
+            end = start
+            for child in node.children:
+                end = _take(child, end, text, spans)
+        case _:
+            text.append(node.content)
+    shown = "".join(text[first:])
+    end = start + len(shown)
+    match node.type:
+        case "em" | "strong" | "s":
+            spans.append(Span(start, end, f".{node.type}"))
+        case "code_inline":
+            spans.append(Span(start, end, ".code"))
+        case "link":
+            href = str(node.attrs.get("href", ""))
+            spans.append(Span(start, end, ".link"))
+            spans.append(Span(start, end, Style(link=href)))
+            if href.removeprefix("mailto:").removeprefix("http://") != shown != href:
+                text.append(f" ({href})")
+                end += len(text[-1])
+    return end
 
 
 def _is_open(node: SyntaxTreeNode) -> bool:

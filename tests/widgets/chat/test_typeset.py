@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it.token import Token
+from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content
 
 from tests.widgets.hosting import hosted
@@ -69,6 +73,19 @@ def copied(rows: list[Row]) -> str:
 
 def test_blocks_stand_apart_by_one_blank() -> None:
     assert lines("# Title\ntext\n\nmore") == ["Title", "", "text", "", "more"]
+
+
+def test_what_was_parsed_is_gone_at_once() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        document = Document(Typesetter(UNICODE), 60)
+        document.grow(SAMPLE, complete=True)
+        assert document.rows
+        left = [o for o in gc.get_objects(generation=0) if isinstance(o, (SyntaxTreeNode, Token))]
+    finally:
+        gc.enable()
+    assert left == []
 
 
 def test_lines_of_a_verse_stay_lines() -> None:
