@@ -140,7 +140,9 @@ class Draft:
     def _measured(self, now: float) -> tuple[LatencyView, Goodput]:
         """What the windows that end at `now` hold."""
         tpots = [sketch.tpot for sketch in self.running if sketch.tpot is not None]
-        goodput = self.latencies.goodput(now, self.requested, self.underway)
+        # Tokens may have come since, and a draft of them soon: only where none comes is one late.
+        judged = now if now >= self.time + AGEING_SECONDS else self.time
+        goodput = self.latencies.goodput(judged, self.requested, self.underway)
         return self.latencies.view(now, tpots), goodput
 
     def _finish(self, now: float) -> Snapshot:

@@ -426,6 +426,15 @@ class TestSnapshot:
         goodput = engine.snapshot().goodput
         assert (goodput.share, goodput.late) == (0.5, 0)
 
+    def test_a_reader_who_looks_later_than_the_engine_finds_nobody_late_for_that(self) -> None:
+        engine = slow_engine(tpot_target_ms=400.0)
+        engine.submit("a", [1, 2], 9)
+        engine.step()
+        draft = engine.core.draft()
+        assert draft.snapshot(engine.clock.now + 0.5).goodput.late == 0
+        # No newer one came for so long that the engine must stand still.
+        assert draft.snapshot(engine.clock.now + 1.6).goodput.late == 1
+
     def test_who_is_stopped_in_time_is_judged_neither_way(self) -> None:
         engine = slow_engine(ttft_target_ms=3000.0)
         engine.submit("stopped", [1, 2], 9)
