@@ -34,7 +34,7 @@ VALUES (:id, :conversation_id, :parent_id, :role, :content, :thinking, :tool_use
     :attachments, :asked)
 ON CONFLICT (id) DO UPDATE SET
     content = :content, thinking = :thinking, tool_use = :tool_use, finish_reason = :finish_reason,
-    error = :error, usage = :usage, timings = :timings, request_id = :request_id
+    error = :error, usage = :usage, timings = :timings, request_id = :request_id, model = :model
 """
 
 # By their names, as `*` would read the contexts, too, which are the larger part.

@@ -242,6 +242,8 @@ class ChatSession:
         delta = self._stream.drain()
         if delta is None:
             return None
+        if not self._reply.content:
+            self._reply.model = self._client.status().model  # It has its name once it is loaded.
         self._history.take(self._reply, delta)
         if delta.finish is not None:
             self._end(self._reply, delta.finish)

@@ -13,6 +13,7 @@ from app.store.store import Store
 from engine.api.client import ChatMessage
 from engine.api.errors import ErrorInfo, InvalidRequestError
 from engine.api.lifecycle import FinishReason, Timings
+from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import Finish, Usage
 from engine.api.tools import ToolCall, ToolUse
 from tests.support.scripted_engine import ScriptedEngine
@@ -375,3 +376,19 @@ def test_what_tools_gave_is_kept_in_the_order_of_a_turn(store: Store) -> None:
     messages, _ = history.prompt(history.add("and"))
     assert [m.role for m in messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
     session.close()
+
+
+def test_a_reply_has_the_name_of_its_model_though_that_was_loaded_from_a_folder(
+    engine: ScriptedEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = ChatSession(engine, Conversation(), store)
+    loading = EngineStatus(EnginePhase.LOADING, "/models/mine")
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "status", lambda: loading)
+        session.send("one")
+        assert session.messages[-1].model == "/models/mine"
+    engine.finish_all()
+    session.poll()
+    assert session.messages[-1].model == "scripted"
+    (conversation,) = store.conversations()
+    assert store.messages(conversation.id)[-1].model == "scripted"
