@@ -14,7 +14,7 @@ from app.store.store import Store
 
 
 def run_export(settings: Settings, name: str | None) -> int:
-    """Print chats as JSON; returns the exit code.
+    """Print the chats in which something was said as JSON; returns the exit code.
 
     Args:
         name: the id or the title of those that are meant; None means all.
@@ -23,7 +23,8 @@ def run_export(settings: Settings, name: str | None) -> int:
         StoreError: the store cannot be read.
     """
     with closing(Store(settings.store_file)) as store:
-        chats = [c for c in store.conversations() if name is None or name in (c.id, c.title)]
+        said = [chat for chat in store.conversations() if chat.leaf]
+        chats = [chat for chat in said if name is None or name in (chat.id, chat.title)]
         if name is not None and not chats:
             complain(f"no chat has the title or the id {name!r}; F3 in the interface lists them")
             return ExitCode.FAILED

@@ -15,6 +15,7 @@ from app.commands import chats
 from app.process.exits import ExitCode
 from app.settings.settings import Settings
 from app.store.conversation import Conversation, Message
+from app.store.drafts import Draft
 from app.store.store import Store
 
 
@@ -29,12 +30,15 @@ def settings(tmp_path: Path) -> Settings:
             store.save_message(message)
             chat.leaf = message.id
             store.save_conversation(chat)
+        draft = Conversation()
+        store.save_conversation(draft)
+        store.drafts.save(draft.id, Draft("not sent"), Draft())
     return settings
 
 
 def titles(settings: Settings) -> list[str]:
     with closing(Store(settings.store_file)) as store:
-        return sorted(chat.title for chat in store.conversations())
+        return sorted(chat.title for chat in store.conversations() if chat.leaf)
 
 
 def test_what_is_exported_can_be_imported(
@@ -45,6 +49,7 @@ def test_what_is_exported_can_be_imported(
 ) -> None:
     assert chats.run_export(settings, None) == ExitCode.OK
     text = capsys.readouterr().out
+    assert len(json.loads(text)["chats"]) == 2
     (tmp_path / "all.json").write_text(text)
     assert chats.run_import(settings, tmp_path / "all.json") == ExitCode.OK
     assert capsys.readouterr().out == "imported 2 chats\n"
