@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual.content import Content
+from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
@@ -68,6 +69,15 @@ class Inked(ScrollView, inherit_bindings=False):
         &:ansi > .transcript--badge { background: ansi_default; text-style: reverse; }
     }
     """
+
+    def _set_rows(self, rows: int) -> None:
+        """Have so many rows to be scrolled. Textual lays out the whole screen for another
+        `virtual_size`, which may change what stands around a view; around this one, it does not."""
+        size = Size(self.scrollable_content_region.width, rows)
+        if size != self.virtual_size:
+            self.set_reactive(Inked.virtual_size, size)
+            self.vertical_scrollbar.window_virtual_size = rows
+            self.refresh()
 
     def _draw(self, content: Content) -> Strip:
         base = self.visual_style

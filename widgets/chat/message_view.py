@@ -7,7 +7,6 @@ from re import Pattern
 
 from textual import events
 from textual.content import Content
-from textual.geometry import Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
@@ -280,8 +279,7 @@ class MessageView(Inked):
     def _arrange(self) -> None:
         """Bring positions up to date with the rows, at the end or where one reads."""
         if not self._entries or not self._set_width:
-            rows = 1 + len(self._greeting_rows)
-            self.virtual_size = Size(self.scrollable_content_region.width, rows)
+            self._set_rows(1 + len(self._greeting_rows))
         elif self._following and not self.is_vertical_scrollbar_grabbed:
             self._show_at(self._passages.look_at_end(self._view_height))
             self._following = True
@@ -297,10 +295,7 @@ class MessageView(Inked):
 
     def _show_at(self, top: int) -> None:
         """Have the view begin at this row, below which all that it shows is set."""
-        size = Size(self.scrollable_content_region.width, self._passages.height)
-        if size != self.virtual_size:
-            self.virtual_size = size
-            self.refresh()
+        self._set_rows(self._passages.height)
         if top != self.scroll_offset.y:
             self.scroll_to(y=top, animate=False)
         self._note_seen()

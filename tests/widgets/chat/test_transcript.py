@@ -117,6 +117,19 @@ async def test_a_growing_reply_keeps_the_drawn_rows_near_the_view_only() -> None
         assert rows(view)[1] == "  line 0"
 
 
+async def test_a_new_row_does_not_lay_out_the_screen() -> None:
+    """All panels were laid out anew for each row of a reply, which took 9 ms."""
+    async with shown(entry(1, "", growing=True)) as (view, app):
+        await lay_out(app)
+        for end in range(1, 30):
+            view.show("c", (entry(1, "line  \n" * end, growing=True),))
+            assert not view._layout_required
+            await settle(app)
+        assert view.scroll_offset.y == view.max_scroll_y == 31 - view.size.height
+        assert view.vertical_scrollbar.window_virtual_size == 31
+        assert view.vertical_scrollbar.position == view.scroll_offset.y
+
+
 async def test_the_cursor_leaves_no_trace_where_a_block_begins() -> None:
     text = "one\n\n---\n\n```\nx\n"
     async with shown(entry(1, "", growing=True)) as (view, app):
