@@ -11,6 +11,7 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from app.settings.settings import SettingsError
@@ -91,5 +92,6 @@ def _toml(tree: Mapping[str, object]) -> str:
 
 
 def _lines(values: Mapping[str, object]) -> list[str]:
-    # Texts, numbers and booleans of JSON are those of TOML.
-    return [f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in values.items()]
+    # Texts, numbers and booleans of JSON are those of TOML, which knows no halves of characters.
+    dump = partial(json.dumps, ensure_ascii=False)
+    return [f"{dump(name)} = {dump(value)}\n" for name, value in values.items()]

@@ -18,18 +18,20 @@ def test_it_is_written_whole_for_its_owner_and_read_back(tmp_path: Path) -> None
     assert file.read() == {}
     file.state("", "theme", "contrast")
     file.state("keys", "app.quit", 'ctrl+"x')
+    file.state("keys", "chat.find", "\U0001f600")
     file.state("alerts", "kv", 90.0)
     file.state("alerts", "bell", True)
     file.state("", "cadence", "frugal")
     assert file.read() == {
         "theme": "contrast",
         "cadence": "frugal",
-        "keys": {"app.quit": 'ctrl+"x'},
+        "keys": {"app.quit": 'ctrl+"x', "chat.find": "\U0001f600"},
         "alerts": {"kv": 90.0, "bell": True},
     }
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert os.listdir(file.path.parent) == [file.path.name]
     file.state("keys", "app.quit", None)
+    file.state("keys", "chat.find", None)
     file.state("", "theme", None)
     assert file.read() == {"cadence": "frugal", "alerts": {"kv": 90.0, "bell": True}}
 
