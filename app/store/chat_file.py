@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from app.store.conversation import Conversation, Message, new_id
 from app.store.database import PAUSE_SECONDS, StoreError
@@ -26,6 +26,10 @@ class ChatFileError(ValueError):
     """A text is no chat file; the message says why."""
 
 
+# Seconds since the epoch, until the end of the year 9999: there are no dates beyond.
+_Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]
+
+
 class _Head(BaseModel):
     """What every chat file has. Each chat is looked at by itself."""
 
@@ -35,13 +39,14 @@ class _Head(BaseModel):
 
 
 class _Message(BaseModel):
-    """The places of a message in its tree; what else it has is `Message`'s."""
+    """The place of a message in its tree, and in time; what else it has is `Message`'s."""
 
     model_config = ConfigDict(extra="ignore")
 
     id: str
     parent_id: str | None
     role: Literal["user", "assistant", "tool"]
+    created: _Moment = 0.0
 
 
 class _Chat(BaseModel):
@@ -52,8 +57,8 @@ class _Chat(BaseModel):
     title: str
     system: str = ""
     sampling: dict[str, Any] = {}
-    created: float
-    updated: float
+    created: _Moment
+    updated: _Moment
     leaf: str | None
     is_named: bool = False
     is_archived: bool = False
@@ -148,6 +153,10 @@ def _portions(
 
 
 def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:
+    try:
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has half a surrogate pair; it must be valid Unicode") from None
     found = _Chat.model_validate(raw)
     chat = Conversation(
         title=found.title,

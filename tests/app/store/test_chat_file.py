@@ -126,6 +126,11 @@ def test_another_file_is_refused(text: str) -> None:
     ("path", "value", "sentence"),
     [
         (("title",), 3, "title is 3: Input should be a valid string"),
+        (("title",), "\ud83d", "a text has half a surrogate pair; it must be valid Unicode"),
+        (("messages", 1, "content"), "\ud83d", "a text has half a surrogate pair"),
+        (("updated",), float("inf"), "updated is inf: Input should be less than or equal to"),
+        (("created",), float("nan"), "created is nan: Input should be less than or equal"),
+        (("messages", 1, "created"), 1e300, "messages.1.created is 1e+300: Input should be less"),
         (("leaf",), "x", "leaf is 'x'; it must be the id of a message, or null"),
         (("messages", 1, "role"), "bot", "messages.1.role is 'bot': Input should be 'user'"),
         (("messages", 1, "parent_id"), "x", "messages.1.parent_id is 'x'; it must be the id of a"),
