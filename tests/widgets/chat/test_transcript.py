@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from textual.geometry import Offset
+import pytest
+from textual.geometry import Offset, Region
 from textual.selection import Selection
 
 from tests.support.linked import until
@@ -117,14 +118,21 @@ async def test_a_growing_reply_keeps_the_drawn_rows_near_the_view_only() -> None
         assert rows(view)[1] == "  line 0"
 
 
-async def test_a_new_row_does_not_lay_out_the_screen() -> None:
+async def test_a_new_row_does_not_lay_out_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """All panels were laid out anew for each row of a reply, which took 9 ms."""
     async with shown(entry(1, "", growing=True)) as (view, app):
-        await lay_out(app)
+        refresh, laid_out = view.refresh, []
+
+        def noted(*regions: Region, layout: bool = False, **how: bool) -> Transcript:
+            laid_out.append(layout)
+            return refresh(*regions, layout=layout, **how)
+
+        monkeypatch.setattr(view, "refresh", noted)
         for end in range(1, 30):
             view.show("c", (entry(1, "line  \n" * end, growing=True),))
-            assert not view._layout_required
             await settle(app)
+        assert laid_out
+        assert not any(laid_out)
         assert view.scroll_offset.y == view.max_scroll_y == 31 - view.size.height
         assert view.vertical_scrollbar.window_virtual_size == 31
         assert view.vertical_scrollbar.position == view.scroll_offset.y
