@@ -3,9 +3,18 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from app.store.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "store.db")) as store:
+        yield store
 
 
 @pytest.fixture

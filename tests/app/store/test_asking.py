@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from app.store.attachment import Attachment
@@ -19,13 +16,6 @@ from engine.api.preset import Preset
 from engine.api.stream import Context, Finish, Usage
 
 NOTES = Attachment("notes.txt", "one\ntwo\n")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store.db")
-    yield store
-    store.close()
 
 
 def answer(history: History, text: str) -> None:

@@ -24,13 +24,6 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store.db")
-    yield store
-    store.close()
-
-
-@pytest.fixture
 def other(tmp_path: Path, store: Store) -> Iterator[Store]:
     """The same file, as another program has it open."""
     other = Store(tmp_path / "store.db")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,6 @@ from app.store.store import Store
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Usage
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "store.db")) as store:
-        yield store
 
 
 def a_chat() -> tuple[Conversation, list[Message]]:

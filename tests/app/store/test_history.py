@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,13 +19,6 @@ from engine.api.client import ChatMessage
 from engine.api.errors import ErrorInfo, InvalidRequestError
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Context, Finish, Usage
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store.db")
-    yield store
-    store.close()
 
 
 def remote(name: str = "mqtt/p/u/s", system: str = "") -> Conversation:

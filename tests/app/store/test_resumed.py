@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,13 +27,6 @@ Start = Callable[..., ChatSession]
 @pytest.fixture
 def engine() -> ScriptedEngine:
     return ScriptedEngine(REPLIES)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store.db")
-    yield store
-    store.close()
 
 
 @pytest.fixture

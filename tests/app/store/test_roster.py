@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -10,12 +10,6 @@ import pytest
 
 from app.store.conversation import Conversation, Message
 from app.store.store import Store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "store.db")) as store:
-        yield store
 
 
 def test_a_reply_in_the_making_does_not_change_the_list(store: Store) -> None:

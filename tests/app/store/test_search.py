@@ -20,12 +20,6 @@ from engine.api.lifecycle import FinishReason
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "store.db")) as store:
-        yield store
-
-
-@pytest.fixture
 def search(store: Store, tmp_path: Path) -> Iterator[Search]:
     with closing(Search(tmp_path / "store.db")) as search:
         yield search

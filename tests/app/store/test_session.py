@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ REPLIES = {"one": "first reply", "two": "second reply", "long": "a b c d e f g h
 @pytest.fixture
 def engine() -> ScriptedEngine:
     return ScriptedEngine(REPLIES)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store.db")
-    yield store
-    store.close()
 
 
 def reopened(engine: ScriptedEngine, store: Store) -> ChatSession:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,13 +13,6 @@ from app.store.database import StoreError
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from tests.support.scripted_engine import ScriptedEngine
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store.db")
-    yield store
-    store.close()
 
 
 @pytest.fixture

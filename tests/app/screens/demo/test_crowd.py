@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from app.screens.chats.sessions import SessionList
 from app.screens.demo.crowd import ENTER_SECONDS, TURNS, USERS, Crowd
@@ -13,13 +10,6 @@ from app.screens.demo.script import SCRIPTS, SYSTEM
 from app.store.store import Store
 from tests.support.clock import VirtualClock
 from tests.support.scripted_engine import ScriptedEngine
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "store.db")
-    yield store
-    store.close()
 
 
 def held(store: Store, seconds: float, seed: int = 1) -> tuple[SessionList, list[str]]:
