@@ -84,6 +84,15 @@ class Tui(Loading):
             priority=True,
         ),
         Binding(
+            "ctrl+p",
+            "command_palette",
+            "palette",
+            tooltip="Everything that can be done, by name",
+            show=False,
+            id="app.palette",
+            priority=True,
+        ),
+        Binding(
             "ctrl+q",
             "quit",
             "Quit",

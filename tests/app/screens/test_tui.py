@@ -195,7 +195,7 @@ async def test_themes(tmp_path: Path, theme: str | None) -> None:
             {"theme": "pink"},
             "theme is 'pink'; allowed are dark, light, contrast, ansi, ansi-light, ",
         ),
-        ({"keys": {"app.qiut": "f9"}}, "keys.app.qiut is no key; allowed are app.help, app.quit, "),
+        ({"keys": {"app.qiut": "f9"}}, "keys.app.qiut is no key; allowed are app.help, app.palette, "),
     ],
 )
 def test_what_the_interface_does_not_know_is_refused_with_what_is_allowed(

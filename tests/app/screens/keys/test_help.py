@@ -32,6 +32,15 @@ async def test_it_lists_the_keys_as_they_are_now(tmp_path: Path) -> None:
         assert stage.app.screen is stage.deck
 
 
+async def test_the_palettes_key_is_among_them_and_can_be_another(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"app.palette": "f20"}, size=(120, 60)) as stage:
+        await stage.press("f1")
+        line = next(one for one in (await stage.screen()).splitlines() if "app.palette" in one)
+        assert "f20" in line
+        await stage.press("escape", "f20")
+        assert isinstance(stage.app.screen, CommandPalette)
+
+
 async def test_what_a_key_does_keeps_to_its_column(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, size=(160, 100)) as stage:
         await stage.press("f1")
