@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -10,16 +12,19 @@ from textual.message import Message
 from app.screens.chats.composer import Composer
 from app.screens.chats.entries import Entries
 from app.screens.chats.marks import mark_of
-from app.screens.chats.open_session import OpenSession
+from app.screens.chats.open_session import OpenSession, title_of
 from app.screens.chats.sessions import SessionList
 from app.screens.chats.sidebar import Sidebar
 from app.screens.feeds.engine_watch import EngineWatch
+from app.store.database import StoreError
 from engine.api.status import EnginePhase, EngineStatus
 from widgets.chat.chat_list import ChatList
 from widgets.chat.chat_tabs import ChatTabs, Tab
 from widgets.chat.prompt import Prompt
 from widgets.chat.transcript import Transcript
 from widgets.glyphs import Glyphs
+
+log = logging.getLogger(__name__)
 
 
 class ChatPane(Vertical):
@@ -40,6 +45,7 @@ class ChatPane(Vertical):
         self._engine = engine
         self._entries = Entries()
         self._shown: OpenSession | None = None
+        self._origin = ""  # the title of the chat that the one on view was forked from
         self._title = ""
         self.bar = ChatTabs(glyphs)
         self.list = ChatList(glyphs, id="chats")
@@ -66,6 +72,7 @@ class ChatPane(Vertical):
         session, views = self._sessions.current, self._engine.views
         if session is not self._shown:
             self._shown = session
+            self._origin = self._origin_of(session)
             self.composer.show(session)
         status, paused = self._engine.status, self._engine.paused
         entries = self._entries.of(session, views, status, paused, self.can_resume)
@@ -79,11 +86,23 @@ class ChatPane(Vertical):
         was_counted, self._is_counted = self._is_counted, self.composer.update()
         if self._is_counted and not was_counted:
             self.post_message(self.Counted())
-        if session.title != self._title:
+        title = session.title
+        if self._origin and self._origin not in title:
+            title += f" · fork of “{self._origin}”"
+        if title != self._title:
             # Only if it has changed, for setting it repaints the pane.
-            self._title = session.title
-            self.border_title = Content(session.title)
+            self._title = title
+            self.border_title = Content(title)
         self.update_bar()
+
+    def _origin_of(self, session: OpenSession) -> str:
+        key = session.chat.conversation.forked_from
+        try:
+            origin = self._sessions.store.conversation(key) if key is not None else None
+        except StoreError as error:
+            log.error("%s", error)
+            return ""
+        return title_of(origin) if origin is not None else ""
 
     @property
     def can_resume(self) -> bool:

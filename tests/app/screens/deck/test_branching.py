@@ -128,6 +128,21 @@ async def test_a_name_that_the_user_gave_stays(tmp_path: Path) -> None:
         assert stage.sessions.current.title == "Mine"
 
 
+async def test_a_fork_with_a_title_of_its_own_says_of_which_chat_it_is_one(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await _say(stage, "one")
+        stage.deck.action_fork()
+        await stage.turn()
+        pane = stage.deck.chat
+        assert str(pane.border_title) == "Fork of one"
+        stage.deck.rename(stage.sessions.current.key, "Mine")
+        assert str(pane.border_title) == "Mine · fork of “one”"
+        key = stage.sessions.current.key
+        stage.deck.action_close()
+        stage.deck.open(key)
+        assert str(pane.border_title) == "Mine · fork of “one”"
+
+
 async def test_a_watched_chat_has_no_branches_here(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, mqtt=True) as stage:
         request_id = stage.gateway.ask("alice", "s1", "one")
