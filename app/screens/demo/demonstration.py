@@ -5,24 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from textual import events
 
 from app.screens.demo.captions import Captions
 from app.screens.demo.crowd import Crowd
 from app.screens.tui import Tui
-from app.settings.own_settings import OwnSettings
-from app.settings.settings import Settings
-from app.store.store import Store
-from engine.api.client import EngineClient, LoadRequest
 from engine.api.errors import EngineError
 from engine.api.status import EnginePhase
-from widgets.glyphs import ASCII, UNICODE
 from widgets.panels.caption_line import CaptionLine
-
-if TYPE_CHECKING:
-    from app.gateway.mqtt.view import Gateway
 
 log = logging.getLogger(__name__)
 
@@ -46,26 +38,22 @@ TAKEN_OVER = (
 class Demonstration(Tui):
     """A `Tui` with a line of captions.
 
+    Args:
+        clock: seconds; all else is as `Tui` takes it.
+
     Attributes:
         is_over: whether somebody has taken over.
     """
 
     def __init__(
-        self,
-        client: EngineClient,
-        store: Store,
-        settings: Settings,
-        load: LoadRequest,
-        gateway: Gateway | None = None,
-        own: OwnSettings | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, *args: Any, clock: Callable[[], float] = time.monotonic, **kwargs: Any
     ) -> None:
-        super().__init__(client, store, settings, load, gateway, own)
+        super().__init__(*args, **kwargs)
         self.is_over = False
         self._clock = clock
         self._crowd: Crowd | None = None
         self._captions = Captions(self._chat_of, clock)
-        self._line = CaptionLine(ASCII if settings.ascii else UNICODE, id="caption")
+        self._line = CaptionLine(self.deck.key_bar.glyphs, id="caption")
         self._step = 0
         self._events = [
             (POLICY_SECONDS, self._change_policy),
