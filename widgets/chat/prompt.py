@@ -47,6 +47,7 @@ class PromptArea(TextArea):
 
     GLOSS: ClassVar[dict[str, str]] = {
         "/": "a command or a saved prompt: a list shows, Tab completes, Enter runs it",
+        "^w": "deletes a word; in an empty prompt it closes the chat",
         "a long paste": "is attached; Backspace in an empty prompt takes it away",
     }
 

@@ -142,3 +142,9 @@ async def test_it_tells_of_commands_and_of_each_key_once(tmp_path: Path) -> None
         assert isinstance(stage.app.screen, HelpScreen)
         keys = [key for section in stage.app.screen._sections for key, _, _ in section.keys]
         assert "+, +" not in keys
+
+
+async def test_it_says_both_that_ctrl_w_does(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(160, 100)) as stage:
+        await stage.press("f1")
+        assert "^w  deletes a word; in an empty prompt it closes the chat" in await stage.screen()
