@@ -43,6 +43,10 @@ class Composing(Presetting):
     def on_unmount(self) -> None:
         self.keep_draft()
 
+    def switched(self) -> None:
+        self.keep_draft()
+        super().switched()
+
     def action_close(self) -> None:
         """Close the chat on view, with what is written in it as it stands."""
         self.keep_draft()

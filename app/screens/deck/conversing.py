@@ -52,7 +52,9 @@ class Conversing(Steering):
 
     def switched(self) -> None:
         """Show the chat that is on view now."""
-        raise NotImplementedError
+        self.panels.kv.select(self.sessions.number_of(self.sessions.current))
+        self.chat.update()
+        self.refresh_bindings()
 
     @on(ChatTabs.NewWanted)
     def action_new(self) -> None:

@@ -203,7 +203,9 @@ class Deck(Speaking):
             return not self.chat.prompt.area.has_focus
         return self.has_class("-engine")
 
-    def show_engine(self) -> None:
+    def action_back(self) -> None:
+        """Go back to the panel from which the chat was gone to."""
+        self.leave_something()
         self.action_panel(self._panel + 1)
 
     def action_panel_step(self, places: int) -> None:
@@ -256,13 +258,6 @@ class Deck(Speaking):
         if action in ("stop_request", "prioritize"):
             return self.panels.table.has_focus
         return super().check_action(action, parameters)
-
-    def switched(self) -> None:
-        self.panels.kv.select(self.sessions.number_of(self.sessions.current))
-        self.keep_draft()
-        self.chat.update()
-        self.action_leave()
-        self.refresh_bindings()
 
     def _show_panel(self, place: int) -> None:
         self._panel = place

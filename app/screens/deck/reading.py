@@ -36,6 +36,10 @@ class Reading(Exporting):
         Binding("end", "follow", "Follow the reply", show=False, id="chat.follow", priority=True),
     ]
 
+    def switched(self) -> None:
+        super().switched()
+        self.action_leave()
+
     def action_read(self) -> None:
         """Go to the messages of the chat, the newest in view first."""
         self.remove_class("-engine")

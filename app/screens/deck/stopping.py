@@ -73,18 +73,9 @@ class Stopping(Branching):
         self.chat.composer.go_back()
         self.leave_something()
 
-    def action_back(self) -> None:
-        """Go back to the panel from which the chat was gone to."""
-        self.leave_something()
-        self.show_engine()
-
     def action_leave(self) -> None:
         super().action_leave()
         self.leave_something()
-
-    def show_engine(self) -> None:
-        """Go to the panel that was on view last."""
-        raise NotImplementedError
 
     def come(self) -> None:
         """A panel has brought the chat on view: Esc goes back, until something is written here."""
