@@ -47,7 +47,7 @@ async def test_changed_settings_count_from_the_next_turn_and_are_kept(tmp_path: 
         dialog.fields["top_k"].value = "3"
         dialog.fields["enable_thinking"].value = "off"
         await stage.press("enter")
-        assert "temp 0.25 · system: Be brief. · thinking off ─" in await head(stage)
+        assert "temp 0.25 · system: Be brief. · thinking off · t… ─" in await head(stage)
         await stage.send("two")
         await stage.finish()
         first, second = stage.engine.submissions
