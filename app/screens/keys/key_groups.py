@@ -11,6 +11,7 @@ from typing import Any
 from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
+from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
 from app.screens.dialogs.dialog import Dialog
 from app.screens.keys.bound import bindings_of
@@ -66,7 +67,7 @@ def clash(app: App[int], places: Sequence[Place], name: str, keys: str) -> str:
     bound, wanted = named[name], {key.strip() for key in keys.split(",")}
     if "" in wanted:
         return f"{name}: a key is missing; it is a name such as f5 or ctrl+x"
-    typed = [key for key in wanted if len(key) == 1]
+    typed = [key for key in wanted if _is_text(key)]
     if typed and (bound.priority or bound.place in (EVERYWHERE, PROMPT)):
         return f"{name}: {typed[0]} could not be typed any more"
     for other, its in named.items():
@@ -120,6 +121,13 @@ def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
         )
         for name, bindings in rows.items()
     ]
+
+
+def _is_text(key: str) -> bool:
+    """Whether a key writes something: `a`, `full_stop`, `plus`."""
+    full = {short: name for name, short in KEY_NAME_REPLACEMENTS.items()}
+    character = key_to_character(full.get(key, key))
+    return character is not None and character.isprintable()
 
 
 def _own(dialog: type[Dialog[Any]]) -> list[Binding]:

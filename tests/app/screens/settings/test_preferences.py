@@ -139,6 +139,8 @@ async def test_a_key_is_changed_by_pressing_it_and_reset(tmp_path: Path) -> None
         ),
         ("chat.new", "f1", "chat.new: f1 is that of app.help (every key, first of where you are)"),
         ("app.quit", "q", "app.quit: q could not be typed any more"),
+        ("app.quit", "full_stop", "app.quit: full_stop could not be typed any more"),
+        ("app.quit", "slash", "app.quit: slash could not be typed any more"),
     ],
 )
 async def test_a_key_that_has_a_meaning_is_refused(
