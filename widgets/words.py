@@ -18,6 +18,8 @@ GLOSSES = {
     "ended": "members of a batch that have ended and hold their place",
     "waste": "the share of given token slots that hold nothing",
     "lag": "how late the screen is",
+    "running": "requests that were accepted and have not ended, those that wait too",
+    "waiting": "those of them that have no token yet",
     "untold": "ends not yet confirmed by the broker",
 }
 

@@ -47,7 +47,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
     as a whole. A large panel has the course of the traffic too, a row for each user, and every bad
     message as a whole as long as all fit."""
 
-    GLOSS: ClassVar[Mapping[str, str]] = glosses("untold")
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("running", "waiting", "untold")
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("mqtt"),

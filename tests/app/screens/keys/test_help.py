@@ -107,7 +107,7 @@ async def test_it_opens_over_the_palette(tmp_path: Path) -> None:
         ("3", ("waste",)),
         ("4", ("TTFT", "TPOT", "ITL", "p99", "good", "preempt")),
         ("5", ("lag",)),
-        ("8", ("untold",)),
+        ("8", ("running", "waiting", "untold")),
     ],
 )
 async def test_it_says_what_the_words_of_each_panel_mean(
