@@ -95,9 +95,11 @@ async def test_the_will_goes_out_when_we_are_gone_without_a_word(
     broker: Mosquitto, proxy: TcpProxy
 ) -> None:
     async with online(broker.url, "watch") as watch:
-        async with online(proxy.url, will=Outgoing("watch/will", b"gone")):
+        async with online(proxy.url, will=Outgoing("watch/will", b"gone")) as one:
             proxy.reset()
             await until(lambda: b"gone" in watch.payloads)
+            # Who leaves in the midst of connecting again is gone without a word again.
+            await until(lambda: one.link.reconnects == 1)
         number = len(watch.got)
         async with online(broker.url, "other", will=Outgoing("watch/will", b"gone")):
             pass
