@@ -54,6 +54,11 @@ def test_an_unknown_one_is_told_the_closest_names() -> None:
     )
 
 
+def test_of_close_names_the_one_that_begins_alike_comes_first() -> None:
+    with pytest.raises(UnknownSlashError, match="close to it are /temperature, /tmpo\\."):
+        find("tempo", slashes("tmpo", "temperature"))
+
+
 def test_what_begins_so_comes_before_what_has_it_within() -> None:
     found = matching("chat", slashes("new-chat", "chat-or-engine", "export"))
     assert [slash.name for slash in found] == ["chat-or-engine", "new-chat"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.api.block_map import BlockState, Stretch
@@ -19,6 +19,7 @@ runs = st.lists(
 
 
 @given(runs, st.integers(1, 90), st.integers(1, 12))
+@example([(("u", (n,)), 1) for n in range(19)] + [(("f", ()), 50_000)], 10, 1)
 def test_every_block_is_in_one_cell_and_every_run_has_one(
     pool: list[tuple[tuple[str, tuple[int, ...]], int]], width: int, height: int
 ) -> None:
