@@ -74,6 +74,7 @@ class Speaking(Stopping):
 
     def action_send(self) -> None:
         """Send the message, or do what its slash says."""
+        self.forget_refusals()
         area, text = self.chat.prompt.area, self.chat.prompt.text
         completion = area.offer()
         if completion is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual import on
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.gateway.mqtt import SOURCE
@@ -39,7 +40,30 @@ class Steering(Screen[None]):
         self.engine = EngineWatch(sessions.client)
         self.mqtt = MqttWatch(sessions.gateway)
         self.panels = Panels(glyphs, sessions.numbering)
+        self._refusals: set[str] = set()
         self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a message for a moment; one that warns, until the user does something else."""
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
+        if severity == "warning":
+            self._refusals.add(UNICODE.fit(message))
+
+    def forget_refusals(self) -> None:
+        """Take away what tells of mistakes. Textual 8.2 can take all messages away in public, and
+        not some."""
+        for message in list(self.app._notifications):
+            if message.message in self._refusals:
+                self.app._unnotify(message)
+        self._refusals.clear()
 
     def action_stop_request(self) -> None:
         """Stop the request under the cursor, as Esc stops the reply of the chat on view."""

@@ -266,3 +266,15 @@ async def test_prompts_are_read_once_for_a_slash_that_is_written(
         await stage.press(*4 * ["backspace"])
         await stage.press("/")
         assert reads == ["/", "/"]
+
+
+async def test_what_is_told_of_a_mistake_goes_with_the_next_thing_that_is_sent(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path) as stage:
+        await say(stage, "/nothing")
+        await say(stage, "/temperature hot")
+        (told,) = stage.toasts
+        assert "temperature" in told
+        await say(stage, "/temperature 0.5")
+        assert stage.toasts == []
