@@ -26,6 +26,11 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
+def counted(number: int, one: str) -> str:
+    """How many of a thing there are: 1 chat, 1,284 chats; `one` has the word for one of them."""
+    return f"{count(number)} {one}" if number == 1 else f"{count(number)} {one}s"
+
+
 def compact(number: float | None) -> str:
     """A number in at most four characters, if it is below 10^12: 47, 9.8k, 112k, 1.3M."""
     if number is None or not math.isfinite(number):

@@ -87,3 +87,8 @@ def test_time_of_day() -> None:
 def test_knob_changes() -> None:
     assert figures.change_text(samples.change()) == "max_num_batched_tokens 512→256"
     assert [figures.setting(value) for value in (True, 0.01, "x")] == ["true", "0.01", "x"]
+
+
+def test_one_of_a_thing_has_the_word_for_one() -> None:
+    named = [figures.counted(number, "chat") for number in (0, 1, 2, 1284)]
+    assert named == ["0 chats", "1 chat", "2 chats", "1,284 chats"]

@@ -12,7 +12,7 @@ from textual.style import Style
 
 from widgets.chat.entry import Entry
 from widgets.chat.typeset import Row, Typesetter, wrap
-from widgets.figures import count, duration, size
+from widgets.figures import counted, duration, size
 from widgets.harmless import HARMFUL
 from widgets.line import shorten
 
@@ -46,8 +46,7 @@ class Folds:
         else:
             parts = ["thought ·"] if entry.thought_tokens else ["thought"]
         if entry.thought_tokens:
-            tokens = "token" if entry.thought_tokens == 1 else "tokens"
-            parts.append(f"{count(entry.thought_tokens)} {tokens}")
+            parts.append(counted(entry.thought_tokens, "token"))
             if entry.thought_seconds is not None:
                 parts.append(f"· {duration(entry.thought_seconds)}")
         return self._head(" ".join(parts), self.shows_thinking)

@@ -17,7 +17,7 @@ from widgets.chat.passage import INDENT
 from widgets.chat.passages import Passages
 from widgets.chat.typeset import Row, Typesetter, wrap
 from widgets.chat.words import pattern
-from widgets.figures import count
+from widgets.figures import counted
 from widgets.glyphs import UNICODE, Glyphs
 
 MAX_TEXT_WIDTH = 100
@@ -183,8 +183,7 @@ class MessageView(Inked):
         strip = self._strip(row).crop_extend(0, width, base).apply_offsets(0, row)
         if y == self.scrollable_content_region.height - 1 and (new := self.num_new_rows):
             arrow = self._glyphs.down if not self._glyphs.unicode else "↓"
-            lines = "line" if new == 1 else "lines"
-            text = self._glyphs.fit(f" {count(new)} new {lines} · End to follow ")
+            text = self._glyphs.fit(f" {counted(new, 'new line')} · End to follow ")
             badge = self._draw(Content.styled(f" {arrow}{text}", ".badge"))
             if badge.cell_length <= width:
                 strip = Strip.join([strip.crop(0, width - badge.cell_length), badge])

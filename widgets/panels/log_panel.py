@@ -14,7 +14,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from widgets.figures import count, time_of_day
+from widgets.figures import counted, time_of_day
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten
 from widgets.panels.log_line import Level, LogLine
@@ -134,7 +134,7 @@ class LogPanel(ScrollPanel, can_focus=True):
         if self.following:
             return ""
         newer = self.num_rows - self.page - self.first
-        lines = f"{count(newer)} newer {'line' if newer == 1 else 'lines'} · " if newer else ""
+        lines = f"{counted(newer, 'newer line')} · " if newer else ""
         return f"{lines}End to follow"
 
     def draw(self, width: int, height: int) -> list[Line]:

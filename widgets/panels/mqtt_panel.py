@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from engine.api.telemetry import Distribution
-from widgets.figures import compact, count, duration, time_of_day
+from widgets.figures import compact, count, counted, duration, time_of_day
 from widgets.foreign_text import pieces, wrap
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import spelt_out
@@ -129,7 +129,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         # The bad messages come last, in one row each.
         below = min(len(self._cursor.items), self.num_rows - self.first - self.page)
         if below > 0:
-            return f"{_bad_messages(below)} below"
+            return f"{counted(below, 'bad message')} below"
         return gloss("untold") if self.has_focus and self._readings else ""
 
     def draw(self, width: int, height: int) -> list[Line]:
@@ -164,7 +164,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
             users = [_user(user) for user in readings.users[:_USERS]]
             lines += self._flow("users", users, len(readings.users), width)
         if readings.bad:
-            text = _bad_messages(len(readings.bad))
+            text = counted(len(readings.bad), "bad message")
             lines.append(self.line(width).add(shorten(text, width), palette.muted))
         whole = (row for message in readings.bad for row in self._whole(message, width))
         all_fit = is_large and len(lines) + len(list(whole)) <= self.page
@@ -308,10 +308,6 @@ class MqttPanel(ScrollPanel, can_focus=True):
 
     def _harmless(self, text: str) -> str:
         return spelt_out(text, ascii_only=not self.glyphs.unicode)
-
-
-def _bad_messages(number: int) -> str:
-    return "1 bad message" if number == 1 else f"{count(number)} bad messages"
 
 
 def _user(user: MqttUser) -> str:

@@ -15,7 +15,7 @@ from app.store.drafts import Draft
 from engine.api.lifecycle import FinishReason
 from engine.api.snapshot import RequestView
 from widgets.chat.prompt import Prompt
-from widgets.figures import count, size
+from widgets.figures import count, counted, size
 
 # A draft of so many characters is told beside what is used; a shorter one near the end only.
 _LONG = 200
@@ -141,8 +141,7 @@ class Composer:
         if used:
             free += f", and {count(used)} of them are taken"
         way = " or ".join((", ".join(ways[:-1]), ways[-1])) if len(ways) > 1 else ways[0]
-        unit = "token" if length.tokens == 1 else "tokens"
-        return Fit(refusal=f"This message is {count(length.tokens)} {unit}; {free}: {way}.")
+        return Fit(refusal=f"This message is {counted(length.tokens, 'token')}; {free}: {way}.")
 
     def _length(self, text: str, *, exact: bool = False) -> Length:
         model = self._engine.card.name if self._engine.card is not None else ""
@@ -162,7 +161,7 @@ class Composer:
         tokens, is_exact = self._meter.tokens_of(attachment)
         about = "" if is_exact else "~"
         bytes_ = size(len(attachment.text.encode(errors="surrogatepass")))
-        return f"{attachment.name} · {bytes_} · {about}{count(tokens)} tokens"
+        return f"{attachment.name} · {bytes_} · {about}{counted(tokens, 'token')}"
 
 
 def context_used(

@@ -11,6 +11,7 @@ from app.screens.chats.export import MAX_CLIPBOARD, as_markdown, file_name
 from app.screens.deck.keeping import Keeping
 from app.screens.dialogs.ask_text import AskText
 from app.store.database import StoreError
+from widgets.figures import counted
 
 
 class Exporting(Keeping):
@@ -101,8 +102,8 @@ class Exporting(Keeping):
         else:
             for sentence in wrong:
                 self.notify(sentence, severity="warning", timeout=15)
-            noun = "chat" if len(chats) == 1 else "chats"
-            self.notify(f"Imported {len(chats)} {noun}; {self.key_of('find')} finds them.")
+            done = f"Imported {counted(len(chats), 'chat')}"
+            self.notify(f"{done}; {self.key_of('find')} finds them.")
 
     def _markdown(self) -> str:
         session = self.sessions.current

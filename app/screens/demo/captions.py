@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from engine.api.telemetry import StepRecord
 from engine.api.waiting import in_words
+from widgets.figures import counted
 
 # One reads a line in so many seconds. What is seldom may come sooner.
 READ_SECONDS, SELDOM_SECONDS = 5.0, 2.5
@@ -65,7 +66,8 @@ class Captions:
             self._preempted.discard(request_id)
             yield "back", f"{self._name(request_id)} is back in the batch, where it had stopped."
         if record.head_wait is not None:
-            who = _counted(record.waiting, "chat waits", "chats wait")
+            verb = "waits" if record.waiting == 1 else "wait"
+            who = f"{counted(record.waiting, 'chat')} {verb}"
             yield "waits", f"{who}; why the first one does: {in_words(record.head_wait)}."
         if record.prefix_hit_tokens:
             hits, asked = record.prefix_hit_tokens, record.prefix_queried_tokens
@@ -76,14 +78,10 @@ class Captions:
         if record.prefill_rows and record.decode_rows:
             rows = record.decode_rows
             replies = "a token of one reply" if rows == 1 else f"a token each of {rows} replies"
-            tokens = _counted(record.prefill_tokens, "prompt token", "prompt tokens")
+            tokens = counted(record.prefill_tokens, "prompt token")
             yield "mixed", f"One step computed {tokens}, and {replies} beside them."
         if record.decode_rows > 1:
             yield (
                 "batch",
                 f"{record.decode_rows} replies get a token each from one step of the model.",
             )
-
-
-def _counted(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"

@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import Input, Label, TextArea
+from textual.widgets import Label, TextArea
 
 from app.screens.chats.chat_settings import (
     ARGUMENTS,
@@ -21,6 +21,7 @@ from app.screens.chats.chat_settings import (
     read_thinking,
 )
 from app.screens.dialogs.dialog import Dialog
+from app.screens.dialogs.entry import Entry
 from engine.api.errors import InvalidRequestError
 
 FIELDS = (THINKING, *NAMES)
@@ -61,7 +62,7 @@ class EditSettings(Dialog[ChatSettings]):
         self._default_system = system
         self.system = TextArea(settings.system, tab_behavior="focus", soft_wrap=True)
         self.system.cursor_blink = False
-        self.fields = {name: Input(id=name, compact=True) for name in FIELDS}
+        self.fields = {name: Entry(id=name, compact=True) for name in FIELDS}
         self.faults = {name: Label(classes="fault", markup=False) for name in FIELDS}
 
     def compose(self) -> ComposeResult:

@@ -11,5 +11,9 @@ from widgets.key_order import run_bound
 class Entry(Input):
     """Textual's input, whose keys and text take effect in the order in which they were typed."""
 
+    def on_mount(self) -> None:
+        # A blinking cursor would repaint an idle screen twice a second.
+        self.cursor_blink = False
+
     async def on_key(self, event: events.Key) -> None:
         await run_bound(self, event)

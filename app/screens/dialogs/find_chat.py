@@ -25,7 +25,7 @@ from app.screens.dialogs.finder import Finder
 from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
 from app.store.search import Found, Hit, Search
-from widgets.figures import count
+from widgets.figures import count, counted
 
 _SNIPPET = 90  # characters
 _PREVIEW = 600
@@ -233,10 +233,9 @@ class FindChat(Finder[Chosen]):
             self._say("No chat has all of these words." if query.phrases else "No chat fits.")
             return
         hits = sum(len(one.numbers) for one in found)
-        chats = "1 chat" if len(found) == 1 else f"{count(len(found))} chats"
         where = f", in {count(hits)} messages" if query.phrases and hits > len(found) else ""
         titles = "" if self._search.has_index else " (by title alone: this SQLite has no FTS5)"
-        self._say(f"{chats}{where}{titles}")
+        self._say(f"{counted(len(found), 'chat')}{where}{titles}")
 
     def _list(self, query: Query, found: list[Found]) -> None:
         options = self.options
