@@ -139,7 +139,7 @@ class Deck(Speaking):
             self.key_of("send"),
             key_of("newline", self.chat.prompt.area, self.app),
             self.key_of("new"),
-            edit=self.key_of("edit_last"),
+            edit=f"{self.key_of('read')} {self.key_of('edit_last')}",
             resume=self.key_of("resume"),
             copy=key_of("copy_code", self.chat.transcript, self.app),
         )

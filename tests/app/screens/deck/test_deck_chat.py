@@ -78,7 +78,7 @@ async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
         await stage.turn()
         assert "at most 1023 are allowed" in stage.transcript
         said = " ".join(stage.transcript.split())
-        assert f"; e edits your message, and {advice}" in said
+        assert f"; ^↑ e edits your message, and {advice}" in said
 
 
 async def test_a_first_message_that_is_too_long_is_not_sent_to_a_new_chat(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_a_first_message_that_is_too_long_is_not_sent_to_a_new_chat(tmp_pa
         await stage.turn()
         assert "at most 1023 are allowed" in stage.transcript
         screen = " ".join((await stage.screen()).split())
-        assert "; e edits your message" in screen
+        assert "; ^↑ e edits your message" in screen
         assert "begins afresh" not in screen
 
 
