@@ -94,7 +94,10 @@ class Conversing(Steering):
     @on(ChatTabs.MoreWanted)
     def action_find(self) -> None:
         """Find a chat by the words in it, and go to it."""
+        self.find("")
 
+    def find(self, words: str) -> None:
+        """As `action_find`, with these words to begin with."""
         before = self.sessions.current
 
         def open_it(chosen: Chosen | None) -> None:
@@ -105,7 +108,7 @@ class Conversing(Steering):
 
         states = {session.key: "open" for session in self.sessions.sessions}
         states |= {session.key: "runs" for session in self.sessions.closed}
-        self.app.push_screen(FindChat(self.store.search, states, self), open_it)
+        self.app.push_screen(FindChat(self.store.search, states, self, words), open_it)
 
     def _mark(self, message_id: str, words: Sequence[str]) -> None:
         """Mark words in a message of the chat on view, whichever branch it is on."""

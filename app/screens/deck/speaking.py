@@ -11,7 +11,7 @@ from textual import on
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import Input, TextArea
+from textual.widgets import TextArea
 
 from app.screens.chats.chat_settings import (
     ARGUMENTS,
@@ -161,7 +161,7 @@ class Speaking(Stopping):
             Slash("preset", "Set the chat to a preset", preset, "NAME"),
             Slash("rename", "Give the chat another title", rename, "TITLE"),
             Slash("save", "Keep TEXT, or your last message", self._save, "NAME TEXT"),
-            Slash("search", "Find any chat", self._search, "WORDS"),
+            Slash("search", "Find any chat", self.find, "WORDS"),
             Slash("system", "The system prompt; empty for none", self._system, "TEXT"),
             Slash("thinking", "Whether the model thinks first", self._think, "on or off"),
         ]
@@ -177,16 +177,6 @@ class Speaking(Stopping):
 
     def _rename(self, title: str) -> bool:
         return self.rename(self.sessions.current.key, title)
-
-    def _search(self, words: str) -> None:
-        self.action_find()
-        if words:
-            self.call_after_refresh(self._fill, words)
-
-    def _fill(self, words: str) -> None:
-        for field in self.app.screen.query(Input):
-            field.value = words
-            return
 
     def _system(self, text: str) -> bool:
         return self._change(ChatSettings(text, self.sessions.current.settings.sampling))

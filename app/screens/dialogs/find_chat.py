@@ -62,6 +62,7 @@ class FindChat(Finder[Chosen]):
 
     Args:
         states: a word for chats that are open or have a reply in the making, by their ids.
+        words: those that are searched for first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,8 +74,11 @@ class FindChat(Finder[Chosen]):
         Binding("f12", "undo_chat", "Undo", show=False, id="find.undo"),
     ]
 
-    def __init__(self, search: Search, states: Mapping[str, str], keeps: Keeps) -> None:
+    def __init__(
+        self, search: Search, states: Mapping[str, str], keeps: Keeps, words: str = ""
+    ) -> None:
         super().__init__()
+        self._words = words
         self._search = search
         self._states = states
         self._keeps = keeps
@@ -90,13 +94,13 @@ class FindChat(Finder[Chosen]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label("Enter opens · Tab next hit · F6 rename F7 archive F8 delete F12 undo")
-            yield Entry(placeholder=_HINT)
+            yield Entry(self._words, placeholder=_HINT)
             yield Label("", id="found", markup=False)
             yield OptionList()
             yield Static("", id="hit", markup=False)
 
     def on_mount(self) -> None:
-        self._look("")
+        self._look(self._words)
 
     def on_screen_suspend(self) -> None:
         # Who goes elsewhere meanwhile is not taken to a chat.
