@@ -40,6 +40,9 @@ class Deck(Speaking):
         *((0, "-flat"), (16, "-short"), (36, "-tall")),
     ]
 
+    # A pane that is zoomed leaves room for the figures and the keys, of which one leads back.
+    ALLOW_IN_MAXIMIZED_VIEW = "#kpi, KeyBar"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         # It acts before what is typed after it, which is meant for the pane that it brings.
         Binding(

@@ -79,7 +79,12 @@ async def test_a_panel_is_zoomed_and_back(tmp_path: Path) -> None:
         before = stage.deck.panels.kv.region
         await stage.press("z")
         await stage.pilot.pause()
-        assert stage.deck.panels.kv.region.width > before.width
+        zoomed = stage.deck.panels.kv.region
+        assert zoomed.width > before.width
+        screen = (await stage.screen()).splitlines()
+        assert "tok/s" in screen[0]
+        assert "f1 Help" in screen[-1]
+        assert zoomed.height == 46, "all rows but those of the figures and the keys"
         await stage.press("z")
         await stage.pilot.pause()
         assert stage.deck.panels.kv.region == before
