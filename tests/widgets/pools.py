@@ -26,13 +26,18 @@ def block_map(num_blocks: int = 2048) -> BlockMap:
 
 
 def pool_of(*runs: tuple[str, tuple[int, ...], int]) -> BlockMap:
-    """A pool of these runs: state, holders, number of blocks."""
+    """A pool of these runs: state, holders, number of blocks. A stretch of several states has a
+    letter for each, the busiest first, and about as many blocks of each."""
     stretches, first = [], 0
     sums = dict.fromkeys(BlockState, 0)
-    for letter, holders, blocks in runs:
-        state = BlockState(letter)
-        stretches.append(Stretch(first, blocks, state, holders))
-        sums[state] += blocks
+    for letters, holders, blocks in runs:
+        counts = dict.fromkeys(BlockState, 0)
+        for place, letter in enumerate(letters):
+            counts[BlockState(letter)] = (blocks + len(letters) - 1 - place) // len(letters)
+        several = tuple(counts.values()) if len(letters) > 1 else ()
+        stretches.append(Stretch(first, blocks, BlockState(letters[0]), holders, several))
+        for state, count in counts.items():
+            sums[state] += count
         first += blocks
     cached = sums[BlockState.CACHED] + sums[BlockState.PINNED]
     return BlockMap(

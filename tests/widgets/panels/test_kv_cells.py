@@ -11,7 +11,7 @@ from widgets.panels.kv_cells import ROWS, SMALL_ROWS, KvCells, rows_wanted
 
 kinds = st.one_of(
     st.tuples(st.sampled_from("pcf"), st.just(())),
-    st.tuples(st.sampled_from("urs"), st.tuples(st.integers(1, 5))),
+    st.tuples(st.sampled_from(["u", "r", "s", "uf", "srpc"]), st.tuples(st.integers(1, 5))),
 )
 runs = st.lists(
     st.tuples(kinds, st.one_of(st.integers(1, 9), st.integers(1, 50_000))), min_size=1, max_size=60
@@ -20,6 +20,9 @@ runs = st.lists(
 
 @given(runs, st.integers(1, 90), st.integers(1, 12))
 @example([(("u", (n,)), 1) for n in range(19)] + [(("f", ()), 50_000)], 10, 1)
+@example([(("u", (n,)), blocks) for n, blocks in enumerate((1, 1, 18))], 3, 1)
+@example([(("uf", (n,)), 900) for n in range(5)], 10, 1)
+@example([(("uf", (n,)), 900) for n in range(9)] + [(("f", ()), 50_000)], 5, 1)
 def test_every_block_is_in_one_cell_and_every_run_has_one(
     pool: list[tuple[tuple[str, tuple[int, ...]], int]], width: int, height: int
 ) -> None:
@@ -40,7 +43,11 @@ def test_every_block_is_in_one_cell_and_every_run_has_one(
         assert set(run.holders) <= set(cell.holders)
         assert cell.count(run.state) > 0
         if len(blocks.stretches) <= fit.columns * height:
-            assert (cell.first, cell.state, cell.holders) == (run.first, run.state, run.holders)
+            assert (cell.first, *cell[2:]) == (run.first, *run[2:])
+    for state in BlockState:
+        assert sum(c.count(state) for c in fit.cells) == sum(
+            run.count(state) for run in blocks.stretches
+        )
 
 
 def test_one_block_of_a_large_idle_pool_has_a_cell() -> None:
@@ -54,6 +61,14 @@ def test_a_cell_of_several_states_has_the_share_of_each() -> None:
     blocks = pool_of(("u", (1,), 1), ("c", (), 2), ("s", (2, 3), 3), ("f", (), 4))
     (cell,) = KvCells.fit(blocks, 1, 1).cells
     assert cell == Stretch(0, 10, BlockState.SHARED, (1, 2, 3), (3, 1, 0, 0, 2, 4))
+
+
+def test_a_stretch_of_several_states_takes_one_cell_however_long_it_is() -> None:
+    ends = ("uf", (1,), 1000), ("f", (), 1800)
+    assert [c.blocks for c in KvCells.fit(pool_of(*ends), 10, 1).cells] == [1000, *[280] * 6, 120]
+    crowd = [("u", (n,), 1) for n in range(20)]
+    cells = KvCells.fit(pool_of(*crowd, *ends), 10, 1).cells
+    assert [c.blocks for c in cells] == [20, 1000, *[282] * 6, 108]
 
 
 def test_a_small_pool_is_drawn_large() -> None:
