@@ -222,12 +222,13 @@ async def test_a_fork_at_ones_own_message_has_it_in_the_prompt(tmp_path: Path) -
 async def test_no_chat_is_forked_where_nothing_stands_or_more_comes(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         stage.deck.action_fork()
+        await stage.turn()
+        assert stage.toasts == ["There is no message yet to fork at."]
         await stage.send("long")
         await stage.turn(2)
         stage.deck.action_fork()
         await stage.turn()
         assert len(stage.sessions.sessions) == 1
         assert stage.toasts == [
-            "There is no message yet to fork at.",
             "The reply is being made; fork here when it has ended, or mark one before it.",
         ]
