@@ -147,14 +147,15 @@ class Search:
 
     def catch_up(self) -> int:
         """Take in what has changed since; returns how many messages that were."""
-        return self._over_index(lambda: sum(self._slices())) if self.has_index else 0
+        return self._over_index(self._take_in) if self.has_index else 0
 
     def find(self, query: Query) -> list[Found]:
         """Chats with all these words in their title or in one message, as the store has them now,
         the best first; without words the last used first."""
 
         def find() -> list[Found]:
-            self.catch_up()
+            if self.has_index:
+                self._take_in()
             return self._find(query)
 
         return self._over_index(find)
@@ -224,6 +225,9 @@ class Search:
             replied = db.read("SELECT model FROM message WHERE id = ?", chat.leaf)
             model = replied[0]["model"] if replied else ""
             yield Found(chat, model, tuple(of_chat), self.hit(of_chat[0]) if of_chat else None)
+
+    def _take_in(self) -> int:
+        return sum(self._slices())
 
     def _slices(self) -> Iterator[int]:
         """Take in what has changed, a slice at a time; yields how many messages each has.
