@@ -195,7 +195,7 @@ class Pump:
         for change in changes:
             if is_fallback(change):
                 sentence = f"{change_text(change)}, for it failed: {change.who}"
-                self._screen.app.notify(sentence, severity="error", timeout=30)
+                self._screen.notify(sentence, severity="error", timeout=30)
         if lines:
             self._panels.log.add(sorted(lines, key=lambda line: line.time))
         return records, self._status.phase is not phase or bool(changes)
@@ -205,7 +205,7 @@ class Pump:
         chat = self._sessions.current.chat
         before = chat.messages, chat.places
         if word := chat.look():
-            self._screen.app.notify(word)
+            self._screen.notify(word)
         if (chat.messages, chat.places) != before:
             self._chat.update()
 
@@ -237,7 +237,7 @@ class Pump:
         for alert in self.alerts.look(self._engine.snapshot, self._mqtt.readings):
             log.warning("alert%s: %s", " is over" if alert.is_over else "", alert.text)
             if not alert.is_over:
-                self._screen.app.notify(alert.text, severity="warning", timeout=15)
+                self._screen.notify(alert.text, severity="warning", timeout=15)
                 if self.alerts.rules.bell:
                     self._screen.app.bell()
 
@@ -246,12 +246,10 @@ class Pump:
         untold, ended = self._sessions.untold, self._sessions.ended
         while untold:
             log.error("%s", untold[0])
-            self._screen.app.notify(untold.pop(0), severity="error")
+            self._screen.notify(untold.pop(0), severity="error")
         while ended:
             find = key_of("find", self._screen, self._screen.app)
-            self._screen.app.notify(
-                f"The reply in “{ended.pop(0)}” is there; {find} finds the chat."
-            )
+            self._screen.notify(f"The reply in “{ended.pop(0)}” is there; {find} finds the chat.")
 
     def _tell_broker(self) -> None:
         """Tell the user what became of the connection to the broker."""
@@ -260,20 +258,20 @@ class Pump:
             return
         match state:
             case BrokerState.ONLINE:
-                self._screen.app.notify(f"MQTT: connected to {readings.address}.")
+                self._screen.notify(f"MQTT: connected to {readings.address}.")
             case BrokerState.OFFLINE:
                 why = f" ({readings.detail})" if readings.detail else ""
                 text = f"MQTT: {readings.address} is not there{why}; it is tried again."
-                self._screen.app.notify(text, severity="warning", timeout=15)
+                self._screen.notify(text, severity="warning", timeout=15)
             case BrokerState.TAKEN_OVER:
                 text = (
                     f"MQTT: another program has taken the place of node {readings.node!r};"
                     " r in the MQTT panel connects again."
                 )
-                self._screen.app.notify(text, severity="error", timeout=30)
+                self._screen.notify(text, severity="error", timeout=30)
             case BrokerState.STOPPED:
                 text = "MQTT: the gateway has stopped; the log says why."
-                self._screen.app.notify(text, severity="error", timeout=30)
+                self._screen.notify(text, severity="error", timeout=30)
 
     def _tell(self, before: EngineStatus, after: EngineStatus) -> None:
         """Tell the user what became of a model."""
@@ -281,8 +279,8 @@ class Pump:
             return
         if after.phase is EnginePhase.READY:
             if after.detail:
-                self._screen.app.notify(after.detail, severity="error", timeout=15)
+                self._screen.notify(after.detail, severity="error", timeout=15)
             else:
-                self._screen.app.notify(f"{after.model} is ready.")
+                self._screen.notify(f"{after.model} is ready.")
         elif after.phase is EnginePhase.FAILED:
-            self._screen.app.notify(after.detail, severity="error", timeout=30)
+            self._screen.notify(after.detail, severity="error", timeout=30)

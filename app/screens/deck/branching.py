@@ -70,7 +70,7 @@ class Branching(Composing):
         """Go to another version of a message, and what came of that."""
         session = self.sessions.current
         if session.refusal:
-            self.notify(session.refusal, severity="warning")
+            self.refuse(session.refusal)
             return
         chat, parted = session.chat, self._parted()
         if not parted:
@@ -80,7 +80,7 @@ class Branching(Composing):
         try:
             chat.turn(parted[-1].id, steps)
         except InvalidRequestError as error:
-            self.notify(error.message, severity="warning")
+            self.refuse(error.message)
             return
         self.chat.update()
         if is_marked:
@@ -99,7 +99,7 @@ class Branching(Composing):
         try:
             chat.regenerate(replies[0] if replies else None)
         except InvalidRequestError as error:
-            self.notify(error.message, severity="warning")
+            self.refuse(error.message)
             return
         self.chat.follow()
 
@@ -111,7 +111,7 @@ class Branching(Composing):
         try:
             self.sessions.current.chat.resume()
         except InvalidRequestError as error:
-            self.notify(error.message, severity="warning")
+            self.refuse(error.message)
             return
         self.chat.follow()
 
@@ -120,16 +120,16 @@ class Branching(Composing):
         own message stands in its prompt, to be sent otherwise."""
         session = self.sessions.current
         if session.refusal:
-            self.notify(session.refusal, severity="warning")
+            self.refuse(session.refusal)
             return
         messages = self._up_to_mark()
         if not messages:
-            self.notify("There is no message yet to fork at.", severity="warning")
+            self.refuse("There is no message yet to fork at.")
             return
         last = messages[-1]
         if session.chat.is_busy and last.id == session.chat.messages[-1].id:
             text = "The reply is being made; fork here when it has ended, or mark one before it."
-            self.notify(text, severity="warning")
+            self.refuse(text)
             return
         asks = last.role == "user"
         try:
@@ -147,11 +147,11 @@ class Branching(Composing):
         """Take one's own message back into the prompt; sending it makes another branch."""
         session = self.sessions.current
         if session.refusal:
-            self.notify(session.refusal, severity="warning")
+            self.refuse(session.refusal)
             return
         messages = [m for m in self._up_to_mark() if m.role == "user"]
         if not messages:
-            self.notify("There is no message yet to edit.", severity="warning")
+            self.refuse("There is no message yet to edit.")
             return
         self.chat.composer.begin_edit(messages[-1])
         self.action_leave()

@@ -60,7 +60,7 @@ class Composing(Presetting):
             return
         fit = composer.fit()
         if fit.refusal:
-            self.notify(fit.refusal, severity="warning", timeout=15)
+            self.refuse(fit.refusal)
             return
         if not fit.is_known:
             self._held = draft
@@ -75,7 +75,7 @@ class Composing(Presetting):
             else:
                 chat.send(text, attachments=draft.attachments)
         except InvalidRequestError as error:
-            self.notify(error.message, severity="warning")
+            self.refuse(error.message)
             return
         self.chat.sent()
         self.keep_draft()
@@ -119,12 +119,12 @@ class Composing(Presetting):
     def attach(self, path: str) -> bool:
         """Attach a text file; False if it cannot be, and the user has been told why."""
         if refusal := self.sessions.current.refusal:
-            self.notify(refusal, severity="warning")
+            self.refuse(refusal)
             return False
         try:
             attachment = read_attachment(Path(os.path.expanduser(path)))
         except InvalidRequestError as error:
-            self.notify(error.message, severity="warning", timeout=10)
+            self.refuse(error.message)
             return False
         self.chat.composer.attach(attachment)
         self._draft_changed()

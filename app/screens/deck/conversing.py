@@ -88,7 +88,7 @@ class Conversing(Steering):
         if found:
             self.switched()
         else:
-            self.notify("This chat is not in the store.", severity="warning")
+            self.refuse("This chat is not in the store.")
         return found
 
     @on(ChatTabs.MoreWanted)
@@ -118,7 +118,7 @@ class Conversing(Steering):
                 chat.bring(message_id)
                 self.chat.update()
         except InvalidRequestError as error:
-            self.notify(f"The message is on another branch: {error.message}.", severity="warning")
+            self.refuse(f"The message is on another branch: {error.message}.")
             return
         self.chat.transcript.go_to(message_id, words)
 
@@ -136,7 +136,7 @@ class Conversing(Steering):
         except StoreError as error:
             self.notify(str(error), severity="error")
         except LookupError as error:
-            self.notify(f"“{error.args[0]}” is gone for good.", severity="warning")
+            self.refuse(f"“{error.args[0]}” is gone for good.")
         else:
             if done is None:
                 self.notify("No chat that was closed, archived or deleted is left to bring back.")

@@ -44,7 +44,7 @@ class Exporting(Keeping):
         """Take the chats of a file into the store; False if there is no such file."""
         file = Path(os.path.expanduser(path))
         if not file.is_file():
-            self.notify(f"{path} is no file; chats are imported from JSON.", severity="warning")
+            self.refuse(f"{path} is no file; chats are imported from JSON.")
             return False
         self.run_worker(self._import(file))
         return True
@@ -55,7 +55,7 @@ class Exporting(Keeping):
 
         session = self.sessions.current
         if session.chat.is_busy:
-            self.notify("A reply is being made; the copy would lack it.", severity="warning")
+            self.refuse("A reply is being made; the copy would lack it.")
             return
         text = self._dumped(session.key)
         if not text:
@@ -101,7 +101,7 @@ class Exporting(Keeping):
             self.notify(f"{path}: {error}", severity="error")
         else:
             for sentence in wrong:
-                self.notify(sentence, severity="warning", timeout=15)
+                self.refuse(sentence)
             done = f"Imported {counted(len(chats), 'chat')}"
             self.notify(f"{done}; {self.key_of('find')} finds them.")
 
@@ -124,7 +124,7 @@ class Exporting(Keeping):
         except StoreError as error:
             self.notify(str(error), severity="error")
         else:
-            self.notify("Nothing was said yet that could be copied.", severity="warning")
+            self.refuse("Nothing was said yet that could be copied.")
         return ""
 
     def _write(self, name: str, text: str) -> None:

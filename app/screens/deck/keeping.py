@@ -127,5 +127,5 @@ class Keeping(Listing):
         """Whether somebody else may go on with a chat. If so, the user is told."""
         refusal = self._attempt(lambda: self.keeper.refusal(key))
         if refusal:
-            self.notify(refusal, severity="warning")
+            self.refuse(refusal)
         return refusal != ""

@@ -74,9 +74,8 @@ class Presetting(Tuning):
             if verb == "take":
                 self.apply_preset(name)
             elif name not in {preset.name for preset in own}:
-                self.notify(
-                    f"{name} is one of models.toml; apply it and save the settings under a name.",
-                    severity="warning",
+                self.refuse(
+                    f"{name} is one of models.toml; apply it and save the settings under a name."
                 )
             elif verb == "rename":
                 self._rename_preset(name)
@@ -95,11 +94,11 @@ class Presetting(Tuning):
         """Set the chat on view to a preset; False if there is none, and the user has been told."""
         named = {preset.name: preset for preset in (*self._models(), *self._own())}
         if refusal := self.sessions.current.refusal:
-            self.notify(refusal, severity="warning")
+            self.refuse(refusal)
             return False
         if name not in named:
             known = f"; there are {', '.join(sorted(named))}" if named else ""
-            self.notify(f"There is no preset {name!r}{known}.", severity="warning")
+            self.refuse(f"There is no preset {name!r}{known}.")
             return False
         preset = named[name]
         self.configure(ChatSettings(preset.system, preset.sampling))

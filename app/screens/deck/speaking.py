@@ -93,10 +93,10 @@ class Speaking(Stopping):
         try:
             slash = find(name, self.slashes())
         except UnknownSlashError as error:
-            self.notify(str(error), severity="warning", timeout=10)
+            self.refuse(str(error))
             return
         if rest and not slash.takes:
-            self.notify(f"/{slash.name} takes nothing after it.", severity="warning")
+            self.refuse(f"/{slash.name} takes nothing after it.")
             return
         area.load_text("")
         if slash.run(rest) is False:
@@ -170,7 +170,7 @@ class Speaking(Stopping):
 
     def _load(self, name: str) -> bool:
         if not name:
-            self.notify("/model needs a name, a folder, a file or a hub id.", severity="warning")
+            self.refuse("/model needs a name, a folder, a file or a hub id.")
             return False
         self.post_message(self.ModelWanted(name))
         return True
@@ -185,11 +185,11 @@ class Speaking(Stopping):
         try:
             value = read_thinking(text) if text else None
         except InvalidRequestError as error:
-            self.notify(error.message, severity="warning")
+            self.refuse(error.message)
             return False
         card = self.engine.card
         if value is not None and card is not None and not card.switches_thinking:
-            self.notify("This model's chat template has no such switch.", severity="warning")
+            self.refuse("This model's chat template has no such switch.")
             return False
         held = self.sessions.defaults(card).value(ARGUMENTS)
         settings = self.sessions.current.settings
@@ -210,18 +210,18 @@ class Speaking(Stopping):
             try:
                 check_one(name, sampling[name])
             except InvalidRequestError as error:
-                self.notify(error.message, severity="warning")
+                self.refuse(error.message)
                 return False
         return self._change(ChatSettings(settings.system, sampling))
 
     def _change(self, settings: ChatSettings) -> bool:
         if refusal := self.sessions.current.refusal:
-            self.notify(refusal, severity="warning")
+            self.refuse(refusal)
             return False
         try:
             self.sessions.defaults(self.engine.card).check(settings)
         except InvalidRequestError as error:
-            self.notify(error.message, severity="warning")
+            self.refuse(error.message)
             return False
         self.configure(settings)
         return True
@@ -293,13 +293,13 @@ class Speaking(Stopping):
         said = [m.content for m in self.sessions.current.chat.messages if m.role == "user"]
         text = text or (said[-1] if said else "")
         if not _NAME.fullmatch(name):
-            self.notify(f"A prompt cannot be called {name!r}: {NAMING}.", severity="warning")
+            self.refuse(f"A prompt cannot be called {name!r}: {NAMING}.")
             return False
         if any(slash.name == name for slash in self.slashes() if slash.name not in self._prompts()):
-            self.notify(f"/{name} is a command; choose another name.", severity="warning")
+            self.refuse(f"/{name} is a command; choose another name.")
             return False
         if not text.strip():
-            self.notify("There is no text to save yet.", severity="warning")
+            self.refuse("There is no text to save yet.")
             return False
         if self._prompts().get(name, text) != text:
             question = f"Replace the text of /{name}?"

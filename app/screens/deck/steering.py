@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual import on
-from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.gateway.mqtt import SOURCE
@@ -43,23 +42,14 @@ class Steering(Screen[None]):
         self._refusals: set[str] = set()
         self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = False,
-    ) -> None:
-        """Show a message for a moment; one that warns, until the user does something else."""
-        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
-        if severity == "warning":
-            self._refusals.add(UNICODE.fit(message))
+    def refuse(self, why: str, timeout: float | None = None) -> None:
+        """Tell why something is not done, for a moment or until the user sends something."""
+        self.notify(why, severity="warning", timeout=timeout)
+        self._refusals.add(UNICODE.fit(why))
 
     def forget_refusals(self) -> None:
-        """Take away what tells of mistakes. Textual 8.2 can take all messages away in public, and
-        not some."""
+        """Take away what was refused. Textual 8.2 can take all messages away in public, and not
+        some."""
         for message in list(self.app._notifications):
             if message.message in self._refusals:
                 self.app._unnotify(message)
@@ -110,7 +100,7 @@ class Steering(Screen[None]):
         try:
             self._client.set_priority(view.request_id, priority)
         except EngineError as error:
-            self.notify(error.message, severity="warning")
+            self.refuse(error.message)
         else:
             self._priorities[view.request_id] = priority
 
@@ -140,7 +130,7 @@ class Steering(Screen[None]):
         """Choose the policy among those that the engine knows."""
         knob = self.engine.knob("policy")
         if knob is None:
-            self.notify("There is no model yet to schedule for.", severity="warning")
+            self.refuse("There is no model yet to schedule for.")
             return
         names = [str(name) for name in knob.allowed.choices]
         meanings = policy_meanings()
@@ -162,7 +152,7 @@ class Steering(Screen[None]):
         """Keep the system prompt of the conversation on view in the KV cache."""
         system = self.sessions.current.chat.conversation.system
         if not system:
-            self.notify("This chat has no system prompt.", severity="warning")
+            self.refuse("This chat has no system prompt.")
             return
         self._client.pin(PIN, (ChatMessage("system", system),))
         self.notify("Pinned the system prompt; the KV panel says how much of it is computed.")

@@ -34,7 +34,7 @@ class Tuning(Reading):
         """Show the settings of the chat on view, to be changed."""
         session = self.sessions.current
         if session.refusal:
-            self.notify(session.refusal, severity="warning")
+            self.refuse(session.refusal)
             return
 
         def take(settings: ChatSettings | None) -> None:
