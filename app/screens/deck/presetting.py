@@ -101,7 +101,8 @@ class Presetting(Tuning):
             self.refuse(f"There is no preset {name!r}{known}.")
             return False
         preset = named[name]
-        self.configure(ChatSettings(preset.system, preset.sampling))
+        if self.configure(ChatSettings(preset.system, preset.sampling)):
+            self.notify(f"The preset {name} holds from the next turn.")
         return True
 
     def _models(self) -> list[Preset]:

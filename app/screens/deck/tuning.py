@@ -45,10 +45,14 @@ class Tuning(Reading):
         dialog = EditSettings(session.settings, defaults, self.sessions.system)
         self.app.push_screen(dialog, take)
 
-    def configure(self, settings: ChatSettings) -> None:
-        """Change the settings of the chat on view, from its next turn on."""
+    def configure(self, settings: ChatSettings) -> bool:
+        """Change the settings of the chat on view, from its next turn on; False if they are not
+        kept, and the user has been told."""
+        is_kept = True
         try:
             self.sessions.configure(self.sessions.current, settings)
         except StoreError as error:
             self.notify(str(error), severity="error")
+            is_kept = False
         self.chat.update()
+        return is_kept

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from app.screens.chats.chat_settings import ChatSettings
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import PickNamed
+from app.store.database import StoreError
 from engine.api.preset import Preset
 from tests.app.screens.stage import Stage, staged
 
@@ -36,6 +40,7 @@ async def test_settings_are_saved_and_applied_to_another_chat(tmp_path: Path) ->
         assert "terse · models.toml" in screen
         await stage.press("enter")
         assert settings(stage) == PIRATE
+        assert stage.toasts[-1] == "The preset pirate holds from the next turn."
         stage.deck.configure(ChatSettings())
         assert stage.store.presets.all() == [Preset("pirate", PIRATE.system, PIRATE.sampling)]
 
@@ -102,6 +107,16 @@ async def test_a_preset_is_applied_by_a_line(tmp_path: Path) -> None:
         stage.deck.speak("/preset")
         await stage.pilot.pause()
         assert isinstance(stage.app.screen, PickNamed)
+
+
+async def test_one_that_is_not_kept_is_not_told_to_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path) as stage:
+        monkeypatch.setattr(stage.store, "save_settings", Mock(side_effect=StoreError("full")))
+        assert stage.deck.apply_preset("terse")
+        await stage.turn()
+        assert stage.toasts == ["full"]
 
 
 async def test_without_a_preset_it_is_told_where_one_is_made(tmp_path: Path) -> None:
