@@ -11,7 +11,8 @@ from app.screens.chats.chat_settings import ChatSettings, as_text
 from app.screens.deck.tuning import Tuning
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.pick_named import Named, PickNamed
+from app.screens.dialogs.pick_named import Named
+from app.screens.dialogs.pick_preset import PickPreset
 from app.store.database import StoreError
 from engine.api.preset import Preset
 
@@ -87,8 +88,7 @@ class Presetting(Tuning):
             else:
                 self._begin_with("" if name == default else name)
 
-        verbs = {"r": "rename", "d": "delete", "n": "new chat"}
-        self.app.push_screen(PickNamed("Presets · Enter applies", items, verbs), act)
+        self.app.push_screen(PickPreset(items), act)
 
     def apply_preset(self, name: str) -> bool:
         """Set the chat on view to a preset; False if there is none, and the user has been told."""

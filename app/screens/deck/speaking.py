@@ -26,7 +26,8 @@ from app.screens.chats.open_session import as_written
 from app.screens.deck.stopping import Stopping
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.pick_named import Named, PickNamed
+from app.screens.dialogs.pick_named import Named
+from app.screens.dialogs.pick_prompt import PickPrompt
 from app.screens.file_paths import completed
 from app.screens.slash import Slash, UnknownSlashError, find, matching, name_of, split
 from app.store.database import StoreError
@@ -284,8 +285,7 @@ class Speaking(Stopping):
                 self._insert(as_written(prompts[name]))
 
         items = [Named(name, f"/{name}", text) for name, text in prompts.items()]
-        verbs = {"e": "edit", "d": "delete"}
-        self.app.push_screen(PickNamed("Saved prompts · Enter inserts", items, verbs), act)
+        self.app.push_screen(PickPrompt(items), act)
 
     def _save(self, rest: str) -> bool:
         """Keep a text under the name that it begins with; without one, the last message."""

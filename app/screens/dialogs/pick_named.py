@@ -1,11 +1,11 @@
-"""PickNamed: a dialog for things that the user keeps under names."""
+"""PickNamed: a dialog for things that have names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -13,6 +13,7 @@ from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from app.screens.dialogs.dialog import Dialog
+from app.screens.keys.bound import bindings_of
 from widgets.glyphs import UNICODE
 from widgets.line import shorten
 
@@ -33,23 +34,20 @@ class Named:
 
 class PickNamed(Dialog[tuple[str, str]]):
     """Asks for one of some things, and what to do with it: the result is a verb and the name, with
-    `take` as the verb of Enter.
+    `take` as the verb of Enter. Other verbs are keys of a kind of this dialog, with the action
+    `act`; `TITLE` says what Enter does."""
 
-    Args:
-        verbs: by the letter that stands for each.
-    """
-
-    def __init__(self, title: str, items: Sequence[Named], verbs: Mapping[str, str]) -> None:
+    def __init__(self, items: Sequence[Named]) -> None:
         super().__init__()
-        self._title = title
         self._items = items
-        self._verbs = verbs
 
     def compose(self) -> ComposeResult:
         with Vertical() as frame:
-            keys = " · ".join(f"{key} {verb}s" for key, verb in self._verbs.items())
-            frame.border_subtitle = f"{keys} · Esc leaves"
-            yield Label(self._title, markup=False)
+            keys = (binding for binding in bindings_of(self, self.app) if binding.show)
+            frame.border_subtitle = " · ".join(
+                f"{self.app.get_key_display(key)} {key.description}" for key in keys
+            )
+            yield Label(self.TITLE or "", markup=False)
             yield OptionList(*(Option(self._line(item), item.name) for item in self._items))
 
     def on_mount(self) -> None:
@@ -61,11 +59,10 @@ class PickNamed(Dialog[tuple[str, str]]):
     def choose(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(("take", str(event.option_id)))
 
-    def on_key(self, event: events.Key) -> None:
+    def action_act(self, verb: str) -> None:
         place = self.query_one(OptionList).highlighted
-        if event.key in self._verbs and place is not None:
-            event.stop()
-            self.dismiss((self._verbs[event.key], self._items[place].name))
+        if place is not None:
+            self.dismiss((verb, self._items[place].name))
 
     def _line(self, item: Named) -> Content:
         text = shorten(UNICODE.fit(" ".join(item.text.split())), 70)

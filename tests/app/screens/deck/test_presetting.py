@@ -9,7 +9,7 @@ import pytest
 
 from app.screens.chats.chat_settings import ChatSettings
 from app.screens.dialogs.confirm import Confirm
-from app.screens.dialogs.pick_named import PickNamed
+from app.screens.dialogs.pick_preset import PickPreset
 from app.store.database import StoreError
 from engine.api.preset import Preset
 from tests.app.screens.stage import Stage, staged
@@ -34,7 +34,7 @@ async def test_settings_are_saved_and_applied_to_another_chat(tmp_path: Path) ->
         stage.deck.configure(PIRATE)
         await save(stage, "pirate")
         await stage.press("ctrl+n", "alt+s")
-        assert isinstance(stage.app.screen, PickNamed)
+        assert isinstance(stage.app.screen, PickPreset)
         screen = await stage.screen()
         assert "temperature 0.25 · system: You are a pirate." in screen
         assert "terse · models.toml" in screen
@@ -106,7 +106,7 @@ async def test_a_preset_is_applied_by_a_line(tmp_path: Path) -> None:
         assert settings(stage).system == "Be brief."
         stage.deck.speak("/preset")
         await stage.pilot.pause()
-        assert isinstance(stage.app.screen, PickNamed)
+        assert isinstance(stage.app.screen, PickPreset)
 
 
 async def test_one_that_is_not_kept_is_not_told_to_hold(

@@ -11,6 +11,7 @@ from textual.widgets import Input
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import PickNamed
+from app.screens.dialogs.pick_prompt import PickPrompt
 from app.screens.keys.help import HelpScreen
 from tests.app.screens.stage import Stage, staged
 from tests.widgets.hosting import burst, settle
@@ -141,7 +142,7 @@ async def test_a_prompt_is_saved_inserted_edited_and_deleted(tmp_path: Path) -> 
         assert stage.engine.submissions == []
         stage.deck.chat.prompt.area.load_text("")
         await stage.press("alt+p")
-        assert isinstance(stage.app.screen, PickNamed)
+        assert isinstance(stage.app.screen, PickPrompt)
         await stage.press("e")
         assert stage.prompt == "/save review\nReview this:\nline by line"
         await say(stage, "/save review Review it.")

@@ -8,8 +8,10 @@ import pytest
 from textual.command import CommandPalette
 from textual.widgets import Static
 
+from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.keys.help import HelpScreen
+from engine.api.preset import Preset
 from tests.app.screens.stage import REPLIES, Stage, staged
 from widgets.panels.kv_map import KvMap
 from widgets.words import GLOSSES
@@ -84,6 +86,19 @@ async def test_it_opens_over_a_dialog_which_then_goes_on(tmp_path: Path) -> None
         assert isinstance(stage.app.screen, FindChat)
         await stage.press("escape")
         assert stage.app.screen is stage.deck
+
+
+async def test_it_lists_the_keys_of_a_list_of_names_which_can_be_others(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"presets.rename": "f20"}) as stage:
+        stage.store.presets.save(Preset("mine"))
+        await stage.press("alt+s")
+        assert "esc Close · d Delete · n New chats · f20 Rename" in await stage.screen()
+        await stage.press("f1")
+        assert (await headings(stage))[0] == "Pick preset"
+        line = next(one for one in (await stage.screen()).splitlines() if "presets.rename" in one)
+        assert "f20" in line
+        await stage.press("f1", "f20")
+        assert isinstance(stage.app.screen, AskText)
 
 
 async def test_the_palette_does_not_open_over_a_dialog(tmp_path: Path) -> None:
