@@ -174,5 +174,9 @@ BEGIN
     UPDATE roster SET version = version + 1;
 END;
 """,
+    """
+CREATE TABLE on_view (conversation_id TEXT NOT NULL) STRICT;
+INSERT INTO on_view VALUES ('');
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

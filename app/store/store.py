@@ -18,6 +18,7 @@ from app.store.database import DamagedError, Database, StoreError
 from app.store.drafts import Drafts
 from app.store.journal import Journal
 from app.store.lease import Lease
+from app.store.on_view import OnView
 from app.store.presets import Presets
 from app.store.private import make_file, make_folder, tighten, tighten_folder
 from app.store.prompts import Prompts
@@ -74,6 +75,7 @@ class Store:
         contexts: their token ids.
         presets, prompts: what the user keeps under a name.
         drafts: what is written and not sent.
+        on_view: which chat is on view.
 
     Raises:
         StoreError: from every method too.
@@ -95,6 +97,7 @@ class Store:
             self.presets = Presets(self._db)
             self.prompts = Prompts(self._db)
             self.drafts = Drafts(self._db)
+            self.on_view = OnView(self._db)
             self.branches = Branches(self._db)
             self.contexts = Contexts(self._db)
             self.search = Search(path)

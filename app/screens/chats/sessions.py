@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.chat_settings import ChatSettings, Defaults
+from app.screens.chats.last_view import LastView
 from app.screens.chats.numbering import Numbering
 from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
@@ -81,7 +82,8 @@ class SessionList:
             session = self._open(conversation)
             session.had_failed = conversation.id in failed
             self.sessions.append(session)
-        self.current = self._newest()
+        self._last_view = LastView(store.on_view)
+        self.current = self._last_view.find(self.sessions) or self._newest()
         self.go_to(self.current)
 
     @property
@@ -133,6 +135,8 @@ class SessionList:
             if self.current not in self.sessions:
                 self.go_to(self._newest())
             return
+        if session is not self.current:
+            self._last_view.keep(session)  # at once, for the program may be killed
         self.current = session
         session.unread = False
 
@@ -306,24 +310,20 @@ class SessionList:
         stay as they are, open or closed, for the next start."""
         for session in self._held:
             session.chat.close()
+        self._last_view.keep(self.current)
 
     def _blank(self) -> Conversation:
-        settings = self._first_settings()
-        return Conversation(system=settings.system, sampling=settings.sampling, updated=time.time())
-
-    def _first_settings(self) -> ChatSettings:
-        """With what a new chat begins: the preset that was chosen for that, or what the program
+        """A new one. It begins with the preset that was chosen for that, or with what the program
         was started with."""
+        settings = ChatSettings(self.system)
         try:
-            presets = self.store.presets
-            name = presets.default()
-            chosen = [preset for preset in presets.all() if preset.name == name]
+            name = self.store.presets.default()
+            kept = {preset.name: preset for preset in self.store.presets.all()}
+            if name in kept:
+                settings = ChatSettings(kept[name].system, kept[name].sampling)
         except StoreError as error:
             log.error("%s", error)
-            chosen = []
-        if not chosen:
-            return ChatSettings(self.system)
-        return ChatSettings(chosen[0].system, chosen[0].sampling)
+        return Conversation(system=settings.system, sampling=settings.sampling, updated=time.time())
 
     def _open(self, conversation: Conversation) -> OpenSession:
         if conversation.number is None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -22,6 +24,14 @@ def engine() -> ScriptedEngine:
 
 def ask(sessions: SessionList, engine: ScriptedEngine, text: str) -> None:
     sessions.current.chat.send(text)
+    engine.finish_all()
+    sessions.poll()
+
+
+def ask_elsewhere(sessions: SessionList, engine: ScriptedEngine, title: str) -> None:
+    """Have a chat go on that is not on view, so that it is the newest."""
+    chat = next(session.chat for session in sessions.sessions if session.title == title)
+    chat.send("more")
     engine.finish_all()
     sessions.poll()
 
@@ -150,6 +160,78 @@ def test_ending_stops_every_reply_and_keeps_it(store: Store, engine: ScriptedEng
     again = SessionList(engine, store)
     assert titles(again) == ["a", "b"]
     assert again.current.title == "b"
+
+
+def test_the_one_on_view_is_there_again_after_a_start(store: Store, engine: ScriptedEngine) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b", "c"):
+        sessions.new()
+        ask(sessions, engine, text)
+    sessions.go_to(sessions.sessions[1])
+    # The program may be killed now.
+    assert SessionList(engine, store).current.title == "b"
+    sessions.new()
+    ask(sessions, engine, "d")
+    ask_elsewhere(sessions, engine, "a")
+    assert SessionList(engine, store).current.title == "d"
+
+
+def test_the_program_that_wrote_last_says_which_one_is_on_view(
+    store: Store, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    ours = SessionList(engine, store)
+    for text in ("a", "b", "c"):
+        ours.new()
+        ask(ours, engine, text)
+    with closing(Store(tmp_path / "store.db")) as other_store:
+        theirs = SessionList(engine, other_store)
+        theirs.go_to(theirs.sessions[0])
+        ours.go_to(ours.sessions[1])
+        theirs.close_all()
+    assert SessionList(engine, store).current.title == "a"
+
+
+@pytest.mark.parametrize("gone", ["close", "archive", "delete", "damage", "empty"])
+def test_the_newest_is_on_view_where_the_one_that_was_is_not_open(
+    store: Store, engine: ScriptedEngine, tmp_path: Path, gone: str
+) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b", "c"):
+        sessions.new()
+        ask(sessions, engine, text)
+    old = sessions.sessions[0]
+    sessions.go_to(old)
+    # Another program does it, so that nothing else is gone to here.
+    chat = old.chat.conversation
+    if gone == "damage":
+        with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
+            db.execute("UPDATE conversation SET leaf = 'gone' WHERE id = ?", (old.key,))
+    elif gone == "empty":
+        sessions.new()
+        sessions.close_all()
+    elif gone == "delete":
+        store.delete_conversation(old.key)
+    else:
+        chat.is_open, chat.is_archived = False, gone == "archive"
+        store.save_label(chat)
+    assert SessionList(engine, store).current.title == "c"
+
+
+def test_a_store_that_cannot_keep_it_keeps_nobody_from_going_on(
+    store: Store, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = SessionList(engine, store)
+    for text in ("a", "b"):
+        sessions.new()
+        ask(sessions, engine, text)
+    fails = Mock(side_effect=StoreError("locked"))
+    monkeypatch.setattr(store.on_view, "keep", fails)
+    monkeypatch.setattr(store.on_view, "key", fails)
+    sessions.go_to(sessions.sessions[0])
+    assert sessions.current.title == "a"
+    sessions.close_all()
+    assert SessionList(engine, store).current.title == "b"
+    assert sessions.untold == []
 
 
 def test_system_prompt_and_sampling_go_with_new_conversations(
