@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-import struct
+from array import array
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 
 from app.store.database import DamagedError, Database
 from app.store.rows import UP
@@ -50,11 +50,11 @@ class Contexts:
             if before and before[0]["model_key"] == context.model_key:
                 with suppress(DamagedError):  # which is not continued
                     start = _shared(self._token_ids(before), context.token_ids)
-            ids = context.token_ids[start:]
+            ids = array("I", context.token_ids[start:])
             self._db.write(
                 "UPDATE message SET context = ?, context_start = ?, context_messages = ?,"
                 " model_key = ? WHERE id = ?",
-                (_pack(ids), start, context.num_messages, context.model_key, message_id),
+                (ids.tobytes(), start, context.num_messages, context.model_key, message_id),
             )
 
     def forget(self, message_id: str) -> None:
@@ -65,33 +65,28 @@ class Contexts:
             (message_id,),
         )
 
-    def _token_ids(self, rows: list[sqlite3.Row]) -> tuple[int, ...]:
+    def _token_ids(self, rows: list[sqlite3.Row]) -> array[int]:
         with self._db.decoding("the context of a message"):
             return _unpack(rows)
 
 
-def _pack(ids: tuple[int, ...]) -> bytes:
-    """Token ids as little-endian 32-bit integers."""
-    return struct.pack(f"<{len(ids)}i", *ids)
-
-
-def _unpack(rows: list[sqlite3.Row]) -> tuple[int, ...]:
+def _unpack(rows: list[sqlite3.Row]) -> array[int]:
     """The context of the first row, put together from those that it continues."""
-    parts: list[tuple[int, ...]] = []
+    parts: list[array[int]] = []
     end: int | None = None
     for row in rows:
-        blob: bytes = row["context"]
         start: int = row["context_start"]
-        ids = struct.unpack(f"<{len(blob) // 4}i", blob)
+        ids = array("I")
+        ids.frombytes(row["context"])
         if end is None or start < end:
             parts.append(ids if end is None else ids[: end - start])
             end = start
         if end == 0:
             break
-    return tuple(chain.from_iterable(reversed(parts)))
+    return sum(reversed(parts), array("I"))
 
 
-def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
     """How many leading token ids are the same."""
     if one == other[: len(one)]:
         return len(one)

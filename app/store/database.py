@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -182,7 +181,7 @@ class Database:
         """
         try:
             yield
-        except (ValueError, TypeError, KeyError, RecursionError, struct.error) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             text = f"{what} is damaged ({type(error).__name__}: {error})"
             raise DamagedError(f"{self.path}: {text}; what else is there can be read") from error
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,11 +22,19 @@ class Context:
     text. If they are ids of another model, or of other arguments to its chat template (`model_key`
     names both), they are set aside and the text is rendered anew. So they are if the last reply has
     thinking that the template does not repeat.
+
+    Attributes:
+        token_ids: packed, whatever they are made of: a tuple of Python's integers takes 36 bytes a
+            token, and all chats that end at once hold theirs until the store has them.
     """
 
     model_key: str
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]
     num_messages: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.token_ids, array):
+            object.__setattr__(self, "token_ids", array("I", self.token_ids))
 
 
 @dataclass(frozen=True, slots=True)

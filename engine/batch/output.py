@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ class End:
     reason: FinishReason
     usage: Usage
     timings: Timings
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]
     error: ErrorInfo | None = None
 
 

@@ -24,7 +24,8 @@ class Request:
         ordinal: number in the order of arrival; of two equals in the queue, the smaller goes first.
         max_output_tokens: `sampling.max_tokens`, or as many as model length and pool leave.
         fork_of: a live request whose computed tokens this one starts from, as far as both agree.
-        output_token_ids: packed, for a list of Python's integers takes ten times the memory.
+        prompt_token_ids, output_token_ids: packed, for a list of Python's integers takes ten times
+            the memory.
         num_prompt_tokens: how many `prompt_token_ids` there are.
         num_tokens: known tokens and placeholders for those in flight. This and `num_prompt_tokens`
             are kept as numbers because every step reads them for every sequence.
@@ -46,7 +47,7 @@ class Request:
 
     request_id: str
     ordinal: int
-    prompt_token_ids: list[int]
+    prompt_token_ids: array[int]
     sampling: SamplingParams
     seed: int
     eos_token_ids: frozenset[int]
@@ -109,7 +110,7 @@ class Request:
         """Known token ids at positions [start, stop)."""
         n = len(self.prompt_token_ids)
         if stop <= n:
-            return self.prompt_token_ids[start:stop]
+            return self.prompt_token_ids[start:stop].tolist()
         if start >= n:
             return self.output_token_ids[start - n : stop - n].tolist()
         return [*self.prompt_token_ids[start:], *self.output_token_ids[: stop - n]]

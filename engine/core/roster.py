@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable, Sequence
 
 from engine.api.client import Submission
@@ -128,7 +129,7 @@ class Roster:
         return Request(
             request_id=submission.request_id,
             ordinal=self.arrivals + 1,
-            prompt_token_ids=list(token_ids),
+            prompt_token_ids=array("I", token_ids),
             sampling=sampling,
             seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
             eos_token_ids=self._eos,
@@ -187,7 +188,7 @@ class Roster:
             reason,
             Usage(request.num_prompt_tokens, count, request.num_cached_tokens),
             Timings.of(request.timings, count),
-            (*request.prompt_token_ids, *request.output_token_ids),
+            request.prompt_token_ids + request.output_token_ids,
             error,
         )
         self.tell((last or TokenOutput(request.request_id, ()))._replace(end=end))

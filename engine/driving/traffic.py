@@ -46,7 +46,7 @@ class Outcome:
     reason: FinishReason
     usage: Usage
     timings: Timings
-    token_ids: tuple[int, ...]
+    token_ids: Sequence[int]
     error: ErrorInfo | None = None
 
 

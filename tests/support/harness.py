@@ -53,7 +53,7 @@ def make_request(ordinal: int, prompt: Sequence[int], **fields: object) -> Reque
         "max_output_tokens": 100,
         "timings": RequestTimings(0.0),
     }
-    known = {"ordinal": ordinal, "prompt_token_ids": list(prompt)}
+    known = {"ordinal": ordinal, "prompt_token_ids": array("I", prompt)}
     return Request(**(defaults | known | fields))  # type: ignore[arg-type]
 
 
@@ -313,7 +313,7 @@ class CoreHarness:
         assert end.usage.prompt_tokens == len(prompt)
         count = end.usage.completion_tokens
         if end.token_ids:  # a refused request has none
-            assert end.token_ids == (*prompt, *self.tokens[name][:count])
+            assert [*end.token_ids] == [*prompt, *self.tokens[name][:count]]
         if end.reason is FinishReason.LENGTH:
             room = min(self.config.max_model_len, self.config.num_slots) - len(prompt)
             assert count == len(self.tokens[name]) == (params.max_tokens or room)

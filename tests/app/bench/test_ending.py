@@ -50,7 +50,7 @@ def test_every_sequence_ends_at_its_true_length_and_is_what_the_model_gives_befo
             assert ends[name].usage.completion_tokens == count
             assert ends[name].reason is FinishReason.STOP
             expected = reference([ord(name)] * 5, count, suppressed={EOS}, min_tokens=length)
-            assert ends[name].token_ids[5:] == (*expected[:-1], EOS)
+            assert [*ends[name].token_ids[5:]] == [*expected[:-1], EOS]
 
 
 def test_a_preempted_sequence_still_ends_at_its_length() -> None:

@@ -88,7 +88,7 @@ def test_the_next_turn_goes_on_from_the_whole_reply(engine: ScriptedEngine, cut:
     context = engine.submissions[-1].context
     assert context is not None
     assert context.num_messages == 3
-    assert context.token_ids[: len(ids_of(engine, 1))] == ids_of(engine, 1)
+    assert tuple(context.token_ids)[: len(ids_of(engine, 1))] == ids_of(engine, 1)
 
 
 def test_it_is_cut_and_gone_on_with_again(engine: ScriptedEngine, cut: Start) -> None:

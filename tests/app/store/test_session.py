@@ -48,7 +48,7 @@ def extends_context(engine: ScriptedEngine, earlier: int, later: int = -1) -> bo
     first, second = engine.submissions[earlier], engine.submissions[later]
     assert second.context is not None
     before, after = engine.prompts[first.request_id], engine.prompts[second.request_id]
-    ids = second.context.token_ids
+    ids = tuple(second.context.token_ids)
     return ids[: len(before)] == before and after[: len(ids)] == ids and len(after) > len(ids)
 
 

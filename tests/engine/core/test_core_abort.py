@@ -65,7 +65,7 @@ class TestAbort:
         engine.core.abort("b")
         engine.finish()
         assert engine.ends["b"].reason is FinishReason.ABORT
-        assert engine.ends["b"].token_ids == (*range(100, 110), *engine.tokens["b"])
+        assert [*engine.ends["b"].token_ids] == [*range(100, 110), *engine.tokens["b"]]
 
     def test_one_that_ends_in_the_same_step(self) -> None:
         """Depth 2: the aborted request's tokens still in flight are dropped."""

@@ -27,7 +27,7 @@ class TestStopsAndMinTokens:
         end = engine.ends["a"]
         assert end.reason is FinishReason.STOP
         assert end.usage.completion_tokens == at
-        assert end.token_ids == (*PROMPT, *reference(PROMPT, at))
+        assert [*end.token_ids] == [*PROMPT, *reference(PROMPT, at)]
 
     def test_a_stop_for_one_that_ended_is_ignored(self) -> None:
         engine = CoreHarness()

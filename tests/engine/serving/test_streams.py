@@ -30,7 +30,7 @@ class TestServing:
         assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (3, 7)
         assert finish.context is not None
         assert finish.context.model_key == "a"
-        assert finish.context.token_ids == (1, 2, 3, *reference([1, 2, 3], 7))
+        assert [*finish.context.token_ids] == [1, 2, 3, *reference([1, 2, 3], 7)]
         assert finish.context.num_messages == 2
         assert finish.timings.ttft is not None
         assert host.status().phase is EnginePhase.READY
@@ -90,7 +90,7 @@ class TestServing:
         assert finish.reason is FinishReason.STOP
         assert finish.usage.completion_tokens == 5
         assert finish.context is not None
-        assert finish.context.token_ids == (1, 2, 3, *tokens[:5])
+        assert [*finish.context.token_ids] == [1, 2, 3, *tokens[:5]]
         assert read(ask(host, "4"))[1].reason is FinishReason.LENGTH
 
     def test_a_reader_is_woken_at_most_once_a_step(self, host: EngineHost, loader: Loader) -> None:

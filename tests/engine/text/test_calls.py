@@ -291,7 +291,7 @@ class TestPrompts:
         answer = ChatMessage("assistant", "", tool_calls=(ToolCall("f", "{}"),))
         chat = [question, answer, ChatMessage(role, "rain")]
         token_ids = encoder.encode(chat, context)
-        assert tuple(token_ids[: len(context.token_ids)]) == context.token_ids
+        assert token_ids[: len(context.token_ids)] == list(context.token_ids)
         anew = encoder.encode(chat, None)
         rest = tokenizer.decode(token_ids[len(context.token_ids) :])
         assert rest.startswith("\n<|im_start|>user\n")

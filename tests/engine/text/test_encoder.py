@@ -132,7 +132,7 @@ def test_each_turn_continues_the_ids_of_the_turn_before(
         messages = chat(*contents, system=system)
         prompt = encoder.encode(messages, context)
         if context is not None:
-            assert tuple(prompt[: len(context.token_ids)]) == context.token_ids
+            assert prompt[: len(context.token_ids)] == list(context.token_ids)
         assert text_of(tokenizer, prompt) == render(tokenizer, messages)
         # A reply at its length limit, aborted or cut at a stop string has no end marker.
         output = ids_of(tokenizer, reply + (END_MARKERS[template] if ended else ""))
@@ -250,7 +250,7 @@ def test_several_new_messages_follow_the_context(byte_level: PreTrainedTokenizer
     context = Context(KEY, (*prompt, *ids_of(tokenizer, "Hello<|im_end|>")), 2)
     messages = chat("Hi", "Hello", "Why?", "Because.", "Really?")
     second = encoder.encode(messages, context)
-    assert tuple(second[: len(context.token_ids)]) == context.token_ids
+    assert second[: len(context.token_ids)] == list(context.token_ids)
     assert text_of(tokenizer, second) == render(tokenizer, messages)
 
 
@@ -325,7 +325,7 @@ def test_refused_system_text_goes_before_the_first_question(
     # The next turn still counts the system message.
     context = Context(KEY, (*prompt, *ids_of(tokenizer, "Hi<end_of_turn>")), 3)
     second = encoder.encode(chat("Hello", "Hi", "Why?", system="Be brief."), context)
-    assert tuple(second[: len(context.token_ids)]) == context.token_ids
+    assert second[: len(context.token_ids)] == list(context.token_ids)
     assert text_of(tokenizer, second) == render(tokenizer, chat("Be brief.\n\nHello", "Hi", "Why?"))
 
 
@@ -349,7 +349,7 @@ def test_without_a_template_a_chat_is_lines_of_role_and_text(
     assert text_of(tokenizer, first) == "system: line by line\nuser: the cat\nassistant:"
     context = Context(KEY, (*first, *ids_of(tokenizer, "the dog")), 3)
     second = encoder.encode(messages, context)
-    assert tuple(second[: len(context.token_ids)]) == context.token_ids
+    assert second[: len(context.token_ids)] == list(context.token_ids)
     assert text_of(tokenizer, second) == (
         "system: line by line\nuser: the cat\nassistant: the dog\nuser: the mat\nassistant:"
     )

@@ -130,7 +130,7 @@ def test_no_special_token_comes_from_a_message(
         output = ids_of(tokenizer, f"the dog{END_MARKERS[template]}")
         context = Context(KEY, (*first, *output), 3)
     token_ids = encoder.encode(messages, context)
-    assert context is None or tuple(token_ids[: len(context.token_ids)]) == context.token_ids
+    assert context is None or token_ids[: len(context.token_ids)] == list(context.token_ids)
     harmless = render(tokenizer, chat(["the dog"] * 3, "the cat"))
     assert specials(tokenizer, token_ids) == specials(tokenizer, ids_of(tokenizer, harmless))
 

@@ -130,7 +130,7 @@ def test_the_token_that_ends_the_output_is_counted_and_not_shown(desk: Desk) -> 
         assert (delta.text, delta.num_tokens) == ("the cat", 3)
         assert finish.usage.completion_tokens == 3
         assert finish.context is not None
-        assert finish.context.token_ids == (*PROMPT, *output)
+        assert [*finish.context.token_ids] == [*PROMPT, *output]
 
 
 def test_half_a_character_gives_no_delta_and_is_counted_later(desk: Desk) -> None:

@@ -203,7 +203,7 @@ def test_the_next_turn_repeats_the_exact_tokens_where_the_template_keeps_thinkin
     _, delta = model.reply("<think>the cat is not</think>the mat.", QUESTION)
     context = context_of(delta)
     token_ids = model.codec.encode([QUESTION, THOUGHT, NEXT], context)
-    assert tuple(token_ids[: len(context.token_ids)]) == context.token_ids
+    assert token_ids[: len(context.token_ids)] == list(context.token_ids)
     assert model.text(token_ids).endswith(
         "the mat.<|im_end|>\n<|im_start|>user\nthe mat?<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -224,7 +224,7 @@ def test_a_reply_without_thinking_is_gone_on_from_exactly(
     _, delta = model.reply("the mat.", QUESTION)
     context = context_of(delta)
     token_ids = model.codec.encode([QUESTION, ChatMessage("assistant", "the mat."), NEXT], context)
-    assert tuple(token_ids[: len(context.token_ids)]) == context.token_ids
+    assert token_ids[: len(context.token_ids)] == list(context.token_ids)
 
 
 def test_a_context_of_other_arguments_is_set_aside(byte_level: PreTrainedTokenizerFast) -> None:
