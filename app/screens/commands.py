@@ -11,8 +11,8 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.dom import DOMNode
 
+from app.screens.bound import bindings_of
 from app.screens.deck.deck import Deck
-from app.screens.keys.bound import bindings_of
 from app.screens.policies import policy_meanings
 
 # What a command does of which the binding of its key says that.

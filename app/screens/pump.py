@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from textual.screen import Screen
 from textual.timer import Timer
 
+from app.screens.bound import key_of
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.alerts import Alerts
@@ -19,7 +20,6 @@ from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.log_feed import LogFeed
 from app.screens.feeds.loop_lag import LoopLag
 from app.screens.feeds.mqtt_watch import MqttWatch
-from app.screens.keys.bound import key_of
 from app.screens.panels import Panels
 from app.system.devices import Devices
 from app.system.machine import num_cores

@@ -20,12 +20,12 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from app.process.exits import ExitCode
+from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
 from app.screens.commands import BOUND, actions, choices, with_keys
 from app.screens.deck.deck import Deck
 from app.screens.ending import Ending
 from app.screens.job import can_suspend, suspend
-from app.screens.keys.bound import key_of
 from app.screens.keys.help import HelpScreen
 from app.screens.keys.key_groups import help_sections
 from app.screens.keys.legacy_keys import read_alt_keys

@@ -8,12 +8,12 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 
+from app.screens.bound import key_of
 from app.screens.chats.chat import ChatPane
 from app.screens.chats.keeper import ChatKeeper, Done
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.steering import Steering
 from app.screens.dialogs.find_chat import Chosen, FindChat
-from app.screens.keys.bound import key_of
 from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
 from widgets.chat.chat_tabs import ChatTabs

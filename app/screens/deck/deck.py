@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
+from app.screens.bound import key_of
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.speaking import Speaking
-from app.screens.keys.bound import key_of
 from app.screens.keys.key_bar import KeyBar
 from app.screens.keys.key_groups import PROMPT, SCREEN, Place
 from app.screens.panel_bar import PanelBar

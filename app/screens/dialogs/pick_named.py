@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
+from app.screens.bound import bindings_of
 from app.screens.dialogs.dialog import Dialog
-from app.screens.keys.bound import bindings_of
 from widgets.glyphs import UNICODE
 from widgets.line import shorten
 

@@ -13,8 +13,8 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
+from app.screens.bound import bindings_of
 from app.screens.dialogs.dialog import Dialog
-from app.screens.keys.bound import bindings_of
 from app.screens.keys.help import HelpSection
 
 EVERYWHERE, SCREEN, DIALOGS, PROMPT = "Everywhere", "Chat and view", "Dialogs", "Prompt"
