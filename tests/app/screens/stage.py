@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from unittest.mock import patch
 
 from textual.pilot import Pilot
+from textual.worker import WorkerCancelled
 
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.deck import Deck
@@ -100,8 +101,15 @@ class Stage:
         self._keys.advance(TURN_SECONDS)
         self.engine.advance(steps)
         self.deck.pump.turn(everything=True)
-        await self.app.workers.wait_for_complete()
+        await self._workers_done()
         await settle(self.app)
+
+    async def _workers_done(self) -> None:
+        while True:
+            # A live pump reads the devices anew meanwhile, and so cancels the reading before.
+            with suppress(WorkerCancelled):
+                await self.app.workers.wait_for_complete()
+                return
 
     async def press(self, *keys: str) -> None:
         await press(self.app, *keys)

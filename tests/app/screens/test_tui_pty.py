@@ -76,10 +76,15 @@ class Terminal:
         )
         self.type(f"clear; . {script}")
         self.press("Enter")
+        # Of one that was killed the screen stays, until this shell has cleared it.
+        self.wait(lambda: bool(self._programs()), "the program")
         self.see("❯")
-        shell = psutil.Process(int(self.tmux("display", "-p", "#{pane_pid}")))
-        (process,) = (c for c in shell.children(recursive=True) if "python" in c.name())
+        (process,) = self._programs()
         return process
+
+    def _programs(self) -> list[psutil.Process]:
+        shell = psutil.Process(int(self.tmux("display", "-p", "#{pane_pid}")))
+        return [c for c in shell.children(recursive=True) if "python" in c.name()]
 
     def assert_restored(self) -> None:
         """The terminal is as it was, and the shell can be used."""
