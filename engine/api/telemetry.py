@@ -8,8 +8,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from engine.api.lifecycle import FinishReason
 from engine.api.waiting import Wait
 
 T = TypeVar("T")
@@ -64,6 +65,14 @@ class StepCost:
 
     flops: int
     bytes: int
+
+
+class Ended(NamedTuple):
+    """A request that ended: how many tokens it had got by then, and why it got no more."""
+
+    request_id: str
+    output_tokens: int
+    reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +130,7 @@ class StepRecord:
     waiting: int
     preempted: tuple[str, ...]
     admitted: tuple[str, ...]
-    finished: tuple[str, ...]
+    finished: tuple[Ended, ...]
     prefix_queried_tokens: int
     prefix_hit_tokens: int
     blocks: BlockEvents

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.api.knobs import Knobs
-from engine.api.telemetry import PhaseTimes, StepCost, StepRecord
+from engine.api.telemetry import Ended, PhaseTimes, StepCost, StepRecord
 from engine.api.waiting import Wait
 from engine.batch.plan import Row
 from engine.cache.pool import BlockPool
@@ -43,7 +43,7 @@ class Flight:
         pool: BlockPool,
         *,
         num_outputs: int,
-        finished: tuple[str, ...],
+        finished: tuple[Ended, ...],
         begun: float,
         result_at: float,
         now: float,

@@ -18,6 +18,7 @@ from engine.api.errors import (
 from engine.api.lifecycle import FinishReason, RequestTimings, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Usage
+from engine.api.telemetry import Ended
 from engine.batch.output import End, TokenOutput
 from engine.batch.refusal import tell_refusal
 from engine.batch.request import Request
@@ -66,7 +67,7 @@ class Roster:
         self._clock = clock
         self._deadlines = Deadlines()
         self._outputs: list[TokenOutput] = []
-        self._ended: list[str] = []
+        self._ended: list[Ended] = []
 
     @property
     def has_outputs(self) -> bool:
@@ -181,9 +182,9 @@ class Roster:
         request.error = error
         self._scheduler.finish(request, reason)
         self._observer.ended(request, self._ledger.knobs, self._clock())
-        self._ended.append(request.request_id)
-        del self.live[request.request_id]
         count = len(request.output_token_ids)
+        self._ended.append(Ended(request.request_id, count, reason))
+        del self.live[request.request_id]
         end = End(
             reason,
             Usage(request.num_prompt_tokens, count, request.num_cached_tokens),
@@ -202,7 +203,7 @@ class Roster:
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def take_ended(self) -> tuple[str, ...]:
+    def take_ended(self) -> tuple[Ended, ...]:
         """Requests that ended since the last call."""
         ended, self._ended = tuple(self._ended), []
         return ended

@@ -93,9 +93,9 @@ def engine_events(
         say(Level.INFO, "sched", text, record.start, record.admitted)
     if record.error:
         say(Level.ERROR, "engine", f"step {count(record.step)} failed: {record.error}", record.end)
-    if record.finished:
-        text = f"finish {names(record.finished)}"
-        say(Level.INFO, "sched", text, record.end, record.finished)
+    for request_id, output_tokens, reason in record.finished:
+        text = f"finish {of(request_id).name}: {count(output_tokens)} tok, {reason}"
+        say(Level.INFO, "sched", text, record.end, [request_id])
     return lines
 
 

@@ -19,7 +19,7 @@ async def test_lines_name_chats_and_enter_goes_there(tmp_path: Path) -> None:
         await stage.finish()
         screen = await stage.screen()
         assert "admit 1 one: " in screen
-        assert "finish 2 two" in screen
+        assert "finish 2 two: 3 tok, stop" in screen
         await stage.press("f2", "7", "home")
         log = stage.deck.panels.log
         assert log.current is not None

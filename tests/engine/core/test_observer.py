@@ -11,7 +11,7 @@ from engine.api.knobs import KNOB_SPECS
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
-from engine.api.telemetry import Distribution, PhaseTimes
+from engine.api.telemetry import Distribution, Ended, PhaseTimes
 from engine.api.waiting import in_words
 from engine.core.latencies import WINDOW
 from engine.core.observer import MAX_ENDED_VIEWS
@@ -193,12 +193,12 @@ class TestRecords:
         engine.submit("b", PROMPT, 3)
         engine.submit("c", PROMPT, 3)
         engine.step()
-        assert engine.records[-1].finished == ("a",)
+        assert engine.records[-1].finished == (Ended("a", 1, FinishReason.LENGTH),)
         engine.core.abort("c")
         engine.step()
-        assert engine.records[-1].finished == ("c",)
+        assert engine.records[-1].finished == (Ended("c", 1, FinishReason.ABORT),)
         engine.step()
-        assert engine.records[-1].finished == ("b",)
+        assert engine.records[-1].finished == (Ended("b", 3, FinishReason.LENGTH),)
 
     def test_tokens_of_the_dead_are_not_counted(self) -> None:
         """Depth 2: the aborted request had a token in flight."""
@@ -229,7 +229,7 @@ class TestRecords:
         failed = [record for record in engine.records if record.error]
         assert failed[0].step == 3
         assert failed[0].error == "MemoryError: scripted failure"
-        assert failed[0].finished == ("a",)
+        assert failed[0].finished == (Ended("a", 2, FinishReason.ERROR),)
         assert (failed[0].num_tokens, failed[0].output_tokens) == (0, 0)
         assert (failed[0].cost.flops, failed[0].cost.bytes) == (0, 0)
         assert engine.snapshot().step == len(engine.records)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.api.lifecycle import FinishReason
+from engine.api.telemetry import Ended
 from tests.widgets.samples import EVENTFUL, change, record
 from widgets.panels.log_line import Level, LogLine, Subject, engine_events, knob_event
 
@@ -17,7 +19,7 @@ def test_a_step_in_lines() -> None:
         ),
         LogLine(1005.0, Level.DEBUG, "cache", "evict 2 cached blk"),
         LogLine(1005.0, Level.INFO, "sched", "admit req-8, req-9: 1,500 tok, 64 cached", "req-8"),
-        LogLine(1005.1, Level.INFO, "sched", "finish req-7", "req-7"),
+        LogLine(1005.1, Level.INFO, "sched", "finish req-7: 1,096 tok, length", "req-7"),
     ]
 
 
@@ -28,14 +30,20 @@ def test_lines_name_chats_as_the_screen_does_and_say_for_whom() -> None:
         "r2": Subject("3 SQL help", "s"),
         "r3": Subject("A @bob Ulm"),
     }
-    out = record(7, preempted=("r1", "r3"), preempted_for=("r2", ""), finished=("r2", "r3"))
-    first, second, last = engine_events(out, of=chats.__getitem__)
+    out = record(7, preempted=("r1", "r3"), preempted_for=("r2", ""))
+    first, second = engine_events(out, of=chats.__getitem__)
     assert first.text.startswith("preempt 16 Kafka essay for 3 SQL help: its blocks go, it is")
     assert (first.request_id, first.chat) == ("r1", "k")
     assert second.text.startswith("preempt A @bob Ulm: its blocks go")
     assert (second.request_id, second.chat) == ("r3", "")
-    assert last.text == "finish 3 SQL help, A @bob Ulm"
-    assert last.chat == "s"
+
+
+def test_each_end_is_a_line_with_tokens_and_reason_that_leads_to_its_chat() -> None:
+    chats = {"r2": Subject("3 SQL help", "s"), "r3": Subject("A @bob Ulm", "m")}
+    ends = (Ended("r2", 96, FinishReason.LENGTH), Ended("r3", 0, FinishReason.ABORT))
+    first, second = engine_events(record(7, finished=ends), of=chats.__getitem__)
+    assert (first.text, first.chat) == ("finish 3 SQL help: 96 tok, length", "s")
+    assert (second.text, second.chat) == ("finish A @bob Ulm: 0 tok, abort", "m")
 
 
 def test_who_was_swapped_out_and_who_came_back() -> None:

@@ -10,7 +10,7 @@ from app.screens.feeds.comparison import SPAN, Comparison, last_turn
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import RequestView
-from engine.api.telemetry import StepRecord
+from engine.api.telemetry import Ended, StepRecord
 from tests.widgets.samples import record, snapshot, view
 
 CHANGE = KnobChange(100.0, 50, "local", Knobs(), replace(Knobs(), policy="static"))
@@ -73,7 +73,7 @@ def test_only_the_last_seconds_count() -> None:
 
 def test_a_pause_with_nothing_to_do_is_no_loss_of_throughput_and_one_with_work_is() -> None:
     busy = steps(100, 104)
-    idle = replace(busy[1], running=1, finished=("a",))
+    idle = replace(busy[1], running=1, finished=(Ended("a", 9, FinishReason.STOP),))
     waits = replace(idle, waiting=1)
     for left, expected in ((idle, 16 / 4), (waits, 16 / 6)):
         comparison = Comparison()
