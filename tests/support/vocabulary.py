@@ -53,9 +53,8 @@ class Vocabulary:
         """Token ids of the prompt that goes on with a scripted reply, and how many are its."""
         context = submission.context
         if submission.begun and context and context.num_messages == len(submission.messages):
-            return tuple(
-                context.token_ids[:-1]
-            ), submission.begun  # but for what closed the message
+            # But for what closed the message.
+            return tuple(context.token_ids[:-1]), submission.begun
         begun = len(re.findall(r"\S+", submission.messages[-1].content))
         return (*prompt, *script[:begun]), begun
 
