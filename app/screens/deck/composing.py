@@ -60,7 +60,7 @@ class Composing(Presetting):
             return
         fit = composer.fit()
         if fit.refusal:
-            self.refuse(fit.refusal)
+            self.refuse(fit.refusal, timeout=15)
             return
         if not fit.is_known:
             self._held = draft
@@ -124,7 +124,7 @@ class Composing(Presetting):
         try:
             attachment = read_attachment(Path(os.path.expanduser(path)))
         except InvalidRequestError as error:
-            self.refuse(error.message)
+            self.refuse(error.message, timeout=10)
             return False
         self.chat.composer.attach(attachment)
         self._draft_changed()

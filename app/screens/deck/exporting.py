@@ -101,7 +101,7 @@ class Exporting(Keeping):
             self.notify(f"{path}: {error}", severity="error")
         else:
             for sentence in wrong:
-                self.refuse(sentence)
+                self.refuse(sentence, timeout=15)
             done = f"Imported {counted(len(chats), 'chat')}"
             self.notify(f"{done}; {self.key_of('find')} finds them.")
 

@@ -94,7 +94,7 @@ class Speaking(Stopping):
         try:
             slash = find(name, self.slashes())
         except UnknownSlashError as error:
-            self.refuse(str(error))
+            self.refuse(str(error), timeout=10)
             return
         if rest and not slash.takes:
             self.refuse(f"/{slash.name} takes nothing after it.")
