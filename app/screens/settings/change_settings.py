@@ -114,7 +114,7 @@ class ChangeSettings(Finder[None]):
         if row.table == "keys":
             self.app.push_screen(PressKey(row.meaning), take)
         else:
-            self.app.push_screen(AskText(f"{row.label}: {row.meaning}", row.value), take)
+            self.app.push_screen(AskText(row.question, row.value), take)
 
     def _change(self, row: Preference, text: str) -> None:
         self._tell(row, self._preferences.change(row.table, row.name, text))

@@ -14,6 +14,7 @@ class Preference:
         section: what it belongs to.
         label, meaning: for people.
         value: as text.
+        allowed: what else it can be, where the value does not tell.
         choices: what it can be, if that is a few texts.
     """
 
@@ -23,7 +24,13 @@ class Preference:
     label: str
     meaning: str
     value: str
+    allowed: str = ""
     choices: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> str:
+        """What it is asked for with."""
+        return "; ".join(filter(None, (f"{self.label}: {self.meaning}", self.allowed)))
 
     @property
     def id(self) -> str:

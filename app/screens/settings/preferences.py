@@ -185,6 +185,7 @@ class Preferences:
                 section="Alerts",
                 label=f"{kind.name}, {kind.unit}",
                 meaning=f"when {kind.meaning}",
+                allowed=f"a number, on ({kind.default:g}) or off",
                 value=OFF if (limit := getattr(rules, kind.name)) is None else f"{limit:g}",
             )
             for kind in KINDS

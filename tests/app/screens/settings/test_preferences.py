@@ -100,7 +100,9 @@ async def test_what_cannot_be_is_refused_and_not_kept(
 async def test_an_alert_is_turned_on_and_tells(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await find(stage, "kv, %")
-        await stage.press("enter", *"0", "enter", "escape")
+        await stage.press("enter")
+        assert "when the KV cache in use is above; a number, on (95) or off" in await stage.screen()
+        await stage.press(*"0", "enter", "escape")
         await stage.send("one")
         await stage.turn(1)
         await stage.turn()
