@@ -164,10 +164,17 @@ class Database:
         with self._lock, self._translated():
             return self._db.execute(query, values).fetchall()
 
-    def read_named(self, query: str, values: Mapping[str, object]) -> list[sqlite3.Row]:
-        """As `read`, with values by their names."""
+    def visit(
+        self, query: str, values: Mapping[str, object], take: Callable[[sqlite3.Row], object]
+    ) -> None:
+        """Have one row after the other taken, none of which is kept here.
+
+        Python's collector of cycles counts rows: 10,000 of them at once set off a full collection,
+        in which no thread runs.
+        """
         with self._lock, self._translated():
-            return self._db.execute(query, values).fetchall()
+            for row in self._db.execute(query, values):
+                take(row)
 
     @contextmanager
     def decoding(self, what: str) -> Iterator[None]:

@@ -190,24 +190,28 @@ class Search:
             "before": query.before,
             "match": query.match,
         }
-        if query.match and self.has_index:
-            rows = db.read_named(_FIND, values)
-        else:
-            wanted = [phrase.casefold() for phrase in query.phrases]
-            rows = [
-                row
-                for row in db.read_named(_RECENT, values)
-                if all(phrase in row["title"].casefold() for phrase in wanted)
-            ]
         numbers: dict[str, list[int]] = {}
-        for row in rows:
+
+        def take(row: sqlite3.Row) -> None:
             of_chat = numbers.get(row["id"])
             if of_chat is None:
                 if len(numbers) == MOST:
-                    continue
+                    return
                 of_chat = numbers[row["id"]] = []
             if row["number"] is not None:
                 of_chat.append(row["number"])
+
+        wanted = [phrase.casefold() for phrase in query.phrases]
+
+        def take_titled(row: sqlite3.Row) -> None:
+            title = row["title"].casefold()
+            if all(phrase in title for phrase in wanted):
+                take(row)
+
+        if query.match and self.has_index:
+            db.visit(_FIND, values, take)
+        else:
+            db.visit(_RECENT, values, take_titled)
         return list(self._found(numbers))
 
     def _found(self, numbers: dict[str, list[int]]) -> Iterator[Found]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -309,6 +310,25 @@ def test_a_damaged_byte_in_the_schema_is_told_as_damage(
     path.write_bytes(content.replace(whole, damaged, 1))
     with pytest.raises(StoreError, match=r"^[^(]+: it is damaged \(.+\); move it away to start"):
         write_a_message(path)
+
+
+def test_rows_that_are_visited_are_not_kept(path: Path) -> None:
+    def count_rows() -> int:
+        return sum(isinstance(one, sqlite3.Row) for one in gc.get_objects())
+
+    with closing(Database(path)) as db:
+        numbers: list[int] = []
+        alive: list[int] = []
+
+        def take(row: sqlite3.Row) -> None:
+            numbers.append(row["value"])
+            alive.append(count_rows())
+
+        before = count_rows()
+        db.visit("SELECT value FROM json_each(:list)", {"list": "[1, 2, 3]"}, take)
+    assert numbers == [1, 2, 3]
+    # SQLite's next row may be read before the last one goes.
+    assert max(alive) <= before + 2
 
 
 def write_a_message(path: Path) -> None:
