@@ -3,7 +3,8 @@
 One rule holds wherever a person reads a quantity, in panels, tables, notes and after `tui ask`:
 
 - times have their unit beside them and two or three digits: ms below a second, s below a minute,
-  then minutes, hours and days (`duration`);
+  then minutes, hours and days (`duration`); how long a state has lasted is in whole seconds
+  (`lasting`);
 - counts of tokens, blocks and requests are whole, with commas, where there is room (`count`), else
   of two or three digits with k, M, G (`compact`); a rate is such a count and "tok/s";
 - bytes are in KiB, MiB, GiB (`size`), shares in percent (`percent`).
@@ -68,6 +69,14 @@ def duration(seconds: float | None) -> str:
     return f"{hours}h" if hours < 100 else f"{hours // 24}d"
 
 
+def lasting(seconds: float | None) -> str:
+    """How long something has been so, in whole seconds below a minute: 0s, 54s, 3m04s. It is read
+    as it grows, and parts of a second would never stand still."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    return f"{int(seconds)}s" if seconds < 60 else duration(int(seconds))
+
+
 def percent(share: float | None) -> str:
     """A share in percent: 0.71 becomes 71%. What is small but not nothing becomes <1%, and what is
     not quite all never becomes 100%."""
@@ -92,8 +101,8 @@ def _unit(number: float) -> tuple[float, str]:
     return scale, unit
 
 
-def _mantissa(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0") if 0 < value < 99.95 else f"{value:.0f}"
+def _decimals(value: float) -> int:
+    return 0 if value >= 99.95 or f"{value:.1f}".endswith(".0") else 1
 
 
 def size(number: float | None) -> str:
@@ -101,15 +110,19 @@ def size(number: float | None) -> str:
     if number is None or not math.isfinite(number):
         return UNKNOWN
     scale, unit = _unit(number)
-    return f"{_mantissa(number / scale)} {unit}"
+    value = number / scale
+    return f"{value:.{_decimals(value)}f} {unit}"
 
 
 def size_of(part: float | None, whole: float | None) -> str:
-    """Two numbers of bytes, a part and the whole, in one unit: 117/381 MiB."""
+    """Two numbers of bytes, a part and the whole, in one unit: 117/381 MiB, 3.1/15 GiB. The part
+    has a decimal where the whole has one: 6.0/23.5 GiB."""
     if part is None or whole is None or not math.isfinite(part + whole):
         return UNKNOWN
     scale, unit = _unit(whole)
-    return f"{_mantissa(part / scale)}/{_mantissa(whole / scale)} {unit}"
+    part, whole = part / scale, whole / scale
+    of_whole = _decimals(whole)
+    return f"{part:.{max(_decimals(part), of_whole)}f}/{whole:.{of_whole}f} {unit}"
 
 
 def time_of_day(seconds: float) -> str:

@@ -39,6 +39,9 @@ from widgets import figures
         (figures.duration, 8040.0, "2h14m"),
         (figures.duration, 80400.0, "22h"),
         (figures.duration, 804000.0, "9d"),
+        (figures.lasting, 0.7, "0s"),
+        (figures.lasting, 59.97, "59s"),
+        (figures.lasting, 184.9, "3m04s"),
         (figures.percent, 0.0, "0%"),
         (figures.percent, 0.004, "<1%"),
         (figures.percent, 0.714, "71%"),
@@ -55,7 +58,8 @@ def test_numbers(write: Callable[[float], str], number: float, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "write", [figures.compact, figures.duration, figures.percent, figures.size]
+    "write",
+    [figures.compact, figures.duration, figures.lasting, figures.percent, figures.size],
 )
 @pytest.mark.parametrize("nothing", [None, math.nan, math.inf])
 def test_what_is_not_known_is_a_dash(
@@ -64,9 +68,12 @@ def test_what_is_not_known_is_a_dash(
     assert write(nothing) == "–"
 
 
-def test_part_of_a_size_takes_the_unit_of_the_whole() -> None:
+def test_part_of_a_size_takes_unit_and_decimal_of_the_whole() -> None:
     assert figures.size_of(123_000_000, 400_000_000) == "117/381 MiB"
-    assert figures.size_of(0, 85_520_809_984) == "0/79.6 GiB"
+    assert figures.size_of(6 << 30, 47 << 29) == "6.0/23.5 GiB"
+    assert figures.size_of(0, 85_520_809_984) == "0.0/79.6 GiB"
+    assert figures.size_of(11 << 29, 16 << 30) == "5.5/16 GiB"
+    assert figures.size_of(0, 16 << 30) == "0/16 GiB"
     assert figures.size_of(None, 85_520_809_984) == "–"
 
 

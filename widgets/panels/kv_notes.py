@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.api.block_map import BlockMap, BlockState, BlockView, PinView, Sharing, Stretch
 from widgets.chat_name import ChatName
-from widgets.figures import count, duration, percent
+from widgets.figures import count, lasting, percent
 from widgets.glyphs import Glyphs
 
 _WORDS = {
@@ -69,7 +69,7 @@ class KvNotes:
         view = self.detail
         if view is None or view.number != number:
             return ""
-        parts = [] if view.age is None else [f"for {duration(view.age)}"]
+        parts = [] if view.age is None else [f"for {lasting(view.age)}"]
         parts += [f"held {len(view.holders)}×"] if view.holders else []
         if view.position is not None and view.token_ids:
             last = view.position + len(view.token_ids) - 1

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from engine.api.telemetry import Distribution
-from widgets.figures import compact, count, counted, duration, time_of_day
+from widgets.figures import compact, count, counted, duration, lasting, time_of_day
 from widgets.foreign_text import pieces, wrap
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.harmless import spelt_out
@@ -208,7 +208,7 @@ class MqttPanel(ScrollPanel, can_focus=True):
         palette, state = self.palette, readings.state
         line = self.line(width)
         line.add(f"{self.glyphs.marks[state.mark]} {state} ", palette.marks[state.mark])
-        line.add(duration(readings.lasted), palette.strong)
+        line.add(lasting(readings.lasted), palette.strong)
         if readings.protocol:
             line.add(f" · MQTT {readings.protocol}", palette.muted)
         if cell_len(address := f" · {readings.address}") <= line.room:

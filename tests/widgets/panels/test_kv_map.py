@@ -267,7 +267,7 @@ async def test_what_a_block_holds_is_cut_with_an_ellipsis_whatever_stands_in_it(
     view = BlockView(0, BlockState.USED, 3.2, (1,), 0, tuple(range(16)), "a\nb\n" * 20, "a1f0")
     async with hosted(kv, 62, 7, focus=True):
         kv.show(POOL, NAMES, detail=view)
-        assert rows(kv)[-2][2:-2].rstrip().endswith("“a b a b a…")
+        assert rows(kv)[-2][2:-2].rstrip().endswith("“a b a b a b a…")
 
 
 async def test_slots_that_nobody_uses_are_no_waste_once_nothing_is_used() -> None:
@@ -289,7 +289,7 @@ async def test_what_the_picked_block_holds() -> None:
         kv.show(POOL, NAMES, detail=view)
         assert rows(kv)[-3][2:-2].rstrip() == "block 4 · shared by 1 Chat 1, 5 Chat 5"
         assert rows(kv)[-2][2:-2].rstrip() == (
-            "for 3.20s · held 2× · tok 32..47 · hash a1f0 · “ Roman roads”"
+            "for 3s · held 2× · tok 32..47 · hash a1f0 · “ Roman roads”"
         )
         await press(app, "right")  # of that one nothing is known yet
         assert "hash" not in "".join(rows(kv))
