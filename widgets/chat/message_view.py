@@ -48,11 +48,6 @@ class MessageView(Inked):
         return self._current
 
     @property
-    def is_following(self) -> bool:
-        """Whether the view stays at the end as text comes."""
-        return self._following
-
-    @property
     def num_new_rows(self) -> int:
         """Rows below the view that came since it was scrolled up."""
         index, rows = self._seen

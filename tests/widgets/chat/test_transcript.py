@@ -163,23 +163,23 @@ async def test_it_follows_until_scrolled_up_and_again_from_the_end() -> None:
     async with shown(entry(1, LINES, growing=True)) as (view, app):
         assert rows(view)[-2] == "  line 39▍"
         await page_up(view, app)
-        assert not view.is_following
+        assert not view.is_vertical_scroll_end
         before = rows(view)[:-1]
         view.show("c", (entry(1, LINES + "  \nline 40  \nline 41", growing=True),))
         await settle(app)
         assert rows(view)[:-1] == before
         assert rows(view)[-1].endswith("↓ 2 new lines · End to follow")
         await to_end(view, app)
-        assert view.is_following
+        assert view.is_vertical_scroll_end
         assert rows(view)[-2] == "  line 41▍"
 
 
 async def test_scrolling_down_to_the_end_follows_again() -> None:
     async with shown(entry(1, LINES)) as (view, app):
         await press(app, "shift+up")
-        assert not view.is_following
+        assert not view.is_vertical_scroll_end
         await press(app, "shift+down")
-        assert view.is_following
+        assert view.is_vertical_scroll_end
 
 
 async def test_another_conversation_is_shown_from_its_end() -> None:
@@ -187,7 +187,7 @@ async def test_another_conversation_is_shown_from_its_end() -> None:
         await press(app, "home")
         view.show("d", (entry(1, LINES + "  \nlast"),))
         await settle(app)
-        assert view.is_following
+        assert view.is_vertical_scroll_end
         assert rows(view)[-2] == "  last"
 
 
@@ -211,7 +211,7 @@ async def test_only_messages_that_were_in_view_are_set() -> None:
         await press(app, "home")
         assert rows(view)[1] == "  message 0"
         assert view.text.count("message") <= 10
-        assert not view.is_following
+        assert not view.is_vertical_scroll_end
 
 
 async def test_nothing_jumps_where_messages_above_come_into_view() -> None:
@@ -246,7 +246,7 @@ async def test_another_width_sets_the_text_anew_and_goes_on_following() -> None:
         narrow = view.virtual_size.height
         await resize(app, view, 80, 12)
         assert view.virtual_size.height < narrow
-        assert view.is_following
+        assert view.is_vertical_scroll_end
 
 
 async def test_selected_text_is_copied_as_it_was_written() -> None:
@@ -308,7 +308,7 @@ async def test_the_current_message_is_marked_and_moves_by_keys() -> None:
     async with shown(*CHAT) as (view, app):
         assert view.current == ""
         await press(app, "up")
-        assert (view.current, view.is_following) == ("3", True)
+        assert (view.current, view.is_vertical_scroll_end) == ("3", True)
         assert marked(view)[-1] == "  line 39"
         await press(app, "up")
         assert view.current == "2"
@@ -320,9 +320,9 @@ async def test_the_current_message_is_marked_and_moves_by_keys() -> None:
         assert view.current == "2"
         await press(app, "down")
         assert rows(view)[0] == "qwen  14:02"  # it is higher than the view: one reads from its top
-        assert not view.is_following
+        assert not view.is_vertical_scroll_end
         await press(app, "down")
-        assert (view.current, view.is_following) == ("3", True)
+        assert (view.current, view.is_vertical_scroll_end) == ("3", True)
         view.rest()
         await settle(app)
         assert (view.current, marked(view)) == ("", [])

@@ -208,17 +208,17 @@ async def test_the_view_stays_where_one_reads_while_text_comes(tmp_path: Path) -
         transcript = stage.deck.chat.transcript
         await stage.send("lines")
         await stage.turn(200)
-        assert transcript.is_following
+        assert transcript.is_vertical_scroll_end
         assert transcript.scroll_y == transcript.max_scroll_y > 0
         await stage.press("pageup")
         place = transcript.scroll_y
-        assert not transcript.is_following
+        assert not transcript.is_vertical_scroll_end
         await stage.turn(60)
         assert transcript.scroll_y == place
         assert transcript.num_new_rows == 30
         assert "30 new lines · End to follow" in await stage.screen()
         await stage.press("end")
-        assert transcript.is_following
+        assert transcript.is_vertical_scroll_end
         assert transcript.scroll_y == transcript.max_scroll_y
         assert "new lines" not in await stage.screen()
 
@@ -228,9 +228,9 @@ async def test_sending_goes_back_to_the_end(tmp_path: Path) -> None:
         await stage.send("lines")
         await stage.finish()
         await stage.press("pageup")
-        assert not stage.deck.chat.transcript.is_following
+        assert not stage.deck.chat.transcript.is_vertical_scroll_end
         await stage.send("one")
-        assert stage.deck.chat.transcript.is_following
+        assert stage.deck.chat.transcript.is_vertical_scroll_end
 
 
 async def test_copy_reply_and_code(tmp_path: Path) -> None:
