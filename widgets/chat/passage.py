@@ -53,7 +53,10 @@ class Passage:
             above = self._set_thinking()
             self._num_thoughts = len(above)
             self._document.grow(HARMFUL.sub("", entry.text), complete=not entry.growing)
-            body = _spaced(above, self._document.rows, list(self._folds.calls(entry)))
+            below = list(self._folds.calls(entry))
+            if above and not (entry.text or below or entry.growing):
+                below = [Row(Content.styled("It only thought, and said nothing.", ".muted"))]
+            body = _spaced(above, self._document.rows, below)
         elif entry.role == "tool":
             body = list(self._folds.answer(entry))
         else:

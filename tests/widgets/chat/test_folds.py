@@ -57,6 +57,19 @@ async def test_a_time_that_is_not_known_is_left_out() -> None:
         assert rows(view)[1] == "  ▸ thought · 9 tokens"
 
 
+async def test_a_reply_that_only_thought_says_so_once_it_has_ended() -> None:
+    silent = "  It only thought, and said nothing."
+    async with shown(entry(0, "2+2?"), width=50) as (view, app):
+        for growing, calls, tells in ((True, (), False), (False, (("add", "{}"),), False)):
+            thought = entry(1, "", thinking="Two", growing=growing, calls=calls)
+            view.show("c", (entry(0, "2+2?"), thought))
+            await settle(app)
+            assert (silent in rows(view)) == tells
+        view.show("c", (entry(0, "2+2?"), entry(1, "", thinking="Two", note="context full")))
+        await settle(app)
+        assert rows(view)[3:7] == ["qwen  14:02 · context full", "  ▸ thought", "", silent]
+
+
 async def test_folded_thinking_shows_that_it_goes_on() -> None:
     async with shown(entry(0, "2+2?"), width=50) as (view, app):
         for tokens, line in ((1, "1 token · 0ms"), (212, "212 tokens · 4.10s")):
