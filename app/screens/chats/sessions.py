@@ -262,14 +262,17 @@ class SessionList:
             session.kept = session.draft
         return session.draft
 
-    def keep_draft(self, session: OpenSession, draft: Draft) -> None:
+    def keep_draft(self, session: OpenSession, draft: Draft) -> bool:
         """Have the store keep what is written in a chat, also in one where nothing was said yet.
+
+        Returns:
+            whether there was something to keep.
 
         Raises:
             StoreError: it could not.
         """
         if not session.is_own or draft == session.kept:
-            return
+            return False
         conversation, is_new = session.chat.conversation, session.is_empty
         with self.store.transaction():
             if is_new and draft:
@@ -279,6 +282,7 @@ class SessionList:
                 self.store.delete_conversation(session.key)
                 self.store.free_id(session.key)
         session.kept = draft
+        return True
 
     def poll(self) -> set[str]:
         """Take in what the engine has given; returns the keys of the sessions that have news."""

@@ -39,6 +39,7 @@ class Composing(Presetting):
         super().__init__(sessions, glyphs)
         self._held: Draft | None = None  # it is sent once its tokens are counted
         self._keeping: Timer | None = None
+        self._is_unkept = False  # since a draft could not be kept, which was told, none was
 
     def on_unmount(self) -> None:
         self.keep_draft()
@@ -140,9 +141,12 @@ class Composing(Presetting):
             return
         try:
             composer.update()
-            self.sessions.keep_draft(composer.session, composer.draft)
+            if self.sessions.keep_draft(composer.session, composer.draft):
+                self._is_unkept = False
         except StoreError as error:
-            self.notify(f"What is written here is not saved: {error}", severity="error")
+            if not self._is_unkept:
+                self._is_unkept = True
+                self.notify(f"What is written here is not saved: {error}", severity="error")
 
     @on(TextArea.Changed)
     def keep_soon(self, event: TextArea.Changed) -> None:

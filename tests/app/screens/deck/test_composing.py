@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from app.screens.dialogs.ask_text import AskText
 from app.store.attachment import MAX_BYTES, Attachment
+from app.store.database import StoreError
 from app.store.drafts import Draft
 from tests.app.screens.stage import Stage, staged
 from tests.widgets.hosting import paste
@@ -225,6 +227,27 @@ async def test_a_draft_that_was_emptied_leaves_nothing_behind(tmp_path: Path) ->
         await stage.press("backspace", "backspace")
         stage.deck.keep_draft()
         assert stage.store.conversations() == []
+
+
+async def test_that_drafts_are_not_kept_is_told_once_until_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path) as stage:
+
+        async def write(text: str) -> None:
+            await stage.press(*text)
+            stage.deck.keep_draft()
+            await stage.turn()
+
+        fails = Mock(side_effect=StoreError("locked"))
+        for told in (1, 2):
+            with monkeypatch.context() as broken:
+                broken.setattr(stage.store.drafts, "save", fails)
+                await write("a")
+                await write("b")
+            stage.deck.keep_draft()
+            assert stage.toasts == ["What is written here is not saved: locked"] * told
+            assert stage.store.drafts.of(stage.sessions.current.key).text == "ab" * told
 
 
 async def test_each_chat_keeps_its_own_draft(tmp_path: Path) -> None:
