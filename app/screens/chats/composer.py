@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.screens.chats.draft_meter import DraftMeter, Length
+from app.screens.chats.kept_drafts import draft_of
 from app.screens.chats.open_session import OpenSession, as_written
 from app.screens.chats.sessions import SessionList
 from app.screens.feeds.engine_watch import EngineWatch
@@ -70,7 +71,7 @@ class Composer:
         """Go to a chat, with what was written in it."""
         self.note()
         self.session = session
-        self.load(self._sessions.draft_of(session))
+        self.load(draft_of(session, self._sessions.store))
         self._prompt.refuse(session.refusal)
 
     def load(self, draft: Draft) -> None:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.gateway.mqtt import SOURCE
@@ -17,7 +16,6 @@ from app.screens.chats.open_session import OpenSession
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
 from app.store.database import StoreError
-from app.store.drafts import Draft
 from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import EngineClient
@@ -247,42 +245,6 @@ class SessionList:
         conversation = session.chat.conversation
         conversation.system, conversation.sampling = settings.system, settings.sampling
         self.store.save_settings(conversation)
-
-    def draft_of(self, session: OpenSession) -> Draft:
-        """What is written in a chat and not sent."""
-        if session.draft is None:
-            try:
-                session.draft = self.store.drafts.of(session.key) if session.is_own else Draft()
-            except StoreError as error:
-                log.error("%s", error)
-                session.draft = Draft()
-            ids = {message.id for message in session.chat.messages}
-            if session.draft.edited not in ids:
-                session.draft = replace(session.draft, edited=None, aside=None)
-            session.kept = session.draft
-        return session.draft
-
-    def keep_draft(self, session: OpenSession, draft: Draft) -> bool:
-        """Have the store keep what is written in a chat, also in one where nothing was said yet.
-
-        Returns:
-            whether there was something to keep.
-
-        Raises:
-            StoreError: it could not.
-        """
-        if not session.is_own or draft == session.kept:
-            return False
-        conversation, is_new = session.chat.conversation, session.is_empty
-        with self.store.transaction():
-            if is_new and draft:
-                self.store.save_conversation(conversation)
-            self.store.drafts.save(session.key, draft, session.kept)
-            if is_new and not draft:
-                self.store.delete_conversation(session.key)
-                self.store.free_id(session.key)
-        session.kept = draft
-        return True
 
     def poll(self) -> set[str]:
         """Take in what the engine has given; returns the keys of the sessions that have news."""

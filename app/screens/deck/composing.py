@@ -12,6 +12,7 @@ from textual.timer import Timer
 from textual.widgets import TextArea
 
 from app.screens.chats.chat import ChatPane
+from app.screens.chats.kept_drafts import keep_draft
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.presetting import Presetting
 from app.screens.dialogs.ask_text import AskText
@@ -141,7 +142,7 @@ class Composing(Presetting):
             return
         try:
             composer.update()
-            if self.sessions.keep_draft(composer.session, composer.draft):
+            if keep_draft(composer.session, composer.draft, self.sessions.store):
                 self._is_unkept = False
         except StoreError as error:
             if not self._is_unkept:
