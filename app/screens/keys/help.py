@@ -78,6 +78,8 @@ class HelpScreen(Dialog[None]):
             parts.append((f"{section.heading}\n", "bold $text-primary"))
             for row in section.keys:
                 parts += _row(*row, width, longest)
+            if section.keys and section.words:
+                parts.append("\n")
             for word, meaning in section.words.items():
                 hanging = textwrap.wrap(f"{word}  {meaning}", width - 4, subsequent_indent="    ")
                 first, *rest = hanging

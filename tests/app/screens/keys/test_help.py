@@ -163,3 +163,16 @@ async def test_it_says_both_that_ctrl_w_does(tmp_path: Path) -> None:
     async with staged(tmp_path, size=(160, 100)) as stage:
         await stage.press("f1")
         assert "^w  deletes a word; in an empty prompt it closes the chat" in await stage.screen()
+
+
+async def test_the_words_of_a_place_stand_apart_from_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KvMap, "GLOSS", {"zebra": "a block with stripes"})
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press("f2", "3", "f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        lines = str(stage.app.screen.query_one(Static).content).splitlines()
+        at = lines.index("  zebra  a block with stripes")
+        assert lines[at - 1] == ""
+        assert lines[at - 2].endswith("kv.last")
