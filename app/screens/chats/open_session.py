@@ -80,6 +80,13 @@ class OpenSession:
         return bool(self.kept) or not self.is_empty
 
     @property
+    def can_regenerate(self) -> bool:
+        """Whether there is a reply to make anew, and none in the making, by whichever program."""
+        replies = (m for m in reversed(self.chat.messages) if m.role == "assistant")
+        newest = next(replies, None)
+        return self.is_own and newest is not None and newest.finish_reason is not None
+
+    @property
     def has_failed(self) -> bool:
         """Whether its last reply failed."""
         if isinstance(self.chat, ChatSession) and not self.chat.is_read:

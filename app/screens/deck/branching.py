@@ -162,6 +162,8 @@ class Branching(Composing):
             return self.chat.transcript.has_focus
         if action == "sibling":
             return self.chat.transcript.has_focus and bool(self._parted())
+        if action == "regenerate":
+            return self.sessions.current.can_regenerate
         if action == "resume":
             return self.chat.can_resume
         if action == "branch":

@@ -52,7 +52,7 @@ class Stopping(Branching):
         self.clock: Callable[[], float] = time.monotonic
         self._left_at = -math.inf
         self._came_to: str | None = None  # what was in the prompt when a panel brought the chat
-        self._said = ("", False)  # by the key bar
+        self._said = ("", False, False)  # by the key bar
 
     def action_stop(self) -> None:
         """Stop the reply on view; what has come of it stays."""
@@ -89,8 +89,10 @@ class Stopping(Branching):
         self.heed()
 
     def heed(self) -> None:
-        """Have the key bar say what Esc does now, and whether a reply can be gone on with."""
-        acting = self._escape, self.sessions.current.chat.can_resume
+        """Have the key bar say what Esc does now, and whether a reply can be gone on with or made
+        anew."""
+        session = self.sessions.current
+        acting = self._escape, session.chat.can_resume, session.can_regenerate
         if acting != self._said:
             self._said = acting
             self.refresh_bindings()

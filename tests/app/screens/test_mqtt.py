@@ -106,7 +106,7 @@ async def test_watching_says_nothing_and_leaves_without_a_trace(
         asked = len(stage.engine.submissions)
         await stage.send("mine")
         assert stage.prompt == "mine"
-        await stage.press("ctrl+r")
+        stage.deck.action_regenerate()
         stage.deck.action_edit_last()
         stage.deck.action_rename()
         stage.deck.action_delete()

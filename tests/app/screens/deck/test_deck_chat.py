@@ -116,7 +116,8 @@ async def test_escape_stops_the_reply_and_keeps_what_came(tmp_path: Path) -> Non
 
 async def test_regenerate_asks_again_and_shows_the_new_reply_only(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        await stage.press("ctrl+r")
+        stage.deck.action_regenerate()
+        await stage.pilot.pause()
         assert stage.toasts == ["there is no reply yet to make anew"]
         await stage.send("one")
         await stage.finish()

@@ -97,3 +97,19 @@ async def test_among_messages_the_keys_of_the_marked_one_are_shown(tmp_path: Pat
         await stage.finish()
         await stage.press("ctrl+up")
         await stage.bar("[ Branch before  ] Next branch")
+
+
+async def test_another_reply_is_offered_only_where_one_can_be_asked_for(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True) as stage:
+        await stage.bar("f2 Engine")
+        await stage.bar("Regen", shown=False)
+        await stage.send("one")
+        await stage.turn(1)
+        await stage.bar("Regen", shown=False)
+        await stage.finish()
+        await stage.bar("^r Regen")
+        await stage.press("ctrl+n")
+        await stage.bar("Regen", shown=False)
+        stage.sessions.watch(stage.gateway.ask("alice", "s1", "two"))
+        await stage.finish()
+        await stage.bar("Regen", shown=False)
