@@ -42,11 +42,16 @@ class Done:
     stopped: bool = False
 
 
+class HeldError(Exception):
+    """Somebody may go on with a chat elsewhere; the message says who."""
+
+
 class ChatKeeper:
-    """Does to a chat what takes it out of view, whether it is open or not. Who has something done
-    asks for the `refusal` first.
+    """Does to a chat what takes it out of view, whether it is open or not. Whoever has something
+    done tells what is raised.
 
     Raises:
+        HeldError: from `check`, `archive`, `delete` and `rename`; then nothing was done.
         StoreError: from every method; then nothing was done but the closing.
     """
 
@@ -55,15 +60,15 @@ class ChatKeeper:
         self._store = store
         self._done: deque[Done] = deque(maxlen=UNDONE)
 
-    def refusal(self, key: str) -> str:
-        """Why nothing may become of a chat here, since somebody may go on with it elsewhere; empty
-        if it may."""
+    def check(self, key: str) -> None:
+        """Raise `HeldError` if a chat may not be changed here."""
         gateway = self._sessions.gateway
         if gateway is None or not gateway.holds(key):
-            return ""
+            return
         session = self._sessions.find(key)
         chat = session.chat.conversation if session is not None else self._store.conversation(key)
-        return held_by(chat.user) if chat is not None else ""
+        if chat is not None:
+            raise HeldError(held_by(chat.user))
 
     def close(self, key: str) -> Done | None:
         """Take a chat off the screen; None if it is not there, or nothing is kept of it."""
@@ -77,6 +82,7 @@ class ChatKeeper:
 
     def archive(self, key: str) -> Done | None:
         """Put a chat away, or take it back if it was put away; None if it is not in the store."""
+        self.check(key)
         chat = self._store.conversation(key)
         if chat is None:
             return None
@@ -90,6 +96,7 @@ class ChatKeeper:
 
     def delete(self, key: str) -> Done | None:
         """Delete a chat, ending its reply in the making; None if it is not in the store."""
+        self.check(key)
         chat = self._store.conversation(key)
         was_open = self._sessions.find(key) is not None
         stopped = self._take_off(key)
@@ -100,6 +107,7 @@ class ChatKeeper:
 
     def rename(self, key: str, title: str) -> None:
         """Give a chat another title; nothing if it is not there."""
+        self.check(key)
         if session := self._sessions.find(key):
             self._sessions.rename(session, title)
         elif chat := self._store.conversation(key):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from app.screens.chats.keeper import Done
+from app.screens.chats.keeper import Done, HeldError
 from app.screens.deck.listing import Listing
 from app.screens.dialogs.ask_text import AskText
 from app.store.database import StoreError
-
-T = TypeVar("T")
 
 
 class Keeping(Listing):
@@ -61,7 +60,9 @@ class Keeping(Listing):
     def action_close(self) -> None:
         session = self.sessions.current
         goes_on = " its reply goes on," if session.chat.is_busy else ""
-        done = self._attempt(lambda: self.keeper.close(session.key))
+        done = None
+        with self._telling():
+            done = self.keeper.close(session.key)
         if not session.is_own:
             self.notify(f"“{session.title}” {'goes on; it ' if goes_on else ''}is watched no more.")
         elif done is not None:
@@ -85,47 +86,41 @@ class Keeping(Listing):
     def action_rename(self) -> None:
         """Ask for another title of the chat in hand."""
         key = self.key_in_hand()
-        session, chat = self.sessions.find(key), self._attempt(lambda: self.store.conversation(key))
-        if self._is_refused(key):
-            return
-        before = session.title if session is not None else chat.title if chat is not None else ""
 
         def rename(title: str | None) -> None:
             if title:
                 self.rename(key, title)
 
-        self.app.push_screen(AskText("Title of this chat", before), rename)
+        with self._telling():
+            self.keeper.check(key)
+            session, chat = self.sessions.find(key), self.store.conversation(key)
+            title = session.title if session is not None else chat.title if chat is not None else ""
+            self.app.push_screen(AskText("Title of this chat", title), rename)
 
     def rename(self, key: str, title: str) -> bool:
-        """Give a chat another title; False if that is refused, and the user has been told."""
-        if self._is_refused(key):
-            return False
-        self._attempt(lambda: self.keeper.rename(key, title))
-        self.chat.update()
-        return True
+        """Give a chat another title; False if that cannot be, and the user has been told."""
+        with self._telling():
+            self.keeper.rename(key, title)
+            self.chat.update()
+            return True
+        return False
 
     def _part(self, deed: Callable[[str], Done | None]) -> None:
         """Do something to a chat that takes it out of view."""
         key, before = self.key_in_hand(), self.sessions.current
-        if self._is_refused(key):
-            return
-        done = self._attempt(lambda: deed(key))
-        if done is not None:
-            self.tell_done(done)
+        with self._telling():
+            if (done := deed(key)) is not None:
+                self.tell_done(done)
         if self.sessions.current is not before:
             self.switched()
         self.chat.update_bar()
 
-    def _attempt(self, deed: Callable[[], T]) -> T | None:
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What cannot be done to a chat within is told, and not raised."""
         try:
-            return deed()
+            yield
+        except HeldError as error:
+            self.refuse(str(error))
         except StoreError as error:
             self.notify(str(error), severity="error")
-            return None
-
-    def _is_refused(self, key: str) -> bool:
-        """Whether somebody else may go on with a chat. If so, the user is told."""
-        refusal = self._attempt(lambda: self.keeper.refusal(key))
-        if refusal:
-            self.refuse(refusal)
-        return refusal != ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -17,7 +18,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.screens.chats.excerpt import excerpt, marked
-from app.screens.chats.keeper import ChatKeeper, Done
+from app.screens.chats.keeper import ChatKeeper, Done, HeldError
 from app.screens.chats.open_session import title_of
 from app.screens.dialogs.ask_text import AskText
 from app.screens.dialogs.entry import Entry
@@ -129,10 +130,8 @@ class FindChat(Finder[Chosen]):
         if found is None or not found.numbers or self._is_looking:
             return
         self._place = (self._place + places) % len(found.numbers)
-        try:
+        with self._telling():
             self._show_hit(self._search.hit(found.numbers[self._place]))
-        except StoreError as error:
-            self._say(str(error))
 
     def action_archive(self) -> None:
         self._do(self._keeps.keeper.archive)
@@ -145,19 +144,19 @@ class FindChat(Finder[Chosen]):
         self._look(self.query_one(Input).value)
 
     def action_rename(self) -> None:
-        found = self._current
-        if found is None or self._is_refused(found.chat.id):
+        found, keeper = self._current, self._keeps.keeper
+        if found is None:
             return
 
         def rename(title: str | None) -> None:
             if title:
-                try:
-                    self._keeps.keeper.rename(found.chat.id, title)
-                except StoreError as error:
-                    self._say(str(error))
-                self._look(self.query_one(Input).value)
+                with self._telling():
+                    keeper.rename(found.chat.id, title)
+                    self._look(self.query_one(Input).value)
 
-        self.app.push_screen(AskText("Title of this chat", found.chat.title), rename)
+        with self._telling():
+            keeper.check(found.chat.id)
+            self.app.push_screen(AskText("Title of this chat", found.chat.title), rename)
 
     @property
     def _current(self) -> Found | None:
@@ -176,26 +175,20 @@ class FindChat(Finder[Chosen]):
 
     def _do(self, deed: Callable[[str], Done | None]) -> None:
         found = self._current
-        if found is None or self._is_refused(found.chat.id):
+        if found is None:
             return
-        try:
-            done = deed(found.chat.id)
-        except StoreError as error:
-            self._say(str(error))
-            return
-        if done is not None:
-            self._keeps.tell_done(done)
-        self._look(self.query_one(Input).value)
+        with self._telling():
+            if (done := deed(found.chat.id)) is not None:
+                self._keeps.tell_done(done)
+            self._look(self.query_one(Input).value)
 
-    def _is_refused(self, key: str) -> bool:
-        """Whether somebody else may go on with a chat, which is told."""
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What cannot be done within is told above the list, and not raised."""
         try:
-            refusal = self._keeps.keeper.refusal(key)
-        except StoreError as error:
-            refusal = str(error)
-        if refusal:
-            self._say(refusal)
-        return bool(refusal)
+            yield
+        except (HeldError, StoreError) as error:
+            self._say(str(error))
 
     def _look(self, text: str) -> None:
         self._typed, self._is_entered = None, False

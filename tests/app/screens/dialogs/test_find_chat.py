@@ -11,6 +11,7 @@ from textual.widgets import Input, OptionList, Static
 from app.screens.dialogs.find_chat import FindChat
 from app.screens.keys.help import HelpScreen
 from app.store.conversation import Conversation, Message
+from app.store.database import StoreError
 from app.store.query import Query
 from app.store.search import Found, Search
 from app.store.store import Store
@@ -200,6 +201,29 @@ async def test_chats_are_deleted_archived_renamed_from_the_list(tmp_path: Path) 
         await stage.pilot.pause()
         assert len(await look(stage, "other")) == 1
         assert await look(stage, "two") == []
+
+
+async def test_why_a_chat_cannot_be_changed_stays_above_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, ("One", "Hi", "Hello"))
+
+    def fail(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    async with staged(tmp_path) as stage:
+        await look(stage, "")
+        monkeypatch.setattr(Store, "save_label", fail)
+        await stage.press("f6")
+        await stage.pilot.pause()
+        await stage.press(*"Other", "enter")
+        await stage.turn()
+        assert "the disk is full" in await stage.screen()
+        assert stage.toasts == []
+        await look(stage, "one")
+        await stage.press("f7")
+        await stage.turn()
+        assert "the disk is full" in await stage.screen()
 
 
 async def test_what_is_found_after_it_was_closed_is_dropped(
