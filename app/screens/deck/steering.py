@@ -8,6 +8,7 @@ from textual.screen import Screen
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.sessions import SessionList
 from app.screens.dialogs.confirm import Confirm
+from app.screens.dialogs.pick_named import Named
 from app.screens.dialogs.pick_policy import PickPolicy
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.mqtt_watch import MqttWatch
@@ -132,15 +133,17 @@ class Steering(Screen[None]):
         if knob is None:
             self.refuse("There is no model yet to schedule for.")
             return
-        names = [str(name) for name in knob.allowed.choices]
-        meanings = policy_meanings()
-        choices = [(name, meanings.get(name, "")) for name in names]
+        meanings, now = policy_meanings(), str(knob.requested)
+        items = [
+            Named(name, f"{name} · now" if name == now else name, meanings.get(name, ""))
+            for name in map(str, knob.allowed.choices)
+        ]
 
-        def take(name: str | None) -> None:
-            if name is not None:
-                self.set_knob("policy", name)
+        def take(chosen: tuple[str, str] | None) -> None:
+            if chosen is not None:
+                self.set_knob("policy", chosen[1])
 
-        self.app.push_screen(PickPolicy(choices, str(knob.requested)), take)
+        self.app.push_screen(PickPolicy(items, now), take)
 
     def set_knob(self, name: str, value: KnobValue) -> None:
         try:

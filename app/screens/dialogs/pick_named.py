@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -35,11 +36,21 @@ class Named:
 class PickNamed(Dialog[tuple[str, str]]):
     """Asks for one of some things, and what to do with it: the result is a verb and the name, with
     `take` as the verb of Enter. Other verbs are keys of a kind of this dialog, with the action
-    `act`; `TITLE` says what Enter does."""
+    `act`; `TITLE` says what Enter does.
 
-    def __init__(self, items: Sequence[Named]) -> None:
+    Args:
+        first: the name that the cursor is on at first, if there is such a one.
+
+    Attributes:
+        MOST: the most characters of a text that are shown.
+    """
+
+    MOST: ClassVar[int] = 70
+
+    def __init__(self, items: Sequence[Named], first: str = "") -> None:
         super().__init__()
         self._items = items
+        self._first = first
 
     def compose(self) -> ComposeResult:
         with Vertical() as frame:
@@ -52,7 +63,9 @@ class PickNamed(Dialog[tuple[str, str]]):
 
     def on_mount(self) -> None:
         options = self.query_one(OptionList)
-        options.highlighted = 0 if self._items else None
+        names = [item.name for item in self._items]
+        if names:
+            options.highlighted = names.index(self._first) if self._first in names else 0
         options.focus()
 
     @on(OptionList.OptionSelected)
@@ -65,5 +78,5 @@ class PickNamed(Dialog[tuple[str, str]]):
             self.dismiss((verb, self._items[place].name))
 
     def _line(self, item: Named) -> Content:
-        text = shorten(UNICODE.fit(" ".join(item.text.split())), 70)
+        text = shorten(UNICODE.fit(" ".join(item.text.split())), self.MOST)
         return Content.assemble((UNICODE.fit(item.title), "bold"), (f"\n  {text}", "$text-muted"))
