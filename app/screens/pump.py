@@ -264,9 +264,10 @@ class Pump:
                 text = f"MQTT: {readings.address} is not there{why}; it is tried again."
                 self._screen.notify(text, severity="warning", timeout=15)
             case BrokerState.TAKEN_OVER:
+                again = key_of("reconnect", self._panels.mqtt, self._screen.app)
                 text = (
                     f"MQTT: another program has taken the place of node {readings.node!r};"
-                    " r in the MQTT panel connects again."
+                    f" {again} in the MQTT panel connects again."
                 )
                 self._screen.notify(text, severity="error", timeout=30)
             case BrokerState.STOPPED:

@@ -27,7 +27,7 @@ from app.screens.deck.deck import Deck
 from app.screens.ending import Ending
 from app.screens.job import can_suspend, suspend
 from app.screens.keys.help import HelpScreen
-from app.screens.keys.key_groups import help_sections
+from app.screens.keys.key_groups import help_notes, help_sections
 from app.screens.keys.legacy_keys import read_alt_keys
 from app.screens.loading import Loading
 from app.screens.model_switch import ModelSwitch
@@ -230,7 +230,8 @@ class Tui(Loading):
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
         else:
-            self.push_screen(HelpScreen(help_sections(self, self.deck.places)))
+            places = self.deck.places
+            self.push_screen(HelpScreen(help_sections(self, places), help_notes(self, places)))
 
     def action_settings(self, words: str = "") -> None:
         """Open the settings, at first those that are found by `words`."""
@@ -256,8 +257,8 @@ class Tui(Loading):
 
     def action_help_quit(self) -> None:
         """Tell which key ends the program. This is what Ctrl+C does where nothing is selected."""
-        key = key_of("quit", self, self)
-        self.notify(f"{key} ends the program; ^c copies where text is selected.")
+        key, copy = key_of("quit", self, self), self.deck.key_of("copy_text")
+        self.notify(f"{key} ends the program; {copy} copies where text is selected.")
 
     @on(Transcript.CopyWanted)
     def copy(self, event: Transcript.CopyWanted) -> None:

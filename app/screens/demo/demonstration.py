@@ -9,6 +9,7 @@ from typing import Any
 
 from textual import events
 
+from app.screens.bound import key_of
 from app.screens.demo.captions import Captions
 from app.screens.demo.crowd import Crowd
 from app.screens.tui import Tui
@@ -29,10 +30,7 @@ POLICY_SECONDS, POLICY, BACK_SECONDS = 30.0, "static", 45.0
 WHO = "demo"
 
 WAITING = "The demonstration begins when the built-in model is loaded. Any key takes over."
-TAKEN_OVER = (
-    "You have taken over: replies in flight go on, and no chat is kept. Write below;"
-    " F2 engine, F1 every key, ^q quits."
-)
+TAKEN_OVER = "You have taken over: replies in flight go on, and no chat is kept. Write below;"
 
 
 class Demonstration(Tui):
@@ -136,4 +134,6 @@ class Demonstration(Tui):
             self.is_over = True
             if [act for _, act in self._events] == [self._change_back]:
                 self._change_back()
-            self._line.show(TAKEN_OVER)
+            engine = self.deck.key_of("mode")
+            keys, leave = key_of("help", self, self), key_of("quit", self, self)
+            self._line.show(f"{TAKEN_OVER} {engine} engine, {keys} every key, {leave} quits.")

@@ -32,4 +32,5 @@ class Confirm(Dialog[bool]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label(self._question, markup=False)
-            yield Label(f"Enter to {self._deed}, Esc to leave it.")
+            do, leave = self.key_of("dismiss(True)"), self.key_of("dismiss(None)")
+            yield Label(f"{do} to {self._deed}, {leave} to leave it.")

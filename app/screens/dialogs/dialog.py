@@ -9,6 +9,8 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
+from app.screens.bound import key_of
+
 T = TypeVar("T")
 
 
@@ -26,6 +28,10 @@ class Dialog(ModalScreen[T]):
         yield cls
         for kind in cls.__subclasses__():
             yield from kind.kinds()
+
+    def key_of(self, action: str) -> str:
+        """The key that the dialog has for an action, as it is shown."""
+        return key_of(action, self, self.app)
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         # Textual 8.2 would end its workers only after its widgets, which they may write to.

@@ -68,7 +68,10 @@ class EditSettings(Dialog[ChatSettings]):
     def compose(self) -> ComposeResult:
         with Vertical() as frame:
             frame.border_title = "Settings of this chat · they count from the next turn"
-            frame.border_subtitle = "Enter or ^s applies · ^r resets all · Esc changes nothing"
+            apply, reset, leave = map(self.key_of, ("apply", "reset", "dismiss(None)"))
+            frame.border_subtitle = (
+                f"Enter or {apply} applies · {reset} resets all · {leave} changes nothing"
+            )
             with VerticalScroll():
                 yield Label("system prompt · empty for none")
                 yield self.system

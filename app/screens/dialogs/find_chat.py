@@ -94,7 +94,11 @@ class FindChat(Finder[Chosen]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Label("Enter opens · Tab next hit · F6 rename F7 archive F8 delete F12 undo")
+            yield Label(
+                f"Enter opens · {self.key_of('hit(1)')} next hit · {self.key_of('rename')} rename"
+                f" {self.key_of('archive')} archive {self.key_of('delete')} delete"
+                f" {self.key_of('undo_chat')} undo"
+            )
             yield Entry(self._words, placeholder=_HINT)
             yield Label("", id="found", markup=False)
             yield OptionList()

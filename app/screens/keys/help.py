@@ -17,12 +17,6 @@ from textual.widgets import Static
 
 from app.screens.dialogs.dialog import Dialog
 
-NOTES = """\
-F1 tells first of where one is: of the panel or the dialog that has the focus.
-Letters and digits act while the prompt does not have the focus: Tab leaves it, Esc comes back.
-Shift with the mouse selects in the terminal's own way; a selection is copied with Ctrl+C.
-Any key can be changed in the settings (F9), by the name at the end of its line."""
-
 _KEY, _MEANING = 24, 28  # cells of a column
 _LEAST = 20  # for what a key does, else its name stands below
 _NARROW = 60  # below so many cells, a key has a shorter column
@@ -47,18 +41,20 @@ class HelpScreen(Dialog[None]):
 
     Args:
         sections: in the order in which they are shown.
+        notes: what there is to know everywhere.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "dismiss", "Close", id="help.close")]
 
-    def __init__(self, sections: Iterable[HelpSection]) -> None:
+    def __init__(self, sections: Iterable[HelpSection], notes: str) -> None:
         super().__init__()
         self._sections = list(sections)
+        self._notes = notes
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
             scroll.border_title = "Help"
-            scroll.border_subtitle = "Esc closes"
+            scroll.border_subtitle = f"{self.key_of('dismiss(None)')} closes"
             yield Static("")
 
     def on_mount(self) -> None:
@@ -86,7 +82,7 @@ class HelpScreen(Dialog[None]):
                 parts += ["  ", (word, "$text-accent"), first.removeprefix(word)]
                 parts += [f"\n{line}" for line in rest] + ["\n"]
             parts.append("\n")
-        return Content.assemble(*parts, (NOTES, "$text-muted"))
+        return Content.assemble(*parts, (self._notes, "$text-muted"))
 
 
 def _row(

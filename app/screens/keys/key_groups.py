@@ -13,7 +13,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
-from app.screens.bound import bindings_of
+from app.screens.bound import bindings_of, key_of
 from app.screens.dialogs.dialog import Dialog
 from app.screens.keys.help import HelpSection
 
@@ -100,6 +100,23 @@ def help_sections(app: App[int], places: Sequence[Place]) -> list[HelpSection]:
     sections.insert(0, sections.pop(near))
     # Where one is has a section, though there be nothing to say but its name.
     return [s for place, s in enumerate(sections) if s.keys or s.words or not place]
+
+
+def help_notes(app: App[int], places: Sequence[Place]) -> str:
+    """What there is to know of keys everywhere, in sentences."""
+    screen = dict(places)[SCREEN]
+    leave, back, copy = (
+        key_of(action, screen, app) for action in ("panel_step(1)", "leave", "copy_text")
+    )
+    return (
+        f"{key_of('help', app, app)} tells first of where one is: of the panel or the dialog that"
+        " has the focus.\n"
+        f"Letters and digits act while the prompt does not have the focus: {leave} leaves it,"
+        f" {back} comes back.\n"
+        f"Shift with the mouse selects in the terminal's own way; {copy} copies a selection.\n"
+        f"Any key can be changed in the settings ({key_of('settings', app, app)}), by the name at"
+        " the end of its line."
+    )
 
 
 def _name(screen: DOMNode) -> str:

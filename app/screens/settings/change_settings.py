@@ -22,7 +22,6 @@ from app.screens.settings.press_key import PressKey
 
 _LABEL, _VALUE = 24, 16
 _EDGES = 3  # cells that a list has beside its options: padding, and the scrollbar
-_HINT = "Enter changes, ← → chooses, ^r resets, Esc closes"
 
 
 class ChangeSettings(Finder[None]):
@@ -33,7 +32,7 @@ class ChangeSettings(Finder[None]):
         words: what is looked for at first.
 
     Attributes:
-        told: what is said of the last change.
+        told: what is said of the last change; empty if there is nothing to say.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -52,14 +51,14 @@ class ChangeSettings(Finder[None]):
         super().__init__()
         self._preferences = preferences
         self._words = words
-        self.told = _HINT
+        self.told = ""
         self._shown: dict[str, Preference] = {}
 
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label("Settings · what is changed here is kept")
             yield Entry(self._words, placeholder="words to find one by, such as theme or quit")
-            yield Label(_HINT, id="refusal", markup=False)
+            yield Label(self._hint, id="refusal", markup=False)
             yield Label("", id="meaning", markup=False)
             yield OptionList()
 
@@ -96,6 +95,14 @@ class ChangeSettings(Finder[None]):
             self._tell(row, self._preferences.reset(row.table, row.name))
 
     @property
+    def _hint(self) -> str:
+        """Which keys do what, as they are bound now: one may just have been changed."""
+        before, after, reset, close = map(
+            self.key_of, ("turn(-1)", "turn(1)", "reset", "dismiss(None)")
+        )
+        return f"Enter changes, {before} {after} chooses, {reset} resets, {close} closes"
+
+    @property
     def _current(self) -> Preference | None:
         return self._shown.get(self.marked)
 
@@ -122,9 +129,8 @@ class ChangeSettings(Finder[None]):
     def _tell(self, row: Preference, refusal: str) -> None:
         """Show what became of a change."""
         first = self._preferences.stated_elsewhere(row.table, row.name)
-        text = f"{first} goes before this, at the next start too" if first else _HINT
-        self.told = refusal or text
-        self.query_one("#refusal", Label).update(self.told)
+        self.told = refusal or (f"{first} goes before this, at the next start too" if first else "")
+        self.query_one("#refusal", Label).update(self.told or self._hint)
         self._list()
 
     def _list(self) -> None:

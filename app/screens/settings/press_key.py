@@ -26,7 +26,7 @@ class PressKey(Dialog[str]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label(f"Press the key for: {self._what}", markup=False)
-            yield Label("Esc leaves it as it is.")
+            yield Label(f"{self.key_of('dismiss(None)')} leaves it as it is.")
 
     def on_key(self, event: events.Key) -> None:
         event.stop()

@@ -444,7 +444,8 @@ async def test_without_a_gateway_the_panel_says_how_to_have_one(
 
 
 async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_path: Path) -> None:
-    async with staged(tmp_path, REPLIES, mqtt=True, size=(80, 24)) as stage:
+    keys = {"mqtt.reconnect": "f20"}
+    async with staged(tmp_path, REPLIES, mqtt=True, size=(80, 24), keys=keys) as stage:
         assert "MQTT" not in await stage.screen()
         stage.gateway.show(phase=LinkPhase.OFFLINE, detail="connection refused")
         for _ in range(3):
@@ -461,11 +462,12 @@ async def test_what_becomes_of_the_broker_is_told_once_and_stays_in_sight(tmp_pa
         stage.gateway.show(phase=LinkPhase.TAKEN_OVER, detail="session taken over")
         await stage.turn()
         assert stage.toasts[2].startswith("MQTT: another program has taken the place of node 'gpu")
+        assert stage.toasts[2].endswith("; f20 in the MQTT panel connects again.")
         assert " tok/s     ⇄ MQTT " in await stage.screen()
         stage.gateway.show(phase=LinkPhase.STOPPED)
         await stage.turn()
         assert "the gateway has stopped" in stage.toasts[3]
-        await stage.press("f2", "8", "r")
+        await stage.press("f2", "8", "f20")
         assert stage.toasts[4].startswith("The gateway has stopped;")
         assert stage.gateway.reconnects == 0
 

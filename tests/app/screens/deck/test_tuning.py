@@ -144,3 +144,10 @@ async def test_what_is_typed_right_after_the_key_is_typed_into_the_dialog(tmp_pa
         await burst(stage.app, "f5", *"0.7", "enter")
         assert stage.sessions.current.settings.sampling == {"temperature": 0.7}
         assert (stage.prompt, stage.engine.submissions) == ("", [])
+
+
+async def test_its_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"settings.apply": "f20", "dialog.cancel": "f19"}) as stage:
+        await dialog_of(stage)
+        told = "Enter or f20 applies · ^r resets all · f19 changes nothing"
+        assert told in await stage.screen()

@@ -65,11 +65,13 @@ async def test_the_crowd_chats_and_captions_say_what_is_seen(
 async def test_a_key_takes_over_and_what_is_in_flight_goes_on(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
-    async with staged(tmp_path, size=(160, 48), kind=kind(clock)) as stage:
+    keys = {"view.mode": "f20"}
+    async with staged(tmp_path, size=(160, 48), kind=kind(clock), keys=keys) as stage:
         await hold(stage, clock, 3 * ENTER_SECONDS, steps=0)
         await stage.press("h", "i")
         assert stage.prompt == "hi"
-        assert line(await stage.screen()) == TAKEN_OVER
+        told = f"{TAKEN_OVER} f20 engine, f1 every key, ^q quits."
+        assert line(await stage.screen()) == told
         asked, running = len(stage.engine.submissions), stage.sessions.num_busy
         assert running == asked > 1
         await hold(stage, clock, 4 * ENTER_SECONDS)

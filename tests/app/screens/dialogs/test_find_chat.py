@@ -257,4 +257,11 @@ async def test_its_keys_are_told_whole_at_80_and_at_60_columns(tmp_path: Path) -
     for size in ((80, 24), (60, 16)):
         async with staged(tmp_path / str(size[0]), size=size) as stage:
             await stage.press("f3")
-            assert "F12 undo" in " ".join((await stage.screen()).split()), size
+            assert "f12 undo" in " ".join((await stage.screen()).split()), size
+
+
+async def test_its_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"find.next": "f19", "find.delete": "f20"}) as stage:
+        await stage.press("f3")
+        told = "Enter opens · f19 next hit · f6 rename f7 archive f20 delete f12 undo"
+        assert told in await stage.screen()

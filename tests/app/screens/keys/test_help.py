@@ -43,6 +43,25 @@ async def test_the_palettes_key_is_among_them_and_can_be_another(tmp_path: Path)
         assert isinstance(stage.app.screen, CommandPalette)
 
 
+async def test_its_sentences_tell_keys_as_they_are_now(tmp_path: Path) -> None:
+    keys = {
+        "app.help": "f13",
+        "panel.next": "f14",
+        "view.leave": "f15",
+        "chat.copy_selection": "f16",
+        "app.settings": "f17",
+        "dialog.cancel": "f18",
+    }
+    async with staged(tmp_path, keys=keys) as stage:
+        await stage.press("f13")
+        assert "f18 closes" in await stage.screen()
+        notes = str(stage.app.screen.query_one(Static).content).splitlines()[-4:]
+        assert notes[0].startswith("f13 tells first of where one is")
+        assert notes[1].endswith("f14 leaves it, f15 comes back.")
+        assert notes[2].endswith("f16 copies a selection.")
+        assert "the settings (f17)" in notes[3]
+
+
 async def test_what_a_key_does_keeps_to_its_column(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, size=(160, 100)) as stage:
         await stage.press("f1")

@@ -114,21 +114,30 @@ async def test_an_alert_is_turned_on_and_tells(tmp_path: Path) -> None:
 
 
 async def test_a_key_is_changed_by_pressing_it_and_reset(tmp_path: Path) -> None:
-    async with staged(tmp_path, REPLIES) as stage:
+    async with staged(tmp_path, REPLIES, keys={"dialog.cancel": "f19"}) as stage:
         await stage.send("one")
         await find(stage, "chat.new")
         await stage.press("enter")
         assert isinstance(stage.app.screen, PressKey)
+        assert "f19 leaves it as it is." in await stage.screen()
         await stage.press("f20")
         assert stage.deck.chat.composer.new_key == "f20"
-        await stage.press("escape", "f20")
+        await stage.press("f19", "f20")
         assert len(stage.sessions.sessions) == 2
         assert next_start(tmp_path).keys == {"chat.new": "f20"}
         await stage.send("two")
         await find(stage, "chat.new")
-        await stage.press("ctrl+r", "escape", "ctrl+n")
+        await stage.press("ctrl+r", "f19", "ctrl+n")
         assert len(stage.sessions.sessions) == 3
         assert next_start(tmp_path).keys == {}
+
+
+async def test_its_own_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
+    async with staged(tmp_path, keys={"settings.reset": "f20"}) as stage:
+        await find(stage, "settings.next")
+        assert "Enter changes, ← → chooses, f20 resets, esc closes" in await stage.screen()
+        await stage.press("enter", "f19")
+        assert "Enter changes, ← f19 chooses, f20 resets, esc closes" in await stage.screen()
 
 
 @pytest.mark.parametrize(
