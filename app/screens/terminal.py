@@ -1,8 +1,10 @@
-"""TerminalDriver: Textual's driver for a terminal that may go away, or that exports its size."""
+"""TerminalDriver: Textual's driver for a terminal that may go away, exports its size, or is not
+where standard error goes."""
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -21,7 +23,10 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._file: Any = _Lasting(self._file)
+        # Textual 8.2 draws on standard error, which may be a file where the interface is started:
+        # that asks for standard input and output alone.
+        assert sys.__stdout__ is not None
+        self._file: Any = _Lasting(sys.__stdout__)
 
     def _sigcont_application(self, *arguments: Any) -> None:
         if self._must_signal_resume:

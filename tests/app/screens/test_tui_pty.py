@@ -64,11 +64,13 @@ class Terminal:
         """Wait until `text` is on the screen."""
         self.wait(lambda: text in self.screen(), repr(text))
 
-    def start(self, code: str = "from app.commands.cli import main; main()") -> psutil.Process:
+    def start(
+        self, code: str = "from app.commands.cli import main; main()", redirection: str = ""
+    ) -> psutil.Process:
         """Start the interface, the terminal's settings noted before and after."""
         python = shlex.quote(sys.executable)
         environment = f"TUI_DATA_DIR={self.data} TUI_LOG_FILE={self.folder}/log TUI_TEMPERATURE=0"
-        command = f'{environment} {python} -c "{code}"'
+        command = f'{environment} {python} -c "{code}" {redirection}'
         script = self.folder / "script"
         script.write_text(
             f"stty -g > {self.folder}/before\n{command}\n"
@@ -146,6 +148,18 @@ def test_start_chat_resize_quit(terminal: Terminal) -> None:
     assert question == ("user", "What is the capital of France?", None)
     assert reply[1].strip()
     assert reply[2] in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def test_it_is_on_the_screen_where_standard_error_goes_to_a_file(terminal: Terminal) -> None:
+    errors = terminal.folder / "errors"
+    terminal.start(redirection=f"2> {errors}")
+    terminal.type("Hello")
+    terminal.press("Enter")
+    terminal.see("tok · ttft")
+    terminal.press("C-q")
+    terminal.see("code=0")
+    terminal.assert_restored()
+    assert errors.read_text() == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
