@@ -5,17 +5,24 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from app.screens.dialogs.dialog import Dialog, T
 
 
 class Finder(Dialog[T]):
-    """Has the cursor of the list move while the line has the focus."""
+    """Has the cursor of the list move while the line has the focus. Home and End are the line's
+    until its own cursor is there."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
         Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="dialog.page_up", priority=True),
+        Binding(
+            "pagedown", "page(1)", "Page down", show=False, id="dialog.page_down", priority=True
+        ),
+        Binding("home", "edge(-1)", "First", show=False, id="dialog.first", priority=True),
+        Binding("end", "edge(1)", "Last", show=False, id="dialog.last", priority=True),
     ]
 
     @property
@@ -33,3 +40,22 @@ class Finder(Dialog[T]):
             self.options.action_cursor_up()
         else:
             self.options.action_cursor_down()
+
+    def action_page(self, pages: int) -> None:
+        if pages < 0:
+            self.options.action_page_up()  # type: ignore[no-untyped-call]
+        else:
+            self.options.action_page_down()  # type: ignore[no-untyped-call]
+
+    def action_edge(self, side: int) -> None:
+        if side < 0:
+            self.options.action_first()
+        else:
+            self.options.action_last()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "edge" and self.is_mounted:
+            line = self.query_one(Input)
+            there = len(line.value) if parameters == (1,) else 0
+            return not line.has_focus or line.cursor_position == there
+        return super().check_action(action, parameters)

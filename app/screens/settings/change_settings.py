@@ -82,8 +82,10 @@ class ChangeSettings(Finder[None]):
         self.query_one("#meaning", Label).update(f"{row.label}: {row.meaning}" if row else "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        current = self._current if self.is_mounted else None
-        return action != "turn" or (current is not None and bool(current.choices))
+        if action == "turn":
+            current = self._current if self.is_mounted else None
+            return current is not None and bool(current.choices)
+        return super().check_action(action, parameters)
 
     def action_turn(self, places: int) -> None:
         if (row := self._current) is not None:

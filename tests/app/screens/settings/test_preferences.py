@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.widgets import Input
 
 from app.screens.settings.change_settings import ChangeSettings
 from app.screens.settings.press_key import PressKey
@@ -47,6 +48,35 @@ async def test_what_a_setting_means_is_told_whole_at_80_columns(tmp_path: Path) 
         shown = await stage.screen()
         assert f"{row.label}: {row.meaning}" in " ".join(shown.replace("│", " ").split())
         assert "…" in next(line for line in shown.splitlines() if "usual" in line)
+
+
+async def test_its_list_is_paged_and_gone_through_to_both_ends(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(80, 24)) as stage:
+        dialog = await find(stage, "")
+        ids = list(dialog._shown)
+        first, last = ids[0], ids[-1]
+        await stage.press("pagedown")
+        assert ids.index(dialog.marked) > 5
+        await stage.press("pagedown", "pageup", "pageup")
+        assert dialog.marked == first
+        await stage.press("end")
+        assert dialog.marked == last
+        await stage.press("home")
+        assert dialog.marked == first
+
+
+async def test_home_and_end_are_first_those_of_what_is_typed(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        dialog = await find(stage, "keys")
+        first = dialog.marked
+        line = dialog.query_one(Input)
+        await stage.press("end")
+        assert dialog.marked == list(dialog._shown)[-1]
+        await stage.press("home")
+        assert line.cursor_position == 0
+        assert dialog.marked == list(dialog._shown)[-1]
+        await stage.press("home")
+        assert dialog.marked == first
 
 
 async def test_the_palette_opens_the_settings_at_the_theme(tmp_path: Path) -> None:
