@@ -23,3 +23,9 @@ def key_of(action: str, node: DOMNode, app: App[int]) -> str:
     """The key by which a node does something, as it is shown; empty if there is none."""
     bound = (binding for binding in bindings_of(node, app) if binding.action == action)
     return next((app.get_key_display(binding) for binding in bound), "")
+
+
+def sign_of(key: str, app: App[int]) -> str:
+    """A key as it is shown. What is bound to it may stand on the key bar for a group of keys, and
+    has a sign for them there."""
+    return app.get_key_display(Binding(key, "", ""))

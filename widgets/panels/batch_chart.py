@@ -50,7 +50,9 @@ class BatchChart(Panel, can_focus=True):
     GLOSS: ClassVar[Mapping[str, str]] = glosses("budget", "padding", "ended")
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("m", "mode", "Tokens/sequences", id="batch.mode"),
+        Binding(
+            "m", "mode", "Tokens/sequences", tooltip="Count tokens, or sequences", id="batch.mode"
+        ),
         Binding("plus,equals_sign", "zoom(1)", "Fewer steps", key_display="+", id="batch.in"),
         Binding("minus", "zoom(-1)", "More steps", key_display="-", id="batch.out"),
     ]

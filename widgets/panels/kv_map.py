@@ -45,7 +45,14 @@ class KvMap(Panel, can_focus=True):
         Binding("left", "move(-1, 0)", "Block to the left", show=False, id="kv.left"),
         Binding("right", "move(1, 0)", "Block to the right", show=False, id="kv.right"),
         Binding("up", "move(0, -1)", "Block above", show=False, id="kv.up"),
-        Binding("down", "move(0, 1)", "Pick block", key_display="↑↓←→", id="kv.down"),
+        Binding(
+            "down",
+            "move(0, 1)",
+            "Pick block",
+            tooltip="Block below",
+            key_display="↑↓←→",
+            id="kv.down",
+        ),
         Binding("home", "first", "First block", show=False, id="kv.first"),
         Binding("end", "last", "Last block", show=False, id="kv.last"),
     ]

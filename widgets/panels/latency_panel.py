@@ -45,10 +45,26 @@ class LatencyPanel(Panel, can_focus=True):
     )
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "choose(-1)", "Up", show=False, id="latency.up"),
-        Binding("down", "choose(1)", "Chart", key_display="↑↓", id="latency.down"),
-        Binding("plus,equals_sign", "span(-1)", "Shorter", key_display="+", id="latency.in"),
-        Binding("minus", "span(1)", "Longer", key_display="-", id="latency.out"),
+        Binding("up", "choose(-1)", "Chart above", show=False, id="latency.up"),
+        Binding(
+            "down", "choose(1)", "Chart", tooltip="Chart below", key_display="↑↓", id="latency.down"
+        ),
+        Binding(
+            "plus,equals_sign",
+            "span(-1)",
+            "Shorter",
+            tooltip="Draw a shorter time",
+            key_display="+",
+            id="latency.in",
+        ),
+        Binding(
+            "minus",
+            "span(1)",
+            "Longer",
+            tooltip="Draw a longer time",
+            key_display="-",
+            id="latency.out",
+        ),
     ]
 
     def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:

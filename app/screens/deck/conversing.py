@@ -35,7 +35,14 @@ class Conversing(Steering):
         Binding("ctrl+pageup", "step(-1)", "Previous chat", show=False, id="chat.previous"),
         Binding("ctrl+pagedown,f4", "step(1)", "Next chat", show=False, id="chat.next"),
         *(
-            Binding(f"alt+{n}", f"pick({n})", "Chat", show=False, id=f"chat.{n}")
+            Binding(
+                f"alt+{n}",
+                f"pick({n})",
+                "Chat by its number",
+                tooltip=f"Chat number {n}",
+                show=False,
+                id=f"chat.{n}",
+            )
             for n in range(1, 10)
         ),
     ]

@@ -74,7 +74,14 @@ class Deck(Speaking):
         ),
         # The focused panel comes first: the digits may belong to a number that is being typed.
         *(
-            Binding(f"{n}", f"panel({n})", "Panel", show=False, id=f"panel.{n}")
+            Binding(
+                f"{n}",
+                f"panel({n})",
+                "Panel by its number",
+                tooltip=f"Panel number {n}",
+                show=False,
+                id=f"panel.{n}",
+            )
             for n in range(1, 9)
         ),
         Binding("tab", "panel_step(1)", "Next panel", show=False, id="panel.next"),
@@ -87,7 +94,9 @@ class Deck(Speaking):
             tooltip="Raise the request's priority",
             id="table.raise",
         ),
-        Binding("minus", "prioritize(-1)", "Lower the priority", show=False, id="table.lower"),
+        Binding(
+            "minus", "prioritize(-1)", "Lower the request's priority", show=False, id="table.lower"
+        ),
         Binding(
             "z",
             "zoom",

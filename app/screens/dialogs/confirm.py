@@ -21,7 +21,7 @@ class Confirm(Dialog[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "dismiss(True)", "Yes", id="dialog.confirm")
+        Binding("enter", "dismiss(True)", "Yes", tooltip="Yes, that is meant", id="dialog.confirm")
     ]
 
     def __init__(self, question: str, deed: str) -> None:

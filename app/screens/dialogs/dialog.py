@@ -19,7 +19,7 @@ class Dialog(ModalScreen[T]):
     was chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Close", id="dialog.cancel")
+        Binding("escape", "dismiss(None)", "Close", tooltip="Close the dialog", id="dialog.cancel")
     ]
 
     @classmethod

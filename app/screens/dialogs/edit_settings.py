@@ -51,8 +51,22 @@ class EditSettings(Dialog[ChatSettings]):
     """
     AUTO_FOCUS = "#temperature"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "apply", "Apply", id="settings.apply", priority=True),
-        Binding("ctrl+r", "reset", "Reset all", id="settings.reset", priority=True),
+        Binding(
+            "ctrl+s",
+            "apply",
+            "Apply",
+            tooltip="Apply the settings of the chat",
+            id="settings.apply",
+            priority=True,
+        ),
+        Binding(
+            "ctrl+r",
+            "reset",
+            "Reset all",
+            tooltip="Take changes of settings back",
+            id="settings.reset",
+            priority=True,
+        ),
     ]
 
     def __init__(self, settings: ChatSettings, defaults: Defaults, system: str) -> None:

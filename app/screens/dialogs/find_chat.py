@@ -69,10 +69,18 @@ class FindChat(Finder[Chosen]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "hit(1)", "Next hit in this chat", show=False, id="find.next"),
         Binding("shift+tab", "hit(-1)", "Previous hit", show=False, id="find.previous"),
-        Binding("f6", "rename", "Rename", show=False, id="find.rename"),
-        Binding("f7", "archive", "Archive, or take back", show=False, id="find.archive"),
-        Binding("f8", "delete", "Delete", show=False, id="find.delete"),
-        Binding("f12", "undo_chat", "Undo", show=False, id="find.undo"),
+        Binding("f6", "rename", "Rename the chat found", show=False, id="find.rename"),
+        Binding(
+            "f7",
+            "archive",
+            "Archive the chat found, or take it back",
+            show=False,
+            id="find.archive",
+        ),
+        Binding("f8", "delete", "Delete the chat found", show=False, id="find.delete"),
+        Binding(
+            "f12", "undo_chat", "Take back what was done to a chat", show=False, id="find.undo"
+        ),
     ]
 
     def __init__(

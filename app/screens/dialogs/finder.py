@@ -15,14 +15,14 @@ class Finder(Dialog[T]):
     until its own cursor is there."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", show=False, id="dialog.up", priority=True),
-        Binding("down", "move(1)", "Down", show=False, id="dialog.down", priority=True),
+        Binding("up", "move(-1)", "Row above", show=False, id="dialog.up", priority=True),
+        Binding("down", "move(1)", "Row below", show=False, id="dialog.down", priority=True),
         Binding("pageup", "page(-1)", "Page up", show=False, id="dialog.page_up", priority=True),
         Binding(
             "pagedown", "page(1)", "Page down", show=False, id="dialog.page_down", priority=True
         ),
-        Binding("home", "edge(-1)", "First", show=False, id="dialog.first", priority=True),
-        Binding("end", "edge(1)", "Last", show=False, id="dialog.last", priority=True),
+        Binding("home", "edge(-1)", "First row", show=False, id="dialog.first", priority=True),
+        Binding("end", "edge(1)", "Last row", show=False, id="dialog.last", priority=True),
     ]
 
     @property

@@ -15,5 +15,12 @@ class PickPolicy(PickNamed):
     TITLE = "Policy · Enter chooses; what runs goes on under the new one"
     MOST = 200  # a sentence, which may wrap
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "dismiss(None)", "Close", show=False, id="policy.close")
+        Binding(
+            "p",
+            "dismiss(None)",
+            "Close",
+            tooltip="Close the list of policies",
+            show=False,
+            id="policy.close",
+        )
     ]

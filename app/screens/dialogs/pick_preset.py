@@ -14,8 +14,8 @@ class PickPreset(PickNamed):
 
     TITLE = "Presets · Enter applies"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "act('rename')", "Rename", id="presets.rename"),
-        Binding("d", "act('delete')", "Delete", id="presets.delete"),
+        Binding("r", "act('rename')", "Rename", tooltip="Rename the preset", id="presets.rename"),
+        Binding("d", "act('delete')", "Delete", tooltip="Delete the preset", id="presets.delete"),
         Binding(
             "n",
             "act('begin')",

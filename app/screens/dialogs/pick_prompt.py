@@ -14,6 +14,8 @@ class PickPrompt(PickNamed):
 
     TITLE = "Saved prompts · Enter inserts"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "act('edit')", "Edit", id="prompts.edit"),
-        Binding("d", "act('delete')", "Delete", id="prompts.delete"),
+        Binding("e", "act('edit')", "Edit", tooltip="Edit the saved prompt", id="prompts.edit"),
+        Binding(
+            "d", "act('delete')", "Delete", tooltip="Delete the saved prompt", id="prompts.delete"
+        ),
     ]

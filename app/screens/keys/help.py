@@ -44,7 +44,9 @@ class HelpScreen(Dialog[None]):
         notes: what there is to know everywhere.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "dismiss", "Close", id="help.close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "dismiss", "Close", tooltip="Close the help", id="help.close")
+    ]
 
     def __init__(self, sections: Iterable[HelpSection], notes: str) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
-from app.screens.bound import bindings_of, key_of
+from app.screens.bound import bindings_of, key_of, sign_of
 from app.screens.dialogs.dialog import Dialog
 from app.screens.keys.help import HelpSection
 
@@ -30,6 +30,7 @@ class Bound:
     Attributes:
         place: where it acts.
         keys: separated by commas.
+        meaning: of the first that is bound under the name.
         priority: whether it acts before what has the focus.
     """
 
@@ -49,10 +50,10 @@ def bindings_by_name(app: App[int], places: Sequence[Place]) -> dict[str, Bound]
             if binding.id is None:
                 continue
             before = found.get(binding.id)
-            keys = binding.key
+            keys, meaning = binding.key, binding.tooltip or binding.description
             if before is not None:
                 keys = ",".join(dict.fromkeys((*before.keys.split(","), *keys.split(","))))
-            meaning = binding.tooltip or binding.description
+                meaning = before.meaning
             found[binding.id] = Bound(place, keys, meaning, binding.priority)
     return found
 
@@ -125,15 +126,16 @@ def _name(screen: DOMNode) -> str:
 
 
 def _keys(app: App[int], node: DOMNode) -> list[tuple[str, str, str]]:
-    """The keys of a node as (key, what it does, name)."""
+    """The keys of a node as (key, what it does, name). Of a numbered row, the description tells of
+    all of them."""
     rows: dict[str, list[Binding]] = {}
     for binding in bindings_of(node, app):
         if binding.id is not None:
             rows.setdefault(binding.id.rstrip("123456789"), []).append(binding)
     return [
         (
-            _shown([app.get_key_display(binding) for binding in bindings], name),
-            bindings[0].tooltip or bindings[0].description,
+            _shown([sign_of(binding.key, app) for binding in bindings], name),
+            (not name.endswith(".") and bindings[0].tooltip) or bindings[0].description,
             f"{name}1 …" if name.endswith(".") else name,
         )
         for name, bindings in rows.items()

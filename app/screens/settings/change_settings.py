@@ -36,9 +36,16 @@ class ChangeSettings(Finder[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "turn(-1)", "The one before", id="settings.before", priority=True),
-        Binding("right", "turn(1)", "The next one", id="settings.next", priority=True),
-        Binding("ctrl+r", "reset", "Reset", id="settings.reset", priority=True),
+        Binding("left", "turn(-1)", "The choice before", id="settings.before", priority=True),
+        Binding("right", "turn(1)", "The next choice", id="settings.next", priority=True),
+        Binding(
+            "ctrl+r",
+            "reset",
+            "Reset",
+            tooltip="Take changes of settings back",
+            id="settings.reset",
+            priority=True,
+        ),
     ]
     GLOSS: ClassVar[dict[str, str]] = {
         "theme": "contrast has 7:1 for all text; ansi takes the terminal's own colours",

@@ -178,6 +178,14 @@ async def test_it_tells_of_commands_and_of_each_key_once(tmp_path: Path) -> None
         assert "+, +" not in keys
 
 
+async def test_a_key_that_stands_for_a_group_on_the_bar_is_told_alone(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press("f2", "3", "f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        keys = {name: (key, does) for key, does, name in stage.app.screen._sections[0].keys}
+        assert keys["kv.down"] == ("↓", "Block below")
+
+
 async def test_it_says_both_that_ctrl_w_does(tmp_path: Path) -> None:
     async with staged(tmp_path, size=(160, 100)) as stage:
         await stage.press("f1")

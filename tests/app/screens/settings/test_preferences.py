@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,18 @@ async def test_a_key_is_changed_by_pressing_it_and_reset(tmp_path: Path) -> None
         await stage.press("ctrl+r", "f19", "ctrl+n")
         assert len(stage.sessions.sessions) == 3
         assert next_start(tmp_path).keys == {}
+
+
+async def test_each_key_is_told_by_what_it_alone_does_in_its_place(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        dialog = await find(stage, "")
+        rows = [row for row in dialog._shown.values() if row.table == "keys"]
+        told = Counter((row.section, row.meaning) for row in rows)
+        assert [what for what, times in told.items() if times > 1] == []
+        meanings = {row.name: row.meaning for row in rows}
+        assert meanings["kv.down"] == "Block below"
+        assert meanings["view.mode"] == "Between chat and engine"
+        assert meanings["transcript.copy_code"].startswith("Copy a block of code")
 
 
 async def test_its_own_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
