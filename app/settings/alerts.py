@@ -14,24 +14,32 @@ class AlertKind:
     """One kind of alert.
 
     Attributes:
+        title: what the figure is called, for people.
         default: the figure above which it is raised, unless another one is stated.
         unit: of that figure.
         meaning: when it is raised, for people.
     """
 
     name: str
+    title: str
     default: float
     unit: str
     meaning: str
 
 
 KINDS = (
-    AlertKind("ttft", 100, "% of the target", "TTFT p99 is above"),
-    AlertKind("tpot", 100, "% of the target", "TPOT p99 is above"),
-    AlertKind("kv", 95, "%", "the KV cache in use is above"),
-    AlertKind("preemptions", 0, "a minute", "more requests than this are preempted"),
-    AlertKind("waiting", 10, "s", "a request waits for longer than"),
-    AlertKind("broker", 5, "s", "the broker is away for longer than"),
+    AlertKind(
+        *("ttft", "Time to first token, p99", 100, "% of the target"),
+        "that of the last minute is above this",
+    ),
+    AlertKind(
+        *("tpot", "Time per output token, p99", 100, "% of the target"),
+        "that of the last minute is above this",
+    ),
+    AlertKind("kv", "KV cache in use", 95, "%", "more than this share of it is used"),
+    AlertKind("preemptions", "Preemptions", 0, "a minute", "more requests than this are preempted"),
+    AlertKind("waiting", "Longest wait", 10, "s", "a request waits for longer than this"),
+    AlertKind("broker", "MQTT broker away", 5, "s", "it is away for longer than this"),
 )
 _DEFAULTS = {kind.name: kind.default for kind in KINDS}
 

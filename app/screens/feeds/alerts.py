@@ -117,21 +117,15 @@ class Alerts:
             self._preempted.popleft()
 
 
+def with_unit(kind: AlertKind, figure: float, form: str = ",.0f") -> str:
+    """A figure of an alert for people; `form` is that of a number, and not of a time."""
+    if kind.unit == "s":
+        return duration(figure)
+    space = "" if kind.unit.startswith("%") else " "
+    return f"{figure:{form}}{space}{kind.unit}"
+
+
 def _text(kind: AlertKind, figure: float, limit: float) -> str:
     """The alert as a sentence, with its figure and its limit."""
-    if kind.unit == "s":
-        shown, bound = duration(figure), duration(limit)
-    else:
-        space = "" if kind.unit.startswith("%") else " "
-        shown, bound = f"{figure:,.0f}{space}{kind.unit}", f"{limit:,.0f}"
-    return f"{_NAMES[kind.name]}: {shown}, limit {bound}"
-
-
-_NAMES = {
-    "ttft": "TTFT p99",
-    "tpot": "TPOT p99",
-    "kv": "KV cache in use",
-    "preemptions": "Preemptions",
-    "waiting": "Longest wait",
-    "broker": "MQTT broker away",
-}
+    bound = with_unit(kind, limit, "g")
+    return f"{kind.title}: {with_unit(kind, figure)}, limit {bound}"

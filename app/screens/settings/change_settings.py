@@ -19,8 +19,9 @@ from app.screens.dialogs.finder import Finder
 from app.screens.settings.preference import Preference
 from app.screens.settings.preferences import Preferences
 from app.screens.settings.press_key import PressKey
+from widgets.line import shorten
 
-_LABEL, _VALUE = 24, 16
+_VALUE = 26  # cells
 _EDGES = 3  # cells that a list has beside its options: padding, and the scrollbar
 
 
@@ -48,10 +49,10 @@ class ChangeSettings(Finder[None]):
         ),
     ]
     GLOSS: ClassVar[dict[str, str]] = {
-        "theme": "contrast has 7:1 for all text; ansi takes the terminal's own colours",
-        "cadence": "how often the screen looks at the engine; frugal halves that",
-        "targets": "what goodput, the advice on knobs and the alerts measure replies by",
-        "alerts": "a notice, a mark in the log and perhaps the bell when a limit is passed",
+        "Theme": "contrast has 7:1 for all text; ansi takes the terminal's own colours",
+        "Screen updates": "how often the screen looks at the engine; frugal halves that",
+        "Targets": "what goodput, the advice on knobs and the alerts measure replies by",
+        "Alerts": "a notice, a mark in the log and perhaps the bell when a limit is passed",
     }
 
     def __init__(self, preferences: Preferences, words: str = "") -> None:
@@ -66,8 +67,8 @@ class ChangeSettings(Finder[None]):
             yield Label("Settings · what is changed here is kept")
             yield Entry(self._words, placeholder="words to find one by, such as theme or quit")
             yield Label(self._hint, id="refusal", markup=False)
-            yield Label("", id="meaning", markup=False)
             yield OptionList()
+            yield Label("", id="meaning", markup=False)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._list)
@@ -84,9 +85,9 @@ class ChangeSettings(Finder[None]):
 
     @on(OptionList.OptionHighlighted)
     def explain(self) -> None:
-        """Tell all of what the list may have had to cut."""
+        """Tell all of the row under the cursor, where it always stands."""
         row = self._current
-        self.query_one("#meaning", Label).update(f"{row.label}: {row.meaning}" if row else "")
+        self.query_one("#meaning", Label).update(row.told if row else "")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "turn":
@@ -128,7 +129,7 @@ class ChangeSettings(Finder[None]):
                 self._change(row, text)
 
         if row.table == "keys":
-            self.app.push_screen(PressKey(row.meaning), take)
+            self.app.push_screen(PressKey(row.label), take)
         else:
             self.app.push_screen(AskText(row.question, row.value), take)
 
@@ -147,7 +148,7 @@ class ChangeSettings(Finder[None]):
         found = [
             row
             for row in self._preferences.all()
-            if all(w in f"{row.section} {row.label} {row.meaning}".casefold() for w in words)
+            if all(w in f"{row.section} {row.told}".casefold() for w in words)
         ]
         options, before = self.options, self._current
         self._shown = {row.id: row for row in found}
@@ -163,10 +164,9 @@ class ChangeSettings(Finder[None]):
             if row.section != section:
                 section = row.section
                 yield Option(Content.styled(section, "bold $text-primary"), disabled=True)
-            value = f"‹{row.value}›" if row.choices else row.value
+            value = f"‹{row.value}›" if row.choices else row.shown or row.value
+            room = max(0, width - _VALUE - 3)
             line = Content.assemble(
-                f"  {row.label:<{_LABEL}} ",
-                (f"{value:<{_VALUE}} ", "bold"),
-                (row.meaning, "$text-muted"),
+                f"  {shorten(row.label, room):<{room}} ", (shorten(value, _VALUE), "bold")
             )
-            yield Option(line.truncate(width, ellipsis=True), id=row.id)
+            yield Option(line, id=row.id)

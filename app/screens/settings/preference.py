@@ -12,8 +12,10 @@ class Preference:
     Attributes:
         table, name: the setting, as the configuration file has it.
         section: what it belongs to.
-        label, meaning: for people.
+        label: what it is called, for people.
+        meaning: more of it; empty where the label says all.
         value: as text.
+        shown: the value for people, where that is another text.
         allowed: what else it can be, where the value does not tell.
         choices: what it can be, if that is a few texts.
     """
@@ -24,6 +26,7 @@ class Preference:
     label: str
     meaning: str
     value: str
+    shown: str = ""
     allowed: str = ""
     choices: tuple[str, ...] = ()
 
@@ -33,5 +36,11 @@ class Preference:
         return "; ".join(filter(None, (f"{self.label}: {self.meaning}", self.allowed)))
 
     @property
+    def told(self) -> str:
+        """All there is to know of it."""
+        return " · ".join((": ".join(filter(None, (self.label, self.meaning))), self.id))
+
+    @property
     def id(self) -> str:
-        return f"{self.table}.{self.name}"
+        """How files and refusals call it."""
+        return ".".join(filter(None, (self.table, self.name)))

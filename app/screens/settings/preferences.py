@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 from textual.app import App
 
+from app.screens.bound import sign_of
 from app.screens.deck.deck import Deck
+from app.screens.feeds.alerts import with_unit
 from app.screens.keys.key_groups import bindings_by_name, clash
 from app.screens.settings.preference import Preference
 from app.screens.settings.themes import NAMES, find_theme
@@ -18,11 +20,12 @@ from app.settings.settings import Settings, SettingsError
 from engine.api.client import EngineClient
 from engine.api.errors import EngineError
 from engine.api.knobs import Knobs
+from widgets.figures import duration
 from widgets.panels.chat_row import YOU
 
 OFF = "off"
 CADENCES = {"usual": "as often as is useful", "frugal": "half as often, for a slow line or machine"}
-TARGETS = {"ttft_target_ms": "TTFT", "tpot_target_ms": "TPOT"}
+TARGETS = {"ttft_target_ms": "Time to first token", "tpot_target_ms": "Time per output token"}
 
 
 class Preferences:
@@ -62,7 +65,7 @@ class Preferences:
                 table="",
                 name="theme",
                 section="Look",
-                label="theme",
+                label="Theme",
                 meaning="colours of the interface",
                 value=self._theme,
                 choices=NAMES,
@@ -71,8 +74,8 @@ class Preferences:
                 table="",
                 name="cadence",
                 section="Look",
-                label="cadence",
-                meaning=f"how often it looks: {CADENCES[cadence]}",
+                label="Screen updates",
+                meaning=CADENCES[cadence],
                 value=cadence,
                 choices=tuple(CADENCES),
             ),
@@ -170,9 +173,11 @@ class Preferences:
                     table="knobs",
                     name=name,
                     section="Targets",
-                    label=f"{label}, ms",
+                    label=label,
                     meaning="a reply counts as good below it",
                     value=f"{float(value):g}",
+                    shown=duration(float(value) / 1000),
+                    allowed="a number of ms",
                 )
             )
         return rows
@@ -183,10 +188,11 @@ class Preferences:
                 table="alerts",
                 name=kind.name,
                 section="Alerts",
-                label=f"{kind.name}, {kind.unit}",
-                meaning=f"when {kind.meaning}",
-                allowed=f"a number, on ({kind.default:g}) or off",
+                label=kind.title,
+                meaning=f"warns when {kind.meaning}; usual is {with_unit(kind, kind.default, 'g')}",
                 value=OFF if (limit := getattr(rules, kind.name)) is None else f"{limit:g}",
+                shown="" if limit is None else with_unit(kind, limit, "g"),
+                allowed=f"a number ({kind.unit}), on or off",
             )
             for kind in KINDS
         ]
@@ -194,8 +200,8 @@ class Preferences:
             table="alerts",
             name="bell",
             section="Alerts",
-            label="bell",
-            meaning="the terminal's bell rings with each",
+            label="Bell",
+            meaning="that of the terminal rings with each alert",
             value="on" if rules.bell else OFF,
             choices=("on", OFF),
         )
@@ -207,9 +213,10 @@ class Preferences:
                 table="keys",
                 name=name,
                 section=f"Keys · {bound.place}",
-                label=name,
-                meaning=bound.meaning,
-                value=self._keys.get(name, bound.keys),
+                label=bound.meaning,
+                meaning="",
+                value=(keys := self._keys.get(name, bound.keys)),
+                shown=", ".join(sign_of(key.strip(), self._app) for key in keys.split(",")),
             )
             for name, bound in bindings_by_name(self._app, self._deck.places).items()
         ]

@@ -69,7 +69,7 @@ def test_a_latency_is_held_against_its_target_once_there_are_samples(snapshot: S
     assert watch.look(seen, None) == []
     seen = replace(snapshot, latency=replace(snapshot.latency, ttft=many))
     (alert,) = watch.look(seen, None)
-    assert alert.text == "TTFT p99: 900% of the target, limit 100"
+    assert alert.text == "Time to first token, p99: 900% of the target, limit 100% of the target"
 
 
 def test_preemptions_are_counted_over_a_minute(snapshot: Snapshot) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, Label
 
 from app.screens.settings.change_settings import ChangeSettings
 from app.screens.settings.press_key import PressKey
@@ -44,11 +44,37 @@ async def test_a_theme_is_chosen_and_remembered(tmp_path: Path) -> None:
 
 async def test_what_a_setting_means_is_told_whole_at_80_columns(tmp_path: Path) -> None:
     async with staged(tmp_path, size=(80, 24)) as stage:
-        dialog = await find(stage, "cadence")
-        (row,) = dialog._shown.values()
+        dialog = await find(stage, "")
+        meaning = dialog.query_one("#meaning", Label)
+        for row in dialog._shown.values():
+            dialog.options.highlighted = dialog.options.get_option_index(row.id)
+            await stage.pilot.pause()
+            said = [strip.text.strip() for strip in meaning.render_lines(meaning.size.region)]
+            assert " ".join(said).split() == row.told.split()
+
+
+async def test_a_setting_has_a_name_in_words_and_a_figure_with_its_unit(tmp_path: Path) -> None:
+    alerts = {"kv": 95, "ttft": 150, "preemptions": 3, "broker": 5}
+    async with staged(tmp_path, size=(80, 24), alerts=alerts) as stage:
+        await find(stage, "")
+        rows = [" ".join(row.split()[1:-1]) for row in (await stage.screen()).splitlines()]
+        assert "Time to first token 1.00s" in rows
+        assert "Time per output token 100ms" in rows
+        assert "Time to first token, p99 150% of the target" in rows
+        assert "KV cache in use 95%" in rows
+        assert "Preemptions 3 a minute" in rows
+        assert "Longest wait off" in rows
+
+
+async def test_a_key_is_called_by_what_it_does_and_shown_as_everywhere(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(80, 24)) as stage:
+        await find(stage, "chat.branch_next")
         shown = await stage.screen()
-        assert f"{row.label}: {row.meaning}" in " ".join(shown.replace("│", " ").split())
-        assert "…" in next(line for line in shown.splitlines() if "usual" in line)
+        (row,) = (row for row in shown.splitlines() if "alt+→" in row)
+        assert "The next branch, at n/m" in row
+        assert "alt+→, ]" in row
+        assert "chat.branch_next" not in row
+        assert "The next branch, at n/m · keys.chat.branch_next" in shown
 
 
 async def test_its_list_is_paged_and_gone_through_to_both_ends(tmp_path: Path) -> None:
@@ -100,7 +126,7 @@ async def test_cadence_is_made_frugal(tmp_path: Path) -> None:
 
 async def test_a_target_is_set_and_remembered(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        await find(stage, "ttft, ms")
+        await find(stage, "ttft_target")
         await stage.press("enter")
         await stage.press(*"250", "enter")
         knob = {k.name: k.requested for k in stage.engine.snapshot().knobs}  # type: ignore[union-attr]
@@ -111,9 +137,9 @@ async def test_a_target_is_set_and_remembered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "typed", "told"),
     [
-        ("ttft, ms", "soon", "TTFT is 'soon'; it must be a number"),
-        ("kv, %", "-1", "alerts.kv is -1.0; it should be greater than or equal to 0"),
-        ("kv, %", "much", "alerts.kv is 'much'; it must be a number, on or off"),
+        ("ttft_target", "soon", "Time to first token is 'soon'; it must be a number"),
+        ("alerts.kv", "-1", "alerts.kv is -1.0; it should be greater than or equal to 0"),
+        ("alerts.kv", "much", "alerts.kv is 'much'; it must be a number, on or off"),
     ],
 )
 async def test_what_cannot_be_is_refused_and_not_kept(
@@ -130,9 +156,10 @@ async def test_what_cannot_be_is_refused_and_not_kept(
 
 async def test_an_alert_is_turned_on_and_tells(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
-        await find(stage, "kv, %")
+        await find(stage, "alerts.kv")
         await stage.press("enter")
-        assert "when the KV cache in use is above; a number, on (95) or off" in await stage.screen()
+        asked = " ".join((await stage.screen()).replace("│", " ").split())
+        assert "more than this share of it is used; usual is 95%; a number (%), on or off" in asked
         await stage.press(*"0", "enter", "escape")
         await stage.send("one")
         await stage.turn(1)
@@ -167,12 +194,12 @@ async def test_each_key_is_told_by_what_it_alone_does_in_its_place(tmp_path: Pat
     async with staged(tmp_path) as stage:
         dialog = await find(stage, "")
         rows = [row for row in dialog._shown.values() if row.table == "keys"]
-        told = Counter((row.section, row.meaning) for row in rows)
+        told = Counter((row.section, row.label) for row in rows)
         assert [what for what, times in told.items() if times > 1] == []
-        meanings = {row.name: row.meaning for row in rows}
-        assert meanings["kv.down"] == "Block below"
-        assert meanings["view.mode"] == "Between chat and engine"
-        assert meanings["transcript.copy_code"].startswith("Copy a block of code")
+        labels = {row.name: row.label for row in rows}
+        assert labels["kv.down"] == "Block below"
+        assert labels["view.mode"] == "Between chat and engine"
+        assert labels["transcript.copy_code"].startswith("Copy a block of code")
 
 
 async def test_its_own_keys_are_told_as_they_are_bound(tmp_path: Path) -> None:
