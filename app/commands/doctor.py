@@ -24,7 +24,7 @@ from app.process.process import show
 from app.settings.layers import config_file, load_settings, unknown_variables
 from app.settings.own_file import OwnFile
 from app.settings.settings import Settings, SettingsError
-from app.store.search import has_fts5
+from app.store.word_index import has_fts5
 from app.system.machine import (
     Memory,
     cpu_features,

@@ -76,7 +76,7 @@ def test_others_write_while_the_index_is_made(
     keep(store, "Long", *(f"message {n}" for n in range(4)))
     with closing(Store(tmp_path / "store.db", busy_seconds=0.0)) as other:
         monkeypatch.setattr("time.sleep", lambda _seconds: keep(other, "New", "word"))
-        monkeypatch.setattr("app.store.search._SLICE", 3)
+        monkeypatch.setattr("app.store.word_index._SLICE", 3)
         assert search.catch_up() == 5
     assert find(search, "word") == ["New"]
 
@@ -289,7 +289,7 @@ def test_what_an_older_store_has_is_found(tmp_path: Path) -> None:
 def test_without_fts5_titles_are_searched(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.search.has_fts5", lambda: False)
+    monkeypatch.setattr("app.store.word_index.has_fts5", lambda: False)
     keep(store, "Some title", "words")
     with closing(Search(tmp_path / "store.db")) as search:
         assert find(search, "TITLE some") == ["Some title"]

@@ -1,0 +1,187 @@
+"""WordIndex: the words of the store's titles and messages, in a file beside it."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from app.store.database import PAUSE_SECONDS, Database, HinderedError, StoreError
+from app.store.private import make_file
+from app.store.query import split
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A chat of somebody else is found by their name as by its title, for it is shown with both.
+TITLE = "iif(source = 'screen', title, user || ' ' || title) AS title"
+
+_SLICE = 200  # messages that are taken in before others may write again
+
+_WORDS = """
+CREATE VIRTUAL TABLE IF NOT EXISTS found.words USING fts5 (
+    title, content, tokenize = 'unicode61 remove_diacritics 2'
+)
+"""
+
+_WAITING = f"""
+SELECT waiting.number, message.content, {TITLE}
+FROM unindexed AS waiting
+    LEFT JOIN message ON message.number = waiting.number
+        AND (message.role <> 'assistant' OR message.finish_reason IS NOT NULL)
+    LEFT JOIN conversation ON conversation.id = message.conversation_id
+LIMIT ?
+"""
+
+
+class WordIndex:
+    """The table `found.words`, with a row for each message under its number, over a connection of
+    its own to the store: no chat waits while it is read or brought up to date. From any thread;
+    they take turns.
+
+    It is made of the store, and anew where it is missing or damaged. The store notes which messages
+    have changed since, and those are taken in. A reply that is being made is taken in when it
+    has ended.
+
+    Args:
+        path: of the store.
+
+    Attributes:
+        can_be: whether this Python's SQLite has FTS5. Without it there is the store alone.
+
+    Raises:
+        StoreError: from every method.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.with_name(f"{path.name}-words")
+        self._taken: tuple[int, int] | None = None  # which file that was when it was opened
+        self._db: Database | None = None
+        self._turn = threading.RLock()
+        self.can_be = has_fts5()
+
+    def close(self) -> None:
+        with self._turn:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def read(self, query: str, *values: object) -> list[sqlite3.Row]:
+        """As `Database.read` has it."""
+        with self._turn:
+            return self._opened().read(query, *values)
+
+    def catch_up(self) -> int:
+        """Take in what has changed since; returns how many messages that were."""
+        return self._over(self._take_in)
+
+    def over(self, work: Callable[[Database], T]) -> T:
+        """Do something over the index as the store is now."""
+
+        def caught_up() -> T:
+            self._take_in()
+            return work(self._opened())
+
+        return self._over(caught_up)
+
+    def _over(self, work: Callable[[], T]) -> T:
+        """Do something over the index; if it is damaged, over one that is made anew."""
+        with self._turn:
+            try:
+                return work()
+            except HinderedError:
+                raise
+            except StoreError as error:
+                log.info("the index of chats is made anew: %s", error)
+                self._remove()
+                return work()
+
+    def _take_in(self) -> int:
+        return sum(self._slices()) if self.can_be else 0
+
+    def _slices(self) -> Iterator[int]:
+        """Take in what has changed, a slice at a time; yields how many messages each has.
+
+        A transaction over two files may, where the program ends in it, be in the store alone. So
+        what was taken in is crossed off in another one, unless it has changed meanwhile.
+        """
+        db = self._opened()
+        while True:
+            with db.transaction():
+                if self._place() != self._taken:
+                    raise StoreError(f"{self._file}: another program has made it anew")
+                rows = db.read(_WAITING, _SLICE)
+                for row in rows:
+                    db.write("DELETE FROM found.words WHERE rowid = ?", (row["number"],))
+                    if row["content"] is not None:
+                        db.write(
+                            "INSERT INTO found.words (rowid, title, content) VALUES (?, ?, ?)",
+                            (row["number"], split(row["title"]), split(row["content"])),
+                        )
+            with db.transaction():
+                for row in {*rows} & {*db.read(_WAITING, _SLICE)}:
+                    db.write("DELETE FROM unindexed WHERE number = ?", (row["number"],))
+            yield len(rows)
+            if len(rows) < _SLICE:
+                return
+            time.sleep(PAUSE_SECONDS)
+
+    def _opened(self) -> Database:
+        if self._db is not None:
+            return self._db
+        db = Database(self._path)
+        try:
+            if self.can_be:
+                try:
+                    make_file(self._file)
+                except OSError as error:
+                    text = f"{self._file}: it cannot be opened ({error.strerror or error})"
+                    raise HinderedError(text) from None
+                self._taken = self._place()
+                db.read("ATTACH ? AS found", str(self._file))
+                with db.transaction():
+                    if not db.read("SELECT 1 FROM found.sqlite_schema WHERE name = 'words'"):
+                        db.write(_WORDS, ())
+                        db.write("INSERT OR IGNORE INTO unindexed SELECT number FROM message", ())
+        except StoreError:
+            db.close()
+            raise
+        self._db = db
+        return db
+
+    def _remove(self) -> None:
+        """Remove the index, unless another program has made it anew since it was opened here.
+
+        Who writes to the index has the store locked. So nobody is at it meanwhile, and they all see
+        afterwards that it is another file.
+        """
+        self.close()
+        try:
+            with closing(Database(self._path)) as db, db.transaction():
+                if self._place() == self._taken:
+                    for end in ("-journal", ""):
+                        Path(f"{self._file}{end}").unlink(missing_ok=True)
+        except OSError as error:
+            text = f"{self._file}: it cannot be removed ({error.strerror or error})"
+            raise StoreError(text) from None
+
+    def _place(self) -> tuple[int, int] | None:
+        """Which file the index is for the system; None if it is not there."""
+        try:
+            state = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return state.st_dev, state.st_ino
+
+
+def has_fts5() -> bool:
+    """Whether this Python's SQLite can index text."""
+    with sqlite3.connect(":memory:") as db:
+        return bool(db.execute("SELECT sqlite_compileoption_used('ENABLE_FTS5')").fetchone()[0])
