@@ -28,7 +28,9 @@ _FILTERS = """
     ))
 """
 
-# Scores that differ by less than a tenth are equal; then what is newer comes first.
+# Chats are ranked by titles and messages. A title stands beside each message of its chat, so that
+# words may be shared out between both. Scores that differ by less than a tenth are equal; then
+# what is newer comes first.
 _FIND = f"""
 SELECT words.rowid AS number, conversation.id
 FROM found.words
@@ -38,6 +40,16 @@ WHERE words MATCH :match AND {_FILTERS}
     AND (:after IS NULL OR message.created >= :after)
     AND (:before IS NULL OR message.created < :before)
 ORDER BY round(bm25(words, {TITLE_WEIGHT}, 1.0), 1), message.created DESC
+"""
+
+# Which messages have all words themselves, the title left aside, as well as titles that have them.
+_WITHIN = """
+SELECT rowid AS number FROM found.words
+WHERE words MATCH 'content : (' || :match || ')'
+ORDER BY round(bm25(words, 0.0, 1.0), 1), rowid DESC
+"""
+_TITLED = """
+SELECT rowid AS number FROM found.words WHERE words MATCH 'title : (' || :match || ')'
 """
 
 _RECENT = f"""
@@ -52,7 +64,7 @@ ORDER BY conversation.updated DESC
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message in which all words are.
+    """A message in which the words are.
 
     Attributes:
         created: seconds since the epoch.
@@ -71,9 +83,10 @@ class Found:
 
     Attributes:
         model: that wrote its last reply; empty if none did.
-        numbers: of the messages in which all words are, the best first; without words that of the
-            last message, if there is one.
-        best: the first of these; None if there is none.
+        numbers: of the messages in which all words are, the best first; where no message has all of
+            them and neither has the title, of those that have what the title lacks; without words
+            that of the last message, if there is one.
+        best: the first of these; None if there is none, as where the title alone has the words.
     """
 
     chat: Conversation
@@ -107,8 +120,8 @@ class Search:
         return self._index.catch_up()
 
     def find(self, query: Query) -> list[Found]:
-        """Chats with all these words in their title or in one message, as the store has them now,
-        the best first; without words the last used first."""
+        """Chats with all these words in title and one message, together or in either, as the store
+        has them now, the best first; without words the last used first."""
         return self._index.over(lambda db: self._find(db, query))
 
     def hit(self, number: int) -> Hit | None:
@@ -147,9 +160,32 @@ class Search:
 
         if query.match and self.has_index:
             db.visit(_FIND, values, take)
+            numbers = self._hits(db, query.match, numbers)
         else:
             db.visit(_RECENT, values, take_titled)
+            if wanted:
+                numbers = {key: [] for key in numbers}
         return list(self._found(db, numbers))
+
+    def _hits(
+        self, db: Database, match: str, numbers: dict[str, list[int]]
+    ) -> dict[str, list[int]]:
+        """Of chats and the messages by which they were found, the messages that are hits."""
+        chats = {number: key for key, of_chat in numbers.items() for number in of_chat}
+        hits: dict[str, list[int]] = {key: [] for key in numbers}
+
+        def take(row: sqlite3.Row) -> None:
+            key = chats.get(row["number"])
+            if key is not None:
+                hits[key].append(row["number"])
+
+        db.visit(_WITHIN, {"match": match}, take)
+        titled: set[int] = set()
+        db.visit(_TITLED, {"match": match}, lambda row: titled.add(row["number"]))
+        return {
+            key: of_chat or [number for number in numbers[key] if number not in titled]
+            for key, of_chat in hits.items()
+        }
 
     def _found(self, db: Database, numbers: dict[str, list[int]]) -> Iterator[Found]:
         for conversation_id, of_chat in numbers.items():

@@ -269,8 +269,10 @@ class FindChat(Finder[Chosen]):
             marked(title_of(chat), words),
             (f"  {found.model}", "$text-muted"),
         )
-        if found.best is None or not words:
+        if not words:
             return line
+        if found.best is None:
+            return Content("\n").join([line, Content.styled("    in the title", "$text-muted")])
         text = marked(excerpt(found.best.content, words, _SNIPPET, 20).replace("\n", " "), words)
         return Content("\n").join([line, Content("    ") + text])
 

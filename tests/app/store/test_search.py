@@ -50,6 +50,12 @@ def find(search: Search, text: str) -> list[str]:
     return [found.chat.title for found in search.find(parse(text))]
 
 
+def hit(search: Search, number: int) -> str:
+    found = search.hit(number)
+    assert found is not None
+    return found.content
+
+
 def test_the_chat_that_has_the_words_side_by_side_comes_first(store: Store, search: Search) -> None:
     for n in range(100):
         keep(store, f"chat {n} about topic {n % 17}", "Hi", "Hello", updated=float(n))
@@ -68,6 +74,31 @@ def test_messages_are_found_and_titles_weigh_more(store: Store, search: Search) 
     assert hit.best is not None
     assert hit.best.content == "The log of Kafka is kept for a week."
     assert find(search, "kept hello") == []
+
+
+def test_hits_are_the_messages_that_have_the_words_themselves(store: Store, search: Search) -> None:
+    keep(
+        store, "Where otters live", "Where otters live", "In rivers.", "Otters? And otters?", "No."
+    )
+    (found,) = search.find(parse("otters"))
+    assert [hit(search, number) for number in found.numbers] == [
+        "Otters? And otters?",
+        "Where otters live",
+    ]
+    assert found.best is not None
+    assert found.best.content == "Otters? And otters?"
+
+
+def test_where_the_title_alone_has_the_words_there_is_no_hit(store: Store, search: Search) -> None:
+    keep(store, "Otters swim", "Hi", "Hello, otters")
+    (found,) = search.find(parse("otters swim"))
+    assert (found.numbers, found.best) == ((), None)
+
+
+def test_words_may_be_shared_out_between_title_and_message(store: Store, search: Search) -> None:
+    keep(store, "Trip to Rome", "Hi", "Hello", "Which hotel?", "None.")
+    (found,) = search.find(parse("rome hotel"))
+    assert [hit(search, number) for number in found.numbers] == ["Which hotel?"]
 
 
 def test_others_write_while_the_index_is_made(
@@ -292,5 +323,6 @@ def test_without_fts5_titles_are_searched(
     monkeypatch.setattr("app.store.word_index.has_fts5", lambda: False)
     keep(store, "Some title", "words")
     with closing(Search(tmp_path / "store.db")) as search:
-        assert find(search, "TITLE some") == ["Some title"]
+        (found,) = search.find(parse("TITLE some"))
+        assert (found.chat.title, found.best) == ("Some title", None)
         assert find(search, "words") == []

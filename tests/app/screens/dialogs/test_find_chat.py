@@ -97,6 +97,18 @@ async def test_enter_opens_at_the_hit(tmp_path: Path) -> None:
         assert "Here is the needle." in await stage.screen()
 
 
+async def test_a_chat_that_the_title_alone_finds_opens_as_it_was_left(tmp_path: Path) -> None:
+    keep(tmp_path, ("Otters", *(f"line {n} of many" for n in range(60)), "The end."))
+    async with staged(tmp_path, size=(80, 24)) as stage:
+        (line,) = await look(stage, "otters")
+        assert line.endswith("\n    in the title")
+        assert not stage.app.screen.query_one("#hit").display
+        await stage.press("tab", "enter")
+        await stage.turn()
+        assert stage.sessions.current.title == "Otters"
+        assert "The end." in await stage.screen()
+
+
 async def test_enter_opens_a_hit_on_another_branch(tmp_path: Path) -> None:
     said = iter(("Of otters.", "Of badgers."))
     async with staged(tmp_path, lambda _: next(said)) as stage:
