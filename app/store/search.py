@@ -16,7 +16,7 @@ from app.store.word_index import TITLE, WordIndex
 
 log = logging.getLogger(__name__)
 
-MOST = 100  # chats that are told of one query
+MOST = 100  # chats that are found at once
 TITLE_WEIGHT = 10.0
 
 _FILTERS = """
@@ -119,10 +119,10 @@ class Search:
         """Take in what has changed since; returns how many messages that were."""
         return self._index.catch_up()
 
-    def find(self, query: Query) -> list[Found]:
+    def find(self, query: Query, most: int = MOST) -> list[Found]:
         """Chats with all these words in title and one message, together or in either, as the store
-        has them now, the best first; without words the last used first."""
-        return self._index.over(lambda db: self._find(db, query))
+        has them now, the best first; without words the last used first; no more than `most`."""
+        return self._index.over(lambda db: self._find(db, query, most))
 
     def hit(self, number: int) -> Hit | None:
         """The message of a number; None if it is gone."""
@@ -131,7 +131,7 @@ class Search:
         )
         return Hit(*rows[0]) if rows else None
 
-    def _find(self, db: Database, query: Query) -> list[Found]:
+    def _find(self, db: Database, query: Query, most: int) -> list[Found]:
         values = {
             "archived": query.archived,
             "source": query.source,
@@ -145,7 +145,7 @@ class Search:
         def take(row: sqlite3.Row) -> None:
             of_chat = numbers.get(row["id"])
             if of_chat is None:
-                if len(numbers) == MOST:
+                if len(numbers) == most:
                     return
                 of_chat = numbers[row["id"]] = []
             if row["number"] is not None:

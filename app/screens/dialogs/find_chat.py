@@ -25,7 +25,7 @@ from app.screens.dialogs.entry import Entry
 from app.screens.dialogs.finder import Finder
 from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
-from app.store.search import Found, Hit, Search
+from app.store.search import MOST, Found, Hit, Search
 from widgets.figures import count, counted
 
 _SNIPPET = 90  # characters
@@ -223,7 +223,8 @@ class FindChat(Finder[Chosen]):
             query, found, trouble = self._typed, [], ""
             if query is not None:
                 try:
-                    found = await asyncio.to_thread(self._search.find, query)
+                    # One more tells whether these are all.
+                    found = await asyncio.to_thread(self._search.find, query, MOST + 1)
                 except StoreError as error:
                     trouble = str(error)
         self._is_looking = False
@@ -234,6 +235,7 @@ class FindChat(Finder[Chosen]):
 
     def _tell(self, query: Query, found: list[Found]) -> None:
         """Show what was found."""
+        is_cut, found = len(found) > MOST, found[:MOST]
         self._list(query, found)
         if self._is_entered and found:
             self.call_later(self._choose)  # once the search is over
@@ -244,7 +246,9 @@ class FindChat(Finder[Chosen]):
         hits = sum(len(one.numbers) for one in found)
         where = f", in {count(hits)} messages" if query.phrases and hits > len(found) else ""
         titles = "" if self._search.has_index else " (by title alone: this SQLite has no FTS5)"
-        self._say(f"{counted(len(found), 'chat')}{where}{titles}")
+        chats = f"{counted(len(found), 'chat')}{where}{titles}"
+        more = "more words" if query.phrases else "words"
+        self._say(f"the first {chats}; {more} narrow it" if is_cut else chats)
 
     def _list(self, query: Query, found: list[Found]) -> None:
         options = self.options

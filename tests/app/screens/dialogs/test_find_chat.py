@@ -86,6 +86,20 @@ async def test_where_nothing_fits_it_says_so(tmp_path: Path) -> None:
         assert "after is 'soon'; it must be a day such as 2026-11-01." in await stage.screen()
 
 
+async def test_that_there_are_more_chats_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.screens.dialogs.find_chat.MOST", 2)
+    keep(tmp_path, *((f"Trip {n}", "Hi", "Hello") for n in range(3)))
+    async with staged(tmp_path, size=(120, 24)) as stage:
+        assert len(await look(stage, "")) == 2
+        assert "the first 2 chats; words narrow it" in await stage.screen()
+        assert len(await look(stage, "hello")) == 2
+        assert "the first 2 chats; more words narrow it" in await stage.screen()
+        assert len(await look(stage, "trip 1")) == 1
+        assert "the first" not in await stage.screen()
+
+
 async def test_enter_opens_at_the_hit(tmp_path: Path) -> None:
     lines = [f"line {n} of many" for n in range(60)]
     keep(tmp_path, ("Long", *lines[:20], "Here is the needle.", *lines[20:]))
@@ -132,10 +146,10 @@ class Gate:
         self.open = threading.Semaphore(0)
         find = Search.find
 
-        def held(search: Search, query: Query) -> list[Found]:
+        def held(search: Search, query: Query, most: int) -> list[Found]:
             self.open.acquire(timeout=5)
             self.searched.append(query.phrases)
-            return find(search, query)
+            return find(search, query, most)
 
         monkeypatch.setattr(Search, "find", held)
 
