@@ -17,11 +17,12 @@ _UNSPACED = (
 )
 _CHARACTER = re.compile(f"([{_UNSPACED}])")
 _PART = re.compile(r'"([^"]*)"?|(\S+)')
-_WORD = re.compile(r"\w", re.UNICODE)
+_WORD = re.compile(r"[^\W_]")  # as FTS5 has it, for which an underscore is none
 
 
 class QueryError(ValueError):
-    """What was typed names a filter that cannot be; the message says which, and what is allowed."""
+    """Nothing can be looked for by what was typed: it names a filter that cannot be, or has no
+    word. The message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,16 @@ def parse(text: str) -> Query:
     """Read what was typed: words, phrases in quotes, and filters as `model:qwen`.
 
     Raises:
-        QueryError: a filter has a value that it cannot have.
+        QueryError: a filter has a value that it cannot have, or there is neither filter nor word.
     """
     phrases: list[str] = []
     filters: dict[str, Any] = {}  # attributes of `Query`
-    is_open = False
+    is_open = has_filter = False
     for found in _PART.finditer(text):
         quoted, plain = found.groups()
         name, colon, value = (plain or "").partition(":")
         if colon and name in _FILTERS:
+            has_filter = True
             if value:
                 filters[name] = _FILTERS[name](name, value)
             continue
@@ -83,6 +85,8 @@ def parse(text: str) -> Query:
         if _WORD.search(part):
             phrases.append(part)
             is_open = quoted is None and found.end() == len(text)
+    if _clean(text).strip() and not phrases and not has_filter:
+        raise QueryError(f"{text.strip()!r} has no word to look for")
     return Query(tuple(phrases), is_open, **filters)
 
 

@@ -181,6 +181,17 @@ def test_a_filter_that_cannot_be_is_told(text: str, sentence: str) -> None:
         parse(text)
 
 
+@pytest.mark.parametrize("text", ["??", "🦦", "_", '"??" -'])
+def test_that_there_is_no_word_is_told(text: str) -> None:
+    with pytest.raises(QueryError, match="has no word to look for"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "  ", '"', "model:", "?? model:qwen"])
+def test_without_words_filters_alone_may_stand(text: str) -> None:
+    assert parse(text).phrases == ()
+
+
 def test_the_index_follows_what_becomes_of_chats(store: Store, search: Search) -> None:
     key = keep(store, "first", "question", "answer")
     assert find(search, "answer") == ["first"]

@@ -84,6 +84,8 @@ async def test_where_nothing_fits_it_says_so(tmp_path: Path) -> None:
         assert "No chat fits." in await stage.screen()
         assert await look(stage, "after:soon") == []
         assert "after is 'soon'; it must be a day such as 2026-11-01." in await stage.screen()
+        assert await look(stage, "??") == []
+        assert "'??' has no word to look for." in await stage.screen()
 
 
 async def test_that_there_are_more_chats_is_told(
