@@ -121,11 +121,15 @@ def read_message(row: sqlite3.Row) -> Message:
     for name, kind in (("usage", Usage), ("timings", Timings)):
         if values[name] is not None:
             values[name] = kind(**json.loads(values[name]))
-    files = json.loads(values["attachments"] or "[]")
-    values["attachments"] = tuple(Attachment(**file) for file in files)
+    values["attachments"] = read_attachments(values["attachments"])
     if values["asked"] is not None:
         values["asked"] = Asked(**json.loads(values["asked"]))
     return Message(**values)
+
+
+def read_attachments(cell: str | None) -> tuple[Attachment, ...]:
+    """Raises what `Database.decoding` takes for damage."""
+    return tuple(Attachment(**file) for file in json.loads(cell or "[]"))
 
 
 def _dump(value: ToolUse | Usage | Timings | Asked | None) -> str | None:

@@ -12,7 +12,7 @@ from app.store.conversation import Conversation
 from app.store.database import DamagedError, Database
 from app.store.query import Query
 from app.store.rows import read_conversation
-from app.store.word_index import TITLE, WordIndex
+from app.store.word_index import TITLE, WordIndex, searched_text
 
 log = logging.getLogger(__name__)
 
@@ -68,13 +68,14 @@ class Hit:
 
     Attributes:
         created: seconds since the epoch.
+        text: what it says, and its attachments.
     """
 
     message_id: str
     role: str
     model: str
     created: float
-    content: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,14 @@ class Search:
     def hit(self, number: int) -> Hit | None:
         """The message of a number; None if it is gone."""
         rows = self._index.read(
-            "SELECT id, role, model, created, content FROM message WHERE number = ?", number
+            "SELECT id, role, model, created, content, attachments FROM message WHERE number = ?",
+            number,
         )
-        return Hit(*rows[0]) if rows else None
+        if not rows:
+            return None
+        row = rows[0]
+        text = searched_text(row["content"], row["attachments"])
+        return Hit(row["id"], row["role"], row["model"], row["created"], text)
 
     def _find(self, db: Database, query: Query, most: int) -> list[Found]:
         values = {

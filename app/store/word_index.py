@@ -1,4 +1,4 @@
-"""WordIndex: the words of the store's titles and messages, in a file beside it."""
+"""WordIndex: the words of the store's titles, messages and attachments, in a file beside it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TypeVar
 from app.store.database import PAUSE_SECONDS, Database, HinderedError, StoreError
 from app.store.private import make_file
 from app.store.query import split
+from app.store.rows import read_attachments
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +25,16 @@ TITLE = "iif(source = 'screen', title, user || ' ' || title) AS title"
 
 _SLICE = 200  # messages that are taken in before others may write again
 
+# Of what is taken in. An index of another version is made anew.
+_VERSION = 1
 _WORDS = """
-CREATE VIRTUAL TABLE IF NOT EXISTS found.words USING fts5 (
+CREATE VIRTUAL TABLE found.words USING fts5 (
     title, content, tokenize = 'unicode61 remove_diacritics 2'
 )
 """
 
 _WAITING = f"""
-SELECT waiting.number, message.content, {TITLE}
+SELECT waiting.number, message.content, message.attachments, {TITLE}
 FROM unindexed AS waiting
     LEFT JOIN message ON message.number = waiting.number
         AND (message.role <> 'assistant' OR message.finish_reason IS NOT NULL)
@@ -121,9 +124,10 @@ class WordIndex:
                 for row in rows:
                     db.write("DELETE FROM found.words WHERE rowid = ?", (row["number"],))
                     if row["content"] is not None:
+                        text = searched_text(row["content"], row["attachments"])
                         db.write(
                             "INSERT INTO found.words (rowid, title, content) VALUES (?, ?, ?)",
-                            (row["number"], split(row["title"]), split(row["content"])),
+                            (row["number"], split(row["title"]), split(text)),
                         )
             with db.transaction():
                 for row in {*rows} & {*db.read(_WAITING, _SLICE)}:
@@ -147,9 +151,11 @@ class WordIndex:
                 self._taken = self._place()
                 db.read("ATTACH ? AS found", str(self._file))
                 with db.transaction():
-                    if not db.read("SELECT 1 FROM found.sqlite_schema WHERE name = 'words'"):
+                    if db.read("PRAGMA found.user_version")[0][0] != _VERSION:
+                        db.write("DROP TABLE IF EXISTS found.words", ())
                         db.write(_WORDS, ())
                         db.write("INSERT OR IGNORE INTO unindexed SELECT number FROM message", ())
+                        db.write(f"PRAGMA found.user_version = {_VERSION}", ())
         except StoreError:
             db.close()
             raise
@@ -179,6 +185,20 @@ class WordIndex:
         except FileNotFoundError:
             return None
         return state.st_dev, state.st_ino
+
+
+def searched_text(content: str, attachments: str | None) -> str:
+    """All of a message in which words are found: what it says, and its attachments.
+
+    Args:
+        attachments: as the store has them; those that cannot be read are left out.
+    """
+    try:
+        files = read_attachments(attachments)
+    except (ValueError, TypeError, RecursionError) as error:
+        log.info("attachments are damaged, and not searched: %s", error)
+        return content
+    return "\n\n".join((content, *(f"{file.name}:\n{file.text}" for file in files)))
 
 
 def has_fts5() -> bool:

@@ -94,6 +94,7 @@ class FindChat(Finder[Chosen]):
         self._typed: Query | None = None  # what is looked for; None if it cannot be
         self._query = Query()
         self._found: dict[str, Found] = {}
+        self._excerpts: dict[str, str] = {}
         self._place = 0  # among the hits of the chat under the cursor
         self._hit: Hit | None = None
         # Whether a search is under way, and whether Enter waits for what it finds.
@@ -225,6 +226,7 @@ class FindChat(Finder[Chosen]):
                 try:
                     # One more tells whether these are all.
                     found = await asyncio.to_thread(self._search.find, query, MOST + 1)
+                    self._excerpts = await asyncio.to_thread(_excerpts, found, query.phrases)
                 except StoreError as error:
                     trouble = str(error)
         self._is_looking = False
@@ -277,7 +279,7 @@ class FindChat(Finder[Chosen]):
             return line
         if found.best is None:
             return Content("\n").join([line, Content.styled("    in the title", "$text-muted")])
-        text = marked(excerpt(found.best.content, words, _SNIPPET, 20).replace("\n", " "), words)
+        text = marked(self._excerpts[chat.id], words)
         return Content("\n").join([line, Content("    ") + text])
 
     def _show_hit(self, hit: Hit | None) -> None:
@@ -292,9 +294,18 @@ class FindChat(Finder[Chosen]):
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(hit.created))
         of = f" · hit {self._place + 1} of {len(found.numbers)}" if self._query.phrases else ""
         words = self._query.phrases
-        text = excerpt(hit.content, words, _PREVIEW, 80)
+        text = excerpt(hit.text, words, _PREVIEW, 80)
         head = Content.styled(f"{who}, {day}{of}", "$text-muted")
         preview.update(Content("\n").join([head, marked(text, words)]))
 
     def _say(self, sentence: str) -> None:
         self.query_one("#found", Label).update(Content(sentence))
+
+
+def _excerpts(chats: list[Found], words: tuple[str, ...]) -> dict[str, str]:
+    """A line of the best hit of each chat, which may have attachments of megabytes."""
+    return {
+        found.chat.id: excerpt(found.best.text, words, _SNIPPET, 20).replace("\n", " ")
+        for found in chats
+        if found.best is not None
+    }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.store.attachment import Attachment
 from app.store.conversation import Conversation, Message
 from app.store.database import Database, HinderedError
 from app.store.query import QueryError, parse
@@ -53,7 +55,7 @@ def find(search: Search, text: str) -> list[str]:
 def hit(search: Search, number: int) -> str:
     found = search.hit(number)
     assert found is not None
-    return found.content
+    return found.text
 
 
 def test_the_chat_that_has_the_words_side_by_side_comes_first(store: Store, search: Search) -> None:
@@ -72,7 +74,7 @@ def test_messages_are_found_and_titles_weigh_more(store: Store, search: Search) 
     assert find(search, "kafka") == ["Kafka", "Holidays"]
     (hit,) = [found for found in search.find(parse("kept week")) if found.best]
     assert hit.best is not None
-    assert hit.best.content == "The log of Kafka is kept for a week."
+    assert hit.best.text == "The log of Kafka is kept for a week."
     assert find(search, "kept hello") == []
 
 
@@ -86,7 +88,7 @@ def test_hits_are_the_messages_that_have_the_words_themselves(store: Store, sear
         "Where otters live",
     ]
     assert found.best is not None
-    assert found.best.content == "Otters? And otters?"
+    assert found.best.text == "Otters? And otters?"
 
 
 def test_where_the_title_alone_has_the_words_there_is_no_hit(store: Store, search: Search) -> None:
@@ -324,6 +326,40 @@ def test_what_an_older_store_has_is_found(tmp_path: Path) -> None:
         keep(store, "chat", "words")
     with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
         db.execute("DELETE FROM unindexed")
+    with closing(Search(tmp_path / "store.db")) as search:
+        assert find(search, "words") == ["chat"]
+
+
+def test_attachments_are_searched_by_name_and_text(store: Store, search: Search) -> None:
+    (message,) = store.messages(keep(store, "chat", "What is this?"))
+    chat = Conversation(title="with a file")
+    store.save_conversation(chat)
+    file = Attachment("notes.txt", "Otters hold hands.")
+    store.save_message(
+        replace(message, id="m", conversation_id=chat.id, attachments=(file,), content="See:")
+    )
+    for words in ("hands", "notes.txt", "see hands"):
+        (found,) = search.find(parse(words))
+        assert found.best is not None
+        assert found.best.text == "See:\n\nnotes.txt:\nOtters hold hands."
+
+
+def test_damaged_attachments_are_left_out(store: Store, search: Search, tmp_path: Path) -> None:
+    keep(store, "chat", "words")
+    for damaged in ("[", "7", '["x"]', "[" * 100_000):
+        with closing(sqlite3.connect(tmp_path / "store.db")) as db, db:
+            db.execute("UPDATE message SET attachments = ?", (damaged,))
+            db.execute("INSERT OR IGNORE INTO unindexed SELECT number FROM message")
+        assert find(search, "words") == ["chat"]
+
+
+def test_the_index_of_another_version_is_made_anew(store: Store, tmp_path: Path) -> None:
+    keep(store, "chat", "words")
+    with closing(Search(tmp_path / "store.db")) as search:
+        search.catch_up()
+    with closing(sqlite3.connect(tmp_path / "store.db-words")) as index, index:
+        index.execute("DELETE FROM words")
+        index.execute("PRAGMA user_version = 0")
     with closing(Search(tmp_path / "store.db")) as search:
         assert find(search, "words") == ["chat"]
 
