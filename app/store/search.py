@@ -56,8 +56,11 @@ _RECENT = f"""
 SELECT message.number, conversation.id, {TITLE}
 FROM conversation LEFT JOIN message ON message.id = conversation.leaf
 WHERE {_FILTERS}
-    AND (:after IS NULL OR conversation.updated >= :after)
-    AND (:before IS NULL OR conversation.updated < :before)
+    AND (:after IS NULL AND :before IS NULL OR EXISTS (
+        SELECT * FROM message AS dated WHERE dated.conversation_id = conversation.id
+            AND (:after IS NULL OR dated.created >= :after)
+            AND (:before IS NULL OR dated.created < :before)
+    ))
 ORDER BY conversation.updated DESC
 """
 

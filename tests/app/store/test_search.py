@@ -170,6 +170,27 @@ def test_filters(store: Store, search: Search) -> None:
     assert find(search, "word model:") == ["theirs", "new", "old"]
 
 
+def test_dates_are_those_of_messages_with_words_and_without(store: Store, search: Search) -> None:
+    day = 86400.0
+    chat = store.conversation(keep(store, "long", "word", updated=10 * day))
+    assert chat is not None
+    chat.updated = 20 * day
+    store.save_message(
+        Message(
+            conversation_id=chat.id,
+            parent_id=chat.leaf,
+            role="user",
+            content="word",
+            created=20 * day,
+        )
+    )
+    store.save_conversation(chat)
+    for words in ("", "word "):
+        assert find(search, f"{words}before:1970-01-15") == ["long"]
+        assert find(search, f"{words}after:1970-01-15") == ["long"]
+        assert find(search, f"{words}after:1970-01-15 before:1970-01-17") == []
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
