@@ -17,6 +17,7 @@ from textual.content import Content
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.screens.bound import key_of
 from app.screens.chats.excerpt import excerpt, marked
 from app.screens.chats.keeper import ChatKeeper, Done, HeldError
 from app.screens.chats.open_session import title_of
@@ -82,6 +83,14 @@ class FindChat(Finder[Chosen]):
             "f12", "undo_chat", "Take back what was done to a chat", show=False, id="find.undo"
         ),
     ]
+
+    GLOSS: ClassVar[dict[str, str]] = {
+        "“two words”": "they follow each other; the last word may be the beginning of one",
+        "model:qwen": "a model replied in it whose name has this",
+        "source:you": "chats of the screen; source:mqtt are those held over MQTT",
+        "after:2026-11-01": "a message is from that day on; before:… from before it",
+        "archived:yes": "archived chats too",
+    }
 
     def __init__(
         self, search: Search, states: Mapping[str, str], keeps: Keeps, words: str = ""
@@ -243,7 +252,9 @@ class FindChat(Finder[Chosen]):
             self.call_later(self._choose)  # once the search is over
             return
         if not found:
-            self._say("No chat has all of these words." if query.phrases else "No chat fits.")
+            nothing = "No chat has all of these words." if query.phrases else "No chat fits."
+            key = key_of("help", self.app, self.app)
+            self._say(f"{nothing} {key} tells of filters, such as archived:yes.")
             return
         hits = sum(len(one.numbers) for one in found)
         where = f", in {count(hits)} messages" if query.phrases and hits > len(found) else ""

@@ -102,6 +102,18 @@ async def test_that_there_are_more_chats_is_told(
         assert "the first" not in await stage.screen()
 
 
+async def test_help_tells_the_filters_and_an_empty_list_where_they_are_told(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path, size=(120, 40)) as stage:
+        await look(stage, "xylophone")
+        assert "f1 tells of filters, such as archived:yes." in await stage.screen()
+        await stage.press("f1")
+        screen = await stage.screen()
+        for word in ("model:qwen", "source:you", "after:2026-11-01", "archived:yes"):
+            assert word in screen
+
+
 async def test_enter_opens_at_the_hit(tmp_path: Path) -> None:
     lines = [f"line {n} of many" for n in range(60)]
     keep(tmp_path, ("Long", *lines[:20], "Here is the needle.", *lines[20:]))
