@@ -93,18 +93,17 @@ class Defaults:
 
 
 def as_text(name: str, value: object) -> str:
-    """A value as `read` takes it; empty for one that is nothing."""
-    if value is None or value in ((), {}):
-        return ""
+    """A value as `read` takes it, in one line."""
     if name == "stop" and isinstance(value, (tuple, list)) and len(value) == 1:
         only = str(value[0])
-        # A text that reads as JSON, or that white space begins or ends, is quoted.
-        if only == only.strip() and read("stop", only) == [only]:
+        # A text that reads as JSON, that white space begins or ends, or that a line cannot show,
+        # is quoted.
+        if only == only.strip() and only.isprintable() and read("stop", only) == [only]:
             return only
     if name == "logit_bias" and isinstance(value, tuple):
         value = dict(value)
-    if isinstance(value, float):
-        return f"{value:g}"
+    if isinstance(value, float) and float(short := f"{value:g}") == value:
+        return short
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -114,7 +113,9 @@ def read(name: str, text: str) -> object:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
         value = text
-    return [text] if name == "stop" and not isinstance(value, list) else value
+    if name == "stop" and not isinstance(value, list):
+        return [value if isinstance(value, str) else text]
+    return value
 
 
 def check_one(name: str, value: object) -> None:

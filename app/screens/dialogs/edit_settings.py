@@ -158,7 +158,9 @@ class EditSettings(Dialog[ChatSettings]):
         arguments = stated.get(ARGUMENTS)
         thinks = arguments.get(THINKING) if isinstance(arguments, dict) else None
         if isinstance(arguments, dict) and isinstance(thinks, bool):
-            stated[ARGUMENTS] = {key: one for key, one in arguments.items() if key != THINKING}
+            del stated[ARGUMENTS]
+            if others := {key: one for key, one in arguments.items() if key != THINKING}:
+                stated[ARGUMENTS] = others
         for name, field in self.fields.items():
             if name == THINKING:
                 field.value = "" if not isinstance(thinks, bool) else "on" if thinks else "off"
@@ -170,8 +172,9 @@ class EditSettings(Dialog[ChatSettings]):
         if name != THINKING:
             if not defaults.source(name):
                 return "default as the model has it"
-            value = as_text(name, defaults.value(name)) or "none"
-            return f"default {value} · {defaults.source(name)}"
+            value = defaults.value(name)
+            shown = "none" if value in (None, (), {}) else as_text(name, value)
+            return f"default {shown} · {defaults.source(name)}"
         if defaults.card is not None and not defaults.card.switches_thinking:
             return _UNKNOWN
         arguments = defaults.value(ARGUMENTS)

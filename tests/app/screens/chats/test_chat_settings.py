@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.screens.chats.chat_settings import (
     ENGINE,
@@ -64,31 +66,63 @@ def test_each_default_says_where_it_comes_from() -> None:
     assert Defaults(None, {}).line("tiny", ChatSettings()) == "tiny"
 
 
+NUMBERS = {"min_value": 0.0, "max_value": 1.0, "exclude_min": True}
+TOKEN_IDS = st.integers(0, 200_000)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+VALUES: dict[str, st.SearchStrategy[object]] = {
+    "temperature": st.floats(0.0, 100.0) | st.sampled_from([0.123456789, 0.25]),
+    "top_k": st.integers(0, 2**31 - 1),
+    "top_p": st.floats(**NUMBERS),  # type: ignore[arg-type]
+    "min_p": st.floats(0.0, 1.0),
+    "repetition_penalty": st.floats(**NUMBERS),  # type: ignore[arg-type]
+    "presence_penalty": st.floats(-2.0, 2.0),
+    "frequency_penalty": st.floats(-2.0, 2.0),
+    "logit_bias": st.dictionaries(TOKEN_IDS.map(str), st.floats(-100.0, 100.0)),
+    "logprobs": st.none() | st.integers(0, 20),
+    "seed": st.none() | st.integers(0, 2**64 - 1),
+    "min_tokens": st.integers(0, 2**31 - 1),
+    "max_tokens": st.none() | st.integers(1, 2**31 - 1),
+    "stop": st.lists(
+        st.text(min_size=1) | st.sampled_from(["\n\n", '"\\n"', "1", " x", "a\nb", '["a"]']),
+        max_size=16,
+    ),
+    "stop_token_ids": st.lists(TOKEN_IDS),
+    "ignore_eos": st.booleans(),
+    "chat_template_kwargs": st.dictionaries(st.text(), JSON),
+    "tools": st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": JSON})),
+}
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(SamplingParams)])
+@given(data=st.data())
+def test_a_value_reads_as_it_is_shown(name: str, data: st.DataObject) -> None:
+    value = data.draw(VALUES[name])
+    text = as_text(name, value)
+    assert read(name, text.strip()) == value
+    assert "\n" not in text
+
+
 @pytest.mark.parametrize(
-    "stated",
+    ("text", "value"),
     [
-        {"stop": ["a", "b"]},
-        {"stop": ["END"]},
-        {"stop": ["1"]},
-        {"stop": [" x"]},
-        {"logit_bias": {"5": -1.5}},
-        {"temperature": 0.25},
-        {"ignore_eos": True},
-        {"stop_token_ids": [1, 2]},
-        {"chat_template_kwargs": {"effort": "low"}},
-        {"seed": 2**63},
+        ('"\\n\\n"', ["\n\n"]),
+        ("END", ["END"]),
+        ("1", ["1"]),
+        ('["a", "b"]', ["a", "b"]),
+        ('"a', ['"a']),
     ],
 )
-def test_a_value_reads_as_it_is_shown(stated: dict[str, object]) -> None:
-    ((name, value),) = stated.items()
-    again = read(name, as_text(name, value))
-    assert SamplingParams().override({name: again}) == SamplingParams().override(stated)
+def test_a_stop_is_json_where_it_is_that(text: str, value: list[str]) -> None:
+    assert read("stop", text) == value
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(SamplingParams)])
 def test_every_default_can_be_shown(name: str) -> None:
     text = as_text(name, getattr(SamplingParams(), name))
-    assert not text or SamplingParams().override({name: read(name, text)}) == SamplingParams()
+    assert SamplingParams().override({name: read(name, text)}) == SamplingParams()
 
 
 def test_thinking_is_on_or_off() -> None:
