@@ -137,7 +137,7 @@ class BranchOnView:
             return ""
         is_first, self._version = self._version is None, version
         conversation = self.conversation
-        self._read_title(store)
+        self._read_conversation(store)
         places = store.branches.places(conversation.id, conversation.leaf)
         behind = places.pop(conversation.leaf, []) if conversation.leaf is not None else []
         new = self._tree.learn(places)
@@ -154,10 +154,16 @@ class BranchOnView:
         place, count = self.places[parted[-1].id]
         return f"Another program went on with this chat: this is {place}/{count}."
 
-    def _read_title(self, store: Store) -> None:
+    def _read_conversation(self, store: Store) -> None:
+        """Take over what others changed of the conversation beside its messages."""
         kept = store.conversation(self.conversation.id)
-        if kept is not None and not self._is_changed:
-            self.conversation.title, self.conversation.is_named = kept.title, kept.is_named
+        if kept is None:
+            return
+        conversation = self.conversation
+        conversation.system, conversation.sampling = kept.system, kept.sampling
+        conversation.is_archived = kept.is_archived
+        if not self._is_changed:
+            conversation.title, conversation.is_named = kept.title, kept.is_named
 
     def _read_awaited(self, store: Store) -> None:
         """Read what there is of the reply that another program is making, if that is alive."""

@@ -14,6 +14,8 @@ from engine.api.lifecycle import FinishReason, Timings
 from engine.api.stream import Usage
 from engine.api.tools import ToolUse
 
+# Of one that is there it changes what a turn does. What else is of it, another program may have
+# changed since, and its title, too, if the user gave it one there.
 SAVE_CONVERSATION = """
 INSERT INTO conversation
     (id, title, system, sampling, user, source, created, updated, leaf, is_open,
@@ -21,8 +23,8 @@ INSERT INTO conversation
 VALUES (:id, :title, :system, :sampling, :user, :source, :created, :updated, :leaf, :is_open,
     :number, :is_named, :forked_from, :is_archived)
 ON CONFLICT (id) DO UPDATE SET
-    title = :title, system = :system, sampling = :sampling, updated = :updated, leaf = :leaf,
-    is_open = :is_open, number = :number, is_named = :is_named, is_archived = :is_archived
+    title = iif(is_named, title, :title), is_named = max(is_named, :is_named),
+    updated = :updated, leaf = :leaf, number = :number
 """
 
 SAVE_MESSAGE = """

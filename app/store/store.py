@@ -159,7 +159,7 @@ class Store:
         return self._conversation(rows[0]) if rows else None
 
     def save_conversation(self, conversation: Conversation) -> None:
-        """Add it, or replace what can change of it.
+        """Add it, or replace what a turn changes of it: title, number, leaf, and when it was used.
 
         If another program has given its number away meanwhile, it gets another one.
         """

@@ -225,6 +225,40 @@ def test_nothing_is_read_where_no_other_program_wrote(
     assert session.conversation.title == "Theirs"
 
 
+def test_a_turn_leaves_alone_what_another_program_made_of_the_chat(
+    engine: ScriptedEngine, store: Store, other: Store
+) -> None:
+    session = begun(engine, store, "one")
+    theirs = other.conversations()[0]
+    theirs.system, theirs.sampling = "Be brief.", {"top_k": 3}
+    theirs.title, theirs.is_named, theirs.is_archived = "Theirs", True, True
+    other.save_settings(theirs)
+    other.save_label(theirs)
+    session.send("two")
+    settle(engine, session)
+    (kept,) = store.conversations()
+    assert (kept.system, kept.sampling) == ("Be brief.", {"top_k": 3})
+    assert (kept.title, kept.is_named, kept.is_archived) == ("Theirs", True, True)
+    assert kept.leaf == session.conversation.leaf
+
+
+def test_settings_and_archiving_of_another_program_are_followed(
+    engine: ScriptedEngine, store: Store, other: Store
+) -> None:
+    session = begun(engine, store, "one")
+    session.look()
+    theirs = other.conversations()[0]
+    theirs.system, theirs.sampling, theirs.is_archived = "Be brief.", {"top_k": 3}, True
+    other.save_settings(theirs)
+    other.save_label(theirs)
+    session.look()
+    assert session.conversation.is_archived
+    session.send("two")
+    submission = engine.submissions[-1]
+    assert submission.sampling["top_k"] == 3
+    assert submission.messages[0].content == "Be brief."
+
+
 def test_a_store_that_cannot_be_read_keeps_no_chat_from_view(
     engine: ScriptedEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
