@@ -50,6 +50,8 @@ DELETE FROM conversation WHERE id IN (
 )
 """
 
+_LABEL = frozenset(("title", "number", "is_named", "is_open", "is_archived"))
+
 # What was deleted longer ago is gone once another program opens the store.
 UNDO_SECONDS = 3600.0
 
@@ -181,26 +183,20 @@ class Store:
         for conversation in conversations:
             conversation.number = next(free)
 
-    def save_label(self, conversation: Conversation) -> None:
-        """Replace its title, its number and whether it is open or archived; nothing if it was
-        deleted.
+    def save_label(self, conversation: Conversation, *names: str) -> None:
+        """Replace some of its title, its number and whether it is named, open or archived; nothing
+        if it was deleted.
 
-        The rest is left alone: another program may have gone on with it since it was read.
+        The rest is left alone: another program may have changed it since it was read.
         """
+        assert _LABEL.issuperset(names)
+        columns = ", ".join(f"{name} = :{name}" for name in names)
         with self.transaction():
-            if self._is_taken(conversation):
+            if "number" in names and self._is_taken(conversation):
                 self.number(conversation)
             self._db.write(
-                "UPDATE conversation SET title = ?, is_named = ?, is_open = ?, number = ?,"
-                " is_archived = ? WHERE id = ? AND deleted_at IS NULL",
-                (
-                    conversation.title,
-                    int(conversation.is_named),
-                    int(conversation.is_open),
-                    conversation.number,
-                    int(conversation.is_archived),
-                    conversation.id,
-                ),
+                f"UPDATE conversation SET {columns} WHERE id = :id AND deleted_at IS NULL",
+                conversation_values(conversation),
             )
 
     def save_settings(self, conversation: Conversation) -> None:

@@ -112,7 +112,7 @@ class ChatKeeper:
             self._sessions.rename(session, title)
         elif chat := self._store.conversation(key):
             chat.title, chat.is_named = title, True
-            self._store.save_label(chat)
+            self._store.save_label(chat, "title", "is_named")
 
     def undo(self) -> Done | None:
         """Take the last deed back that was not; None if there is none. A chat that was open is on
@@ -158,7 +158,7 @@ class ChatKeeper:
         chat.is_archived = is_archived
         if is_archived:
             chat.is_open = False
-        self._store.save_label(chat)
+        self._store.save_label(chat, "is_archived", "is_open")
         if session := self._sessions.find(chat.id):
             session.chat.conversation.is_archived = is_archived
 

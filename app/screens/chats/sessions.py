@@ -163,7 +163,7 @@ class SessionList:
             self.sessions.append(session)
             if session.is_own:
                 session.chat.conversation.is_open = True
-                self.store.save_label(session.chat.conversation)
+                self.store.save_label(session.chat.conversation, "is_open", "number")
         self.go_to(session)
         return True
 
@@ -215,7 +215,7 @@ class SessionList:
             return
         session.chat.conversation.is_open = False
         if session.is_stored:
-            self.store.save_label(session.chat.conversation)
+            self.store.save_label(session.chat.conversation, "is_open")
 
     def rename(self, session: OpenSession, title: str) -> None:
         """Give a conversation another title.
@@ -226,7 +226,7 @@ class SessionList:
         session.chat.conversation.title = title
         session.chat.conversation.is_named = True
         if session.is_stored:
-            self.store.save_label(session.chat.conversation)
+            self.store.save_label(session.chat.conversation, "title", "is_named")
 
     def defaults(self, card: ModelCard | None) -> Defaults:
         """What holds in a chat that states nothing.
@@ -303,7 +303,7 @@ class SessionList:
         # Where the store is locked, it keeps their numbers from another start on.
         with suppress(StoreError), self.store.transaction():
             for conversation in new:
-                self.store.save_label(conversation)
+                self.store.save_label(conversation, "number")
 
     def _newest(self) -> OpenSession:
         """The session that was used last. If none is open, one is opened."""

@@ -141,7 +141,7 @@ def test_a_title_follows_the_branch_on_view_unless_the_user_gave_it(
     session.turn(session.messages[0].id, 1)
     assert [c.title for c in store.conversations()] == ["one"]
     session.conversation.title, session.conversation.is_named = "Mine", True
-    store.save_label(session.conversation)
+    store.save_label(session.conversation, "title", "is_named")
     session.turn(session.messages[0].id, 1)
     assert [c.title for c in store.conversations()] == ["Mine"]
     assert opened(engine, store).conversation.is_named
@@ -219,7 +219,7 @@ def test_nothing_is_read_where_no_other_program_wrote(
     assert read == ["PRAGMA data_version"]
     renamed = other.conversations()[0]
     renamed.title, renamed.is_named = "Theirs", True
-    other.save_label(renamed)
+    other.save_label(renamed, "title", "is_named")
     session.look()
     store._db._db.set_trace_callback(None)
     assert session.conversation.title == "Theirs"
@@ -233,7 +233,7 @@ def test_a_turn_leaves_alone_what_another_program_made_of_the_chat(
     theirs.system, theirs.sampling = "Be brief.", {"top_k": 3}
     theirs.title, theirs.is_named, theirs.is_archived = "Theirs", True, True
     other.save_settings(theirs)
-    other.save_label(theirs)
+    other.save_label(theirs, "title", "is_named", "is_archived")
     session.send("two")
     settle(engine, session)
     (kept,) = store.conversations()
@@ -250,7 +250,7 @@ def test_settings_and_archiving_of_another_program_are_followed(
     theirs = other.conversations()[0]
     theirs.system, theirs.sampling, theirs.is_archived = "Be brief.", {"top_k": 3}, True
     other.save_settings(theirs)
-    other.save_label(theirs)
+    other.save_label(theirs, "is_archived")
     session.look()
     assert session.conversation.is_archived
     session.send("two")

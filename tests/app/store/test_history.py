@@ -233,7 +233,7 @@ def test_an_ending_leaves_alone_what_another_program_did_to_the_conversation(
     shown = reopened(screen)
     assert shown.is_busy
     shown.conversation.title, shown.conversation.is_open = "Renamed", True
-    screen.save_label(shown.conversation)
+    screen.save_label(shown.conversation, "title", "is_open")
     history.finish(reply, end_of(history, question))
     history.save()
     assert screen.conversations(open_only=True) == [shown.conversation]

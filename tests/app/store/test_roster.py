@@ -29,7 +29,7 @@ def test_a_reply_in_the_making_does_not_change_the_list(store: Store) -> None:
     "deed",
     [
         lambda store, chat: store.save_conversation(Conversation()),
-        lambda store, chat: store.save_label(chat),
+        lambda store, chat: store.save_label(chat, "title"),
         lambda store, chat: store.delete_conversation(chat.id),
         lambda store, chat: store.forget("screen", "", 2e9, 1),
     ],

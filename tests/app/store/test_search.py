@@ -221,7 +221,7 @@ def test_the_index_follows_what_becomes_of_chats(store: Store, search: Search) -
     chat = store.conversation(key)
     assert chat is not None
     chat.title = "renamed"
-    store.save_label(chat)
+    store.save_label(chat, "title")
     assert find(search, "renamed") == ["renamed"]
     assert find(search, "first") == []
     store.delete_conversation(key)

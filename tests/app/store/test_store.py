@@ -392,7 +392,7 @@ def test_two_programs_do_not_give_one_number_twice(path: Path) -> None:
     theirs.save_conversation(other)
     assert (one.number, other.number) == (1, 2)
     other.number = 1
-    theirs.save_label(other)
+    theirs.save_label(other, "number")
     assert sorted(chat.number or 0 for chat in ours.conversations()) == [1, 2]
     ours.close()
     theirs.close()

@@ -109,6 +109,24 @@ def test_closing_and_renaming_leave_what_another_program_wrote(
     assert store.conversations() == []
 
 
+def test_closing_and_renaming_do_not_undo_archiving_and_a_name(
+    store: Store, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    ours = SessionList(engine, store)
+    ask(ours, engine, "a")
+    with closing(Store(tmp_path / "store.db")) as other:
+        theirs = ChatKeeper(SessionList(engine, other), other)
+        theirs.archive(ours.current.key)
+        theirs.rename(ours.current.key, "theirs")
+    ours.close(ours.current)
+    (kept,) = store.conversations()
+    assert (kept.title, kept.is_archived, kept.is_open) == ("theirs", True, False)
+    ours.open(kept.id)
+    ours.rename(ours.current, "ours")
+    (kept,) = store.conversations()
+    assert (kept.title, kept.is_archived, kept.is_open) == ("ours", True, True)
+
+
 def test_a_conversation_that_another_program_deleted_stays_deleted(
     store: Store, engine: ScriptedEngine
 ) -> None:
@@ -213,7 +231,7 @@ def test_the_newest_is_on_view_where_the_one_that_was_is_not_open(
         store.delete_conversation(old.key)
     else:
         chat.is_open, chat.is_archived = False, gone == "archive"
-        store.save_label(chat)
+        store.save_label(chat, "is_open", "is_archived")
     assert SessionList(engine, store).current.title == "c"
 
 
