@@ -9,7 +9,7 @@ from pathlib import Path
 from app.process.exits import ExitCode
 from app.process.process import complain, show
 from app.settings.settings import Settings
-from app.store.chat_file import ChatFileError, dump, load, take_in
+from app.store.chat_file import ChatFileError, decode, dump, load, take_in
 from app.store.store import Store
 
 
@@ -41,11 +41,11 @@ def run_import(settings: Settings, path: Path) -> int:
     """
     try:
         data = sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
-        chats, wrong = load(data.decode())
+        chats, wrong = load(decode(data))
     except OSError as error:
         complain(f"{path}: {error.strerror}")
         return ExitCode.FAILED
-    except (ChatFileError, UnicodeDecodeError) as error:
+    except ChatFileError as error:
         complain(f"{path}: {error}")
         return ExitCode.FAILED
     with closing(Store(settings.store_file)) as store:

@@ -30,14 +30,6 @@ class ChatFileError(ValueError):
 _Moment = Annotated[float, Field(ge=0, le=253_402_300_799)]
 
 
-class _Head(BaseModel):
-    """What every chat file has. Each chat is looked at by itself."""
-
-    format: Literal["batchdeck chats"]
-    version: Literal[1]
-    chats: list[dict[str, Any]]
-
-
 class _Message(BaseModel):
     """The place of a message in its tree, and in time; what else it has is `Message`'s."""
 
@@ -94,17 +86,22 @@ def load(text: str) -> tuple[list[tuple[Conversation, list[Message]]], list[str]
     Raises:
         ChatFileError: it is no such file.
     """
-    try:
-        head = _Head.model_validate(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise ChatFileError(f"it is no file of chats: {_told(error)}") from None
     chats, wrong = [], []
-    for place, raw in enumerate(head.chats):
+    for place, raw in enumerate(_listed(text)):
         try:
             chats.append(_read(raw))
         except ValueError as error:
             wrong.append(f"chats.{place} ({raw.get('title', '')!r}) is left out: {_told(error)}")
     return chats, wrong
+
+
+def decode(data: bytes) -> str:
+    """The text of a file. Raises ChatFileError if it has none."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        why = f"it is no UTF-8 text (byte {error.start:,})"
+        raise ChatFileError(f"it is no file of chats: {why}") from None
 
 
 def take_in(store: Store, chats: Iterable[tuple[Conversation, list[Message]]]) -> None:
@@ -150,6 +147,30 @@ def _portions(
             portion = []
     if portion:
         yield portion
+
+
+def _listed(text: str) -> list[dict[str, Any]]:
+    """The chats of a file, each to be looked at by itself; raises ChatFileError."""
+    why = ""
+    try:
+        head = json.loads(text)
+    except json.JSONDecodeError as error:
+        why = f"it is no JSON (line {error.lineno}, column {error.colno})"
+    except (ValueError, RecursionError):
+        why = "it is no JSON that can be read"
+    else:
+        if not isinstance(head, dict) or head.get("format") != FORMAT:
+            why = "it is other JSON than `tui export` writes"
+        elif head.get("version") != VERSION:
+            why = f"its version is {_short(head.get('version'))}; it must be {VERSION}"
+        elif not isinstance(head.get("chats"), list):
+            why = "it has no list of chats"
+        elif not all(isinstance(chat, dict) for chat in head["chats"]):
+            why = "what it lists are no chats"
+    if why:
+        raise ChatFileError(f"it is no file of chats: {why}")
+    listed: list[dict[str, Any]] = head["chats"]
+    return listed
 
 
 def _read(raw: dict[str, Any]) -> tuple[Conversation, list[Message]]:
@@ -210,9 +231,12 @@ def _told(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]
-    field = ".".join(map(str, first["loc"])) or "it"
-    value = "" if first["type"] == "missing" else f" is {_short(first['input'])}"
-    return f"{field}{value}: {first['msg']}"
+    field = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"{field} is missing"
+    rule = first["msg"].removeprefix("Value error, ").partition(" or instance of")[0]
+    rule = rule.replace("Input should", "it should")
+    return f"{field} is {_short(first['input'])}; {rule}"
 
 
 def _short(value: object) -> str:

@@ -89,15 +89,15 @@ class Exporting(Keeping):
             self._write(file_name("chats", "json"), text)
 
     async def _import(self, path: Path) -> None:
-        from app.store.chat_file import ChatFileError, load, take_in
+        from app.store.chat_file import ChatFileError, decode, load, take_in
 
         try:
-            text = await asyncio.to_thread(path.read_text, encoding="utf-8")
-            chats, wrong = await asyncio.to_thread(load, text)
+            data = await asyncio.to_thread(path.read_bytes)
+            chats, wrong = await asyncio.to_thread(load, decode(data))
             await asyncio.to_thread(take_in, self.store, chats)
         except OSError as error:
             self.notify(f"{path}: {error.strerror}", severity="error")
-        except (ChatFileError, UnicodeDecodeError, StoreError) as error:
+        except (ChatFileError, StoreError) as error:
             self.notify(f"{path}: {error}", severity="error")
         else:
             for sentence in wrong:

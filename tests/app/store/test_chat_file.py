@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.store.attachment import Attachment
-from app.store.chat_file import ChatFileError, dump, load, take_in
+from app.store.chat_file import ChatFileError, decode, dump, load, take_in
 from app.store.conversation import Asked, Conversation, Message
 from app.store.database import StoreError
 from app.store.store import Store
@@ -107,28 +107,50 @@ def test_of_a_file_that_cannot_be_kept_as_a_whole_nothing_is(
     assert not store.restore_conversation(before[0].id)
 
 
+HEAD = '{"format": "batchdeck chats", "version": '
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": "batchdeck chats", "version": 2, "chats": []}', "[" * 9999]
+    ("text", "sentence"),
+    [
+        ("", "it is no JSON (line 1, column 1)"),
+        ("[]", "it is other JSON than `tui export` writes"),
+        ("{}", "it is other JSON than `tui export` writes"),
+        (HEAD + '2, "chats": []}', "its version is 2; it must be 1"),
+        (HEAD + '1, "chats": 1}', "it has no list of chats"),
+        (HEAD + '1, "chats": [1]}', "what it lists are no chats"),
+        ("[" * 9999, "it is no JSON that can be read"),
+        ("1" * 9999, "it is no JSON that can be read"),
+    ],
 )
-def test_another_file_is_refused(text: str) -> None:
-    with pytest.raises(ChatFileError, match="it is no file of chats: "):
+def test_another_file_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ChatFileError) as caught:
         load(text)
+    assert str(caught.value) == f"it is no file of chats: {sentence}"
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(ChatFileError, match="it is no UTF-8 text"):
+        decode(b"ab\xff")
+    assert decode("\ufeffé".encode()) == "é"
 
 
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
-        (("title",), 3, "title is 3: Input should be a valid string"),
+        (("title",), 3, "title is 3; it should be a valid string"),
         (("title",), "\ud83d", "a text has half a surrogate pair; it must be valid Unicode"),
         (("messages", 1, "content"), "\ud83d", "a text has half a surrogate pair"),
-        (("updated",), float("inf"), "updated is inf: Input should be less than or equal to"),
-        (("created",), float("nan"), "created is nan: Input should be less than or equal"),
-        (("messages", 1, "created"), 1e300, "messages.1.created is 1e+300: Input should be less"),
+        (("updated",), float("inf"), "updated is inf; it should be less than or equal to"),
+        (("created",), float("nan"), "created is nan; it should be less than or equal"),
+        (("messages", 1, "created"), 1e300, "messages.1.created is 1e+300; it should be less"),
         (("leaf",), "x", "leaf is 'x'; it must be the id of a message, or null"),
-        (("messages", 1, "role"), "bot", "messages.1.role is 'bot': Input should be 'user'"),
+        (("messages", 1, "role"), "bot", "messages.1.role is 'bot'; it should be 'user'"),
         (("messages", 1, "parent_id"), "x", "messages.1.parent_id is 'x'; it must be the id of a"),
         (("messages", 1, "usage"), {"prompt_tokens": "x"}, "messages.1.usage."),
-        (("messages", 0, "content"), None, "messages.0.content is None: Input should be a valid"),
+        (("messages", 1, "usage"), 7, "messages.1.usage is 7; it should be a dictionary"),
+        (("messages", 1), {}, "messages.1.id is missing"),
+        (("messages", 0, "content"), None, "messages.0.content is None; it should be a valid"),
     ],
 )
 def test_what_is_wrong_is_named_and_the_others_are_taken(

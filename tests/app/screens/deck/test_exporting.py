@@ -62,9 +62,12 @@ async def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_bytes(b"\xff")
     async with staged(tmp_path, REPLIES) as stage:
         await _import(stage, "a.json")
-        assert "a.json: it is no file of chats: format: Field required" in stage.toasts[-1]
+        assert (
+            "a.json: it is no file of chats: it is other JSON than `tui export` writes"
+            in stage.toasts[-1]
+        )
         await _import(stage, "b.json")
-        assert "b.json: 'utf-8' codec" in stage.toasts[-1]
+        assert "b.json: it is no file of chats: it is no UTF-8 text" in stage.toasts[-1]
         await _import(stage, "c.json")
         assert stage.toasts[-1] == "c.json is no file; chats are imported from JSON."
         await _import(stage, "~nobody-of-that-name/c.json")
