@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,13 +41,17 @@ class Exporting(Keeping):
 
         self.app.push_screen(AskText("Import chats from which JSON file?", ""), take)
 
-    def take_in(self, path: str) -> bool:
-        """Take the chats of a file into the store; False if there is no such file."""
+    def take_in(self, path: str, failed: Callable[[], object] = lambda: None) -> bool:
+        """Take the chats of a file into the store; False if there is no such file.
+
+        Args:
+            failed: is called if there is one, but not of chats.
+        """
         file = Path(os.path.expanduser(path))
         if not file.is_file():
             self.refuse(f"{path} is no file; chats are imported from JSON.")
             return False
-        self.run_worker(self._import(file))
+        self.run_worker(self._import(file, failed))
         return True
 
     def action_duplicate(self) -> None:
@@ -88,7 +93,7 @@ class Exporting(Keeping):
         if text := await asyncio.to_thread(self._dumped, None):
             self._write(file_name("chats", "json"), text)
 
-    async def _import(self, path: Path) -> None:
+    async def _import(self, path: Path, failed: Callable[[], object]) -> None:
         from app.store.chat_file import ChatFileError, decode, load, take_in
 
         try:
@@ -97,8 +102,10 @@ class Exporting(Keeping):
             await asyncio.to_thread(take_in, self.store, chats)
         except OSError as error:
             self.notify(f"{path}: {error.strerror}", severity="error")
+            failed()
         except (ChatFileError, StoreError) as error:
             self.notify(f"{path}: {error}", severity="error")
+            failed()
         else:
             for sentence in wrong:
                 self.refuse(sentence, timeout=15)

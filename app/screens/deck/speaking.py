@@ -101,7 +101,13 @@ class Speaking(Stopping):
             return
         area.load_text("")
         if slash.run(rest) is False:
-            area.load_text(text)
+            self._bring_back(text)
+
+    def _bring_back(self, line: str) -> None:
+        """Put a line that was refused into the prompt again, unless something is written there."""
+        area = self.chat.prompt.area
+        if not area.text:
+            area.load_text(line)
             area.move_cursor(area.document.end)
 
     def slashes(self) -> list[Slash]:
@@ -152,7 +158,7 @@ class Speaking(Stopping):
 
     def _spoken(self) -> list[Slash]:
         attach = partial(_or_ask, self.attach, self.action_attach)
-        take_in = partial(_or_ask, self.take_in, self.action_import)
+        take_in = partial(_or_ask, self._take_in, self.action_import)
         preset = partial(_or_ask, self.apply_preset, self.action_presets)
         rename = partial(_or_ask, self._rename, self.action_rename)
         spoken = [
@@ -175,6 +181,9 @@ class Speaking(Stopping):
             return False
         self.post_message(self.ModelWanted(name))
         return True
+
+    def _take_in(self, path: str) -> bool:
+        return self.take_in(path, partial(self._bring_back, f"/import {path}"))
 
     def _rename(self, title: str) -> bool:
         return self.rename(self.sessions.current.key, title)

@@ -96,6 +96,16 @@ async def test_what_is_wrong_is_said_and_the_line_stays(
         assert stage.engine.submissions == []
 
 
+async def test_the_line_is_back_where_a_file_is_none_of_chats(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    async with staged(tmp_path) as stage:
+        await say(stage, f"/import {tmp_path}/a.json")
+        await stage.turn()
+        (toast,) = stage.toasts
+        assert "it is no file of chats" in toast
+        assert stage.prompt == f"/import {tmp_path}/a.json"
+
+
 async def test_attach_asks_for_a_path_that_is_not_there(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await say(stage, "/attach")
