@@ -78,7 +78,8 @@ class Speaking(Stopping):
         self.forget_refusals()
         area, text = self.chat.prompt.area, self.chat.prompt.text
         completion = area.offer()
-        if completion is not None:
+        # A name that is written whole is run, though others begin with it.
+        if completion is not None and completion.text.rstrip() != text:
             area.complete()
             if completion.is_whole:
                 self.speak(area.text)

@@ -113,6 +113,24 @@ async def test_attach_asks_for_a_path_that_is_not_there(tmp_path: Path) -> None:
         assert stage.toasts == []
 
 
+@pytest.mark.parametrize("line", ["/import", "/attach", "/rename"])
+async def test_enter_runs_a_name_that_is_written_whole(tmp_path: Path, line: str) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*line)
+        assert offered(stage)
+        await stage.press("enter")
+        assert isinstance(stage.app.screen, AskText)
+        assert stage.prompt == ""
+
+
+async def test_enter_takes_another_that_is_gone_to(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        await stage.press(*"/export-chat-as-", "down", "enter")
+        await stage.turn()
+        assert stage.prompt == ""
+        assert stage.toasts == ["Nothing was said yet that could be copied."]
+
+
 async def test_a_path_is_completed_until_it_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
