@@ -25,8 +25,12 @@ def as_markdown(
     parts = [f"# {title}\n"]
     if chat is not None and (settings := _settings(chat)):
         parts.append(settings)
+    tools: dict[str | None, str] = {}  # names by the ids of their calls
     for message in messages:
-        who = {"user": user, "tool": "Tool"}.get(message.role, message.model or "Model")
+        if message.tool_use is not None:
+            tools |= {call.id: call.name for call in message.tool_use.calls}
+        tool = f"Tool {message.name or tools.get(message.tool_call_id, '')}".strip()
+        who = {"user": user, "tool": tool}.get(message.role, message.model or "Model")
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(message.created))
         parts.append(f"## {who}, {when}\n")
         if message.thinking:
