@@ -1,4 +1,4 @@
-"""Chats: writes the chats of the store to a file, and takes in those of one."""
+"""Chats: prints the chats of the store, and takes in those of a file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 
 from app.process.exits import ExitCode
 from app.process.process import complain, show
+from app.screens.chats.export import as_markdown
+from app.settings.flags import FileFormat
 from app.settings.settings import Settings
 from app.store.chat_file import ChatFileError, decode, dump, load, take_in
+from app.store.conversation import Conversation
 from app.store.store import Store
 
 
-def run_export(settings: Settings, name: str | None) -> int:
-    """Print the chats in which something was said as JSON; returns the exit code.
+def run_export(settings: Settings, name: str | None, form: FileFormat) -> int:
+    """Print the chats in which something was said; returns the exit code.
 
     Args:
         name: the id or the title of those that are meant; None means all.
@@ -28,7 +31,10 @@ def run_export(settings: Settings, name: str | None) -> int:
         if name is not None and not chats:
             complain(f"no chat has the title or the id {name!r}; F3 in the interface lists them")
             return ExitCode.FAILED
-        show(dump((chat, store.messages(chat.id)) for chat in chats).rstrip("\n"))
+        if form is FileFormat.JSON:
+            show(dump((chat, store.messages(chat.id)) for chat in chats).rstrip("\n"))
+        else:
+            show("\n".join(_markdown(store, chat) for chat in chats).rstrip("\n"))
     return ExitCode.OK
 
 
@@ -54,3 +60,10 @@ def run_import(settings: Settings, path: Path) -> int:
         complain(sentence)
     show(f"imported {len(chats)} {'chat' if len(chats) == 1 else 'chats'}")
     return ExitCode.FAILED if wrong else ExitCode.OK
+
+
+def _markdown(store: Store, chat: Conversation) -> str:
+    """The branch of a chat that is on view."""
+    messages = store.branch(chat.leaf) if chat.leaf else []
+    user = "You" if chat.source == "screen" else chat.user
+    return as_markdown(chat.title, messages, user, chat)

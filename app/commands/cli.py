@@ -133,14 +133,16 @@ def _models(
 @app.command("export")
 def _export(
     chat: Annotated[str | None, Argument(help="A title or an id; all chats if none.")] = None,
+    form: flags.Format = flags.FileFormat.JSON,
     config: flags.Config = None,
 ) -> None:
-    """Print chats as JSON, from which they can be imported."""
+    """Print chats as JSON, from which they can be imported, or as Markdown."""
     settings = _settings(config=config)
     from app.commands import chats
     from app.process import process
 
-    raise typer.Exit(process.run(settings, lambda: chats.run_export(settings, chat), stderr=True))
+    code = process.run(settings, lambda: chats.run_export(settings, chat, form), stderr=True)
+    raise typer.Exit(code)
 
 
 @app.command("import")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import reprlib
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,17 @@ def _json(text: str) -> object:
         raise BadParameter(f"{reprlib.repr(text)} is no JSON") from None
 
 
+class FileFormat(StrEnum):
+    """What `tui export` writes."""
+
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+Format = Annotated[
+    FileFormat,
+    Option("--format", help="json has all branches and can be imported; markdown is to be read."),
+]
 Config = Annotated[
     Path | None, Option("--config", metavar="FILE", help="Configuration file to read.")
 ]

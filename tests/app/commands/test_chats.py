@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from app.commands import chats
+from app.commands.cli import app
 from app.process.exits import ExitCode
+from app.settings.flags import FileFormat
 from app.settings.settings import Settings
 from app.store.conversation import Conversation, Message
 from app.store.drafts import Draft
@@ -47,7 +49,7 @@ def test_what_is_exported_can_be_imported(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert chats.run_export(settings, None) == ExitCode.OK
+    assert chats.run_export(settings, None, FileFormat.JSON) == ExitCode.OK
     text = capsys.readouterr().out
     assert len(json.loads(text)["chats"]) == 2
     (tmp_path / "all.json").write_text(text)
@@ -63,17 +65,38 @@ def test_what_is_exported_can_be_imported(
 def test_one_chat_is_exported_by_its_title(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert chats.run_export(settings, "Two") == ExitCode.OK
+    assert chats.run_export(settings, "Two", FileFormat.JSON) == ExitCode.OK
     (chat,) = json.loads(capsys.readouterr().out)["chats"]
     assert chat["title"] == "Two"
-    assert chats.run_export(settings, "Three") == ExitCode.FAILED
+    assert chats.run_export(settings, "Three", FileFormat.JSON) == ExitCode.FAILED
     assert "no chat has the title or the id 'Three'" in capsys.readouterr().err
+
+
+def test_chats_are_exported_as_markdown(
+    settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert chats.run_export(settings, "Two", FileFormat.MARKDOWN) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert text.startswith("# Two\n\n## You, 20")
+    assert text.endswith("\n\nHi\n")
+    assert chats.run_export(settings, None, FileFormat.MARKDOWN) == ExitCode.OK
+    assert capsys.readouterr().out.count("\n# Two\n") == 1
+
+
+def test_the_format_is_a_flag(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TUI_DATA_DIR", str(settings.data_dir))
+    with pytest.raises(SystemExit) as ended:
+        app(["export", "--format", "markdown", "Two"])
+    assert ended.value.code == ExitCode.OK
+    assert capsys.readouterr().out.startswith("# Two\n")
 
 
 def test_what_cannot_be_imported_is_told_and_the_rest_is(
     settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chats.run_export(settings, None)
+    chats.run_export(settings, None, FileFormat.JSON)
     whole = json.loads(capsys.readouterr().out)
     whole["chats"][0]["leaf"] = "x"
     (tmp_path / "a.json").write_text(json.dumps(whole))
