@@ -8,6 +8,8 @@ from dataclasses import replace
 from app.store.conversation import Conversation, new_id
 from app.store.store import Store
 
+_FORK = "Fork of "
+
 
 def fork(store: Store, conversation: Conversation, leaf: str | None) -> Conversation:
     """Begin a chat with the branch of another one up to a message, and with its settings.
@@ -21,10 +23,13 @@ def fork(store: Store, conversation: Conversation, leaf: str | None) -> Conversa
         StoreError: it cannot be kept.
     """
     now = time.time()
+    # A fork of a fork is told by what both come from.
+    title = conversation.title
+    title = title.removeprefix(_FORK) if conversation.forked_from is not None else title
     forked = replace(
         conversation,
         id=new_id(),
-        title=f"Fork of {conversation.title}",
+        title=f"{_FORK}{title}",
         is_named=leaf is None,
         created=now,
         updated=now,

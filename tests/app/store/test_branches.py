@@ -299,6 +299,14 @@ def test_a_fork_shares_its_blocks_with_the_chat_that_it_comes_from(
     assert len(ChatSession(engine, again, store).messages) == 6, "it stands for itself"
 
 
+def test_a_fork_of_a_fork_says_so_once(store: Store) -> None:
+    chat = Conversation(title="Fork of the road")
+    store.save_conversation(chat)
+    forked = fork(store, chat, None)
+    assert forked.title == "Fork of Fork of the road", "the chat itself is none"
+    assert fork(store, forked, None).title == "Fork of Fork of the road"
+
+
 def test_a_fork_that_cannot_be_kept_leaves_nothing(
     engine: ScriptedEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
