@@ -81,7 +81,8 @@ class Presetting(Tuning):
             elif verb == "rename":
                 self._rename_preset(name)
             elif verb == "delete":
-                question = f"Delete the preset {name} for good?"
+                also = " New chats begin with it." if name == default else ""
+                question = f"Delete the preset {name} for good?{also}"
                 self.app.push_screen(
                     Confirm(question, "delete"), partial(self._forget_preset, name)
                 )

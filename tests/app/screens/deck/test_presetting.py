@@ -77,8 +77,20 @@ async def test_one_is_renamed_and_deleted(tmp_path: Path) -> None:
         assert isinstance(stage.app.screen, Confirm)
         await stage.press("enter")
         assert stage.store.presets.all() == [Preset("c", "b")]
-        await stage.press("alt+s", "d", "enter")
+        await stage.press("alt+s", "d")
+        assert "Delete the preset c for good?" in await stage.screen()
+        assert "New chats begin with it" not in await stage.screen()
+        await stage.press("enter")
         assert stage.store.presets.all() == []
+
+
+async def test_that_new_chats_begin_with_it_is_said_before_one_is_deleted(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.store.presets.save(Preset("a", "a"))
+        stage.store.presets.begin_with("a")
+        await stage.press("alt+s", "d")
+        screen = " ".join((await stage.screen()).split())
+        assert "Delete the preset a for good? New chats begin with it." in screen
 
 
 async def test_new_chats_begin_with_the_one_that_was_chosen(tmp_path: Path) -> None:
