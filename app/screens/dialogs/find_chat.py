@@ -239,6 +239,8 @@ class FindChat(Finder[Chosen]):
                 except StoreError as error:
                     trouble = str(error)
         self._is_looking = False
+        if not self.query(OptionList):
+            return  # The program ends, which takes the widgets before it ends this.
         if trouble:
             self._say(trouble)
         elif query is not None:
