@@ -9,7 +9,7 @@ from typing import Any
 
 from textual import events
 
-from app.screens.bound import key_of
+from app.screens.bound import bindings_of, key_of
 from app.screens.demo.captions import Captions
 from app.screens.demo.crowd import Crowd
 from app.screens.tui import Tui
@@ -66,9 +66,15 @@ class Demonstration(Tui):
         self.set_interval(TURN_SECONDS, self.demonstrate)
 
     async def on_event(self, event: events.Event) -> None:
+        is_over = self.is_over
         if isinstance(event, (events.Key, events.MouseDown, events.Paste)):
             self._take_over()
-        await super().on_event(event)
+        # Who takes over knows neither what has the focus nor what would become of it.
+        swallowed = isinstance(event, events.Paste) or (
+            isinstance(event, events.Key) and not self._leads_elsewhere(event.key)
+        )
+        if is_over or not swallowed:
+            await super().on_event(event)
 
     def demonstrate(self) -> None:
         """Have the crowd act, and say what is seen."""
@@ -127,6 +133,11 @@ class Demonstration(Tui):
         session = self.deck.sessions.find(view.origin.conversation) if view else None
         number = session.chat.conversation.number if session else None
         return f"Chat {number}" if number is not None else "A chat"
+
+    def _leads_elsewhere(self, key: str) -> bool:
+        """Whether a key opens a view or leaves, and so does no harm to any chat."""
+        deck = (b for b in bindings_of(self.deck, self) if b.action in ("mode", "to_chat"))
+        return key in {binding.key for binding in (*bindings_of(self, self), *deck)}
 
     def _take_over(self) -> None:
         """End the script. What the chats have asked goes on, under the policy of the beginning."""

@@ -19,9 +19,11 @@ from app.screens.demo.demonstration import (
     WAITING,
     Demonstration,
 )
+from app.screens.keys.help import HelpScreen
 from app.screens.tui import Tui
 from tests.app.screens.stage import Stage, staged
 from tests.support.clock import VirtualClock
+from tests.widgets.hosting import paste
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ async def test_a_key_takes_over_and_what_is_in_flight_goes_on(
     async with staged(tmp_path, size=(160, 48), kind=kind(clock), keys=keys) as stage:
         await hold(stage, clock, 3 * ENTER_SECONDS, steps=0)
         await stage.press("h", "i")
-        assert stage.prompt == "hi"
+        assert stage.prompt == "i"
         told = f"{TAKEN_OVER} f20 engine, f1 every key, ^q quits."
         assert line(await stage.screen()) == told
         asked, running = len(stage.engine.submissions), stage.sessions.num_busy
@@ -79,6 +81,39 @@ async def test_a_key_takes_over_and_what_is_in_flight_goes_on(
         assert len(stage.engine.submissions) == asked
         assert stage.sessions.num_busy == 0
         assert all(s.chat.messages[-1].content for s in stage.sessions.sessions)
+
+
+@pytest.mark.parametrize(
+    ("first", "at_table"), [("escape", False), ("x", False), ("x", True), ("paste", False)]
+)
+async def test_what_takes_over_does_nothing_else(
+    tmp_path: Path, clock: VirtualClock, first: str, at_table: bool
+) -> None:
+    async with staged(tmp_path, size=(160, 48), kind=kind(clock)) as stage:
+        await hold(stage, clock, 3 * ENTER_SECONDS, steps=0)
+        running = stage.sessions.num_busy
+        if at_table:
+            stage.deck.panels.table.focus()
+        if first == "paste":
+            await paste(stage.app, "text")
+        else:
+            await stage.press(first)
+        await stage.turn(1)
+        assert (stage.sessions.num_busy, stage.prompt) == (running, "")
+        assert isinstance(stage.app, Demonstration)
+        assert stage.app.is_over
+
+
+async def test_a_key_that_leads_elsewhere_does_so_too(tmp_path: Path, clock: VirtualClock) -> None:
+    for key, keys in (("f1", {}), ("f20", {"app.help": "f20"})):
+        folder = tmp_path / key
+        folder.mkdir()
+        async with staged(folder, kind=kind(clock), keys=keys) as stage:
+            await stage.press(key)
+            assert isinstance(stage.app.screen, HelpScreen)
+    async with staged(tmp_path, kind=kind(clock)) as stage:
+        await stage.press("f2")
+        assert stage.deck.has_class("-engine")
 
 
 async def test_the_policy_changes_and_changes_back(tmp_path: Path, clock: VirtualClock) -> None:
