@@ -210,6 +210,7 @@ class Prompt(Widget, can_focus=False):
         super().__init__(id=id)
         self._glyphs = glyphs
         self._hint = self._refusal = self._new = self._settings = ""
+        self._is_full = False
         self.head = PromptHead(glyphs)
         self.chips = Chips(glyphs)
         self.completions = Completions(glyphs)
@@ -234,13 +235,13 @@ class Prompt(Widget, can_focus=False):
         history = "↑" if self._glyphs.unicode else "up"
         keys = f"({send} send · {newline} newline · {history} history)"
         self._hint = self._glyphs.fit(f"Ask…  {keys}")
-        self.area.placeholder = self._refusal or self._hint
+        self._place()
 
     def refuse(self, refusal: str) -> None:
         """Set why nothing can be said, which shows while the prompt is empty. An empty `refusal`
         means that something can be said."""
         self._refusal = self._glyphs.fit(refusal)
-        self.area.placeholder = self._refusal or self._hint
+        self._place()
 
     def load(self, draft: str, history: Sequence[str]) -> None:
         """Go to another conversation, with its draft and what was sent in it, the oldest first."""
@@ -269,8 +270,15 @@ class Prompt(Widget, can_focus=False):
             title = f"ctx {count(used)} + {ahead} of {count(limit)}"
         else:
             title = f"ctx {count(used)}/{count(limit)}"
-        if limit and used >= limit:
-            title += f" · full: a new chat ({self._new}) begins afresh"
+        self._is_full = bool(limit and used >= limit)
+        self._place()
+        if self._is_full:
+            title += " · full"
         elif limit and needed >= limit:
             title += " · too long"
         self.head.show(self._settings, title, too_long=bool(limit and needed >= limit))
+
+    def _place(self) -> None:
+        """Show in the empty prompt what is first to be known there."""
+        advice = self._glyphs.fit(f"The context is full: a new chat ({self._new}) begins afresh.")
+        self.area.placeholder = self._refusal or (advice if self._is_full else self._hint)

@@ -111,7 +111,7 @@ async def test_the_context_is_told_above_the_text() -> None:
         await pilot.pause()
         assert "ctx 812/4,096" in screen(app)[0]
         prompt.hint("enter", "^j", "^n")
-        for used, more in ((4095, ""), (4096, " · full: a new chat (^n) begins afresh")):
+        for used, more in ((4095, ""), (4096, " · full")):
             prompt.show_context(used, 4096)
             await pilot.pause()
             row = screen(app)[0]
@@ -140,10 +140,24 @@ async def test_what_the_rule_has_no_room_for_ends_in_an_ellipsis() -> None:
         prompt.show_context(812, 4096)
         await pilot.pause()
         assert screen(app)[0] == "─ tiny · temp 0.7 · s… ─ ctx 812/4,096 ─"
+
+
+async def test_a_full_context_says_what_helps_and_the_settings_stay() -> None:
+    prompt = Prompt()
+    async with hosted(prompt, 60) as (app, pilot):
+        prompt.show_settings("tiny · temp 0.7")
         prompt.hint("enter", "^j", "^n")
         prompt.show_context(4096, 4096)
         await pilot.pause()
-        assert screen(app)[0] == "── ctx 4,096/4,096 · full: a new chat… ─"
+        head, area, *_ = screen(app)
+        assert head == f"─ tiny · temp 0.7 {'─' * 17} ctx 4,096/4,096 · full ─"
+        assert area.rstrip() == " ❯ The context is full: a new chat (^n) begins afresh."
+        prompt.refuse("Somebody else holds this chat.")
+        prompt.show_context(4096, 4096)
+        assert str(prompt.area.placeholder) == "Somebody else holds this chat."
+        prompt.refuse("")
+        prompt.show_context(12, 4096)
+        assert str(prompt.area.placeholder).startswith("Ask…")
 
 
 async def test_a_long_paste_is_no_text_of_the_prompt() -> None:

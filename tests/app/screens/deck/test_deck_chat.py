@@ -60,7 +60,8 @@ async def test_a_full_context_says_what_to_do(tmp_path: Path) -> None:
         screen = await stage.screen()
         assert "… cut off" in screen
         assert "✓ done" not in screen
-        assert f"ctx 1,024/1,024 · full: {advice}" in screen
+        assert "ctx 1,024/1,024 · full ─" in screen
+        assert f"The context is full: {advice}." in screen
         assert "alt+c" not in screen
         stage.deck.action_resume()
         await stage.turn()
