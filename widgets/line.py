@@ -75,7 +75,8 @@ def shorten_parts(text: str, width: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` in at most `width` cells, with an ellipsis where it was cut."""
+    """`text` in at most `width` cells, with an ellipsis where it was cut, and one only if a part of
+    it was cut there before."""
     if cell_len(text) <= width:
         return text
-    return set_cell_size(text, width - 1).rstrip() + "…" if width > 0 else ""
+    return set_cell_size(text, width - 1).rstrip().rstrip("…") + "…" if width > 0 else ""

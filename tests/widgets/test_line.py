@@ -39,6 +39,11 @@ def test_shortened_text_fits(text: str, width: int) -> None:
     assert short == text or width == 0 or short.endswith("…")
 
 
+def test_what_was_cut_before_is_cut_with_one_ellipsis() -> None:
+    once = shorten("system: a long one", 12)
+    assert [shorten(once + " · more", width) for width in (13, 12)] == ["system: a l…"] * 2
+
+
 @given(st.lists(texts, min_size=1, max_size=5), st.integers(0, 40))
 def test_parts_that_do_not_fit_are_left_out_whole(parts: list[str], width: int) -> None:
     parts = [UNICODE.fit(part).replace("·", "") for part in parts]

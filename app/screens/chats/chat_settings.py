@@ -18,7 +18,7 @@ NAMES = tuple(f.name for f in fields(SamplingParams))
 STARTED = "command line or config"
 ENGINE = "the engine's"
 
-_SYSTEM_WIDTH = 32
+_SYSTEM_WIDTH = 512  # no terminal shows more; the line cuts it where it has no room
 _VALUE_WIDTH = 16
 _PLAIN = SamplingParams()
 
@@ -66,15 +66,14 @@ class Defaults:
         _params(self.card).override({**self.started, **settings.sampling})
 
     def line(self, model: str, settings: ChatSettings) -> str:
-        """The settings in one line: the temperature, and what differs from the model's defaults.
-        What matters most comes first, for the end may be cut off."""
+        """The settings in one line: the temperature, what differs from the model's defaults, and
+        the system prompt. That one comes last, for it takes what room there is, and the end may be
+        cut off."""
         model_has = _params(self.card)
         holds = model_has.override({**self.started, **settings.sampling})
         parts = [model]
         if self.card is not None or "temperature" in {**self.started, **settings.sampling}:
             parts.append(f"temp {holds.temperature:g}")
-        if settings.system:
-            parts.append(shorten(f"system: {' '.join(settings.system.split())}", _SYSTEM_WIDTH))
         thinks = holds.chat_template_kwargs.get(THINKING)
         if isinstance(thinks, bool) and holds.chat_template_kwargs != (
             model_has.chat_template_kwargs
@@ -89,6 +88,8 @@ class Defaults:
                 if not value:
                     continue
             parts.append(f"{name} {shorten(as_text(name, value), _VALUE_WIDTH)}")
+        if settings.system:
+            parts.append(shorten(f"system: {' '.join(settings.system.split())}", _SYSTEM_WIDTH))
         return " · ".join(part for part in parts if part)
 
 

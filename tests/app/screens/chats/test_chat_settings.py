@@ -47,11 +47,10 @@ def test_the_line_has_what_the_program_was_started_with() -> None:
     assert line(own, card(), temperature=0.2) == "tiny · temp 0.5"
 
 
-def test_a_long_system_prompt_is_cut_and_thinking_is_a_word() -> None:
-    settings = ChatSettings("word " * 40, {"chat_template_kwargs": {"enable_thinking": False}})
-    assert (
-        line(settings, card()) == "tiny · temp 1 · system: word word word word wor… · thinking off"
-    )
+def test_the_system_prompt_comes_last_and_whole_and_thinking_is_a_word() -> None:
+    settings = ChatSettings("word " * 20, {"chat_template_kwargs": {"enable_thinking": False}})
+    words = " ".join(["word"] * 20)
+    assert line(settings, card()) == f"tiny · temp 1 · thinking off · system: {words}"
     both = {"chat_template_kwargs": {"enable_thinking": True, "effort": 2}}
     shown = line(ChatSettings(sampling=both), card())
     assert shown == 'tiny · temp 1 · thinking on · chat_template_kwargs {"effort": 2}'

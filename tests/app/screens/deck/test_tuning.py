@@ -47,7 +47,7 @@ async def test_changed_settings_count_from_the_next_turn_and_are_kept(tmp_path: 
         dialog.fields["top_k"].value = "3"
         dialog.fields["enable_thinking"].value = "off"
         await stage.press("enter")
-        assert "temp 0.25 · system: Be brief. · thinking off · t… ─" in await head(stage)
+        assert "temp 0.25 · thinking off · top_k 3 · system: Be… ─" in await head(stage)
         await stage.send("two")
         await stage.finish()
         first, second = stage.engine.submissions
@@ -59,7 +59,7 @@ async def test_changed_settings_count_from_the_next_turn_and_are_kept(tmp_path: 
         }
         assert (second.messages[0].content, second.context) == ("Be brief.", None)
     async with staged(tmp_path, size=(140, 40)) as stage:
-        assert "temp 0.25 · system: Be brief. · thinking off · top_k 3" in await head(stage)
+        assert "temp 0.25 · thinking off · top_k 3 · system: Be brief." in await head(stage)
         dialog = await dialog_of(stage)
         assert dialog.system.text == "Be brief."
         assert dialog.fields["temperature"].value == "0.25"
