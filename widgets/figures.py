@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import date, datetime
 
 from engine.api.knobs import KnobChange
 
@@ -128,6 +129,16 @@ def size_of(part: float | None, whole: float | None) -> str:
 def time_of_day(seconds: float) -> str:
     """A time in seconds since the epoch as local time: 14:02:11."""
     return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+def day_and_time(seconds: float, today: date) -> str:
+    """A time in seconds since the epoch as local time, with its day where that is not today:
+    14:02, 12 Mar 14:02, 12 Mar 2024 14:02."""
+    moment = datetime.fromtimestamp(seconds)
+    if moment.date() == today:
+        return f"{moment:%H:%M}"
+    year = "" if moment.year == today.year else f" {moment.year}"
+    return f"{moment.day} {moment:%b}{year} {moment:%H:%M}"
 
 
 def setting(value: object) -> str:

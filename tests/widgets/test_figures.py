@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import date
 
 import pytest
 from hypothesis import given
@@ -89,6 +90,19 @@ def test_times_fit_a_column_of_five(seconds: float) -> None:
 
 def test_time_of_day() -> None:
     assert figures.time_of_day(samples.NOON) == "22:13:20"
+
+
+def test_a_time_of_another_day_has_its_day() -> None:
+    today = date(2023, 11, 14)
+    hour, midnight = 3600.0, samples.NOON - (22 * 60 + 13) * 60 - 20
+    for seconds, shown in (
+        (samples.NOON, "22:13"),
+        (midnight, "00:00"),
+        (midnight - 1, "13 Nov 23:59"),
+        (midnight + 24 * hour, "15 Nov 00:00"),
+        (midnight - 365 * 24 * hour, "14 Nov 2022 00:00"),
+    ):
+        assert figures.day_and_time(seconds, today) == shown
 
 
 def test_knob_changes() -> None:

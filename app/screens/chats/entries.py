@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 
 from app.screens.chats.open_session import OpenSession
 from app.store.conversation import Message
@@ -14,19 +15,23 @@ from engine.api.snapshot import RequestView
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.waiting import in_words
 from widgets.chat.entry import Entry
-from widgets.figures import compact, count, duration, percent
+from widgets.figures import compact, count, day_and_time, duration, percent
 from widgets.glyphs import Mark, state_mark
 
 
 class Entries:
     """Makes entries, and keeps those of messages that do not change any more with their session.
 
+    Args:
+        clock: seconds since the epoch.
+
     Attributes:
         new_key, edit_key, resume_key: the keys that open a new chat, edit the last message and go
             on with the last reply, as they are shown to the user.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self.new_key = self.edit_key = self.resume_key = ""
 
     def of(
@@ -47,7 +52,11 @@ class Entries:
             can_resume: whether one can go on with the last reply.
         """
         entries: list[Entry] = []
-        kept = session.entries
+        kept, today = session.entries, date.fromtimestamp(self._clock())
+        if today != session.entries_day:
+            # What was said today was said yesterday now.
+            kept.clear()
+            session.entries_day = today
         author = "you" if session.is_own else session.chat.conversation.user
         tools: dict[str | None, str] = {}  # names by the ids of their calls
         request_id, places = session.request_id, session.chat.places
@@ -72,7 +81,9 @@ class Entries:
                 else:
                     note = progress(view, status, paused)
                 tool = message.name or tools.get(message.tool_call_id, "")
-                entry = replace(_entry(message, author, note, growing), branch=place, tool=tool)
+                entry = replace(
+                    _entry(message, author, note, growing, today), branch=place, tool=tool
+                )
                 # One that goes on may have thought before.
                 if growing and session.chat.thought.tokens:
                     tokens, seconds = session.chat.thought
@@ -164,7 +175,7 @@ def is_refused_prompt(message: Message) -> bool:
     return error is not None and (error.type, error.param) == (InvalidRequestError.type, "prompt")
 
 
-def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
+def _entry(message: Message, author: str, note: str, growing: bool, today: date) -> Entry:
     """The entry of a message as it stands.
 
     Args:
@@ -179,7 +190,7 @@ def _entry(message: Message, author: str, note: str, growing: bool) -> Entry:
         author={"user": author, "system": "system", "tool": "tool"}.get(
             message.role, message.model or "model"
         ),
-        clock=time.strftime("%H:%M", time.localtime(message.created)),
+        clock=day_and_time(message.created, today),
         text=message.content if use is None else use.content,
         thinking=message.thinking,
         thought_tokens=usage.reasoning_tokens if usage else 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import date
 
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.chat_settings import ChatSettings
@@ -28,6 +29,7 @@ class OpenSession:
         had_failed: whether its last reply had failed when the program was started.
         was_unsaved: whether the user knows that it is not saved.
         entries: what the transcript shows of messages that do not change any more, by their ids.
+        entries_day: the day on which that was today.
     """
 
     chat: ChatSession | WatchedChat
@@ -37,6 +39,7 @@ class OpenSession:
     had_failed: bool = False
     was_unsaved: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
+    entries_day: date | None = None
 
     @property
     def key(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,7 +60,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The same ids, times of day and readings every time; and a pump that waits to be told."""
     ids = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(ids) << 80))
-    monkeypatch.setattr("app.screens.chats.entries.time", _Noon)
+    monkeypatch.setattr("app.screens.chats.entries.day_and_time", lambda *_: "14:02")
     for module in ("log_panel", "knob_history", "mqtt_panel"):
         monkeypatch.setattr(f"widgets.panels.{module}.time_of_day", lambda seconds: "14:02:11")
     meanings = {name: f"What {name} does." for name in policy_names()}
@@ -72,13 +71,6 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("NO_COLOR", raising=False)
     with patch.object(Pump, "_come_again", Pump.turn):
         yield
-
-
-class _Noon:
-    """`time`, stopped."""
-
-    localtime = staticmethod(time.localtime)
-    strftime = staticmethod(lambda *_: "14:02")
 
 
 Compare = Callable[..., bool]

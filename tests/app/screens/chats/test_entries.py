@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from app.screens.chats.entries import Entries, outcome, progress
 from app.screens.chats.sessions import SessionList
 from app.store.attachment import Attachment
 from app.store.conversation import Conversation, Message
+from app.store.session import ChatSession
 from app.store.store import Store
 from engine.api.client import ChatMessage, Submission
 from engine.api.errors import ErrorInfo
@@ -18,9 +21,11 @@ from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import Usage
 from engine.api.tools import ToolCall, ToolUse
 from engine.api.waiting import Cause, Wait
+from tests.support.clock import VirtualClock
 from tests.support.scripted_engine import ScriptedEngine
 from widgets.chat.entry import Entry
 
+DAY = 86_400.0
 READY = EngineStatus(EnginePhase.READY, "qwen")
 
 
@@ -100,6 +105,27 @@ def shown_of(tmp_path: Path, *messages: Message) -> list[Entry]:
     entries = Entries().of(session, {}, READY, False)
     store.close()
     return entries
+
+
+def test_a_message_of_another_day_has_its_day_and_so_has_one_once_the_day_is_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")  # nine hours before UTC
+    time.tzset()
+    try:
+        evening = datetime(2026, 3, 12, 23, 50).timestamp()
+        session = SessionList(ScriptedEngine(), store).current
+        messages = [reply(FinishReason.STOP, created=evening - ago) for ago in (7 * DAY, DAY, 0.0)]
+        monkeypatch.setattr(ChatSession, "messages", messages)
+        clock = VirtualClock(evening)
+        entries = Entries(clock)
+        shown = [entry.clock for entry in entries.of(session, {}, READY, False)]
+        assert shown == ["5 Mar 23:50", "11 Mar 23:50", "23:50"]
+        clock.advance(DAY / 24)
+        assert entries.of(session, {}, READY, False)[-1].clock == "12 Mar 23:50"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_calls_and_what_tools_gave_are_told_apart_from_the_text(tmp_path: Path) -> None:
