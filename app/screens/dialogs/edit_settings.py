@@ -102,7 +102,8 @@ class EditSettings(Dialog[ChatSettings]):
         self._fill(self._settings)
 
     def action_reset(self) -> None:
-        """Empty all fields, so that the defaults hold."""
+        """Empty all fields, so that the defaults hold and nothing is wrong."""
+        self._clear_faults()
         self._fill(ChatSettings(self._default_system))
 
     def on_input_submitted(self) -> None:
@@ -110,8 +111,7 @@ class EditSettings(Dialog[ChatSettings]):
 
     def action_apply(self) -> None:
         """Take the settings if all of them are right; else say what is wrong beside each."""
-        for fault in self.faults.values():
-            fault.remove_class("-shown")
+        self._clear_faults()
         sampling: dict[str, object] = {}
         wrong: list[str] = []
         for name in FIELDS:
@@ -151,6 +151,10 @@ class EditSettings(Dialog[ChatSettings]):
         fault.update(f"! {error.message}")
         fault.add_class("-shown")
         return name
+
+    def _clear_faults(self) -> None:
+        for fault in self.faults.values():
+            fault.remove_class("-shown")
 
     def _fill(self, settings: ChatSettings) -> None:
         self.system.load_text(settings.system)

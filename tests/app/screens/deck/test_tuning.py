@@ -105,6 +105,16 @@ async def test_each_wrong_field_has_its_sentence(tmp_path: Path) -> None:
         assert [fault.split(";")[0] for fault in faults(dialog)] == ["! top_p is 2", "! min_p is 2"]
 
 
+async def test_reset_takes_the_complaints_away_too(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        dialog = await dialog_of(stage)
+        dialog.fields["top_p"].value = "2"
+        await stage.press("ctrl+s")
+        assert len(faults(dialog)) == 1
+        await stage.press("ctrl+r")
+        assert faults(dialog) == []
+
+
 async def test_reset_goes_back_to_the_defaults_and_escape_to_what_was(tmp_path: Path) -> None:
     async with staged(tmp_path, system="Be kind.", sampling={"top_p": 0.5}) as stage:
         dialog = await dialog_of(stage)
