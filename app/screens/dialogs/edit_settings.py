@@ -45,7 +45,12 @@ class EditSettings(Dialog[ChatSettings]):
         & .row > .hint { width: 1fr; padding: 0 0 0 1; }
         & .fault { display: none; color: $text-error; padding: 0 0 0 21; width: 1fr; }
         & .fault.-shown { display: block; }
-        & TextArea { height: 4; border: none; padding: 0 1; background: $foreground 8%; }
+        & TextArea {
+            height: 4;
+            padding: 0 1;
+            background: $foreground 8%;
+            &, &:focus { border: none; }
+        }
         & VerticalScroll { height: auto; }
     }
     """

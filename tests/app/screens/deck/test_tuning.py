@@ -105,6 +105,15 @@ async def test_each_wrong_field_has_its_sentence(tmp_path: Path) -> None:
         assert [fault.split(";")[0] for fault in faults(dialog)] == ["! top_p is 2", "! min_p is 2"]
 
 
+async def test_the_system_prompt_has_as_many_lines_while_it_is_written(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        dialog = await dialog_of(stage)
+        lines = dialog.system.content_size.height
+        dialog.system.focus()
+        await stage.screen()
+        assert dialog.system.content_size.height == lines == 4
+
+
 async def test_reset_takes_the_complaints_away_too(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         dialog = await dialog_of(stage)
