@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Label, TextArea
 
 from app.screens.chats.chat_settings import (
@@ -51,7 +51,6 @@ class EditSettings(Dialog[ChatSettings]):
             background: $foreground 8%;
             &, &:focus { border: none; }
         }
-        & VerticalScroll { height: auto; }
     }
     """
     AUTO_FOCUS = "#temperature"
@@ -85,21 +84,20 @@ class EditSettings(Dialog[ChatSettings]):
         self.faults = {name: Label(classes="fault", markup=False) for name in FIELDS}
 
     def compose(self) -> ComposeResult:
-        with Vertical() as frame:
+        with VerticalScroll(can_focus=False) as frame:
             frame.border_title = "Settings of this chat · they count from the next turn"
             apply, reset, leave = map(self.key_of, ("apply", "reset", "dismiss(None)"))
             frame.border_subtitle = (
                 f"Enter or {apply} applies · {reset} resets all · {leave} changes nothing"
             )
-            with VerticalScroll():
-                yield Label("system prompt · empty for none")
-                yield self.system
-                for name in FIELDS:
-                    with Horizontal(classes="row"):
-                        yield Label("thinking" if name == THINKING else name)
-                        yield self.fields[name]
-                        yield Label(self._hint(name), classes="hint", markup=False)
-                    yield self.faults[name]
+            yield Label("system prompt · empty for none")
+            yield self.system
+            for name in FIELDS:
+                with Horizontal(classes="row"):
+                    yield Label("thinking" if name == THINKING else name)
+                    yield self.fields[name]
+                    yield Label(self._hint(name), classes="hint", markup=False)
+                yield self.faults[name]
 
     def on_mount(self) -> None:
         card = self._defaults.card

@@ -10,7 +10,8 @@ from textual.widgets import Label
 
 from app.screens.dialogs.edit_settings import EditSettings
 from tests.app.screens.stage import Stage, staged
-from tests.widgets.hosting import burst
+from tests.support.linked import until
+from tests.widgets.hosting import burst, screen
 from widgets.chat.prompt_head import PromptHead
 
 
@@ -112,6 +113,14 @@ async def test_the_system_prompt_has_as_many_lines_while_it_is_written(tmp_path:
         dialog.system.focus()
         await stage.screen()
         assert dialog.system.content_size.height == lines == 4
+
+
+async def test_the_field_that_is_written_in_is_on_view(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(80, 24)) as stage:
+        dialog = await dialog_of(stage)
+        assert "tools " not in await stage.screen()
+        dialog.fields["tools"].focus()
+        await until(lambda: "tools " in "\n".join(screen(stage.app)))
 
 
 async def test_reset_takes_the_complaints_away_too(tmp_path: Path) -> None:
