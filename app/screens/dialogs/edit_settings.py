@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
@@ -23,9 +24,21 @@ from app.screens.chats.chat_settings import (
 from app.screens.dialogs.dialog import Dialog
 from app.screens.dialogs.entry import Entry
 from engine.api.errors import InvalidRequestError
+from engine.api.sampling_meanings import SAMPLING_MEANINGS
 
 FIELDS = (THINKING, *NAMES)
+_LABELS = {THINKING: "thinking"}
 _UNKNOWN = "the chat template has no such switch"
+
+
+class SystemPrompt(TextArea):
+    """The text that a chat begins with. Down leaves it at its end."""
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        before = self.cursor_location
+        super().action_cursor_down(select)
+        if self.cursor_location == before and not select:
+            self.screen.focus_next(Entry)
 
 
 class EditSettings(Dialog[ChatSettings]):
@@ -51,6 +64,7 @@ class EditSettings(Dialog[ChatSettings]):
             background: $foreground 8%;
             &, &:focus { border: none; }
         }
+        & #meaning { dock: bottom; width: 100%; height: 1; color: $foreground; }
     }
     """
     AUTO_FOCUS = "#temperature"
@@ -71,17 +85,26 @@ class EditSettings(Dialog[ChatSettings]):
             id="settings.reset",
             priority=True,
         ),
+        # The list of fields, which has them too, would scroll.
+        Binding("up", "step(-1)", "Field before", id="settings.before", priority=True),
+        Binding("down", "step(1)", "Next field", id="settings.next", priority=True),
     ]
+    GLOSS: ClassVar[dict[str, str]] = {
+        "system prompt": "what the model is told before all messages",
+        "thinking": "whether the model thinks before it answers",
+        **SAMPLING_MEANINGS,
+    }
 
     def __init__(self, settings: ChatSettings, defaults: Defaults, system: str) -> None:
         super().__init__()
         self._settings = settings
         self._defaults = defaults
         self._default_system = system
-        self.system = TextArea(settings.system, tab_behavior="focus", soft_wrap=True)
+        self.system = SystemPrompt(settings.system, tab_behavior="focus", soft_wrap=True)
         self.system.cursor_blink = False
         self.fields = {name: Entry(id=name, compact=True) for name in FIELDS}
         self.faults = {name: Label(classes="fault", markup=False) for name in FIELDS}
+        self.meaning = Label(id="meaning", markup=False)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False) as frame:
@@ -94,15 +117,37 @@ class EditSettings(Dialog[ChatSettings]):
             yield self.system
             for name in FIELDS:
                 with Horizontal(classes="row"):
-                    yield Label("thinking" if name == THINKING else name)
+                    yield Label(_LABELS.get(name, name))
                     yield self.fields[name]
                     yield Label(self._hint(name), classes="hint", markup=False)
                 yield self.faults[name]
+            yield self.meaning
 
     def on_mount(self) -> None:
         card = self._defaults.card
         self.fields[THINKING].disabled = card is not None and not card.switches_thinking
         self._fill(self._settings)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Say what the field means."""
+        name = event.widget.id or ""
+        label = "system prompt" if event.widget is self.system else _LABELS.get(name, name)
+        self.meaning.update(self.GLOSS.get(label, ""))
+
+    def action_step(self, places: int) -> None:
+        """Go to another field."""
+        if places > 0:
+            self.focus_next(Entry)
+        elif self.focused is next(field for field in self.fields.values() if not field.disabled):
+            self.system.focus()
+        else:
+            self.focus_previous(Entry)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "step":
+            # In the system prompt the arrow keys go from line to line.
+            return isinstance(self.focused, Entry)
+        return super().check_action(action, parameters)
 
     def action_reset(self) -> None:
         """Empty all fields, so that the defaults hold and nothing is wrong."""

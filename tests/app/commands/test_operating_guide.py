@@ -17,6 +17,7 @@ from app.settings.settings import NAMES, SAMPLING_NAMES, TABLES
 from engine.api.config import EngineConfig
 from engine.api.knob_spec import KnobSpec
 from engine.api.knobs import KNOB_SPECS
+from engine.api.sampling_meanings import SAMPLING_MEANINGS
 from engine.scheduling.orders import ORDERS
 from engine.scheduling.policies import POLICIES
 from engine.scheduling.policy import Policy
@@ -31,6 +32,12 @@ GUIDE = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding
 def test_each_setting_has_its_row(name: str) -> None:
     shown = f"[{name}]" if name in TABLES else name
     assert f"\n| `{shown}` |" in GUIDE
+
+
+@pytest.mark.parametrize("name", SAMPLING_NAMES)
+def test_each_sampling_parameter_has_its_meaning(name: str) -> None:
+    (row,) = re.findall(rf"\n\| `{name}` \|.*", GUIDE)
+    assert row.endswith(f"| {SAMPLING_MEANINGS[name]} |")
 
 
 MQTT = GUIDE.split("### Chat over MQTT")[1].split("\n### ")[0]

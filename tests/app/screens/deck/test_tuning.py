@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from textual.widgets import Label
 
 from app.screens.dialogs.edit_settings import EditSettings
+from engine.api.sampling import SamplingParams
+from engine.api.sampling_meanings import SAMPLING_MEANINGS
 from tests.app.screens.stage import Stage, staged
 from tests.support.linked import until
 from tests.widgets.hosting import burst, screen
@@ -121,6 +123,42 @@ async def test_the_field_that_is_written_in_is_on_view(tmp_path: Path) -> None:
         assert "tools " not in await stage.screen()
         dialog.fields["tools"].focus()
         await until(lambda: "tools " in "\n".join(screen(stage.app)))
+
+
+def test_each_parameter_has_a_meaning_which_fits_the_dialog_at_80_columns() -> None:
+    assert tuple(SAMPLING_MEANINGS) == tuple(field.name for field in fields(SamplingParams))
+    assert max(map(len, SAMPLING_MEANINGS.values())) <= 71
+
+
+async def test_the_field_that_is_written_in_says_what_it_means_and_so_does_help(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path, size=(80, 40)) as stage:
+        dialog = await dialog_of(stage)
+        assert SAMPLING_MEANINGS["temperature"] in await stage.screen()
+        await stage.press("down")
+        assert SAMPLING_MEANINGS["top_k"] in await stage.screen()
+        await stage.press("f1")
+        assert "seed  where the randomness comes from" in await stage.screen()
+        await stage.press("f1", "up", "up")
+        assert stage.app.focused is dialog.fields["enable_thinking"]
+        assert "whether the model thinks before it answers" in await stage.screen()
+
+
+async def test_up_and_down_go_between_the_system_prompt_and_the_fields(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        dialog = await dialog_of(stage)
+        dialog.system.load_text("one\ntwo")
+        await stage.press("up", "up")
+        assert stage.app.focused is dialog.system
+        assert "what the model is told before all messages" in await stage.screen()
+        await stage.press("down", "down")
+        assert stage.app.focused is dialog.system
+        await stage.press("down")
+        assert stage.app.focused is dialog.fields["enable_thinking"]
+        for _ in dialog.fields:
+            await stage.press("down")
+        assert stage.app.focused is dialog.fields["enable_thinking"]
 
 
 async def test_reset_takes_the_complaints_away_too(tmp_path: Path) -> None:
