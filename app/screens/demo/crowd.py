@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -50,6 +51,7 @@ class Crowd:
         self._sessions = sessions
         self._clock = clock
         self._left: list[OpenSession] = []
+        self._closed: deque[str] = deque()
         start = clock()
         self._users = [
             _User(
@@ -90,9 +92,16 @@ class Crowd:
         conversation.system, conversation.sampling = SYSTEM, SAMPLING
 
     def _clear(self) -> None:
-        """Close the chats that were left, but for the one on view."""
+        """Close the chats that were left, but for the one on view. Of those that were closed the
+        oldest are removed, and others take their numbers: the KV map has signs for 35 only."""
         for session in self._left[:]:
             if session is not self._sessions.current:
                 self._left.remove(session)
                 if session in self._sessions.sessions:
                     self._sessions.close(session)
+                    self._closed.append(session.key)
+        # What the engine has of the chats closed last is still on the screen, by their numbers.
+        while len(self._closed) > USERS:
+            key = self._closed.popleft()
+            self._sessions.store.delete_conversation(key)
+            self._sessions.store.free_id(key)
