@@ -19,10 +19,19 @@ def bindings_of(node: DOMNode, app: App[int] | None = None) -> list[Binding]:
     return [binding for _key, binding in bindings]
 
 
+def by_action(node: DOMNode, app: App[int]) -> dict[str, Binding]:
+    """The binding by which a node does each thing. That is the first one, but one that says what it
+    does comes before those that lend their key to it where they do not act themselves."""
+    bound: dict[str, Binding] = {}
+    for binding in sorted(bindings_of(node, app), key=lambda binding: not binding.tooltip):
+        bound.setdefault(binding.action, binding)
+    return bound
+
+
 def key_of(action: str, node: DOMNode, app: App[int]) -> str:
     """The key by which a node does something, as it is shown; empty if there is none."""
-    bound = (binding for binding in bindings_of(node, app) if binding.action == action)
-    return next((app.get_key_display(binding) for binding in bound), "")
+    binding = by_action(node, app).get(action)
+    return "" if binding is None else app.get_key_display(binding)
 
 
 def sign_of(key: str, app: App[int]) -> str:

@@ -11,7 +11,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.dom import DOMNode
 
-from app.screens.bound import bindings_of
+from app.screens.bound import by_action
 from app.screens.deck.deck import Deck
 from app.screens.policies import policy_meanings
 
@@ -28,9 +28,9 @@ def with_keys(
         nodes: whose actions the commands are.
     """
     bound: dict[tuple[object, str], Binding] = {
-        (node, binding.action): binding
+        (node, action): binding
         for node in nodes
-        for binding in reversed(bindings_of(node, app))
+        for action, binding in by_action(node, app).items()
     }
     for command in commands:
         if binding := bound.get(_action(command.callback)):

@@ -20,6 +20,7 @@ async def test_a_command_has_its_key_and_says_what_the_key_says(tmp_path: Path) 
             "Branch before": "alt+←",
             "Next branch": "alt+→",
             "Copy code": "y",
+            "Copy message": "c",
             "Settings…": "f9",
             "Panel: Batch": "2",
         }
