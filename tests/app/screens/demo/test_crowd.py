@@ -47,10 +47,10 @@ def test_the_same_seed_asks_the_same_and_another_does_not(tmp_path: Path) -> Non
 def test_who_has_asked_enough_leaves_and_the_chat_on_view_stays(store: Store) -> None:
     sessions, asked = held(store, 180.0)
     assert len(asked) > USERS * TURNS
-    # Besides, there may be the one on view, whose user has left, and one that was left just now.
-    assert USERS <= len(sessions.sessions) <= USERS + 2
+    # Besides, there may be the one on view, whose user has left, and some that were left just now.
+    assert USERS <= len(sessions.sessions) <= USERS + 4
     assert sessions.current in sessions.sessions
     numbers = [session.chat.conversation.number for session in sessions.sessions]
     # Each has a sign of its own on the KV map, and no number is that of two that are on view.
-    assert max(number for number in numbers if number is not None) <= 2 * USERS + 2 <= len(LETTERS)
+    assert max(number for number in numbers if number is not None) <= 2 * USERS + 4 <= len(LETTERS)
     assert max(len(session.chat.messages) for session in sessions.sessions) <= 2 * TURNS
