@@ -27,6 +27,8 @@ VIEW_SECONDS, PANE_SECONDS = 9.0, 4.0
 PANES = 4
 # From the first question on: what is turned, and what that is called.
 POLICY_SECONDS, POLICY, BACK_SECONDS = 30.0, "static", 45.0
+# So long stands what whoever has taken over is told.
+TOLD_SECONDS = 30.0
 WHO = "demo"
 
 WAITING = "The demonstration begins when the built-in model is loaded. Any key takes over."
@@ -58,7 +60,7 @@ class Demonstration(Tui):
             (BACK_SECONDS, self._change_back),
         ]
         self._panes = 0
-        self._began = self._viewed = self._turned = 0.0
+        self._began = self._viewed = self._turned = self._taken = 0.0
 
     def on_ready(self) -> None:
         self.deck.mount(self._line, before="#body")
@@ -77,7 +79,10 @@ class Demonstration(Tui):
             await super().on_event(event)
 
     def demonstrate(self) -> None:
-        """Have the crowd act, and say what is seen."""
+        """Have the crowd act, and say what is seen. Once somebody has taken over and read that, the
+        line goes."""
+        if self.is_over and self._clock() >= self._taken + TOLD_SECONDS:
+            self._line.display = False
         if self.is_over or self.deck.engine.status.phase is not EnginePhase.READY:
             return
         now = self._clock()
@@ -143,6 +148,7 @@ class Demonstration(Tui):
         """End the script. What the chats have asked goes on, under the policy of the beginning."""
         if not self.is_over:
             self.is_over = True
+            self._taken = self._clock()
             if [act for _, act in self._events] == [self._change_back]:
                 self._change_back()
             engine = self.deck.key_of("mode")

@@ -16,6 +16,7 @@ from app.screens.demo.demonstration import (
     POLICY,
     POLICY_SECONDS,
     TAKEN_OVER,
+    TOLD_SECONDS,
     WAITING,
     Demonstration,
 )
@@ -102,6 +103,18 @@ async def test_what_takes_over_does_nothing_else(
         assert (stage.sessions.num_busy, stage.prompt) == (running, "")
         assert isinstance(stage.app, Demonstration)
         assert stage.app.is_over
+
+
+async def test_what_is_told_who_takes_over_goes_after_a_while(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with staged(tmp_path, size=(160, 48), kind=kind(clock)) as stage:
+        await hold(stage, clock, 0.25)
+        await stage.press("x")
+        await hold(stage, clock, TOLD_SECONDS - 1.0)
+        assert line(await stage.screen()).startswith("You have taken over")
+        await hold(stage, clock, 2.0)
+        assert "You have taken over" not in await stage.screen()
 
 
 async def test_a_key_that_leads_elsewhere_does_so_too(tmp_path: Path, clock: VirtualClock) -> None:
