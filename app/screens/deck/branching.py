@@ -156,7 +156,7 @@ class Branching(Composing):
         self.chat.composer.begin_edit(messages[-1])
         self.action_leave()
         send, keep = self.key_of("send"), self.key_of("keep")
-        self.notify(f"{send} sends it beside the old one; {keep} leaves it as it was.")
+        self.advise(f"{send} sends it beside the old one; {keep} leaves it as it was.")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("edit_last", "fork"):

@@ -75,7 +75,7 @@ class Speaking(Stopping):
 
     def action_send(self) -> None:
         """Send the message, or do what its slash says."""
-        self.forget_refusals()
+        self.forget_passing()
         area, text = self.chat.prompt.area, self.chat.prompt.text
         completion = area.offer()
         # A name that is written whole is run, though others begin with it.

@@ -40,21 +40,26 @@ class Steering(Screen[None]):
         self.engine = EngineWatch(sessions.client)
         self.mqtt = MqttWatch(sessions.gateway)
         self.panels = Panels(glyphs, sessions.numbering)
-        self._refusals: set[str] = set()
+        self._passing: set[str] = set()  # messages that mean nothing once the user has gone on
         self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet
 
     def refuse(self, why: str, timeout: float | None = None) -> None:
         """Tell why something is not done, for a moment or until the user sends something."""
         self.notify(why, severity="warning", timeout=timeout)
-        self._refusals.add(UNICODE.fit(why))
+        self._passing.add(UNICODE.fit(why))
 
-    def forget_refusals(self) -> None:
-        """Take away what was refused. Textual 8.2 can take all messages away in public, and not
-        some."""
+    def advise(self, how: str) -> None:
+        """Tell how one goes on, for a moment or until one has."""
+        self.notify(how)
+        self._passing.add(UNICODE.fit(how))
+
+    def forget_passing(self) -> None:
+        """Take away what was refused or advised. Textual 8.2 can take all messages away in public,
+        and not some."""
         for message in list(self.app._notifications):
-            if message.message in self._refusals:
+            if message.message in self._passing:
                 self.app._unnotify(message)
-        self._refusals.clear()
+        self._passing.clear()
 
     def action_stop_request(self) -> None:
         """Stop the request under the cursor, as Esc stops the reply of the chat on view."""

@@ -71,6 +71,7 @@ class Stopping(Branching):
     def action_keep(self) -> None:
         """Leave the message as it was that is being edited."""
         self.chat.composer.go_back()
+        self.forget_passing()
         self.leave_something()
 
     def action_leave(self) -> None:

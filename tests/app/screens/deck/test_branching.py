@@ -45,6 +45,18 @@ async def test_an_edited_message_is_reached_again(tmp_path: Path, back: str, for
         assert "The second reply." in stage.transcript
 
 
+@pytest.mark.parametrize("key", ["enter", "escape"])
+async def test_how_an_edit_ends_is_told_until_it_has(tmp_path: Path, key: str) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        await _say(stage, "one")
+        stage.app.notify("Another thing.")
+        await stage.press("ctrl+up", "e")
+        told = "enter sends it beside the old one; esc leaves it as it was."
+        assert stage.toasts == ["Another thing.", told]
+        await stage.press(key)
+        assert stage.toasts == ["Another thing."]
+
+
 async def test_the_marked_message_is_the_one_that_keys_act_on(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await _say(stage, "one")
