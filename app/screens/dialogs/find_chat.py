@@ -28,9 +28,12 @@ from app.store.database import StoreError
 from app.store.query import Query, QueryError, parse
 from app.store.search import MOST, Found, Hit, Search
 from widgets.figures import count, counted
+from widgets.glyphs import UNICODE
+from widgets.line import shorten
 
 _SNIPPET = 90  # characters
 _PREVIEW = 600
+_BESIDE = 7  # cells: an excerpt's indent, the padding of an option, the scrollbar
 _HINT = "words, “a phrase”, model:qwen source:mqtt after:2026-11-01 before:… archived:yes"
 
 
@@ -292,7 +295,9 @@ class FindChat(Finder[Chosen]):
             return line
         if found.best is None:
             return Content("\n").join([line, Content.styled("    in the title", "$text-muted")])
-        text = marked(self._excerpts[chat.id], words)
+        # It has one line, whatever the width of its characters and that of the dialog.
+        part = UNICODE.fit(self._excerpts[chat.id])
+        text = marked(shorten(part, self.options.size.width - _BESIDE), words)
         return Content("\n").join([line, Content("    ") + text])
 
     def _show_hit(self, hit: Hit | None) -> None:

@@ -55,6 +55,19 @@ def preview(stage: Stage) -> str:
     return str(stage.app.screen.query_one("#hit", Static).content)
 
 
+@pytest.mark.parametrize("around", ["字", "words ", "\x07"])
+@pytest.mark.parametrize("width", [80, 120])
+async def test_an_excerpt_has_one_line(tmp_path: Path, width: int, around: str) -> None:
+    chats = [(f"chat {n}", f"{around * 100} needle {around * 100}") for n in range(12)]
+    keep(tmp_path, *chats)
+    async with staged(tmp_path, size=(width, 24)) as stage:
+        assert len(await look(stage, "needle")) == len(chats)
+        options = stage.app.screen.query_one(OptionList)
+        assert options.virtual_size.height == 2 * len(chats)
+        screen = await stage.screen()
+        assert sum("needle" in row for row in screen.splitlines()) >= 4
+
+
 async def test_words_rank_and_the_hit_is_shown(tmp_path: Path) -> None:
     keep(
         tmp_path,
