@@ -4,12 +4,13 @@ the words of each place, they are what help tells."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from textual.app import App
 from textual.binding import Binding
+from textual.command import CommandPalette
 from textual.dom import DOMNode
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
@@ -18,6 +19,13 @@ from app.screens.dialogs.dialog import Dialog
 from app.screens.keys.help import HelpSection
 
 EVERYWHERE, SCREEN, DIALOGS, PROMPT = "Everywhere", "Chat and view", "Dialogs", "Prompt"
+
+# Textual's palette has no words of its own.
+_PALETTE = {
+    "letters": "find a command by its name; they need not follow each other",
+    "up, down": "go from command to command; Enter runs the one under the cursor",
+    "a key": "before what a command does is the one that does it without the palette",
+}
 
 # A heading and a node that has keys.
 Place = tuple[str, DOMNode]
@@ -92,10 +100,7 @@ def help_sections(app: App[int], places: Sequence[Place]) -> list[HelpSection]:
     else:
         places = ((EVERYWHERE, app), *places)
         here = screen.focused
-    sections = [
-        HelpSection(heading, _keys(app, node), getattr(node, "GLOSS", {}))
-        for heading, node in places
-    ]
+    sections = [HelpSection(heading, _keys(app, node), _words(node)) for heading, node in places]
     chain = here.ancestors_with_self if here is not None else ()
     near = next((n for d in chain for n, (_, node) in enumerate(places) if node is d), 0)
     sections.insert(0, sections.pop(near))
@@ -118,6 +123,11 @@ def help_notes(app: App[int], places: Sequence[Place]) -> str:
         f"Any key can be changed in the settings ({key_of('settings', app, app)}), by the name at"
         " the end of its line."
     )
+
+
+def _words(node: DOMNode) -> Mapping[str, str]:
+    """What the words mean that stand there."""
+    return _PALETTE if isinstance(node, CommandPalette) else getattr(node, "GLOSS", {})
 
 
 def _name(screen: DOMNode) -> str:

@@ -130,6 +130,7 @@ async def test_it_opens_over_the_palette(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press("ctrl+p", "f1")
         assert (await headings(stage))[0] == "Command palette"
+        assert "letters  find a command by its name" in await stage.screen()
         await stage.press("escape")
         assert isinstance(stage.app.screen, CommandPalette)
 
