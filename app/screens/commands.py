@@ -114,10 +114,11 @@ def _knob_commands(deck: Deck) -> Iterator[SystemCommand]:
         return
     yield SystemCommand("Undo the last knob change", BOUND, deck.action_undo)
     yield SystemCommand("History of knobs", "Who changed what", deck.action_knob_history)
-    for name, start, end, does in (
-        ("paused", "Pause", "Resume", "All stand still, or go on"),
-        ("draining", "Drain", "Stop draining", "Admit nothing new, or admit again"),
+    # Both words of each find it, whichever it does now.
+    for name, title, start, end in (
+        ("paused", "Pause or resume", "All stand still", "Paused now: all go on"),
+        ("draining", "Drain or stop draining", "Admit nothing new", "Draining now: admit again"),
     ):
         knob = deck.engine.knob(name)
-        word = end if knob and knob.requested else start
-        yield SystemCommand(word, does, partial(deck.switch_knob, name))
+        does = end if knob and knob.requested else start
+        yield SystemCommand(title, does, partial(deck.switch_knob, name))

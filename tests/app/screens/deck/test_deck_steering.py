@@ -141,18 +141,22 @@ async def test_undo_wherever_the_policy_is_chosen(tmp_path: Path, panel: str) ->
 async def test_the_palette_steers(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
 
-        async def choose(title: str) -> None:
+        async def choose(title: str) -> str:
             found = {c.title: c for c in stage.app.get_system_commands(stage.deck)}
             found[title].callback()
             await stage.turn()
+            return found[title].help
 
-        for start, end, name in (
-            ("Pause", "Resume", "paused"),
-            ("Drain", "Stop draining", "draining"),
+        for title, start, end, name in (
+            ("Pause or resume", "All stand still", "Paused now: all go on", "paused"),
+            (
+                *("Drain or stop draining", "Admit nothing new", "Draining now: admit again"),
+                "draining",
+            ),
         ):
-            await choose(start)
+            assert await choose(title) == start
             assert _knob(stage, name) is True
-            await choose(end)
+            assert await choose(title) == end
             assert _knob(stage, name) is False
         await choose("Undo the last knob change")
         assert _knob(stage, "draining") is True
