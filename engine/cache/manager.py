@@ -38,7 +38,7 @@ class KVCache:
         self._spare_for_pins = max(spare, 0)
         self._pins: dict[str, list[bytes]] = {}
         self._pinned: Counter[bytes] = Counter()
-        self.index = PrefixIndex()
+        self.index = PrefixIndex(config.num_blocks)
         self.pool = BlockPool(config.num_blocks, evicted=self.index.drop)
         # States are not swapped.
         self.host = HostPool(0 if keeps_states else config.num_host_blocks)

@@ -42,7 +42,7 @@ def content(hash: bytes) -> Content:
 
 
 def test_of_equal_blocks_the_first_is_kept() -> None:
-    index = PrefixIndex()
+    index = PrefixIndex(8)
     one, two = chain("k", [[1], [2]])
     assert index.add(5, content(one))
     assert not index.add(6, content(one))
@@ -51,7 +51,7 @@ def test_of_equal_blocks_the_first_is_kept() -> None:
 
 
 def test_a_dropped_block_can_hold_something_else() -> None:
-    index = PrefixIndex()
+    index = PrefixIndex(8)
     one, two = chain("k", [[1], [2]])
     index.add(5, content(one))
     index.drop(5)
