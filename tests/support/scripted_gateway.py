@@ -118,8 +118,7 @@ class ScriptedGateway:
             ),
         )
         title = held.conversation.title
-        conversation_id = key if session else ""
-        origin = Origin(user=user, conversation=conversation_id, source="mqtt", title=title)
+        origin = Origin(user=user, conversation=key, source="mqtt", title=title)
         said = (ChatMessage("user", text),)
         held.stream = self._client.submit(
             Submission(messages=said, request_id=request_id, origin=origin, priority=priority)

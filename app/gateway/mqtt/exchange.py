@@ -145,7 +145,7 @@ class Exchange:
             request_id=self.engine_id,
             origin=Origin(
                 user=self.caller.user,
-                conversation=self.conversation.id if self.is_session else "",
+                conversation=self.conversation.id,
                 source=SOURCE,
                 title=self.conversation.title,
             ),

@@ -183,11 +183,12 @@ class Deck(Speaking):
         """Go to the chat of a request, which may be one over MQTT."""
         if request_id and self.sessions.watch(request_id):
             self.switched()
-        elif chat:
-            self.open(chat)
+        elif not chat:
+            self.notify("This belongs to no chat on the screen.")
+            return
+        elif self.open(chat):
             self.action_leave()
         else:
-            self.notify("This belongs to no chat on the screen.")
             return
         self.come()
 

@@ -206,6 +206,16 @@ async def test_a_request_is_opened_once_and_others_beside_it(tmp_path: Path) -> 
         assert stage.sessions.current.title == "new chat"
 
 
+async def test_a_request_without_a_session_keeps_its_letter_when_it_is_opened(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True, size=(160, 48)) as stage:
+        await watch(stage, stage.gateway.ask("bob", "", "long"))
+        await stage.turn(1)
+        assert "─ Chats 2 · " in await stage.screen()
+        assert str(stage.sessions.number_of(stage.sessions.current)) == "A"
+
+
 async def test_a_chat_that_is_kept_is_read_with_and_without_a_gateway(tmp_path: Path) -> None:
     keep(tmp_path)
     for mqtt in (False, True):
@@ -279,7 +289,8 @@ async def test_what_the_gateway_has_forgotten_is_read_from_the_store_or_not_at_a
         await watch(stage, kept)
         assert "The Danube is long." in stage.transcript
         await watch(stage, once)
-        assert stage.toasts == ["This belongs to no chat on the screen."]
+        assert stage.toasts == ["This chat is not in the store."]
+        assert stage.deck.panels.table.has_focus
 
 
 async def test_quitting_ends_no_chat_that_others_hold_before_the_engine_ends(

@@ -26,6 +26,8 @@ def test_who_watches_sees_the_chat_as_it_stands(served: Serving, alice: Peer) ->
     assert running.request_id == key
     assert [m.content for m in running.messages[:3]] == ["first", "yes", "second"]
     assert running.conversation.user == "alice"
+    # So the chat that is opened is the one that the request is numbered by.
+    assert served.engine.submissions[0].origin.conversation == running.conversation.id
     assert running.num_prompt_tokens == len(served.engine.prompts[key])
     assert running.num_output_tokens > 0
     finish(served, alice, "1")
