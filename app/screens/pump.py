@@ -185,8 +185,7 @@ class Pump:
         self._sessions.meet(engine.views.values())
         requests = engine.snapshot.requests if engine.snapshot else ()
         sessions, numbering = self._sessions.sessions, self._sessions.numbering
-        asking = {session.request_id: session.key for session in sessions if session.request_id}
-        numbering.look(requests, (session.chat.conversation for session in sessions), asking)
+        numbering.look(requests, (session.chat.conversation for session in sessions))
         lines: list[LogLine] = self._log.take(numbering.subject)
         for record in records:
             lines += engine_events(record, engine.epoch, numbering.subject)

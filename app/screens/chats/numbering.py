@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
-from types import MappingProxyType
 from typing import Any
 
 from app.screens.chats.open_session import title_of
@@ -26,31 +25,29 @@ class Numbering:
     over MQTT, and requests that belong to no chat, are numbered as they come. They keep their
     numbers while they are shown, and as long afterwards as `KEPT` others have not come.
 
+    Args:
+        chat_of: gives the chat of a request that was made just now, by the request's id; None if it
+            is not at hand.
+
     Attributes:
         names: what the chat of each request is called, by the request's ordinal, for the requests
             of the last look.
         chats: what the chats that were open then are called, by their ids.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chat_of: Callable[[str], Conversation | None]) -> None:
+        self._chat_of = chat_of
         self.chats: Mapping[str, ChatName] = {}
         self.names: Mapping[int, ChatName] = {}
         self._own: dict[int, str] = {}  # the key of the chat, by its number
         self._theirs: dict[str, int] = {}  # by the key, the last seen ones at the end
         self._asked: dict[str, Subject] = {}  # by request
 
-    def look(
-        self,
-        requests: Sequence[RequestView],
-        chats: Iterable[Conversation],
-        asking: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def look(self, requests: Sequence[RequestView], chats: Iterable[Conversation]) -> None:
         """Name the chats of these requests.
 
         Args:
             chats: those that are open.
-            asking: the open chats that wait for a reply, by their requests, which the engine may
-                not have told of yet.
         """
         known = {chat.id: ChatName(self.number_of(chat), title_of(chat)) for chat in chats}
         closed = {key: number for number, key in self._own.items()}
@@ -64,8 +61,6 @@ class Numbering:
                 name = ChatName(number, title_of_request(view))
             names[view.ordinal] = name
             self._asked[view.request_id] = Subject(str(name), view.origin.conversation)
-        for request_id, key in asking.items():
-            self._asked[request_id] = Subject(str(known[key]), key)
         self.names = names
         shown = known.keys() | set(map(session_of, requests))
         _drop_oldest(self._theirs, len(self._theirs) - KEPT, shown)
@@ -80,13 +75,17 @@ class Numbering:
 
     def subject(self, request_id: str, chat: str = "") -> Subject:
         """The chat of a request, as the log names it. If the request was never shown, or not for
-        long, it is named by its id, unless its chat is open.
+        long, it is named by its id, unless its chat is at hand: steps tell of a request sooner than
+        the engine's figures do.
 
         Args:
             chat: the id of its chat, if that is known.
         """
         if chat in self.chats:
             return Subject(str(self.chats[chat]), chat)
+        if request_id not in self._asked and (new := self._chat_of(request_id)):
+            name = ChatName(self.number_of(new), title_of(new))
+            self._asked[request_id] = Subject(str(name), new.id)
         return self._asked.get(request_id) or Subject(f"request {request_id}")
 
     def _theirs_of(self, key: str) -> ChatNumber:

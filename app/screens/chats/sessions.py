@@ -63,7 +63,7 @@ class SessionList:
     ) -> None:
         self.client = client
         self.gateway = gateway
-        self.numbering = Numbering()
+        self.numbering = Numbering(self._chat_of)
         self.store = store
         self.system = system
         self._sampling = dict(sampling or {})
@@ -310,6 +310,15 @@ class SessionList:
         if not self.sessions:
             self.sessions.append(self._open(self._blank()))
         return max(self.sessions, key=lambda s: s.chat.conversation.updated)
+
+    def _chat_of(self, request_id: str) -> Conversation | None:
+        """The chat that made a request last, or came over MQTT with it; None if none is open or at
+        the gateway."""
+        for session in self._held:
+            if session.chat.messages and session.chat.messages[-1].request_id == request_id:
+                return session.chat.conversation
+        transcript = self.gateway.transcript(request_id) if self.gateway else None
+        return transcript.conversation if transcript else None
 
     def _watch(self, conversation: Conversation) -> OpenSession:
         messages = self.store.branch(conversation.leaf) if conversation.leaf else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin
@@ -27,6 +28,16 @@ async def test_lines_name_chats_and_enter_goes_there(tmp_path: Path) -> None:
         await stage.press("enter")
         assert stage.sessions.current.title == "one"
         assert stage.deck.chat.prompt.area.has_focus
+
+
+async def test_requests_are_named_before_the_figures_tell_of_them(tmp_path: Path) -> None:
+    async with staged(tmp_path, mqtt=True, size=(160, 48)) as stage:
+        before = stage.engine.snapshot()
+        with patch.object(stage.engine, "snapshot", lambda: before):
+            await stage.send("one")
+            stage.gateway.ask("alice", "", "long")
+            await stage.turn(4)  # the first one has ended by then
+        assert "admit 1 one, A @alice long: " in await stage.screen()
 
 
 async def test_a_line_about_no_chat_leads_nowhere(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def names(
 
 
 def test_a_chat_has_its_own_number_whatever_its_place() -> None:
-    numbering = Numbering()
+    numbering = Numbering(lambda _: None)
     requests = [asked(1, "c"), asked(2, "b"), asked(3, "c")]
     chats = [own("a", 1, "Alps"), own("b", 2, "Bern"), own("c", 3, "Chur")]
     assert names(numbering, requests, *chats) == {1: "3 Chur", 2: "2 Bern", 3: "3 Chur"}
@@ -39,14 +39,14 @@ def test_a_chat_has_its_own_number_whatever_its_place() -> None:
 
 
 def test_a_number_that_went_to_another_chat_is_that_ones_only() -> None:
-    numbering = Numbering()
+    numbering = Numbering(lambda _: None)
     names(numbering, [asked(1, "a")], own("a", 1, "Alps"))
     both = names(numbering, [asked(1, "a"), asked(2, "b")], own("b", 1, "Bern"))
     assert both == {1: "A asked", 2: "1 Bern"}
 
 
 def test_what_others_hold_has_letters_and_keeps_them() -> None:
-    numbering = Numbering()
+    numbering = Numbering(lambda _: None)
     requests = [asked(1, "x"), asked(2, "a"), asked(3)]
     mine = own("a", 1, "Alps")
     assert names(numbering, requests, mine) == {1: "A asked", 2: "1 Alps", 3: "B asked"}
@@ -59,7 +59,7 @@ def test_what_others_hold_has_letters_and_keeps_them() -> None:
 
 
 def test_numbers_of_others_come_again_only_after_many() -> None:
-    numbering = Numbering()
+    numbering = Numbering(lambda _: None)
     names(numbering, [asked(1, "x")])
     for n in range(2, KEPT + 1):
         names(numbering, [asked(n, f"y{n}")])
@@ -68,7 +68,7 @@ def test_numbers_of_others_come_again_only_after_many() -> None:
 
 
 def test_a_request_is_named_after_it_is_gone() -> None:
-    numbering = Numbering()
+    numbering = Numbering(lambda _: None)
     names(numbering, [asked(7, "a"), asked(8)], own("a", 4, "Alps"))
     names(numbering, [])
     assert [numbering.subject(r) for r in ("req-7", "req-8", "?")] == [
@@ -76,11 +76,19 @@ def test_a_request_is_named_after_it_is_gone() -> None:
         Subject("A asked"),
         Subject("request ?"),
     ]
-    # A snapshot may be older than the steps that the log tells of.
-    alps = own("a", 4, "Alps")
-    numbering.look([], [alps], {"req-9": "a"})
-    assert numbering.subject("req-9") == Subject("4 Alps", "a")
+    names(numbering, [], own("a", 4, "Alps"))
     assert numbering.subject("refused at once", "a") == Subject("4 Alps", "a")
+
+
+def test_a_request_is_named_before_the_figures_tell_of_it() -> None:
+    """A snapshot may be older than the steps that the log tells of."""
+    theirs = Conversation(id="x", source="mqtt", user="bob", title="Ulm")
+    numbering = Numbering({"req-2": theirs, "req-9": own("a", 4, "Alps")}.get)
+    names(numbering, [asked(1)])
+    assert numbering.subject("req-9") == Subject("4 Alps", "a")
+    assert numbering.subject("req-2") == Subject("B @bob Ulm", "x")
+    assert names(numbering, [asked(1), asked(2, "x")]) == {1: "A asked", 2: "B asked"}
+    assert numbering.subject("req-3") == Subject("request req-3")
 
 
 async def three_chats(stage: Stage) -> None:
