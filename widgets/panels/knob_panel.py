@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,20 +14,18 @@ from textual.message import Message
 
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobChange, KnobState
-from widgets.figures import UNKNOWN, setting
+from widgets.figures import setting
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.line import Line, shorten
 from widgets.panels.effect import Effect
 from widgets.panels.field import Field, Leaving
 from widgets.panels.knob_history import KnobHistory
-from widgets.panels.knob_values import is_ignored, parsed, turned, typeable
-from widgets.panels.knob_words import help_text, in_force, note_in, rank, shown_name, way_to_set
+from widgets.panels.knob_row import KnobRow
+from widgets.panels.knob_values import parsed, turned, typeable
+from widgets.panels.knob_words import help_text, rank, way_to_set
 from widgets.panels.list_cursor import ListCursor
 from widgets.panels.scroll_panel import ScrollPanel, list_keys
 from widgets.words import glosses
-
-_NAME_WIDTH = 22
-_VALUE_WIDTH = 12
 
 
 class KnobPanel(ScrollPanel, can_focus=True):
@@ -172,7 +169,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         knob = self._chosen
         if self._field.is_open and knob is not None:
             # The field stands where the value does: that of a number at the right end.
-            span = self._value_span(knob)[2:-2]
+            span = self._row(knob).span[2:-2]
             width = min(cell_len(self._field.value) + 1, len(span))
             x = span.start if isinstance(self._value(knob), str) else span.stop - width
             self._field.place(x + (2 if self.framed else 0), 1 + self.cursor - self.first, width)
@@ -195,7 +192,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
             return
         self._go_to(row)
         knob = self._cursor.items[row]
-        span = self._value_span(knob)
+        span = self._row(knob).span
         if isinstance(self._value(knob), bool):
             if x in span:
                 self.action_turn(True)
@@ -231,8 +228,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
             lines = self._entries[self.first : self.first + self.page]
         else:
             self.reveal(cursor)  # lines may have become fewer, or moved
-            rows = range(self.first, min(self.first + self.page, len(self._cursor.items)))
-            lines = [self._row(self._cursor.items[row], width, row == cursor) for row in rows]
+            seen = self._cursor.items[self.first : self.first + self.page]
+            lines = [self._row(k).line(self, current=k is self._cursor.item) for k in seen]
         help_lines = self._help_lines
         lines += [self.line(width) for _ in range(height - help_lines - len(lines))]
         if self._refusal:
@@ -266,27 +263,10 @@ class KnobPanel(ScrollPanel, can_focus=True):
         """The value that is asked for, by the last turn even if the engine has not followed it."""
         return self._asked[knob.name][-1] if knob.name in self._asked else knob.requested
 
-    def _text(self, knob: KnobState) -> str:
-        """The value as it is shown; while it is being typed, what is typed so far."""
-        if self._field.is_open and knob.name == self.current:
-            return f"{self._field.value}_"
-        return setting(self._value(knob)) or UNKNOWN
-
-    def _value_span(self, knob: KnobState) -> range:
-        """The cells that hold the value.
-
-        A name or a text may take all cells that the knob's name leaves. Room is always kept for
-        the value in force if that is another one, even if the knob's name is cut for it.
-        """
-        width, length = self._inner_width - len(in_force(knob)), _VALUE_WIDTH
-        if isinstance(knob.requested, str):
-            room = width - 3 - len(shown_name(knob))
-            length = max(min(cell_len(self._text(knob)) + 4, room), length)
-            if room < length:  # The name needs what would be blank behind the value.
-                length = min(cell_len(self._text(knob)) + 4, length)
-        length = max(min(length, width - 3), 5)
-        start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
-        return range(start, start + length)
+    def _row(self, knob: KnobState) -> KnobRow:
+        edited = self._field.is_open and knob.name == self.current
+        typed = f"{self._field.value}_" if edited else None
+        return KnobRow(knob, self._value(knob), typed, self._inner_width)
 
     def _go_to(self, row: int) -> None:
         self._cursor.go_to(row)
@@ -322,29 +302,3 @@ class KnobPanel(ScrollPanel, can_focus=True):
         self._asked.setdefault(knob.name, [knob.requested]).append(value)
         self.post_message(self.Turned(knob.name, value))
         self.redraw()
-
-    def _row(self, knob: KnobState, width: int, current: bool) -> Line:
-        palette, value = self.palette, self._value(knob)
-        over = palette.cursor if current and self.has_focus_within else Style.null()
-        text, strong = palette.text + over, palette.strong + over
-        muted = text if over else palette.muted
-        if is_ignored(knob):
-            text = strong = muted
-        line = self.line(width)
-        line.cell(self.glyphs.cursor if current else "", 2, palette.strong + over)
-        span, shown = self._value_span(knob), self._text(knob)
-        line.cell(shown_name(knob), span.start - 3, text).add(" ", text)
-        if isinstance(value, bool):
-            line.cell("[x]" if value else "[ ]", len(span), strong)
-        else:
-            room = len(span) - 4
-            if current and self._field.is_open:
-                shown = shown[-room:]  # the end, where it is typed
-            turns = not knob.allowed.form
-            line.add(f"{self.glyphs.less if turns else ' '} ", muted)
-            line.cell(shown, room, strong, "left" if isinstance(value, str) else "right")
-            line.add(f" {self.glyphs.more if turns else ' '}", muted)
-        line.add(in_force(knob), palette.warn + over)
-        if note := note_in(knob, line.room - 2):
-            line.add("  ", text).add(note, muted)
-        return line.pad(text)

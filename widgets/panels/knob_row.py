@@ -1,0 +1,83 @@
+"""KnobRow: the line of a knob on the panel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.style import Style
+
+from engine.api.knob_spec import KnobValue
+from engine.api.knobs import KnobState
+from widgets.figures import UNKNOWN, setting
+from widgets.line import Line
+from widgets.line_view import LineView
+from widgets.panels.knob_values import is_ignored
+from widgets.panels.knob_words import in_force, note_in, shown_name
+
+_NAME_WIDTH = 22
+_VALUE_WIDTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class KnobRow:
+    """A knob with the value that is asked for, and the one in force if that differs.
+
+    Attributes:
+        value: what is asked for.
+        typed: what is typed so far, with its cursor; None unless it is being typed.
+        width: the cells of the line.
+    """
+
+    knob: KnobState
+    value: KnobValue
+    typed: str | None
+    width: int
+
+    @property
+    def span(self) -> range:
+        """The cells that hold the value.
+
+        A name or a text may take all cells that the knob's name leaves. Room is always kept for
+        the value in force if that is another one, even if the knob's name is cut for it.
+        """
+        width, length = self.width - len(in_force(self.knob)), _VALUE_WIDTH
+        if isinstance(self.value, str):
+            room = width - 3 - len(shown_name(self.knob))
+            length = max(min(cell_len(self._text) + 4, room), length)
+            if room < length:  # The name needs what would be blank behind the value.
+                length = min(cell_len(self._text) + 4, length)
+        length = max(min(length, width - 3), 5)
+        start = max(min(2 + _NAME_WIDTH + 1, width - length), 3)
+        return range(start, start + length)
+
+    def line(self, view: LineView, *, current: bool) -> Line:
+        """The line as `view` draws it; `current` says whether the cursor is on it."""
+        palette, glyphs, knob = view.palette, view.glyphs, self.knob
+        over = palette.cursor if current and view.has_focus_within else Style.null()
+        text, strong = palette.text + over, palette.strong + over
+        muted = text if over else palette.muted
+        if is_ignored(knob):
+            text = strong = muted
+        line, span = view.line(self.width), self.span
+        line.cell(glyphs.cursor if current else "", 2, palette.strong + over)
+        line.cell(shown_name(knob), span.start - 3, text).add(" ", text)
+        if isinstance(self.value, bool):
+            line.cell("[x]" if self.value else "[ ]", len(span), strong)
+        else:
+            room, shown = len(span) - 4, self._text
+            if self.typed is not None:
+                shown = shown[-room:]  # the end, where it is typed
+            turns = not knob.allowed.form
+            line.add(f"{glyphs.less if turns else ' '} ", muted)
+            line.cell(shown, room, strong, "left" if isinstance(self.value, str) else "right")
+            line.add(f" {glyphs.more if turns else ' '}", muted)
+        line.add(in_force(knob), palette.warn + over)
+        if note := note_in(knob, line.room - 2):
+            line.add("  ", text).add(note, muted)
+        return line.pad(text)
+
+    @property
+    def _text(self) -> str:
+        """The value as it is shown."""
+        return (setting(self.value) or UNKNOWN) if self.typed is None else self.typed
