@@ -134,7 +134,7 @@ class Glyphs:
         return text
 
 
-_PLAIN = str.maketrans("–—·…×°→≤µ‘’“”", "---~x ><u''\"\"")
+_PLAIN = str.maketrans("–—·…×°←→↑↓≤µ‘’“”", "---~x <>^v<u''\"\"")
 
 UNICODE = Glyphs(
     unicode=True,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual.widget import Widget
-
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.numbering import Numbering, session_of
 from app.screens.feeds.engine_watch import EngineWatch
@@ -23,6 +21,7 @@ from widgets.panels.kv_map import KvMap
 from widgets.panels.latency_panel import LatencyPanel
 from widgets.panels.log_panel import LogPanel
 from widgets.panels.mqtt_panel import MqttPanel
+from widgets.panels.panel import Panel
 from widgets.panels.session_table import SessionTable
 
 
@@ -46,7 +45,7 @@ class Panels:
         self.mqtt = MqttPanel(glyphs, id="mqtt")
 
     @property
-    def numbered(self) -> tuple[tuple[str, Widget], ...]:
+    def numbered(self) -> tuple[tuple[str, Panel], ...]:
         """The name and the view of each panel that has a number. The number is its place, counted
         from 1."""
         return (

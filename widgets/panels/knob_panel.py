@@ -44,6 +44,11 @@ class KnobPanel(ScrollPanel, can_focus=True):
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses("TTFT", "TPOT", "batch", "waste")
 
+    KEYS: ClassVar[Mapping[str, str]] = {
+        **{"policy": "p", "history": "h", "undo": "u"},
+        **{"turn(False)": "←", "turn(True)": "→", "edit": "enter"},
+    }
+
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("knobs"),
         Binding("left", "turn(False)", "Less", show=False, id="knobs.less"),
@@ -183,7 +188,7 @@ class KnobPanel(ScrollPanel, can_focus=True):
         knob = self._chosen
         self._refusal = ""
         if knob and event.is_printable and event.key not in self.screen.active_bindings:
-            self._refusal = way_to_set(knob)
+            self._refusal = way_to_set(knob, self.keys)
         self.redraw()
 
     def on_click(self, event: events.Click) -> None:
@@ -202,9 +207,10 @@ class KnobPanel(ScrollPanel, can_focus=True):
             self.action_turn(True)
 
     def title(self) -> str:
+        policy, history, undo = (self.keys[action] for action in ("policy", "history", "undo"))
         if self.history_shown:
-            return "Knobs · history · h back · u undo"
-        return "Knobs · p policy · h history · u undo"
+            return f"Knobs · history · {history} back · {undo} undo"
+        return f"Knobs · {policy} policy · {history} history · {undo} undo"
 
     def footer(self) -> str:
         """What the last change did; if there was none, the keys that the title does not name."""
@@ -213,7 +219,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
         if self._field.is_open:
             return "enter sets · esc leaves it as it was"
         effect = self._history.effect
-        return effect.line if effect else "left/right turn · enter edits"
+        less, more, edit = (self.keys[act] for act in ("turn(False)", "turn(True)", "edit"))
+        return effect.line if effect else f"{less}/{more} turn · {edit} edits"
 
     def draw(self, width: int, height: int) -> list[Line]:
         self._entries = self._history.lines(self._inner_width) if self.history_shown else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engine.api.knobs import KnobState
 from widgets.figures import setting
 from widgets.line import shorten
@@ -35,12 +37,11 @@ def note_in(knob: KnobState, room: int) -> str:
     return shorten(knob.note, room)
 
 
-def way_to_set(knob: KnobState) -> str:
-    """What values a knob may have, and the keys that set it."""
-    keys = "Enter edits it" if knob.allowed.form else "Enter edits it, left and right turn it"
-    if knob.allowed.choices:
-        keys = "left and right turn it"
-    return f"{knob.name} is {knob.allowed}; {keys}"
+def way_to_set(knob: KnobState, keys: Mapping[str, str]) -> str:
+    """What values a knob may have, and the keys that set it, which are those of the panel."""
+    edits = [] if knob.allowed.choices else [f"{keys['edit']} edits it"]
+    turns = [] if knob.allowed.form else [f"{keys['turn(False)']} and {keys['turn(True)']} turn it"]
+    return f"{knob.name} is {knob.allowed}; {', '.join(edits + turns)}"
 
 
 def help_text(knob: KnobState) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -37,6 +37,8 @@ class _Row(NamedTuple):
 
 class LogPanel(ScrollPanel, can_focus=True):
     """The last `CAPACITY` events. It follows the newest one unless the user has scrolled up."""
+
+    KEYS: ClassVar[Mapping[str, str]] = {"level": "l", "edge(1)": "end"}
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("log", last="Follow"),
@@ -128,14 +130,14 @@ class LogPanel(ScrollPanel, can_focus=True):
         self.redraw()
 
     def title(self) -> str:
-        return f"Log · l level: {self.level.name.lower()}"
+        return f"Log · {self.keys['level']} level: {self.level.name.lower()}"
 
     def footer(self) -> str:
         if self.following:
             return ""
         newer = self.num_rows - self.page - self.first
         lines = f"{counted(newer, 'newer line')} · " if newer else ""
-        return f"{lines}End to follow"
+        return f"{lines}{self.keys['edge(1)']} to follow"
 
     def draw(self, width: int, height: int) -> list[Line]:
         # The rows are laid out before the frame is drawn: its edge shows how many there are.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
+from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.line_view import LineView
 
@@ -15,7 +19,22 @@ class Panel(LineView):
     The frame is drawn here and not by CSS: the titles have figures that change all the time, and
     setting `Widget.border_title` repaints the whole widget. Where there is no room for a frame, the
     first line is the title and the rest is the body.
+
+    Attributes:
+        keys: the keys that the panel's own texts name, by the actions that they are bound to.
     """
+
+    KEYS: ClassVar[Mapping[str, str]] = {}
+    """`keys` as long as the user has bound no others."""
+
+    def __init__(self, glyphs: Glyphs = UNICODE, *, id: str | None = None) -> None:
+        super().__init__(glyphs, id=id)
+        self.keys = self.KEYS
+
+    def hint(self, keys: Mapping[str, str]) -> None:
+        """Set `keys` as they are bound now."""
+        self.keys = keys
+        self.redraw()
 
     def title(self) -> str:
         """What the frame says at the top. The part before the first " · " is the panel's name."""

@@ -39,6 +39,8 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     GLOSS: ClassVar[Mapping[str, str]] = glosses("queue", "TTFT", "TPOT", "p99", "preempt")
 
+    KEYS: ClassVar[Mapping[str, str]] = {"filter": "/", "sort": "s", "clear": "esc"}
+
     BINDINGS: ClassVar[list[BindingType]] = [
         *list_keys("table"),
         Binding("enter", "choose", "Open", id="table.open"),
@@ -172,8 +174,9 @@ class SessionTable(ScrollPanel, can_focus=True):
         text = self.filter
         if self._field.is_open:
             text = f"{text}_"[-self._filter_room :]
+        sort = f"{self.keys['sort']} sort"
         arrow = self.glyphs.down if self.descending else self.glyphs.up
-        return f"{self._title_head()}{text or 'filter'} · s sort: {self.sort} {arrow}"
+        return f"{self._title_head()}{text or 'filter'} · {sort}: {self.sort} {arrow}"
 
     def footer(self) -> str:
         """The row under the cursor in full, with what the columns may have cut off."""
@@ -224,7 +227,7 @@ class SessionTable(ScrollPanel, can_focus=True):
         """The part of the title that stands before the filter."""
         shown, total = self.num_rows, len(self._chats)
         number = count(total) if shown == total else f"{count(shown)} of {count(total)}"
-        return f"Chats {number} · / "
+        return f"Chats {number} · {self.keys['filter']} "
 
     @property
     def _filter_room(self) -> int:
@@ -278,7 +281,8 @@ class SessionTable(ScrollPanel, can_focus=True):
         return line
 
     def _empty(self, width: int) -> Line:
-        text = f"No chat matches {self.filter!r}; esc shows all." if self.filter else "No chat yet."
+        text = f"No chat matches {self.filter!r}; {self.keys['clear']} shows all."
+        text = text if self.filter else "No chat yet."
         return self.line(width).add(shorten(text, width), self.palette.muted)
 
     def _row(self, row: ChatRow, width: int, current: bool) -> Line:

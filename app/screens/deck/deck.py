@@ -155,6 +155,9 @@ class Deck(Speaking):
             resume=self.key_of("resume"),
             copy=key_of("copy_code", self.chat.transcript, self.app),
         )
+        for _, panel in self.panels.numbered:
+            own = {action: key_of(action, panel, self.app) for action in panel.keys}
+            panel.hint({action: key or self.key_of(action) for action, key in own.items()})
         self.refresh_bindings()
 
     def on_resize(self) -> None:

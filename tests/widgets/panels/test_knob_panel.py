@@ -76,7 +76,7 @@ async def test_asked_for_beside_in_force() -> None:
             "│                                                                          │",
             "│ which batching policy composes each step: one of 'stall_free', 'static', │",
             "│ 'dynamic'.                                                               │",
-            "╰─ left/right turn · enter edits ──────────────────────────────────────────╯",
+            "╰─ ←/→ turn · enter edits ─────────────────────────────────────────────────╯",
         ]
         ignored = [s.style for s in panel.render_line(17) if "static" in s.text]
         assert ignored == [panel.palette.muted]
@@ -250,9 +250,9 @@ async def test_typing_shows_what_is_typed() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("max_num_seqs", "max_num_seqs is from 1 to 32; Enter edits it, left and right turn it"),
-        ("static_fill", "static_fill is one of 'idle', 'full'; left and right turn it"),
-        ("user_weights", " at most 4,096 characters; Enter edits it"),
+        ("max_num_seqs", "max_num_seqs is from 1 to 32; enter edits it, ← and → turn it"),
+        ("static_fill", "static_fill is one of 'idle', 'full'; ← and → turn it"),
+        ("user_weights", " at most 4,096 characters; enter edits it"),
     ],
 )
 async def test_a_character_that_does_nothing_is_answered(name: str, told: str) -> None:

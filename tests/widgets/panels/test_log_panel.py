@@ -77,9 +77,9 @@ async def test_it_counts_the_newer_lines_that_there_are() -> None:
     async with hosted(panel, 64, 5, focus=True) as (app, _):
         panel.add(numbered(*range(10)))
         await press(app, "up")
-        assert rows(panel)[-1].startswith("┗━ End to follow ━")
+        assert rows(panel)[-1].startswith("┗━ end to follow ━")
         panel.add(numbered(10))
-        assert rows(panel)[-1].startswith("┗━ 1 newer line · End to follow ━")
+        assert rows(panel)[-1].startswith("┗━ 1 newer line · end to follow ━")
 
 
 async def test_one_who_has_scrolled_up_is_left_in_peace() -> None:
@@ -90,7 +90,7 @@ async def test_one_who_has_scrolled_up_is_left_in_peace() -> None:
         there = texts(panel)
         panel.add(numbered(*range(CAPACITY, CAPACITY + 500)))  # as many old ones are dropped
         assert texts(panel) == there == ["line 995", "line 996", "line 997"]
-        assert rows(panel)[-1].startswith("┗━ 502 newer lines · End to follow ━")
+        assert rows(panel)[-1].startswith("┗━ 502 newer lines · end to follow ━")
         await press(app, "end")
         assert texts(panel)[-1] == "line 1499"
         assert "newer" not in rows(panel)[-1]
