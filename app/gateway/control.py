@@ -136,10 +136,9 @@ class Control:
         who = message.who or self._name
         before = self._client.snapshot()
         if message.undo:
-            knobs = self._client.undo_knobs(who)
-        else:
-            # A change of nothing makes even an idle engine say how its knobs stand.
-            knobs = self._client.set_knobs(message.set or {}, who)
+            self._client.undo_knobs(who)
+        # A change of nothing makes even an idle engine say how its knobs stand.
+        knobs = self._client.set_knobs(message.set or {}, who)
         deadline = self._clock() + PATIENCE_SECONDS
         # The change shows within two steps, unless others turn the same knobs meanwhile; then the
         # newest snapshot at the deadline will do.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.api.block_map import BlockView
-from engine.api.knobs import Knobs
+from engine.api.knobs import KnobChange, Knobs
 from engine.api.origin import Origin
 from engine.api.snapshot import Snapshot
 from engine.api.status import EngineStatus
@@ -159,8 +159,20 @@ class EngineClient(Protocol):
         """
         ...
 
-    def undo_knobs(self, who: str) -> Knobs:
-        """Take back the last change of knobs; returns and raises what `set_knobs` does."""
+    def undo_knobs(self, who: str, within: float = 0.0) -> KnobChange | None:
+        """Take back the last change of knobs that was not taken back.
+
+        Args:
+            within: with it go those of the same knobs by the same person before it, as far as each
+                came within so many seconds of the next.
+
+        Returns:
+            what that changed; None if there was nothing to take back. A snapshot follows in either
+            case, as with `set_knobs`.
+
+        Raises:
+            UnavailableError: no model is loaded.
+        """
         ...
 
     def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:

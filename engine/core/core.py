@@ -11,7 +11,7 @@ from engine.api.block_map import BlockView
 from engine.api.client import Submission
 from engine.api.config import EngineConfig
 from engine.api.errors import ErrorInfo
-from engine.api.knobs import Knobs
+from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.snapshot import Snapshot
@@ -172,9 +172,10 @@ class EngineCore:
         """
         return self.ledger.change(changes, who, self._clock(), self._scheduler.step)
 
-    def undo_knobs(self, who: str) -> Knobs:
-        """Take back the last change of knobs; any thread may call this."""
-        return self.ledger.undo(who, self._clock(), self._scheduler.step)
+    def undo_knobs(self, who: str, within: float = 0.0) -> KnobChange | None:
+        """Take back the last change of knobs, as `KnobLedger.undo` does; any thread may call
+        this."""
+        return self.ledger.undo(who, self._clock(), self._scheduler.step, within)
 
     def step(self) -> list[TokenOutput]:
         """Plan and submit as many steps as the runner takes at once, then commit the oldest.

@@ -25,6 +25,7 @@ class KnobLedger:
         stated = {f.name: getattr(knobs, f.name) for f in fields(Knobs)}
         self.knobs = change_knobs(knobs, stated, config, policies)
         self._history: list[KnobChange] = []
+        self._standing: list[KnobChange] = []  # those that were not taken back
         self._lock = threading.Lock()
 
     @property
@@ -41,22 +42,31 @@ class KnobLedger:
         with self._lock:
             after = change_knobs(self.knobs, changes, self._config, self._policies)
             if after != self.knobs:
-                self._record(KnobChange(time, step, who, self.knobs, after))
+                change = KnobChange(time, step, who, self.knobs, after)
+                self._record(change)
+                self._standing.append(change)
+                del self._standing[:-HISTORY_LIMIT]
             return after
 
-    def undo(self, who: str, time: float, step: int) -> Knobs:
-        """Take back the last change that has not been undone; without one, do nothing."""
+    def undo(self, who: str, time: float, step: int, within: float = 0.0) -> KnobChange | None:
+        """Take back the last change that has not been taken back.
+
+        Args:
+            within: with it go those of the same knobs by the same person before it, as far as each
+                came within so many seconds of the next: several presses of a key are one turn.
+
+        Returns:
+            what that changed; None if there was nothing to take back.
+        """
         with self._lock:
-            undone = 0
-            for entry in reversed(self._history):
-                if entry.undoes:
-                    undone += 1
-                elif undone:
-                    undone -= 1
-                else:
-                    self._record(KnobChange(time, step, who, self.knobs, entry.before, undoes=True))
-                    break
-            return self.knobs
+            if not self._standing:
+                return None
+            first = self._standing.pop()
+            while self._standing and self._is_turn(self._standing[-1], first, within):
+                first = self._standing.pop()
+            change = KnobChange(time, step, who, self.knobs, first.before, undoes=True)
+            self._record(change)
+            return change
 
     def states(self, effective: Mapping[str, tuple[KnobValue, str]]) -> tuple[KnobState, ...]:
         """Every knob, requested beside effective. `effective` has the knobs whose value in force
@@ -73,3 +83,14 @@ class KnobLedger:
         self._history.append(change)
         del self._history[:-HISTORY_LIMIT]
         self.knobs = change.after
+
+    def _is_turn(self, before: KnobChange, after: KnobChange, within: float) -> bool:
+        """Whether two changes, one after the other, are one turn of a knob, which has not come back
+        to where it began."""
+        return (
+            within > 0
+            and before.who == after.who
+            and before.changed.keys() == after.changed.keys()
+            and before.before != self.knobs
+            and after.time - before.time <= within
+        )

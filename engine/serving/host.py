@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.errors import EngineError, UnavailableError, cause_of
-from engine.api.knobs import Knobs
+from engine.api.knobs import KnobChange, Knobs
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import RequestStream
@@ -163,10 +163,10 @@ class EngineHost:
         self._wake()
         return knobs
 
-    def undo_knobs(self, who: str) -> Knobs:
-        knobs = self._loaded().undo_knobs(who)
+    def undo_knobs(self, who: str, within: float = 0.0) -> KnobChange | None:
+        change = self._loaded().undo_knobs(who, within)
         self._wake()
-        return knobs
+        return change
 
     def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
         self._text.pin(name, messages)

@@ -13,7 +13,7 @@ from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.config import EngineConfig
 from engine.api.errors import EngineError, UnavailableError
-from engine.api.knobs import Knobs
+from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
@@ -150,9 +150,9 @@ class ScriptedEngine:
         with self._lock:
             return self._serving().change_knobs(changes, who)
 
-    def undo_knobs(self, who: str) -> Knobs:
+    def undo_knobs(self, who: str, within: float = 0.0) -> KnobChange | None:
         with self._lock:
-            return self._serving().undo_knobs(who)
+            return self._serving().undo_knobs(who, within)
 
     def pin(self, name: str, messages: tuple[ChatMessage, ...]) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from app.screens.chats.sessions import SessionList
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import Named
 from app.screens.dialogs.pick_policy import PickPolicy
+from app.screens.feeds.comparison import TURN_SECONDS
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
@@ -17,6 +18,7 @@ from app.screens.policies import policy_meanings
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError
 from engine.api.knob_spec import KnobValue
+from widgets.figures import change_text
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.chat_row import YOU
@@ -170,12 +172,18 @@ class Steering(Screen[None]):
         self.notify("The system prompt may be evicted again.")
 
     def action_undo(self) -> None:
-        """Take the last change of knobs back, whichever panel is on view."""
+        """Take the last change of knobs back, whichever panel is on view. Several presses of a key
+        are one change, as they are where its effect is shown."""
         self.panels.knobs.forget()
         try:
-            self._client.undo_knobs(who=YOU)
+            change = self._client.undo_knobs(who=YOU, within=TURN_SECONDS)
         except EngineError as error:
             self.notify(error.message, severity="error")
+            return
+        if change is None:
+            self.notify("No change of knobs is left to undo.")
+        else:
+            self.notify(f"Undone: {change_text(change)}.")
 
     def switch_knob(self, name: str) -> None:
         """Turn a switch the other way."""

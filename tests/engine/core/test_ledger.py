@@ -55,7 +55,7 @@ class TestUndo:
         ledger = make_ledger()
         for value in (1, 2, 3):
             ledger.change({"max_num_seqs": value}, "me", 0.0, 0)
-        assert [ledger.undo("you", 1.0, 1).max_num_seqs for _ in range(5)] == [2, 1, 32, 32, 32]
+        assert [undone(ledger, "you") for _ in range(4)] == [(3, 2), (2, 1), (1, 32), None]
         undos = [change for change in ledger.history if change.undoes]
         assert [change.changed["max_num_seqs"] for change in undos] == [(3, 2), (2, 1), (1, 32)]
         assert {change.who for change in undos} == {"you"}
@@ -66,12 +66,42 @@ class TestUndo:
             ledger.change({"max_num_seqs": value}, "me", 0.0, 0)
         ledger.undo("me", 0.0, 0)
         ledger.change({"max_num_seqs": 9}, "me", 0.0, 0)
-        assert [ledger.undo("me", 0.0, 0).max_num_seqs for _ in range(3)] == [1, 32, 32]
+        assert [undone(ledger) for _ in range(3)] == [(9, 1), (1, 32), None]
 
     def test_without_a_change_nothing_happens(self) -> None:
         ledger = make_ledger()
-        assert ledger.undo("me", 0.0, 0) == Knobs()
+        assert ledger.undo("me", 0.0, 0) is None
         assert ledger.history == ()
+
+    def test_a_turn_of_one_knob_by_one_person_is_one_step(self) -> None:
+        ledger = make_ledger()
+        turns = [
+            (31, "me", 0.0),
+            (16, "me", 5.0),
+            (8, "me", 7.0),
+            (4, "me", 10.0),
+            (2, "you", 11.0),
+        ]
+        for value, who, time in turns:
+            ledger.change({"max_num_seqs": value}, who, time, 0)
+        ledger.change({"watermark": 0.02}, "you", 11.5, 0)
+        ledger.change({"watermark": 0.03}, "you", 12.0, 0)
+        change = ledger.undo("me", 13.0, 0, within=3.0)
+        assert change is not None
+        assert change.changed == {"watermark": (0.03, 0.01)}
+        assert [undone(ledger, within=3.0) for _ in range(4)] == [(2, 4), (4, 31), (31, 32), None]
+
+    def test_what_was_turned_back_at_once_is_turned_again(self) -> None:
+        ledger = make_ledger()
+        for value in (16, 8, 32):
+            ledger.change({"max_num_seqs": value}, "me", 0.0, 0)
+        assert [undone(ledger, within=3.0) for _ in range(3)] == [(32, 16), (16, 32), None]
+
+
+def undone(ledger: KnobLedger, who: str = "me", within: float = 0.0) -> object:
+    """What an undo does to max_num_seqs: its value before and after; None if nothing."""
+    change = ledger.undo(who, 20.0, 1, within)
+    return change and change.changed["max_num_seqs"]
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -136,6 +136,18 @@ async def test_undo_wherever_the_policy_is_chosen(tmp_path: Path, panel: str) ->
         stage.engine.set_knobs({"max_num_seqs": 4}, "somebody")
         await stage.press("f2", panel, "u")
         assert _knob(stage, "max_num_seqs") == 32
+        assert stage.toasts == ["Undone: max_num_seqs 4→32."]
+        await stage.press("u")
+        assert stage.toasts[1:] == ["No change of knobs is left to undo."]
+
+
+async def test_undo_takes_back_a_turn_and_not_a_press(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
+        await stage.press("f2", "6")
+        stage.deck.panels.knobs.current = "max_num_seqs"
+        await stage.press("left", "left", "left", "u")
+        assert stage.toasts == ["Undone: max_num_seqs 4→32."]
+        assert _knob(stage, "max_num_seqs") == 32
 
 
 async def test_the_palette_steers(tmp_path: Path) -> None:
