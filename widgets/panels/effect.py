@@ -82,6 +82,8 @@ class Effect:
         for when, of in self._sides():
             if of.prompts.count < MIN_SAMPLES:
                 return f"{of.prompts.count or 'none'} came {when}"
+            if math.isnan(of.throughput):
+                return f"nothing ran {when}"
         if _differ(before.underway, since.underway):
             was, now = compact(before.underway), compact(since.underway)
             return f"load {was}→{now} requests under way"
@@ -103,9 +105,7 @@ class Effect:
     @property
     def line(self) -> str:
         """The figures that compare in one line, such as tok/s 310→402 · TTFT p50 190ms→240ms, and
-        why the others do not. It is empty while nothing has run since the change."""
-        if math.isnan(self.since.throughput):
-            return ""
+        why the others do not."""
         if self.obstacle:
             return f"not comparable: {self.obstacle}"
         known, few = [], []

@@ -25,14 +25,12 @@ def test_before_and_since_in_a_line() -> None:
     )
 
 
-def test_nothing_is_said_while_nothing_has_run_since() -> None:
-    assert since(throughput=math.nan, ttft=Distribution.of(())).line == ""
-
-
 @pytest.mark.parametrize(
     ("effect", "why"),
     [
         (since(prompts=prompts(0)), "none came in 21s since"),
+        (since(throughput=math.nan, prompts=prompts(0)), "none came in 21s since"),
+        (since(throughput=math.nan), "nothing ran in 21s since"),
         (since(prompts=prompts(1)), "1 came in 21s since"),
         (since(prompts=prompts(MIN_SAMPLES - 1)), "4 came in 21s since"),
         (
