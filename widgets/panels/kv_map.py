@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -274,21 +275,29 @@ class KvMap(Panel, can_focus=True):
         assert self._blocks is not None
         assert self._cells is not None
         if self.has_focus:
-            first = self._inspected()
+            first, rest = _two_lines(self._inspected(), width)
+            more = self.line(width).cell(rest, width, palette.muted)
         else:
-            first = told.legend(self._blocks, self._cells.cells, self.glyphs)
-        notes = [self.line(width).add(shorten_parts(first, width), palette.muted)]
-        if more := told.of_block(self.cursor) if self.has_focus else "":
-            notes.append(self.line(width).cell(more, width, palette.muted))
-        else:
+            legend = told.legend(self._blocks, self._cells.cells, self.glyphs)
+            first = shorten_parts(legend, width)
             style = palette.warn if told.has_broken_pin else palette.muted
-            notes.append(self.line(width).add(shorten_parts(told.of_pool(), width), style))
+            more = self.line(width).add(shorten_parts(told.of_pool(), width), style)
+        notes = [self.line(width).add(first, palette.muted), more]
         return notes[: self._num_notes(height)]
 
-    def _inspected(self) -> str:
-        """What the picked cell is, and who holds it."""
+    def _inspected(self) -> list[str]:
+        """What the picked cell is, who holds it, and what is known of its first block."""
         assert self._cells is not None
-        return self._told.of_cell(self._cells.cells[self._place])
+        cell = self._cells.cells[self._place]
+        return [*self._told.of_cell(cell), *self._told.of_block(cell)]
+
+
+def _two_lines(parts: Sequence[str], width: int) -> tuple[str, str]:
+    """As many parts as fit into one line, and the others."""
+    fit = 1
+    while fit < len(parts) and cell_len(" · ".join(parts[: fit + 1])) <= width:
+        fit += 1
+    return shorten(" · ".join(parts[:fit]), width), " · ".join(parts[fit:])
 
 
 def _runs(styles: Sequence[Style], start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -49,8 +49,8 @@ class KvNotes:
         )
         return "  ".join(text for text, is_there in signs if is_there)
 
-    def of_cell(self, cell: Stretch) -> str:
-        """What a cell is, and who holds it."""
+    def of_cell(self, cell: Stretch) -> list[str]:
+        """What a cell is, and who holds it, in parts."""
         last = cell.first + cell.blocks - 1
         where = f"blocks {cell.first}..{last}" if cell.blocks > 1 else f"block {cell.first}"
         if cell.counts:
@@ -61,22 +61,24 @@ class KvNotes:
         if cell.holders:
             by = f"by {self._holders(cell.holders)}"
             parts = [*parts, f"held {by}"] if cell.counts else [f"{parts[0]} {by}"]
-        return " · ".join((where, *parts))
+        return [where, *parts]
 
-    def of_block(self, number: int) -> str:
-        """What is known of a block: how long it has been so, how many hold it, and what it holds;
-        empty if `detail` is of another."""
+    def of_block(self, cell: Stretch) -> list[str]:
+        """What is known of the first block of a cell: how long it has been so, how many hold it,
+        and what it holds, in parts; none if `detail` is of another or of what it was before."""
         view = self.detail
-        if view is None or view.number != number:
-            return ""
-        parts = [] if view.age is None else [f"for {lasting(view.age)}"]
+        if view is None or view.number != cell.first:
+            return []
+        if not cell.counts and view.state is not cell.state:
+            return []
+        parts = [f"block {view.number}"] if cell.blocks > 1 else []
+        parts += [] if view.age is None else [f"for {lasting(view.age)}"]
         parts += [f"held {len(view.holders)}×"] if view.holders else []
         if view.position is not None and view.token_ids:
             last = view.position + len(view.token_ids) - 1
             parts.append(f"tok {view.position}..{last}")
         parts += [f"hash {view.hash}"] if view.hash else []
-        parts += [f"“{view.text}”"] if view.text else []
-        return " · ".join(parts)
+        return parts + ([f"“{view.text}”"] if view.text else [])
 
     def of_pool(self) -> str:
         """What there is to say of pinned prefixes, broken ones first, and of sharing."""

@@ -28,6 +28,10 @@ POOL = pool_of(
 )
 
 
+def inspected(kv: KvMap) -> str:
+    return " · ".join(kv._inspected())
+
+
 async def test_blocks_with_owner_letters_and_shares() -> None:
     kv = KvMap()
     async with hosted(kv, 80, 5):
@@ -118,15 +122,16 @@ async def test_who_shares_what_and_what_is_pinned() -> None:
         kv.show(RESERVING, NAMES, sharing=sharing)
         lines = rows(kv)
         assert lines[-3][2:-2].rstrip() == "block 0 · shared by 4 Chat 4, 7 Chat 7, 9 Chat 9"
-        assert lines[-2][2:-2].rstrip() == ("3 blk shared by 4 Chat 4, 7 Chat 7, 9 Chat 9")
+        assert lines[-2][2:-2].rstrip() == "", "what is said below a block is of that block"
+        app.set_focus(None)
+        await settle(app)
+        assert "reserved" in rows(kv)[-3]
+        assert rows(kv)[-2][2:-2].rstrip() == "3 blk shared by 4 Chat 4, 7 Chat 7, 9 Chat 9"
         kv.show(RESERVING, NAMES, sharing=sharing, pins=pins)
         assert rows(kv)[-2][2:-2].rstrip() == (
             "pin long failed: it does not fit · pin system 4/5 blk in the pool"
         )
         assert any(s.style == kv.palette.warn for s in kv.render_line(5))
-        app.set_focus(None)
-        await settle(app)
-        assert "reserved" in rows(kv)[-3]
 
 
 async def test_holders_whose_chat_is_not_shown_are_counted() -> None:
@@ -136,13 +141,15 @@ async def test_holders_whose_chat_is_not_shown_are_counted() -> None:
     sharing = (Sharing((4, 5, 7, 9), 3), Sharing((5, 12), 2))
     async with hosted(kv, 82, 7, focus=True) as (app, _):
         kv.show(RESERVING, names, sharing=sharing)
-        assert rows(kv)[-2][2:-2].rstrip() == (
-            "3 blk shared by 1 Rome, 2 Ulm and 1 other · 2 blk shared by 2 others"
-        )
         assert rows(kv)[-3][2:-2].rstrip() == "block 0 · shared by 1 Rome, 2 Ulm"
         await press(app, *("right",) * 6)  # held by 12
         assert rows(kv)[1][2:10] == "##11░░??"
         assert rows(kv)[-3][2:-2].rstrip() == "block 6 · reserved and not yet used by 1 other"
+        app.set_focus(None)
+        await settle(app)
+        assert rows(kv)[-2][2:-2].rstrip() == (
+            "3 blk shared by 1 Rome, 2 Ulm and 1 other · 2 blk shared by 2 others"
+        )
 
 
 async def test_chats_held_elsewhere_have_capital_letters() -> None:
@@ -181,10 +188,8 @@ async def test_a_cell_of_several_states_shows_its_share(glyphs: object, cells: s
     async with hosted(kv, 2, 2, focus=True):
         kv.show(pool_of(*runs), NAMES)
         assert rows(kv)[1] == cells
-        assert (
-            kv._inspected()
-            == "blocks 0..4 · 40% used · 40% cached · 20% free · held by 1 Chat 1, 2 Chat 2"
-        )
+        said = "blocks 0..4 · 40% used · 40% cached · 20% free · held by 1 Chat 1, 2 Chat 2"
+        assert inspected(kv) == said
 
 
 async def test_a_small_pool_is_drawn_large() -> None:
@@ -223,18 +228,18 @@ async def test_keys_inspect_a_block(keys: tuple[str, ...], text: str) -> None:
         for key in keys:
             await press(app, key)
         assert text.startswith(rows(kv)[-2][2:-2].rstrip(" …"))
-        assert kv._inspected() == text
+        assert inspected(kv) == text
 
 
 async def test_the_cursor_stays_on_its_block_while_the_pool_changes() -> None:
     kv = KvMap()
     async with hosted(kv, 60, 4, focus=True) as (app, _):
         kv.show(pool_of(("f", (), 500), ("u", (1,), 5), ("f", (), 495)), NAMES)
-        while "used" not in kv._inspected():
+        while "used" not in inspected(kv):
             await press(app, "right")
-        assert kv._inspected() == "blocks 500..504 · used by 1 Chat 1"
+        assert inspected(kv) == "blocks 500..504 · used by 1 Chat 1"
         kv.show(pool_of(*[("c", (), 1), ("f", (), 9)] * 3, ("f", (), 470), ("u", (1,), 5)), NAMES)
-        assert kv._inspected() == "blocks 500..504 · used by 1 Chat 1"
+        assert inspected(kv) == "blocks 500..504 · used by 1 Chat 1"
 
 
 async def test_a_click_inspects_a_block() -> None:
@@ -267,7 +272,9 @@ async def test_what_a_block_holds_is_cut_with_an_ellipsis_whatever_stands_in_it(
     view = BlockView(0, BlockState.USED, 3.2, (1,), 0, tuple(range(16)), "a\nb\n" * 20, "a1f0")
     async with hosted(kv, 62, 7, focus=True):
         kv.show(POOL, NAMES, detail=view)
-        assert rows(kv)[-2][2:-2].rstrip().endswith("“a b a b a b a…")
+        said = rows(kv)[-2][2:-2].rstrip()
+        assert said.startswith("hash a1f0 · “a b a b a b")
+        assert said.endswith("a b…")
 
 
 async def test_slots_that_nobody_uses_are_no_waste_once_nothing_is_used() -> None:
@@ -287,12 +294,26 @@ async def test_what_the_picked_block_holds() -> None:
         await press(app, *("right",) * 4)
         assert kv.wanted == 4
         kv.show(POOL, NAMES, detail=view)
-        assert rows(kv)[-3][2:-2].rstrip() == "block 4 · shared by 1 Chat 1, 5 Chat 5"
-        assert rows(kv)[-2][2:-2].rstrip() == (
-            "for 3s · held 2× · tok 32..47 · hash a1f0 · “ Roman roads”"
+        assert rows(kv)[-3][2:-2].rstrip() == (
+            "block 4 · shared by 1 Chat 1, 5 Chat 5 · for 3s · held 2× · tok 32..47"
         )
+        assert rows(kv)[-2][2:-2].rstrip() == "hash a1f0 · “ Roman roads”"
+        kv.show(pool_of(("f", (), 4), ("c", (), 1), ("f", (), 9)), NAMES)  # it was let go since
+        assert rows(kv)[-3][2:-2].rstrip() == "block 4 · cached, evictable"
+        assert rows(kv)[-2][2:-2].rstrip() == ""
+        kv.show(POOL, NAMES)
         await press(app, "right")  # of that one nothing is known yet
         assert "hash" not in "".join(rows(kv))
         app.set_focus(None)
         await settle(app)
         assert kv.wanted is None
+
+
+async def test_of_a_cell_of_several_blocks_it_is_said_which_one_is_meant() -> None:
+    kv = KvMap()
+    view = BlockView(0, BlockState.USED, 3.2, (1,), 0, (5, 6), "Rome", "a1f0")
+    async with hosted(kv, 44, 4, focus=True):
+        kv.show(pool_of(("u", (1,), 500), ("f", (), 9000)), NAMES, detail=view)
+        assert inspected(kv).partition(" · used by 1 Chat 1 · ")[2] == (
+            "block 0 · for 3s · held 1× · tok 0..1 · hash a1f0 · “Rome”"
+        )
