@@ -23,9 +23,10 @@ from app.screens.feeds.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.system.devices import Devices
 from app.system.machine import num_cores
+from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.telemetry import StepRecord
-from widgets.figures import change_text
+from widgets.figures import change_text, percent
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
 
@@ -87,6 +88,7 @@ class Pump:
         self._done = {"engine": -math.inf, "table": -math.inf, "devices": -math.inf}
         self._frames_before = (0, clock())
         self._status = EngineStatus(EnginePhase.EMPTY)
+        self._standing: tuple[object, ...] = ()
 
     def start(self) -> None:
         self._log.attach()
@@ -176,7 +178,8 @@ class Pump:
 
     def _look(self) -> tuple[list[StepRecord], bool]:
         """Look at the engine; returns its new steps, and whether its figures are others now, at
-        once: another model or phase, or a knob that was turned."""
+        once: another model or phase, a knob that was turned, or a request that came, went or goes
+        on, which the map shows at every look and no other panel may contradict."""
         engine, phase = self._engine, self._status.phase
         records = engine.look()
         if engine.status != self._status:
@@ -197,7 +200,9 @@ class Pump:
                 self._screen.notify(sentence, severity="error", timeout=30)
         if lines:
             self._panels.log.add(sorted(lines, key=lambda line: line.time))
-        return records, self._status.phase is not phase or bool(changes)
+        before, self._standing = self._standing, _standing(engine.snapshot)
+        is_other = self._status.phase is not phase or self._standing != before
+        return records, is_other or bool(changes)
 
     def _look_for_others(self) -> None:
         """Show what another program on the same store said in the chat on view."""
@@ -284,3 +289,13 @@ class Pump:
                 self._screen.notify(f"{after.model} is ready.")
         elif after.phase is EnginePhase.FAILED:
             self._screen.notify(after.detail, severity="error", timeout=30)
+
+
+def _standing(snapshot: Snapshot | None) -> tuple[object, ...]:
+    """What several panels say of a snapshot: the states of its requests, and how full its pool is.
+    It differs at few looks while replies are only being made."""
+    if snapshot is None:
+        return ()
+    blocks = snapshot.blocks
+    states = [(view.ordinal, view.state, view.finish_reason) for view in snapshot.requests]
+    return states, snapshot.num_waiting, percent(blocks.used / blocks.num_blocks)

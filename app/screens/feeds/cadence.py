@@ -36,7 +36,8 @@ class Cadence:
         idle: at the sessions, while no reply is being made.
         engine: at the engine's steps, for the batch and the KV map.
         table: at the engine's figures, for the strip on top, sessions, knobs and latencies, and at
-            the MQTT gateway. They are shown with the steps of the same look.
+            the MQTT gateway. They are shown with the steps of the same look, and at once when a
+            request came, went or goes on.
         devices: at CPU, GPU and memory.
     """
 

@@ -129,6 +129,26 @@ async def test_a_knob_that_is_turned_waits_for_no_figures(
         assert " static " in (await stage.screen()).splitlines()[0]
 
 
+async def test_strip_table_and_map_tell_of_one_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path, size=(160, 48)) as stage:
+        pump, clock = stage.deck.pump, VirtualClock()
+        monkeypatch.setattr(pump, "_clock", clock)
+        await stage.send("word " * 40)
+        pump.turn(everything=True)
+        assert "◌ queued" in await stage.screen()
+        stage.engine.advance(3)
+        assert pump.cadence.engine < pump.cadence.table
+        clock.advance(pump.cadence.engine)
+        pump.turn()
+        strip, *panels = (await stage.screen()).splitlines()
+        assert " run 1 " in strip
+        assert "● decode" in "".join(panels)
+        used = strip.partition(" KV ")[2].split()[1]
+        assert f"· used {used} ·" in "".join(panels)
+
+
 async def test_every_key_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with staged(tmp_path) as stage:
         attended: list[Pump] = []
