@@ -25,7 +25,8 @@ _LABEL_WIDTH = 13
 _MIN_LABEL_WIDTH = 6
 _FIGURE_WIDTH = 6
 _FIGURE_LINES = 6
-_MIN_CHART = 4
+_MIN_CHART = 3
+_MIN_NAMED_CHART = 4  # A lower one has no line that names it: the cursor is on its latency.
 _CHART = 9
 _SPREAD_WIDTH = 32
 NAMES = ("TTFT", "TPOT", "ITL", "queue")
@@ -164,7 +165,8 @@ class LatencyPanel(Panel, can_focus=True):
         return lines
 
     def _charts(self, which: int, width: int, height: int) -> list[Line]:
-        """A latency over time, and its spread beside or below it, with a line that says so."""
+        """A latency over time, and its spread beside or below it, with a line that says so where
+        there is room."""
         assert self._latency is not None
         name, target = NAMES[which], self._target(NAMES[which])
         samples = self._latency.samples.get(name.lower())
@@ -173,19 +175,20 @@ class LatencyPanel(Panel, can_focus=True):
         beside = width >= 2 * _SPREAD_WIDTH + AXIS_WIDTH
         below = 0 if beside or height < 2 * _CHART else height // 3
         plot_width = width - _SPREAD_WIDTH - 2 if beside else width
-        head = f"{name} p99 over {duration(span)}"
+        what = f"{name} p99 over {duration(span)}"
         if target is not None:
-            head += f" · target ≤{duration(target)}"
+            what += f" · target ≤{duration(target)}"
         said = self.line(width).cell(
-            shorten_parts(head, plot_width), plot_width, self.palette.strong
+            shorten_parts(what, plot_width), plot_width, self.palette.strong
         )
         if beside:
             said.add("  ", self.palette.text).add(f"{name} · samples by time", self.palette.muted)
+        head = [said] if height >= _MIN_NAMED_CHART else []
         if not values:
             # The TPOT above is of those that run, too.
             runs = name == "TPOT" and self._distribution(which).count
             why = f"no reply has ended in {duration(span)}" if runs else "no sample"
-            said = self.line(width).add(shorten(f"{name}: {why}", width), self.palette.muted)
+            head = [self.line(width).add(shorten(f"{name}: {why}", width), self.palette.muted)]
         plot = Plot(
             points=_worst(times, values, span / (2 * max(plot_width - AXIS_WIDTH - 1, 1))),
             until=until,
@@ -194,13 +197,13 @@ class LatencyPanel(Panel, can_focus=True):
             marks=[change.time for change in self._marks if change.time >= until - span],
             label=duration,
         )
-        lines = plot.lines(self, plot_width, height - 1 - below)
+        lines = plot.lines(self, plot_width, height - len(head) - below)
         if beside:
             bars = spread(self, values, target, _SPREAD_WIDTH, len(lines))
             lines = [self._beside(*pair, width) for pair in zip_longest(lines, bars)]
         elif below:
             lines += spread(self, values, target, width, below)
-        return [said, *lines]
+        return [*head, *lines]
 
     def _beside(self, left: Line, right: Line | None, width: int) -> Line:
         """Two lines as one, the right one at the right end."""

@@ -43,6 +43,15 @@ async def test_figures_and_a_line_against_its_target_with_a_scale() -> None:
         assert (set(above), set(below)) == ({palette.warn}, {palette.decode})
 
 
+async def test_a_chart_is_drawn_in_three_lines_too() -> None:
+    panel = LatencyPanel()
+    async with hosted(panel, 43, 11):
+        panel.show(LATENCY, TOTALS, GOODPUT)
+        assert [row[2:9] for row in rows(panel)[7:10]] == ["      │", "≤450ms┤", "       "]
+        panel.show(EMPTY, TOTALS, GOODPUT)
+        assert "TTFT: no sample" in rows(panel)[7]
+
+
 async def test_after_the_window_nothing_is_left_and_it_says_so() -> None:
     panel = LatencyPanel()
     async with hosted(panel, 60, 16):

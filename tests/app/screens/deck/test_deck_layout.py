@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.screens.stage import REPLIES, staged
-from tests.widgets.hosting import lay_out, settle
+from tests.widgets.hosting import lay_out, rows, settle
 from widgets.panels.session_table import SessionTable
 
 
@@ -196,6 +196,17 @@ async def test_an_idle_map_is_not_the_largest_room(tmp_path: Path, size: tuple[i
         assert panels.latency.region.height > height
         if panels.table.display:
             assert panels.table.region.height > height
+
+
+async def test_beside_a_broker_and_a_full_map_there_is_a_chart(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES, mqtt=True, size=(160, 48)) as stage:
+        await stage.send("one")
+        await stage.finish()
+        panels = stage.deck.panels
+        panels.kv.styles.min_height = 12
+        await stage.pilot.pause()
+        assert panels.kv.region.height == 12
+        assert "-30s" in "".join(rows(panels.latency))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
