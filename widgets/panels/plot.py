@@ -92,7 +92,8 @@ class Plot:
     def _cells(
         self, view: LineView, columns: int, rows: int, top: float
     ) -> list[list[tuple[str, Style]]]:
-        """The cells, the lowest row first: the line, behind it the target and the marks."""
+        """The cells, the lowest row first: the line, behind it the target and the marks, or over it
+        the target that is above all of it."""
         glyphs, palette = view.glyphs, view.palette
         wide, high = (2, 4) if glyphs.unicode else (1, 1)
         masks = [[0] * columns for _ in range(rows)]
@@ -118,6 +119,10 @@ class Plot:
                 else:
                     cell = " ", palette.text
                 cells[-1].append(cell)
+        if self.target is not None and self.target > top and rows > 1:
+            # It is above the chart; where there is one row only, the line needs it.
+            said = f"≤{self.label(self.target)} ↑"[:columns]
+            cells[-1][: len(said)] = [(sign, palette.good) for sign in said]
         return cells
 
     def _dots(self, columns: int, rows: int, top: float) -> set[tuple[int, int]]:

@@ -8,7 +8,7 @@ import pytest
 from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, press, resize, rows
 from tests.widgets.samples import GOODPUT, LATENCY, TOTALS, history, timed
-from widgets.glyphs import ASCII
+from widgets.glyphs import ASCII, UNICODE, Glyphs
 from widgets.panels.latency_panel import LatencyPanel
 
 NOTHING = Distribution.of(())
@@ -41,6 +41,18 @@ async def test_figures_and_a_line_against_its_target_with_a_scale() -> None:
         above = [s.style for s in panel.render_line(10) if "⠒" in s.text]
         below = [s.style for s in panel.render_line(12) if "⡔" in s.text]
         assert (set(above), set(below)) == ({palette.warn}, {palette.decode})
+
+
+@pytest.mark.parametrize(("glyphs", "said"), [(UNICODE, "┤≤9.00s ↑ "), (ASCII, "|<9.00s ^ ")])
+async def test_a_target_far_above_the_line_is_told_at_the_top_edge(
+    glyphs: Glyphs, said: str
+) -> None:
+    panel = LatencyPanel(glyphs)
+    async with hosted(panel, 43, 16):
+        panel.show(LATENCY, TOTALS, replace(GOODPUT, ttft_target=9.0))
+        assert rows(panel)[8][2:].startswith(f" 1.00s{said}")
+        above = [s.style for s in panel.render_line(8) if "9.00s" in s.text]
+        assert above == [panel.palette.good]
 
 
 async def test_a_chart_is_drawn_in_three_lines_too() -> None:
