@@ -98,11 +98,11 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_knob_is_one_line(knobs: ModuleType) -> None:
     config = EngineConfig(num_blocks=8, max_model_len=64)
     (spec,) = (spec for spec in knobs.KNOB_SPECS if spec.name == "max_new_prompts")
-    assert str(spec.range(config, ())) == "from 0 to 4096"
+    assert str(spec.range(config, ())) == "from 0 to 4,096"
     assert (spec.unit, spec.step, spec.acts) == ("prompts", 2, "policy")
     changed = knobs.change_knobs(knobs.Knobs(), {"max_new_prompts": 3}, config, ("stall_free",))
     assert changed.max_new_prompts == 3
     with pytest.raises(
-        InvalidConfigError, match=r"^max_new_prompts is -1; it must be from 0 to 4096$"
+        InvalidConfigError, match=r"^max_new_prompts is -1; it must be from 0 to 4,096$"
     ):
         knobs.change_knobs(knobs.Knobs(), {"max_new_prompts": -1}, config, ("stall_free",))

@@ -2,9 +2,9 @@
 
 One rule holds wherever a person reads a quantity, in panels, tables, notes and after `tui ask`:
 
-- times have their unit beside them and two or three digits: ms below a second, s below a minute,
-  then minutes, hours and days (`duration`); how long a state has lasted is in whole seconds
-  (`lasting`);
+- times have their unit beside them and two or three digits, 2.0ms too: ms below a second, s below
+  a minute, then minutes, hours and days (`duration`); how long a state has lasted, and how long a
+  time is looked at, is in whole seconds (`lasting`);
 - counts of tokens, blocks and requests are whole, with commas, where there is room (`count`), else
   of two or three digits with k, M, G (`compact`); a rate is such a count and "tok/s";
 - bytes are in KiB, MiB, GiB (`size`), shares in percent (`percent`).
@@ -51,15 +51,16 @@ def compact(number: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time in at most five characters: 0.4ms, 21ms, 184ms, 1.23s, 13.8s, 3m04s, 12m, 2h14m."""
+    """A time in at most five characters: 0.4ms, 2.0ms, 21ms, 184ms, 1.23s, 13.8s, 3m04s, 12m,
+    2h14m. How many decimals it has goes by its size alone, so that a column of them is one."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     if seconds < 0.00995:
-        return f"{seconds * 1000:.1f}".removesuffix(".0") + "ms"
+        return f"{seconds * 1000:.1f}ms"
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f}ms"
     if seconds < 59.95:
-        return f"{seconds:.2f}s" if seconds < 9.995 else f"{seconds:.1f}".removesuffix(".0") + "s"
+        return f"{seconds:.2f}s" if seconds < 9.995 else f"{seconds:.1f}s"
     whole = round(seconds)
     if whole < 3600:
         seconds = whole % 60 if whole < 600 else 0

@@ -28,7 +28,12 @@ class KnobRange:
     def __str__(self) -> str:
         if self.choices:
             return "one of " + ", ".join(show_value(c) for c in self.choices)
-        return self.form or f"from {self.low} to {self.high}"
+        return self.form or f"from {_number(self.low)} to {_number(self.high)}"
+
+
+def _number(value: float) -> str:
+    """A bound as people read it: 86400.0 becomes 86,400."""
+    return f"{value:,}".removesuffix(".0")
 
 
 # The rule by which a range follows from the envelope and the names of the policies.

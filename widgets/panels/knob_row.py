@@ -9,11 +9,10 @@ from rich.style import Style
 
 from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobState
-from widgets.figures import UNKNOWN, setting
 from widgets.line import Line
 from widgets.line_view import LineView
 from widgets.panels.knob_values import is_ignored
-from widgets.panels.knob_words import in_force, note_in, shown_name
+from widgets.panels.knob_words import in_force, note_in, shown_name, shown_value
 
 _NAME_WIDTH = 22
 _VALUE_WIDTH = 12
@@ -80,4 +79,4 @@ class KnobRow:
     @property
     def _text(self) -> str:
         """The value as it is shown."""
-        return (setting(self.value) or UNKNOWN) if self.typed is None else self.typed
+        return shown_value(self.knob, self.value) if self.typed is None else self.typed

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.api.knob_spec import KnobValue
 from engine.api.knobs import KnobState
-from widgets.figures import setting
+from widgets.figures import UNKNOWN, duration, setting
 from widgets.line import shorten
 from widgets.panels.knob_values import is_ignored
 
@@ -24,9 +25,18 @@ def shown_name(knob: KnobState) -> str:
     return knob.name if knob.spec.acts == "always" or is_ignored(knob) else f"  {knob.name}"
 
 
+def shown_value(knob: KnobState, value: KnobValue) -> str:
+    """A value as it is shown: a time as all times are, with its unit. What is typed is the plain
+    number."""
+    seconds = {"s": 1.0, "ms": 1e-3}.get(knob.spec.unit)
+    if seconds is None or isinstance(value, str):
+        return setting(value) or UNKNOWN
+    return duration(value * seconds) if value else "0"
+
+
 def in_force(knob: KnobState) -> str:
     """The value in force, if it is not the one that is asked for; otherwise empty."""
-    return f"  now {setting(knob.effective)}" if knob.effective != knob.requested else ""
+    return f"  now {shown_value(knob, knob.effective)}" if knob.effective != knob.requested else ""
 
 
 def note_in(knob: KnobState, room: int) -> str:
@@ -49,7 +59,7 @@ def help_text(knob: KnobState) -> str:
     unit = f" {knob.spec.unit}" if knob.spec.unit else ""
     note = ""
     if knob.effective != knob.requested:
-        note = f" Now {setting(knob.effective)}: {knob.note}."
+        note = f" Now {shown_value(knob, knob.effective)}: {knob.note}."
     elif knob.note:
         note = f" {knob.note[0].upper()}{knob.note[1:]}."
     return f"{knob.spec.meaning}: {knob.allowed}{unit}.{note}"

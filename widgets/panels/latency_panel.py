@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from engine.api.knobs import KnobChange
 from engine.api.snapshot import Goodput, LatencyView, Totals
 from engine.api.telemetry import Distribution, percentile
-from widgets.figures import compact, duration, percent
+from widgets.figures import compact, duration, lasting, percent
 from widgets.glyphs import UNICODE, Glyphs
 from widgets.line import Line, shorten, shorten_parts
 from widgets.panels.panel import Panel
@@ -103,7 +103,7 @@ class LatencyPanel(Panel, can_focus=True):
         self.redraw()
 
     def title(self) -> str:
-        window = "" if self._latency is None else f" {duration(self._latency.window)}"
+        window = "" if self._latency is None else f" {lasting(self._latency.window)}"
         good = self._goodput
         if good is None or not math.isfinite(good.share):
             return f"Latency{window}"
@@ -175,7 +175,7 @@ class LatencyPanel(Panel, can_focus=True):
         beside = width >= 2 * _SPREAD_WIDTH + AXIS_WIDTH
         below = 0 if beside or height < 2 * _CHART else height // 3
         plot_width = width - _SPREAD_WIDTH - 2 if beside else width
-        what = f"{name} p99 over {duration(span)}"
+        what = f"{name} p99 over {lasting(span)}"
         if target is not None:
             what += f" · target ≤{duration(target)}"
         said = self.line(width).cell(
@@ -187,7 +187,7 @@ class LatencyPanel(Panel, can_focus=True):
         if not values:
             # The TPOT above is of those that run, too.
             runs = name == "TPOT" and self._distribution(which).count
-            why = f"no reply has ended in {duration(span)}" if runs else "no sample"
+            why = f"no reply has ended in {lasting(span)}" if runs else "no sample"
             head = [self.line(width).add(shorten(f"{name}: {why}", width), self.palette.muted)]
         plot = Plot(
             points=_worst(times, values, span / (2 * max(plot_width - AXIS_WIDTH - 1, 1))),

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from rich.style import Style
 
-from widgets.figures import duration
+from widgets.figures import lasting
 from widgets.line import Line
 from widgets.line_view import LineView
 
@@ -64,7 +64,7 @@ class Plot:
             for run_style, run in groupby(cells[row], lambda cell: cell[1]):
                 line.add("".join(glyph for glyph, _ in run), run_style)
             lines.append(line)
-        begin, middle = f"-{duration(self.span)}", f"-{duration(self.span / 2)}"
+        begin, middle = f"-{lasting(self.span)}", f"-{lasting(self.span / 2)}"
         axis = view.line(width).add(" " * (AXIS_WIDTH + 1), view.palette.muted)
         axis.cell(begin, columns // 2 - len(middle) // 2, view.palette.muted)
         if columns >= 30:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.api.status import EnginePhase, EngineStatus
-from widgets.figures import duration, size
+from widgets.figures import lasting, size
 
 # The pace is that of the last seconds: a hub's differs from file to file.
 WINDOW_SECONDS = 10.0
@@ -44,5 +44,5 @@ class LoadingPace:
             return status
         pace = (status.loaded_bytes - before) / (now - then)
         left = (status.total_bytes - status.loaded_bytes) / pace if pace > 0 else None
-        told = f"{size(pace)}/s · {duration(left)} left · {status.detail}"
+        told = f"{size(pace)}/s · {lasting(left)} left · {status.detail}"
         return replace(status, detail=told)

@@ -189,7 +189,7 @@ WRONG = {
     "--num-blocks 9 --kv-memory 1G": "num_blocks and kv_memory exclude each other",
     "--policy fifo": "--policy: policy is 'fifo'; it must be one of 'stall_free'",
     "--policy nowhere:Own": "--policy: policy is 'nowhere:Own'; it could not be loaded: Module",
-    "--knob watermark=2": "--knob: watermark is 2.0; it must be from 0.0 to 0.5",
+    "--knob watermark=2": "--knob: watermark is 2.0; it must be from 0 to 0.5",
     "--knob watermark": "--knob: 'watermark' is no knob; it must be name=value",
     "demo --knob nope=2": "--knob: nope is no knob; allowed are policy,",
     "--knob paused=true demo": "--knob: it stands before demo",

@@ -149,7 +149,7 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
             "[knobs]\nwatermark = 0.9",
             {},
             {},
-            ["config.toml: watermark is 0.9; it must be from 0.0 to 0.5"],
+            ["config.toml: watermark is 0.9; it must be from 0 to 0.5"],
         ),
         (
             "[knobs]\npaused = 1",
@@ -171,7 +171,7 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
         ),
         ("", {}, {"policy": "json:dumps"}, ["--policy: policy is 'json:dumps'; dumps must be a"]),
         ("", {}, {"knobs": ["paused"]}, ["--knob: 'paused' is no knob; it must be name=value"]),
-        ("", {}, {"knobs": ["ageing=-1"]}, ["--knob: ageing is -1.0; it must be from 0.0 to"]),
+        ("", {}, {"knobs": ["ageing=-1"]}, ["--knob: ageing is -1.0; it must be from 0 to"]),
         ("", {}, {"knobs": ["order=x"]}, ["--knob: order is 'x'; it must be one of 'priority'"]),
     ],
 )

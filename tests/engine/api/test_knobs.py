@@ -85,27 +85,27 @@ class TestValidation:
             (
                 {"max_num_batched_tokens": 8_388_609},
                 "max_num_batched_tokens",
-                "max_num_batched_tokens is 8388609; it must be from 1 to 8388608",
+                "max_num_batched_tokens is 8388609; it must be from 1 to 8,388,608",
             ),
             (
                 {"prefill_chunk": -1},
                 "prefill_chunk",
-                "prefill_chunk is -1; it must be from 0 to 8388608",
+                "prefill_chunk is -1; it must be from 0 to 8,388,608",
             ),
             (
                 {"watermark": 0.51},
                 "watermark",
-                "watermark is 0.51; it must be from 0.0 to 0.5",
+                "watermark is 0.51; it must be from 0 to 0.5",
             ),
             (
                 {"watermark": float("nan")},
                 "watermark",
-                "watermark is nan; it must be from 0.0 to 0.5",
+                "watermark is nan; it must be from 0 to 0.5",
             ),
             (
                 {"queue_limit": 0},
                 "queue_limit",
-                "queue_limit is 0; it must be from 1 to 1000000",
+                "queue_limit is 0; it must be from 1 to 1,000,000",
             ),
             ({"paused": 1}, "paused", "paused is 1; it must be one of true, false"),
             ({"paused": None}, "paused", "paused is None; it must be one of true, false"),
@@ -146,7 +146,7 @@ class TestValidation:
             (
                 {"batch_window_ms": -0.1},
                 "batch_window_ms",
-                "batch_window_ms is -0.1; it must be from 0.0 to 60000.0",
+                "batch_window_ms is -0.1; it must be from 0 to 60,000",
             ),
             (
                 {"user_weights": "alice=0"},

@@ -72,7 +72,7 @@ async def test_a_reply_that_only_thought_says_so_once_it_has_ended() -> None:
 
 async def test_folded_thinking_shows_that_it_goes_on() -> None:
     async with shown(entry(0, "2+2?"), width=50) as (view, app):
-        for tokens, line in ((1, "1 token · 0ms"), (212, "212 tokens · 4.10s")):
+        for tokens, line in ((1, "1 token · 0.0ms"), (212, "212 tokens · 4.10s")):
             seconds = 0.0 if tokens == 1 else 4.1
             thinks = entry(
                 *(1, ""),

@@ -19,7 +19,7 @@ async def test_meters_with_their_figures() -> None:
             "│ 312 W · 61°C · 1.98 GHz · NVIDIA H100 80GB HB… │",
             "│ CPU  140% · 16 cores ██░░░░░░░░░░░░░░░░░░░░░░░ │",
             "│ RAM  28.5/128 GiB    ██████░░░░░░░░░░░░░░░░░░░ │",
-            "│ RSS 3 GiB · lag p99 7ms · 15 fps               │",
+            "│ RSS 3 GiB · lag p99 7.0ms · 15 fps             │",
             "╰────────────────────────────────────────────────╯",
         ]
 
@@ -61,7 +61,7 @@ async def test_the_gpu_of_the_model_has_the_meters_and_the_others_the_frame() ->
             "│ 312 W · 61°C · 1.98 GHz · NVIDIA H100 80GB HB… │",
             "│ CPU  140% · 16 cores ██░░░░░░░░░░░░░░░░░░░░░░░ │",
             "│ RAM  28.5/128 GiB    ██████░░░░░░░░░░░░░░░░░░░ │",
-            "│ RSS 3 GiB · lag p99 7ms · 15 fps               │",
+            "│ RSS 3 GiB · lag p99 7.0ms · 15 fps             │",
             "╰─ GPU0 12% 3.1/15 GiB · GPU2 – – ───────────────╯",
         ]
 

@@ -55,21 +55,21 @@ async def test_asked_for_beside_in_force() -> None:
             "│     prefill_chunk        ◂        0 ▸                                    │",
             "│     max_partial_prefills ◂        0 ▸                                    │",
             "│   order                  ◂ priority ▸                                    │",
-            "│     ageing               ◂     60.0 ▸                                    │",
+            "│     ageing               ◂       1m ▸                                    │",
             "│   victim                 ◂ lowest_priority ▸                             │",
             "│   preemption             ◂ auto     ▸  now recompute  no host memory is… │",
             "│   max_num_seqs           ◂        8 ▸  now 12  4 more than asked for st… │",
             "│   max_num_batched_tokens ◂      512 ▸                                    │",
             "│   watermark              ◂     0.01 ▸                                    │",
             "│   prefix_caching         [x]                                             │",
-            "│   ttft_target_ms         ◂   1000.0 ▸                                    │",
-            "│   tpot_target_ms         ◂    100.0 ▸                                    │",
+            "│   ttft_target_ms         ◂    1.00s ▸                                    │",
+            "│   tpot_target_ms         ◂    100ms ▸                                    │",
             "│   queue_limit            ◂     1000 ▸                                    │",
             "│   draining               [ ]                                             │",
             "│   paused                 [ ]                                             │",
             "│   static_batch_size      ◂        8 ▸  ignored by stall_free             │",
             "│   static_fill            ◂ idle     ▸  ignored by stall_free             │",
-            "│   batch_window_ms        ◂    100.0 ▸  ignored by stall_free             │",
+            "│   batch_window_ms        ◂    100ms ▸  ignored by stall_free             │",
             "│   waiting_served_ratio   ◂      0.3 ▸  ignored by stall_free             │",
             "│   max_waiting_tokens     ◂       20 ▸  ignored by stall_free             │",
             "│   user_weights             –           ignored by priority               │",
@@ -230,6 +230,18 @@ async def test_keys_that_change_nothing(name: str, keys: tuple[str, ...]) -> Non
             assert posted(app) == []
 
 
+async def test_a_time_is_shown_with_its_unit_and_typed_as_a_plain_number() -> None:
+    panel = KnobPanel()
+    async with hosted(panel, 76, 27, focus=True) as (app, _):
+        slow = {"ageing": 90.0, "tpot_target_ms": 0.0}
+        panel.show([replace(k, requested=slow.get(k.name, k.requested)) for k in knobs()])
+        assert any("◂    1m30s ▸  now 1m" in row for row in rows(panel))
+        assert asked(panel, "tpot_target_ms") == "0"
+        assert asked(panel, "ttft_target_ms") == "1.00s"
+        await press(app, "enter")
+        assert asked(panel, "ttft_target_ms") == "1000.0_"
+
+
 async def test_typing_shows_what_is_typed() -> None:
     panel = KnobPanel()
     async with hosted(panel, 76, 14, focus=True) as (app, _):
@@ -241,7 +253,7 @@ async def test_typing_shows_what_is_typed() -> None:
         assert "◂      12_ ▸" in rows(panel)[5]
         await press(app, "x")
         assert "◂      12_ ▸" in rows(panel)[5]
-        assert "✗ ageing is a number from 0.0 to 86400.0; Enter sets it" in rows(panel)[-3]
+        assert "✗ ageing is a number from 0 to 86,400; Enter sets it" in rows(panel)[-3]
         assert rows(panel)[-1].startswith("┗━ enter sets · esc leaves it as it was ━")
         await press(app, "escape")
         assert "_" not in asked(panel, "ageing")

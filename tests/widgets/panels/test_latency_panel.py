@@ -25,7 +25,7 @@ async def test_figures_and_a_line_against_its_target_with_a_scale() -> None:
             "│ ▸TTFT ≤450ms  190ms 640ms    40         │",
             "│  TPOT ≤50ms    21ms  48ms    38         │",
             "│  ITL           20ms  95ms  4.0k         │",
-            "│  queue          3ms 610ms    40         │",
+            "│  queue        3.0ms 610ms    40         │",
             "│  prefix hit 63% · preempted 3           │",
             "│ TTFT p99 over 1m · target ≤450ms        │",
             "│  1.00s┤                                 │",
