@@ -245,13 +245,17 @@ class MqttPanel(ScrollPanel, can_focus=True):
 
     def _first_token(self, first: Distribution, width: int) -> Line:
         palette = self.palette
-        p50, p99 = duration(first.p50), duration(first.p99)
-        room = width - len(f" p50 {p50} p99 {p99}")
+        figures = [(" no sample", palette.muted)]
+        if first.count:
+            figures = [(" p50 ", palette.muted), (duration(first.p50), palette.strong)]
+            figures += [(" p99 ", palette.muted), (duration(first.p99), palette.strong)]
+        room = width - sum(len(text) for text, _ in figures)
         names = ("publish to first token", "first token", "ttft")
         name = next((name for name in names if len(name) <= room), names[-1])
         line = self.line(width).add(name, palette.muted)
-        line.add(" p50 ", palette.muted).add(p50, palette.strong)
-        return line.add(" p99 ", palette.muted).add(p99, palette.strong)
+        for text, style in figures:
+            line.add(text, style)
+        return line
 
     def _flow(self, label: str, parts: Sequence[str], total: int, width: int) -> Iterator[Line]:
         """Parts one after the other, with line breaks only between them, and how many more there

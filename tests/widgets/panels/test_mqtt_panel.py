@@ -101,7 +101,7 @@ async def test_each_state_is_a_mark_and_a_word_and_why(
 
 async def test_what_is_not_known_yet() -> None:
     lines = await shown(replace(MQTT, rejected=(), bad=(), users=(), first_token=NONE), 78)
-    assert lines[3:] == ["publish to first token p50 – p99 –"]
+    assert lines[3:] == ["publish to first token no sample"]
 
 
 NONE = Distribution(0, math.nan, math.nan, math.nan)
