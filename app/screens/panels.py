@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from app.gateway.mqtt import SOURCE
 from app.screens.chats.numbering import Numbering, session_of
@@ -76,14 +76,21 @@ class Panels:
             None if self.kv.wanted is None else engine.block(self.kv.wanted),
         )
 
-    def show_figures(self, engine: EngineWatch, mqtt: MqttWatch) -> None:
-        """Show what is read as figures, and so need not move faster than one reads."""
+    def show_figures(
+        self, engine: EngineWatch, mqtt: MqttWatch, failures: Mapping[str, str]
+    ) -> None:
+        """Show what is read as figures, and so need not move faster than one reads.
+
+        Args:
+            failures: why the last turns of chats failed that the engine does not know of, by the
+                ids of the chats.
+        """
         rates = engine.tokens_per_second, engine.prefill_per_second
         broker = mqtt.readings.state if mqtt.readings else None
         self.kpi.show(engine.snapshot, engine.status, *rates, broker)
         self.mqtt.show(mqtt.readings)
         snapshot = engine.snapshot
-        rows = _rows(snapshot.requests if snapshot else (), self._numbering)
+        rows = _rows(snapshot.requests if snapshot else (), self._numbering, failures)
         self.table.show(rows, snapshot.goodput if snapshot else None, paused=engine.paused)
         if snapshot is not None:
             effect = engine.comparison.effect(snapshot.time, engine.records)
@@ -93,9 +100,12 @@ class Panels:
             )
 
 
-def _rows(requests: Sequence[RequestView], numbering: Numbering) -> list[ChatRow]:
+def _rows(
+    requests: Sequence[RequestView], numbering: Numbering, failures: Mapping[str, str]
+) -> list[ChatRow]:
     """Each chat with its newest request, in the order of the requests, and each request that
-    belongs to no chat; then the open chats without one."""
+    belongs to no chat; then the open chats without one. A chat whose last turn failed without a
+    request that the engine knows has none: figures would be those of the turn before."""
     newest: dict[str, RequestView] = {}
     for view in requests:
         key = session_of(view)
@@ -104,8 +114,10 @@ def _rows(requests: Sequence[RequestView], numbering: Numbering) -> list[ChatRow
     rows = []
     for key, view in newest.items():
         source = YOU if view.origin.source == Origin().source else view.origin.source
-        rows.append(ChatRow(key, numbering.names[view.ordinal], source, view))
+        known = None if key in failures else view
+        rows.append(ChatRow(key, numbering.names[view.ordinal], source, known, failures.get(key)))
     idle = [(name, key) for key, name in numbering.chats.items() if key not in newest]
     for name, key in sorted(idle, key=lambda chat: chat[0].number):
-        rows.append(ChatRow(key, name, SOURCE if name.number.theirs else YOU))
+        source = SOURCE if name.number.theirs else YOU
+        rows.append(ChatRow(key, name, source, failure=failures.get(key)))
     return rows

@@ -145,7 +145,8 @@ class Pump:
             self._mqtt.look()
             self._tell_broker()
             self._warn()
-            self._panels.show_figures(self._engine, self._mqtt)
+            failures = self._sessions.failures(self._engine.views)
+            self._panels.show_figures(self._engine, self._mqtt, failures)
         if self._is_due("devices", cadence.devices, everything):
             yield
             self._read_devices()

@@ -20,21 +20,26 @@ class ChatRow:
         key: by which the row is known while its requests come and go.
         source: who asks: `YOU`, or through which front end others do.
         view: its newest request; None if it has none that the engine knows.
+        failure: why its last turn failed, of which the engine knows nothing (any more); empty if
+            that is not known, None if it did not fail.
     """
 
     key: str
     name: ChatName
     source: str
     view: RequestView | None = None
+    failure: str | None = None
 
     def mark(self, paused: bool) -> Mark:
         """Its state; `paused` says whether what runs stands still."""
-        return Mark.IDLE if self.view is None else state_mark(self.view, paused)
+        if self.view is None:
+            return Mark.IDLE if self.failure is None else Mark.FAILED
+        return state_mark(self.view, paused)
 
     @property
     def note(self) -> str:
         """Why its request waits or how it failed; empty otherwise."""
-        return (in_words(self.view.wait) or self.view.error) if self.view else ""
+        return (in_words(self.view.wait) or self.view.error) if self.view else self.failure or ""
 
     def matches(self, words: list[str], mark: Mark) -> bool:
         """Whether each word is in what the row shows. A word that begins with # is its number.

@@ -185,7 +185,7 @@ class SessionTable(ScrollPanel, can_focus=True):
             return ""
         view, name = row.view, f"{row.name.number} {row.name.title}"
         if view is None:
-            return f"{name} · nothing asked lately"
+            return f"{name} · {row.note or 'nothing asked lately'}"
         parts = [
             name,
             f"priority {count(view.priority)}" if view.priority else "",

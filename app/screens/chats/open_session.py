@@ -90,6 +90,11 @@ class OpenSession:
         return self.is_own and newest is not None and newest.finish_reason is not None
 
     @property
+    def last_request(self) -> str:
+        """The engine's id of the last reply, whether it is made or not; empty if there is none."""
+        return (self.chat.messages[-1].request_id or "") if self.chat.messages else ""
+
+    @property
     def has_failed(self) -> bool:
         """Whether its last reply failed."""
         if isinstance(self.chat, ChatSession) and not self.chat.is_read:

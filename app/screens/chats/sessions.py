@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -245,6 +245,19 @@ class SessionList:
         conversation = session.chat.conversation
         conversation.system, conversation.sampling = settings.system, settings.sampling
         self.store.save_settings(conversation)
+
+    def failures(self, known: Container[str]) -> dict[str, str]:
+        """Why the last turns of open chats failed, by the chats' ids.
+
+        Args:
+            known: the requests that the engine tells of, which are left out: among them are none
+                that it refused.
+        """
+        return {
+            session.key: session.trouble
+            for session in self.sessions
+            if session.has_failed and session.last_request not in known
+        }
 
     def poll(self) -> set[str]:
         """Take in what the engine has given; returns the keys of the sessions that have news."""

@@ -58,3 +58,19 @@ async def test_a_chat_without_a_request_has_nothing_to_steer(tmp_path: Path) -> 
         assert stage.toasts[-1] == (
             "This chat has no request; only what runs or waits has a priority."
         )
+
+
+async def test_a_turn_that_was_refused_is_a_failed_one_in_the_table_too(tmp_path: Path) -> None:
+    async with staged(tmp_path, size=(160, 48)) as stage:
+        await stage.send("one")
+        await stage.finish()
+        assert "✓ done" in await stage.screen()
+        stage.sessions.current.chat.send("word " * 30_000)
+        await stage.turn()
+        screen = await stage.screen()
+        assert "1 ✗ one" in screen
+        (row,) = (line for line in screen.splitlines() if "✗ error" in line)
+        assert row[:73].split("✗ error")[1].strip().startswith("– the prompt has 30")
+        assert "✓ done" not in screen
+    async with staged(tmp_path, size=(160, 48)) as stage:
+        assert "✗ error" in await stage.screen()
