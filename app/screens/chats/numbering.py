@@ -73,6 +73,10 @@ class Numbering:
         self._own[chat.number] = chat.id
         return ChatNumber(chat.number)
 
+    def letter_of(self, key: str) -> ChatNumber | None:
+        """The number of a chat that others hold, by its id; None if it was not asked in lately."""
+        return ChatNumber(self._theirs[key], theirs=True) if key in self._theirs else None
+
     def subject(self, request_id: str, chat: str = "") -> Subject:
         """The chat of a request, as the log names it. If the request was never shown, or not for
         long, it is named by its id, unless its chat is at hand: steps tell of a request sooner than

@@ -74,7 +74,9 @@ class Sidebar:
             if listed.source == SOURCE:
                 title = f"@{listed.user} {title}"
             age = _age(self._clock() - listed.updated)
-            number = ChatNumber(listed.number) if listed.number is not None else None
+            number = self._sessions.numbering.letter_of(key)
+            if listed.number is not None:
+                number = ChatNumber(listed.number)
         unread = False
         if session is not None:
             title, unread = session.title, session.unread

@@ -17,6 +17,7 @@ from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from engine.api.waiting import in_words
 from tests.app.screens.stage import Stage, staged
+from tests.widgets.hosting import rows
 from widgets.panels.mqtt_panel import MqttPanel
 from widgets.panels.session_table import SessionTable
 
@@ -248,6 +249,17 @@ async def test_a_kept_chat_goes_on_where_it_is_watched(tmp_path: Path) -> None:
         assert stage.sessions.current.chat.is_busy
         await stage.finish()
         assert "The second reply." in stage.transcript
+
+
+async def test_a_chat_at_the_side_has_its_letter_though_it_is_not_open(tmp_path: Path) -> None:
+    keep(tmp_path)
+    async with staged(tmp_path, REPLIES, mqtt=True, size=(200, 60)) as stage:
+        stage.gateway.ask("alice", "s1", "two")
+        await stage.turn(1)
+        await stage.turn()
+        side = "\n".join(rows(stage.deck.chat.list))
+        assert "A ○ @alice Rivers" in side
+        assert "A   @alice two" in await stage.screen()
 
 
 async def test_a_kept_chat_that_nobody_holds_can_be_deleted(tmp_path: Path) -> None:
