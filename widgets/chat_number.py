@@ -33,8 +33,8 @@ class ChatNumber:
 
     @property
     def letter(self) -> str:
-        """The chat's sign on the KV map: 1 to 9, a to z, then from 1 again; of a chat that is held
-        elsewhere the last letter of its number."""
+        """The chat's sign in one cell of the KV map: 1 to 9, a to z, then from 1 again; of a chat
+        that is held elsewhere the last letter of its number."""
         signs = ascii_uppercase if self.theirs else LETTERS
         return signs[(self.value - 1) % len(signs)]
 

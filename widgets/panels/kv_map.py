@@ -205,7 +205,7 @@ class KvMap(Panel, can_focus=True):
     def _wide(self, glyph: str, span: int) -> str:
         """A cell of so many columns. A blank keeps it from the next one; nothing is written large
         where nothing is."""
-        signs = 1 if glyph == self.glyphs.free else max(span - 1, 1)
+        signs = 1 if glyph == self.glyphs.free else _room(span) // len(glyph)
         return (glyph * signs).ljust(span)
 
     @property
@@ -257,10 +257,15 @@ class KvMap(Panel, can_focus=True):
                 shown = self.selected if self.selected in numbers else None
                 number = shown or numbers[0]
                 reserved = cell.state is BlockState.RESERVED
-                glyph = glyphs.reserved if reserved else number.letter
+                glyph = glyphs.reserved if reserved else self._sign(number)
                 # The blocks of several chats have the colour of none.
                 style = palette.owner(number) if len(set(numbers)) == 1 else palette.strong
         return glyphs.part[level] if level >= 0 else glyph, style + over
+
+    def _sign(self, number: ChatNumber) -> str:
+        """What stands for a chat in a cell: AB of one that others hold, if there is room for it."""
+        whole, span = str(number), self._cells.span if self._cells else 1
+        return whole if number.theirs and len(whole) <= _room(span) else number.letter
 
     def _num_notes(self, height: int) -> int:
         """How many lines stand below the cells: the legend, and a line on sharing and pins if there
@@ -290,6 +295,11 @@ class KvMap(Panel, can_focus=True):
         assert self._cells is not None
         cell = self._cells.cells[self._place]
         return [*self._told.of_cell(cell), *self._told.of_block(cell)]
+
+
+def _room(span: int) -> int:
+    """How many columns of a cell of so many have its sign; the others are blank."""
+    return max(span - 1, 1)
 
 
 def _two_lines(parts: Sequence[str], width: int) -> tuple[str, str]:

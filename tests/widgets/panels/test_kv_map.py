@@ -164,6 +164,16 @@ async def test_chats_held_elsewhere_have_capital_letters() -> None:
         assert rows(kv)[-2][2:].startswith("1-9a-z chat  A-Z chat held elsewhere  ")
 
 
+async def test_a_sign_of_two_letters_is_written_whole_where_there_is_room() -> None:
+    names = {1: ChatName(ChatNumber(28, True), "@bob Ulm"), 2: ChatName(ChatNumber(12), "Rome")}
+    pool = pool_of(("u", (1,), 2), ("u", (2,), 1), ("f", (), 3))
+    for width, cells in ((52, "ABABAB  ABABAB  ccccccc"), (16, "AB  AB  ccc"), (7, "B B c")):
+        kv = KvMap()
+        async with hosted(kv, width, 4):
+            kv.show(pool, names)
+            assert cells in "\n".join(rows(kv)), rows(kv)
+
+
 async def test_few_blocks_of_a_large_pool_are_seen_and_named() -> None:
     """Review, 2: sparse blocks vanished behind the most frequent state of a cell."""
     kv = KvMap()
