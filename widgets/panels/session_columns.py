@@ -52,6 +52,7 @@ FIGURES = (
     Figure("resv", 4, 8, lambda view: view.reserved_blocks or None, compact),
 )
 SOURCE_RANK = 6
+LATE_RANK, LATE_TITLE_WIDTH = 5, 16
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
 BY_STATE = "state"
@@ -103,8 +104,11 @@ class SessionColumns:
         ranked = [(figure.rank, figure.width, figure) for figure in FIGURES]
         kept: list[Figure | None] = []  # None is the source
         for rank, cells, figure in sorted([*ranked, (SOURCE_RANK, SOURCE_WIDTH, None)], key=_rank):
-            # Columns after the source must not shorten titles or the reasons for waiting.
-            spare = MAX_TITLE_WIDTH - MIN_TITLE_WIDTH + MAX_NOTE_WIDTH if rank > SOURCE_RANK else 0
+            spare = 0
+            if rank >= LATE_RANK:  # Such a column must leave the beginning of a title.
+                spare = LATE_TITLE_WIDTH - MIN_TITLE_WIDTH
+            if rank > SOURCE_RANK:  # And these must not shorten titles or the reasons for waiting.
+                spare = MAX_TITLE_WIDTH - MIN_TITLE_WIDTH + MAX_NOTE_WIDTH
             if cells + spare >= room:
                 break
             kept.append(figure)

@@ -30,8 +30,10 @@ from widgets.panels.session_columns import (
         (49, "TTFT TPOT tok", False, 11),
         (55, "queue TTFT TPOT tok", False, 11),
         (60, "queue TTFT TPOT tok blk", False, 11),
-        (66, "queue TTFT TPOT p99 tok blk", False, 11),
-        (73, "queue TTFT TPOT p99 tok blk", True, 11),
+        (70, "queue TTFT TPOT tok blk", False, 11),
+        (71, "queue TTFT TPOT p99 tok blk", False, 11),
+        (77, "queue TTFT TPOT p99 tok blk", False, 11),
+        (78, "queue TTFT TPOT p99 tok blk", True, 11),
     ],
 )
 def test_what_tells_least_leaves_first(width: int, figures: str, source: bool, state: int) -> None:
@@ -39,6 +41,11 @@ def test_what_tells_least_leaves_first(width: int, figures: str, source: bool, s
     assert " ".join(figure.name for figure in columns.figures) == figures
     assert bool(columns.source) == source
     assert columns.state == state
+
+
+def test_a_column_of_less_weight_leaves_the_beginning_of_a_title() -> None:
+    assert SessionColumns.within(69).title == 20  # beside a chat on 160 columns
+    assert all(SessionColumns.within(width).title >= 16 for width in range(71, 251))
 
 
 def test_a_wide_table_has_a_column_for_reasons() -> None:

@@ -24,19 +24,19 @@ async def test_every_state_in_figures_and_words() -> None:
         table.show(chats(views()))
         assert rows(table) == [
             "╭─ Chats 12 · / filter · s sort: state ▲ ───────────────────────────────────╮",
-            "│   ID    title       src    state       queue  TTFT  TPOT   p99   tok  blk │",
-            "│ ▸   1   Kafka essay you    ● decode    2.0ms 184ms  21ms  39ms    47   54 │",
-            "│     4   @fleet bot… mqtt   ● decode    2.0ms 203ms  22ms  40ms   310   70 │",
-            "│     8   東京の天気  you    ● decode    2.0ms 610ms  48ms 220ms    47   54 │",
-            "│     9   A very lon… you    ● decode ⇄2 2.0ms 184ms  21ms  39ms    47   54 │",
-            "│    11 b Roman roads you    ● decode    2.0ms 3.20s 310ms  39ms   13k   54 │",
-            "│     2   SQL help    you    ◐ prefill    41ms     –     –     –     0    9 │",
-            "│     6   Haiku       you    ⇄ preempted 120ms the pool just ran out of bl… │",
-            "│    12 c @alice bot… mqtt   ◌ queued    612ms no blocks: it needs 51, 12…  │",
-            "│    13 d Translate   you    ◌ queued    1.20s behind 2 others              │",
-            "│     7   Rust borrow you    ✓ done      2.0ms 151ms  20ms  33ms   402    – │",
-            "│     5   Stopped one you    ■ stopped   2.0ms 184ms  21ms  39ms    47    – │",
-            "│     3   @fleet bot… mqtt   ✗ error     3.0ms the logits of this request…  │",
+            "│   ID    title              state       queue  TTFT  TPOT   p99   tok  blk │",
+            "│ ▸   1   Kafka essay        ● decode    2.0ms 184ms  21ms  39ms    47   54 │",
+            "│     4   @fleet bot-7       ● decode    2.0ms 203ms  22ms  40ms   310   70 │",
+            "│     8   東京の天気         ● decode    2.0ms 610ms  48ms 220ms    47   54 │",
+            "│     9   A very long title… ● decode ⇄2 2.0ms 184ms  21ms  39ms    47   54 │",
+            "│    11 b Roman roads        ● decode    2.0ms 3.20s 310ms  39ms   13k   54 │",
+            "│     2   SQL help           ◐ prefill    41ms     –     –     –     0    9 │",
+            "│     6   Haiku              ⇄ preempted 120ms the pool just ran out of bl… │",
+            "│    12 c @alice bot-9       ◌ queued    612ms no blocks: it needs 51, 12…  │",
+            "│    13 d Translate          ◌ queued    1.20s behind 2 others              │",
+            "│     7   Rust borrow        ✓ done      2.0ms 151ms  20ms  33ms   402    – │",
+            "│     5   Stopped one        ■ stopped   2.0ms 184ms  21ms  39ms    47    – │",
+            "│     3   @fleet bot-3       ✗ error     3.0ms the logits of this request…  │",
             "│                                                                           │",
             "╰─ 1 Kafka essay · prompt 812, 64 cached · output 47/512 · 54 blk ──────────╯",
         ]
@@ -323,7 +323,7 @@ async def test_ascii() -> None:
     async with hosted(table, 80, 16):
         table.show(chats(views()))
         assert rows(table)[8].startswith(
-            "|     6   Haiku          you    < preempted 120ms the pool"
+            "|     6   Haiku                 < preempted 120ms the pool"
         )
 
 
@@ -350,8 +350,8 @@ async def test_chats_without_a_request_are_rows_too() -> None:
         assert rows(table)[0].startswith("┏━ Chats 2 · ")
         # The letter of the map stands beside the number where it is another sign.
         head = [line[:44].split() for line in rows(table)[2:4]]
-        assert head[0] == ["┃", "▸", "12", "c", "Question", "1", "you", "○", "idle"]
-        assert head[1] == ["┃", "B", "@bob", "Ulm", "mqtt", "○", "idle"]
+        assert head[0] == ["┃", "▸", "12", "c", "Question", "1", "○", "idle"]
+        assert head[1] == ["┃", "B", "@bob", "Ulm", "○", "idle"]
         assert "12 Question 1 · nothing asked lately" in rows(table)[-1]
         await press(app, "enter")
         assert [m.row for m in app.sent(SessionTable.Selected)] == [idle]
