@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from engine.api.snapshot import RequestView
 from engine.api.waiting import in_words
 from widgets.chat_name import ChatName
+from widgets.figures import count
 from widgets.glyphs import Mark, state_mark
 
 YOU = "you"
@@ -41,6 +42,22 @@ class ChatRow:
         """Why its request waits or how it failed; empty otherwise."""
         return (in_words(self.view.wait) or self.view.error) if self.view else self.failure or ""
 
+    @property
+    def in_full(self) -> str:
+        """The row with its request's tokens and blocks, which columns may cut off or leave out."""
+        view, name = self.view, f"{self.name.number} {self.name.title}"
+        if view is None:
+            return f"{name} · {self.note or 'nothing asked lately'}"
+        parts = [
+            name,
+            f"priority {count(view.priority)}" if view.priority else "",
+            f"prompt {count(view.prompt_tokens)}, {count(view.cached_tokens)} cached",
+            f"output {count(view.output_tokens)}/{count(view.max_output_tokens)}",
+            _blocks(view),
+            f"preempted {view.preemptions}×" if view.preemptions else "",
+        ]
+        return " · ".join(part for part in parts if part)
+
     def matches(self, words: list[str], mark: Mark) -> bool:
         """Whether each word is in what the row shows. A word that begins with # is its number.
 
@@ -52,3 +69,15 @@ class ChatRow:
         text = " ".join((self.name.title, self.source, user, mark)).casefold()
         number = f"#{self.name.number}".casefold()
         return all(word == number if word.startswith("#") else word in text for word in words)
+
+
+def _blocks(view: RequestView) -> str:
+    """How many blocks a request holds, if any, and where, or how many are shared or not in use."""
+    if view.host_blocks:
+        return f"{count(view.host_blocks)} blk swapped"
+    if not view.blocks:
+        return ""
+    parts = [f"{count(view.blocks)} blk"]
+    parts += [f"{count(view.shared_blocks)} shared"] if view.shared_blocks else []
+    parts += [f"{count(view.reserved_blocks)} reserved"] if view.reserved_blocks else []
+    return ", ".join(parts)

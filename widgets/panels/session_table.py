@@ -180,21 +180,7 @@ class SessionTable(ScrollPanel, can_focus=True):
 
     def footer(self) -> str:
         """The row under the cursor in full, with what the columns may have cut off."""
-        row = self.current
-        if row is None:
-            return ""
-        view, name = row.view, f"{row.name.number} {row.name.title}"
-        if view is None:
-            return f"{name} · {row.note or 'nothing asked lately'}"
-        parts = [
-            name,
-            f"priority {count(view.priority)}" if view.priority else "",
-            f"prompt {count(view.prompt_tokens)}, {count(view.cached_tokens)} cached",
-            f"output {count(view.output_tokens)}/{count(view.max_output_tokens)}",
-            _blocks(view),
-            f"preempted {view.preemptions}×" if view.preemptions else "",
-        ]
-        return " · ".join(part for part in parts if part)
+        return self.current.in_full if self.current else ""
 
     def body(self, width: int, height: int) -> list[Line]:
         if not self.num_rows:
@@ -335,15 +321,3 @@ class SessionTable(ScrollPanel, can_focus=True):
         if value is None or figure.target is None or self._goodput is None:
             return fine
         return self.palette.bad if value > figure.target(self._goodput) else fine
-
-
-def _blocks(view: RequestView) -> str:
-    """How many blocks a request holds, if any, and where, or how many are shared or not in use."""
-    if view.host_blocks:
-        return f"{count(view.host_blocks)} blk swapped"
-    if not view.blocks:
-        return ""
-    parts = [f"{count(view.blocks)} blk"]
-    parts += [f"{count(view.shared_blocks)} shared"] if view.shared_blocks else []
-    parts += [f"{count(view.reserved_blocks)} reserved"] if view.reserved_blocks else []
-    return ", ".join(parts)
