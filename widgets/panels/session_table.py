@@ -174,9 +174,9 @@ class SessionTable(ScrollPanel, can_focus=True):
         text = self.filter
         if self._field.is_open:
             text = f"{text}_"[-self._filter_room :]
-        sort = f"{self.keys['sort']} sort"
         arrow = self.glyphs.down if self.descending else self.glyphs.up
-        return f"{self._title_head()}{text or 'filter'} · {sort}: {self.sort} {arrow}"
+        sort = f"{self.keys['sort']} sort: {self.sort} {arrow}"
+        return f"{self._title_head()}{text or 'filter'} · {sort}"
 
     def footer(self) -> str:
         """The row under the cursor in full, with what the columns may have cut off."""
@@ -212,7 +212,10 @@ class SessionTable(ScrollPanel, can_focus=True):
     def _title_head(self) -> str:
         """The part of the title that stands before the filter."""
         shown, total = self.num_rows, len(self._chats)
-        number = count(total) if shown == total else f"{count(shown)} of {count(total)}"
+        theirs = sum(row.name.number.theirs for row in self._chats)
+        number = f"{count(shown)} of {count(total)}"
+        if shown == total:
+            number = count(total - theirs) + (f" + {count(theirs)} elsewhere" if theirs else "")
         return f"Chats {number} · {self.keys['filter']} "
 
     @property
@@ -267,8 +270,8 @@ class SessionTable(ScrollPanel, can_focus=True):
         return line
 
     def _empty(self, width: int) -> Line:
-        text = f"No chat matches {self.filter!r}; {self.keys['clear']} shows all."
-        text = text if self.filter else "No chat yet."
+        none = f"No chat matches {self.filter!r}; {self.keys['clear']} shows all."
+        text = none if self.filter else "No chat yet."
         return self.line(width).add(shorten(text, width), self.palette.muted)
 
     def _row(self, row: ChatRow, width: int, current: bool) -> Line:

@@ -213,7 +213,7 @@ async def test_a_request_without_a_session_keeps_its_letter_when_it_is_opened(
     async with staged(tmp_path, REPLIES, mqtt=True, size=(160, 48)) as stage:
         await watch(stage, stage.gateway.ask("bob", "", "long"))
         await stage.turn(1)
-        assert "─ Chats 2 · " in await stage.screen()
+        assert "─ Chats 1 + 1 elsewhere · " in await stage.screen()
         assert str(stage.sessions.number_of(stage.sessions.current)) == "A"
 
 

@@ -347,7 +347,7 @@ async def test_chats_without_a_request_are_rows_too() -> None:
     idle = ChatRow("k", ChatName(ChatNumber(12), "Question 1"), YOU)
     async with hosted(table, 77, 6, focus=True) as (app, _):
         table.show([idle, ChatRow("m", ChatName(ChatNumber(2, theirs=True), "@bob Ulm"), "mqtt")])
-        assert rows(table)[0].startswith("┏━ Chats 2 · ")
+        assert rows(table)[0].startswith("┏━ Chats 1 + 1 elsewhere · ")
         # The letter of the map stands beside the number where it is another sign.
         head = [line[:44].split() for line in rows(table)[2:4]]
         assert head[0] == ["┃", "▸", "12", "c", "Question", "1", "○", "idle"]
