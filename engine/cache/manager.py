@@ -285,8 +285,8 @@ class KVCache:
         wanted = len(others.union(hashes))
         if wanted > self._spare_for_pins:
             raise InvalidRequestError(
-                f"pinned prefixes would take {wanted} blocks; {self._spare_for_pins} are what the "
-                "pool has beyond one sequence of the model's length",
+                f"pinned prefixes would take {wanted} block{'s' * (wanted != 1)}; the pool has "
+                f"{self._spare_for_pins} beyond one sequence of the model's length",
                 "pin",
             )
         if self.snapshots is not None:
@@ -294,8 +294,8 @@ class KVCache:
             spare = max(self.snapshots.num_snapshots - 1, 0)
             if len(ends) > spare:
                 raise InvalidRequestError(
-                    f"pinned prefixes would take {len(ends)} snapshots of states; {spare} are what "
-                    "snapshot_memory has room for beyond one",
+                    f"pinned prefixes would take {len(ends)} snapshots of states; snapshot_memory "
+                    f"has room for {spare} beyond one",
                     "pin",
                 )
         self.unpin(name)

@@ -390,8 +390,8 @@ class TestPins:
             cache.pin("two", range(100, 100 + tokens - 4))
         assert caught.value.param == "pin"
         assert caught.value.message == (
-            "pinned prefixes would take 5 blocks; 4 are what the pool has beyond one sequence of "
-            "the model's length"
+            "pinned prefixes would take 5 blocks; the pool has 4 beyond one sequence of the "
+            "model's length"
         )
         assert cache.pins() == [("one", 1, 0)]
 
@@ -407,7 +407,7 @@ class TestPins:
 
     def test_a_pool_that_one_sequence_fills_pins_nothing(self) -> None:
         cache = self.cache(num_blocks=3)
-        with pytest.raises(InvalidRequestError, match="; 0 are what the pool has beyond"):
+        with pytest.raises(InvalidRequestError, match="would take 1 block; the pool has 0 beyond"):
             cache.pin("system", range(4))
         assert cache.pin("short", range(3)) == 0
 

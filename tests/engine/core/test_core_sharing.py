@@ -235,8 +235,8 @@ class TestPins:
         engine.core.pins.pin("system", list(range(12)))
         (pin,) = engine.snapshot().pins
         refusal = (
-            "pinned prefixes would take 3 blocks; 2 are what the pool has beyond one sequence of "
-            "the model's length"
+            "pinned prefixes would take 3 blocks; the pool has 2 beyond one sequence of the "
+            "model's length"
         )
         assert pin == PinView("system", tokens=12, blocks=0, computed=0, error=refusal)
 

@@ -179,8 +179,8 @@ def test_pins_leave_a_snapshot_to_others() -> None:
     views = {view.name: view.error for view in engine.snapshot().pins}
     assert views == {
         "one": "",
-        "two": "pinned prefixes would take 2 snapshots of states; 1 are what snapshot_memory has "
-        "room for beyond one",
+        "two": "pinned prefixes would take 2 snapshots of states; snapshot_memory has room for "
+        "1 beyond one",
     }
 
 

@@ -65,4 +65,4 @@ class TestPins:
         host.pin("long", (ChatMessage("system", "1 " * 200),))
         (pin,) = snapshot_when(host, lambda found: bool(found.pins)).pins
         assert (pin.name, pin.tokens, pin.blocks) == ("long", 200, 0)
-        assert "50 blocks; 48 are what the pool has" in pin.error
+        assert "would take 50 blocks; the pool has 48 beyond" in pin.error
