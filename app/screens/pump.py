@@ -240,11 +240,13 @@ class Pump:
     def _warn(self) -> None:
         """Warn of limits that were passed, and mark that and their end in the log."""
         for alert in self.alerts.look(self._engine.snapshot, self._mqtt.readings):
-            log.warning("alert%s: %s", " is over" if alert.is_over else "", alert.text)
-            if not alert.is_over:
-                self._screen.notify(alert.text, severity="warning", timeout=15)
-                if self.alerts.rules.bell:
-                    self._screen.app.bell()
+            if alert.is_over:
+                log.info("alert is over: %s", alert.text)
+                continue
+            log.warning("alert: %s", alert.text)
+            self._screen.notify(alert.text, severity="warning", timeout=15)
+            if self.alerts.rules.bell:
+                self._screen.app.bell()
 
     def _tell_ends(self) -> None:
         """Tell the user what became of chats that are not on the screen."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
+
+from app.screens.feeds.alerts import Alert
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin
 from tests.app.screens.stage import staged
+from widgets.panels.log_line import Level
 
 
 async def test_lines_name_chats_and_enter_goes_there(tmp_path: Path) -> None:
@@ -46,6 +50,22 @@ async def test_a_line_about_no_chat_leads_nowhere(tmp_path: Path) -> None:
         await stage.turn()
         await stage.press("f2", "7", "up", "enter")
         assert stage.toasts[-1] == "This belongs to no chat on the screen."
+
+
+async def test_an_alert_that_is_over_warns_of_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with staged(tmp_path, size=(160, 48)) as stage:
+        caplog.set_level("INFO", "app.screens.pump")
+        alerts = [Alert("kv", "KV cache in use: 96%, limit 95%", is_over=o) for o in (False, True)]
+        with patch.object(stage.deck.pump.alerts, "look", lambda *_: alerts):
+            await stage.turn()
+        await stage.turn()
+        lines = stage.deck.panels.log.lines
+        assert [(line.level, line.text.partition(":")[0]) for line in lines] == [
+            (Level.WARNING, "alert"),
+            (Level.INFO, "alert is over"),
+        ]
 
 
 async def test_a_refused_request_is_in_the_log(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_figure_that_swings_about_its_limit_is_one_alert(snapshot: Snapshot) -
         told += watch.look(with_kv(snapshot, share), None)
         clock.advance(CALM_SECONDS)
     assert [(a.name, a.is_over) for a in told] == [("kv", False)]
-    assert "limit 95" in told[0].text
+    assert "limit 95%" in told[0].text
 
 
 def test_it_is_over_when_the_limit_is_kept_for_a_while_and_can_be_raised_again(
