@@ -148,8 +148,8 @@ def setting(value: object) -> str:
 
 
 def change_text(change: KnobChange) -> str:
-    """What a change of knobs did: max_num_seqs 8→16, paused false→true."""
+    """What a change of knobs did: max_num_seqs 8→16, paused false→true. A dash is an empty text."""
     return ", ".join(
-        f"{name} {setting(before)}→{setting(after)}"
+        f"{name} {setting(before) or UNKNOWN}→{setting(after) or UNKNOWN}"
         for name, (before, after) in change.changed.items()
     )

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.api.knobs import KnobChange, Knobs
 from tests.widgets import samples
 from widgets import figures
 
@@ -107,6 +109,9 @@ def test_a_time_of_another_day_has_its_day() -> None:
 
 def test_knob_changes() -> None:
     assert figures.change_text(samples.change()) == "max_num_batched_tokens 512→256"
+    weights = replace(Knobs(), user_weights="alice=2")
+    change = KnobChange(1.0, 1, "you", Knobs(), weights)
+    assert figures.change_text(change) == "user_weights –→alice=2"
     assert [figures.setting(value) for value in (True, 0.01, "x")] == ["true", "0.01", "x"]
 
 
