@@ -43,10 +43,14 @@ class KnobHistory:
         if not self._changes:
             text = shorten("No knob has been changed yet.", width)
             return [self._view.line(width).add(text, self._view.palette.muted)]
-        lines = list(self._table(self.effect, width)) if self.effect else []
+        lines = self.table(width)
         for change in reversed(self._changes):
             lines += self._entry(change, width)
         return lines
+
+    def table(self, width: int) -> list[Line]:
+        """The last change's effect, and a blank line; nothing if it is not known."""
+        return list(self._table(self.effect, width)) if self.effect else []
 
     def _table(self, effect: Effect, width: int) -> Iterator[Line]:
         view, palette = self._view, self._view.palette

@@ -32,7 +32,8 @@ class KnobPanel(ScrollPanel, can_focus=True):
     """A line for each knob, with the value that is asked for, and the one in force if that differs.
 
     The policy and the knobs that act under it come first, those that it ignores last. The history
-    of the knobs can be shown in their place.
+    of the knobs can be shown in their place. Where there is room below, what the last change did
+    stands there.
 
     A turn is posted and shows at once, so that the next one starts from it. The engine's state
     follows later, and goes through the turns before. A turn is forgotten when the engine has
@@ -238,7 +239,11 @@ class KnobPanel(ScrollPanel, can_focus=True):
             seen = self._cursor.items[self.first : self.first + self.page]
             lines = [self._row(k).line(self, current=k is self._cursor.item) for k in seen]
         help_lines = self._help_lines
-        lines += [self.line(width) for _ in range(height - help_lines - len(lines))]
+        room = height - help_lines - len(lines)
+        if not self.history_shown and len(table := self._history.table(width)) < room:
+            lines += [self.line(width), *table]  # A high panel has room for it below the knobs.
+            room -= 1 + len(table)
+        lines += [self.line(width) for _ in range(room)]
         if self._refusal:
             mark = self.glyphs.marks[Mark.FAILED]
             text, style = f"{mark} {self._refusal}", self.palette.bad

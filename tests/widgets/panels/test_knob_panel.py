@@ -82,6 +82,15 @@ async def test_asked_for_beside_in_force() -> None:
         assert ignored == [panel.palette.muted]
 
 
+async def test_a_high_panel_shows_what_the_last_change_did() -> None:
+    panel = KnobPanel()
+    for height, shown in ((44, True), (27, False)):
+        async with hosted(panel, 76, height):
+            panel.show(knobs(), history(), effect=EFFECT)
+            assert any("tok/s           310          402" in row for row in rows(panel)) is shown
+            assert "which batching policy" in rows(panel)[-3]
+
+
 async def test_what_is_in_force_is_seen_in_a_narrow_panel_too() -> None:
     panel = KnobPanel()
     async with hosted(panel, 40, 14):
