@@ -211,7 +211,7 @@ class Deck(Speaking):
 
     def action_to_chat(self) -> None:
         self.remove_class("-engine")
-        self.chat.prompt.area.focus()
+        self.to_prompt()
 
     @property
     def _is_at_engine(self) -> bool:

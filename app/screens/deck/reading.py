@@ -49,7 +49,15 @@ class Reading(Exporting):
         """Come back to the prompt."""
         self.remove_class("-engine")
         self.chat.transcript.rest()
-        self.chat.prompt.area.focus()
+        self.to_prompt()
+
+    def to_prompt(self) -> None:
+        """Give the prompt the focus, and leave a panel that is zoomed first: hidden behind that,
+        the prompt would lose the focus as soon as it has it."""
+        area = self.chat.prompt.area
+        if self.maximized not in (None, *area.ancestors_with_self):
+            self.minimize()
+        area.focus()
 
     def action_page(self, pages: int) -> None:
         if pages < 0:
