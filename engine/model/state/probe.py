@@ -41,8 +41,10 @@ class Probed:
 
 def cache_argument(model: nn.Module) -> str:
     """The name by which a model's forward pass takes a cache."""
-    names = inspect.signature(model.forward).parameters
-    return "past_key_values" if "past_key_values" in names else "cache_params"
+    named = inspect.signature(model.forward).parameters
+    # From transformers 5.24 on it is `cache`; then the others still exist in models of one's own.
+    names = ("cache", "past_key_values", "cache_params")
+    return next((name for name in names if name in named), "past_key_values")
 
 
 @torch.inference_mode()
