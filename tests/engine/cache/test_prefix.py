@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 from hypothesis import given
@@ -61,3 +62,13 @@ def test_a_dropped_block_can_hold_something_else() -> None:
     assert index.add(6, content(one))
     index.drop(5)
     assert (index.find(one), index.find(two)) == (6, None)
+
+
+def test_an_index_has_its_room_from_the_start() -> None:
+    index = PrefixIndex(100)
+    before = sys.getsizeof(index._blocks)
+    for block in range(1000):
+        if block >= 100:
+            index.drop(block % 100)
+        index.add(block % 100, content(block.to_bytes(32, "big")))
+    assert (len(index), sys.getsizeof(index._blocks)) == (100, before)
