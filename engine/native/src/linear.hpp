@@ -1,199 +1,279 @@
-// The product with packed weights. A decode step reads all weights once, whatever its rows: then
-// the speed of memory is the limit, and a piece is a contiguous run of panels. With more rows the
-// matrix rate is: a piece is some rows by some panels, whose shares of x, of weights and of sums
-// stay in L2 while it goes through the features in chunks, and a few rows of x in L1 (blocking
-// after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS 34(3),
-// 2008).
+// The product with packed weights. A decode step reads all weights once, whatever its rows: with few
+// rows the speed of memory is the limit, and a piece is a contiguous run of panels. With more the
+// multiplication is: a piece is some rows by some panels, and goes through the features in chunks
+// (blocking after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS
+// 34(3), 2008). In vectors, all rows multiply a chunk of a panel, which stays in L1 meanwhile, as the
+// next one is read. In tiles, a few rows of x stay in L1, and multiply the chunks of all panels.
 #pragma once
 
-#include "activation.hpp"
+#include "epilogue.hpp"
 #include "multiply.hpp"
+#include "multiply_tiles.hpp"
 
 namespace batchdeck::LEVEL {
 
-// At most these rows and panels make a piece, and these features a chunk: x of as many rows as are
-// multiplied at once and a panel's weights take at most 40 of the 48 KB of L1; those of a piece and
-// its sums 0.8 MB (float32: 1.2) of the 2 MB of L2.
+// At most these rows and panels make a piece: where all of its sums are kept, they take 0.5 MB of L2.
 constexpr int64_t kMostRows = 256;
 constexpr int64_t kMostPanels = 14;
-constexpr int64_t kDepthChunk = 256;
 // Of few rows, what a core reads in about 60 us.
 constexpr int64_t kMostBytes = 1 << 20;
-// Numbers of an output of float32 (logits) that goes past the caches: a line that is written whole
-// need not be read. 8 rows, 896 -> 32000: 33.1 GB/s instead of 29.5; 32 rows: 27.7 instead of 25.
-constexpr int64_t kStreamed = 1 << 17;
 // Whoever takes the last piece leaves the others idle for a sixteenth of its work at most.
 constexpr int64_t kPiecesAThread = 16;
 
-// Rows and panels of a piece, features of a chunk.
+// Features of a chunk. A panel's chunk takes 16 KB of L1, 32 KB of float32.
+constexpr int64_t kDepthChunk = 256;
+// Of x, as much as stays in L2 while a piece goes from panel to panel.
+constexpr int64_t kMostOfX = 1 << 19;
+
+// Rows and panels of a piece, features after which it goes on to the next panel.
 struct LinearBlocks {
   int64_t rows, panels, depth;
   int64_t row_blocks, panel_blocks;
 };
 
-template <class T>
-inline LinearBlocks linear_blocks(const LinearArgs& args, int threads) {
+// How weights of one kind are multiplied: rows at once, features of a chunk, bytes of a number of x and
+// of a panel.
+struct LinearKind {
+  int64_t at_once, chunk, number, panel;
+};
+
+inline LinearBlocks linear_blocks(const LinearArgs& args, const LinearKind& kind, int threads,
+                                  bool in_tiles) {
   const int64_t depth = round_up(args.k, kDepth), panels = ceil_div(args.n, kPanel);
+  const bool are_few = args.m <= kind.at_once;
   LinearBlocks blocks;
-  blocks.rows = round_up(ceil_div(args.m, ceil_div(args.m, kMostRows)), kRows<T>);
-  blocks.row_blocks = ceil_div(args.m, blocks.rows);
-  // Rows that are multiplied at once need no sums kept from chunk to chunk.
-  const int64_t chunks = args.m <= kRows<T> ? 1 : ceil_div(depth, kDepthChunk);
-  blocks.depth = round_up(ceil_div(depth, chunks), kDepth);
-  const int64_t share = ceil_div(panels * blocks.row_blocks, kPiecesAThread * threads);
-  int64_t most = kMostPanels;
-  if (args.m <= kRows<T>) {
-    most = max<int64_t>(1, kMostBytes / (kPanel * depth * int64_t(sizeof(T))));
+  blocks.rows = ceil_div(args.m, ceil_div(args.m, kMostRows));
+  blocks.depth = depth;
+  if (in_tiles) {
+    // Rows that are multiplied at once need no sums kept from chunk to chunk.
+    if (!are_few) blocks.depth = round_up(ceil_div(depth, ceil_div(depth, kind.chunk)), kDepth);
+    blocks.rows = round_up(blocks.rows, kind.at_once);
+  } else {
+    const int64_t chunks = kMostOfX / (blocks.rows * kind.chunk * kind.number);
+    blocks.depth = min(round_up(depth, kind.chunk), max<int64_t>(chunks, 1) * kind.chunk);
   }
+  blocks.row_blocks = ceil_div(args.m, blocks.rows);
+  const int64_t share = ceil_div(panels * blocks.row_blocks, kPiecesAThread * threads);
+  const int64_t most = are_few ? max<int64_t>(1, kMostBytes / kind.panel) : kMostPanels;
   blocks.panels = min(max<int64_t>(share, 1), most);
   blocks.panel_blocks = ceil_div(panels, blocks.panels);
   return blocks;
 }
 
-inline int64_t linear_pieces(const LinearArgs& args, int threads) {
-  if (args.m == 0) return 0;
-  const LinearBlocks blocks = args.dtype == DType::bf16 ? linear_blocks<bf16>(args, threads)
-                                                        : linear_blocks<float>(args, threads);
-  return blocks.row_blocks * blocks.panel_blocks;
-}
+// What a piece computes.
+struct LinearShare {
+  LinearShare(const LinearArgs& args, const LinearBlocks& blocks, int64_t piece)
+      // Pieces that follow each other have weights in common.
+      : first_row(piece % blocks.row_blocks * blocks.rows),
+        last_row(min(args.m, first_row + blocks.rows)),
+        first_panel(piece / blocks.row_blocks * blocks.panels),
+        last_panel(min(ceil_div(args.n, kPanel), first_panel + blocks.panels)) {}
 
-// Whether an output is written past the caches: whole lines, more than a core's share of L2.
-inline bool is_streamed(const LinearArgs& args) {
-  return args.out_dtype == DType::f32 && !args.gated && args.residual == nullptr &&
-         args.m * args.n >= kStreamed && args.out_stride % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(args.out) % 64 == 0;
-}
+  int64_t first_row, last_row;
+  int64_t first_panel, last_panel;
+};
 
-// The epilogue of a block: rows [row, row + rows) of a panel, whose sums are c[rows][kPanel]. It is
-// computed a few rows at a time beside the product of the next block, for memory and tiles stand
-// still while it has the core alone. Against one in a piece: 32 rows, 896 -> 9728, gated, 25.4 GB/s
-// instead of 23.9; 8 rows, 4864 -> 896, 32 instead of 29.8, as a plain sum; 2048 rows, 3 % more.
-template <class T, class Out>
-class Epilogue {
+// Packed weights of T, multiplied in vectors.
+template <class T>
+class Plain {
  public:
-  Epilogue() = default;  // of no rows
-  Epilogue(const LinearArgs& args, int64_t row, int64_t rows, int64_t panel, const float* c)
-      : args_(&args), rows_(rows), left_(rows), c_(c), streamed_(is_streamed(args)) {
-    const int64_t width = args.gated ? kPanel / 2 : kPanel, column = panel * width;
-    count_ = min(width, (args.gated ? args.n / 2 : args.n) - column);
-    if (args.bias != nullptr) {
-      for (int half = 0; half < 2; half++) {
-        const int64_t at = panel * kPanel + half * 16, left = args.n - at;
-        if (left > 0) bias_[half] = load_first(args.bias + at, left);
+  Plain(const LinearArgs& args, int64_t first_row, int64_t rows)
+      : args_(args),
+        depth_(round_up(args.k, kDepth)),
+        rows_(rows),
+        given_(static_cast<const T*>(args.x) + first_row * args.x_stride) {}
+
+  static LinearKind kind(const LinearArgs& args) {
+    return {kRows, kDepthChunk, sizeof(Operand<T>),
+            kPanel * round_up(args.k, kDepth) * int64_t(sizeof(T))};
+  }
+  // Panels are filled up with zeros; x of float32 is read no further than it has numbers.
+  int64_t end() const { return sizeof(T) == 2 ? depth_ : args_.k; }
+  const char* at(int64_t panel, int64_t k) const {
+    return static_cast<const char*>(args_.weight) + bytes(panel * depth_ + k);
+  }
+  static int64_t bytes(int64_t features) { return features * kPanel * int64_t(sizeof(T)); }
+
+  // Bytes of memory that `prepare` wants for so many features.
+  int64_t room(int64_t features) const {
+    return is_copied() ? rows_ * copy_stride(features) * int64_t(sizeof(Operand<T>)) : 0;
+  }
+  // Makes the features [from, to) of x ready, of at most `features`.
+  void prepare(int64_t from, int64_t to, int64_t features, void* memory) {
+    if (!is_copied()) {
+      if constexpr (kIsSame) x_ = given_;
+      stride_ = args_.x_stride;
+      return;
+    }
+    auto* copy = static_cast<Operand<T>*>(memory);
+    x_ = copy;
+    begin_ = from;
+    stride_ = copy_stride(features);
+    for (int64_t row = 0; row < rows_; row++) {
+      const T* x = given_ + row * args_.x_stride + from;
+      if constexpr (kIsSame) {
+        std::memcpy(copy + row * stride_, x, size_t(to - from) * sizeof(T));
+      } else {
+        for (int64_t k = 0; k < to - from; k += 16) store(copy + row * stride_ + k, load(x + k));
       }
     }
-    out_ = static_cast<Out*>(args.out) + row * args.out_stride + column;
-    residual_ = static_cast<const T*>(args.residual);
-    if (residual_ != nullptr) residual_ += row * args.residual_stride + column;
-    if (streamed_) return;
-    for (int64_t r = 0; r < rows; r++) {
-      claim(out_ + r * args.out_stride, count_ * int64_t(sizeof(Out)));
-    }
   }
-
-  // A share of the rows, when it is called `times` times.
-  void some(int64_t times) {
-    for (due_ += rows_; due_ > 0 && left_ > 0; due_ -= times) finish_row();
-  }
-  // What is left.
-  void all() {
-    while (left_ > 0) finish_row();
+  void multiply(int64_t row, int64_t rows, int64_t panel, int64_t k, int64_t features, float* c,
+                const Ahead& ahead) const {
+    LEVEL::multiply(x_ + row * stride_ + k - begin_, stride_, rows,
+                    reinterpret_cast<const T*>(at(panel, k)), features, k == 0, c, ahead);
   }
 
  private:
-  void finish_row() {
-    if (args_->gated) {
-      f32x16 gate = load(c_) + bias_[0], up = load(c_ + 16) + bias_[1];
-      if (args_->limit < INFINITY) {
-        const f32x16 limit = splat(args_->limit);  // first, so that NaN stays
-        gate = min(limit, gate);
-        up = max(-limit, min(limit, up));
-      }
-      store(out_, apply(args_->activation, gate) * (up + args_->shift));
-    } else {
-      for (int half = 0; half * 16 < count_; half++) {
-        const int64_t at = half * 16, left = count_ - at;
-        f32x16 y = load(c_ + at) + bias_[half];
-        if (residual_ == nullptr) {
-          y = apply(args_->activation, y);
-        } else {
-          y = fma(y, splat(args_->alpha), load_first(residual_ + at, left));
-        }
-        if constexpr (sizeof(Out) == sizeof(float)) {
-          if (streamed_ && left >= 16) {
-            stream(out_ + at, y);
-            continue;
-          }
-        }
-        store_first(out_ + at, y, left);
-      }
-    }
-    if (residual_ != nullptr) residual_ += args_->residual_stride;
-    out_ += args_->out_stride;
-    c_ += kPanel;
-    left_--;
+  static constexpr bool kIsSame = std::is_same_v<T, Operand<T>>;
+
+  // Rows that lie half a page or a whole one from each other share their sets of L1: 8 of them, 4096
+  // numbers wide, are multiplied at 25 GB/s, and at 52 to 65 where they lie a line further apart.
+  bool is_copied() const {
+    return !kIsSame || (rows_ > 4 && args_.x_stride * int64_t(sizeof(T)) % 2048 == 0);
+  }
+  static int64_t copy_stride(int64_t features) {
+    return features + 64 / int64_t(sizeof(Operand<T>));
   }
 
-  const LinearArgs* args_ = nullptr;
-  int64_t rows_ = 0, left_ = 0, due_ = 0, count_ = 0;
-  const float* c_ = nullptr;
-  bool streamed_ = false;
-  f32x16 bias_[2] = {};
-  Out* out_ = nullptr;
-  const T* residual_ = nullptr;
+  const LinearArgs& args_;
+  int64_t depth_, rows_;
+  const T* given_;
+  // x as it is multiplied; its first column is feature `begin_`.
+  const Operand<T>* x_ = nullptr;
+  int64_t stride_ = 0, begin_ = 0;
 };
 
-template <class T, class Out>
-inline void linear_piece(const LinearArgs& args, int threads, int64_t piece, Scratch& scratch) {
-  const LinearBlocks blocks = linear_blocks<T>(args, threads);
-  // Pieces that follow each other have weights in common.
-  const int64_t first_row = piece % blocks.row_blocks * blocks.rows;
-  const int64_t last_row = min(args.m, first_row + blocks.rows);
-  const int64_t first_panel = piece / blocks.row_blocks * blocks.panels;
-  const int64_t last_panel = min(ceil_div(args.n, kPanel), first_panel + blocks.panels);
+// Numbers of a piece in memory of its own, which begins on a cache line.
+constexpr int64_t line_up(int64_t numbers) { return round_up(numbers, 16); }
+
+// The part of the next chunk that group `group` of so many asks for, while it multiplies a chunk that
+// is as long; where none comes, it asks for what it has.
+inline Ahead ahead_of(const char* next, int64_t bytes, int64_t groups, int64_t group,
+                      const char* present) {
+  if (next == nullptr) return {present, 0, 0};
+  if (groups == 1) return {next, 128, 64};
+  return {next + bytes * group / groups, 128 / groups, 0};
+}
+
+template <class Weights, class T, class Out>
+inline void linear_in_vectors(const LinearArgs& args, int threads, int64_t piece, Scratch& scratch) {
+  const LinearKind kind = Weights::kind(args);
+  const LinearBlocks blocks = linear_blocks(args, kind, threads, false);
+  const LinearShare share(args, blocks, piece);
+  const int64_t rows = share.last_row - share.first_row;
+  const int64_t at_once = ceil_div(rows, ceil_div(rows, kind.at_once));
+  const int64_t groups = ceil_div(rows, at_once);
+  Weights weights(args, share.first_row, rows);
+  const int64_t end = weights.end();
+
+  // Sums outlive a panel only where x does not fit.
+  const bool is_whole = blocks.depth >= end;
+  const int64_t sums = rows * kPanel * (is_whole ? 1 : share.last_panel - share.first_panel);
+  auto* memory = static_cast<float*>(
+      scratch.get(size_t(line_up(sums) * int64_t(sizeof(float)) + weights.room(blocks.depth))));
+
+  for (int64_t from = 0; from < end; from += blocks.depth) {
+    const int64_t to = min(end, from + blocks.depth);
+    weights.prepare(from, to, blocks.depth, memory + line_up(sums));
+    for (int64_t panel = share.first_panel; panel < share.last_panel; panel++) {
+      float* c = is_whole ? memory : memory + (panel - share.first_panel) * rows * kPanel;
+      for (int64_t k = from; k < to; k += kind.chunk) {
+        const int64_t features = min(kind.chunk, to - k), after = k + features;
+        // The next chunk to be multiplied, a part of it beside each group of rows.
+        const char* next = after < to                       ? weights.at(panel, after)
+                           : panel + 1 < share.last_panel ? weights.at(panel + 1, from)
+                                                            : nullptr;
+        const int64_t bytes = weights.bytes(min(kind.chunk, after < to ? to - after : to - from));
+        for (int64_t group = 0; group < groups; group++) {
+          const int64_t row = group * at_once, count = min(at_once, rows - row);
+          const Ahead ahead = ahead_of(next, bytes, groups, group, weights.at(panel, k));
+          float* of_rows = c + row * kPanel;
+          if (after >= end) {
+            // It asks for what it will write before the product, and writes after it.
+            Epilogue<T, Out> epilogue(args, share.first_row + row, count, panel, of_rows);
+            weights.multiply(row, count, panel, k, features, of_rows, ahead);
+            epilogue.all();
+          } else {
+            weights.multiply(row, count, panel, k, features, of_rows, ahead);
+          }
+        }
+      }
+    }
+  }
+}
+
+#ifdef __AMX_BF16__
+// The epilogue of a block is computed a few rows at a time beside the product of the next one, for
+// memory and tiles stand still while it has the core alone. Against one in a piece: 32 rows, 896 ->
+// 9728, gated, 25.4 GB/s instead of 23.9; 8 rows, 4864 -> 896, 32 instead of 29.8, as a plain sum;
+// 2048 rows, 3 % more.
+inline LinearKind tiles(const LinearArgs& args) {
+  return {kTileRows, kDepthChunk, sizeof(bf16), Plain<bf16>::kind(args).panel};
+}
+
+template <class Out>
+inline void linear_in_tiles(const LinearArgs& args, int threads, int64_t piece, Scratch& scratch) {
+  const LinearBlocks blocks = linear_blocks(args, tiles(args), threads, true);
+  const LinearShare share(args, blocks, piece);
   const int64_t depth = round_up(args.k, kDepth);
-  const auto* x = static_cast<const T*>(args.x);
-  const auto* weight = static_cast<const T*>(args.weight);
+  const auto* x = static_cast<const bf16*>(args.x);
+  const auto* weight = static_cast<const bf16*>(args.weight);
   // Sums outlive a chunk only where there are several.
-  const int64_t block = kRows<T> * kPanel;
+  const int64_t block = kTileRows * kPanel;
   const bool is_whole = blocks.depth >= depth;
   auto* sums = static_cast<float*>(scratch.get(size_t(
       (is_whole ? 2 * block : blocks.rows * blocks.panels * kPanel) * int64_t(sizeof(float)))));
 
-  Epilogue<T, Out> epilogue;
+  Epilogue<bf16, Out> epilogue;
   float* c = sums;
   for (int64_t k = 0; k < depth; k += blocks.depth) {
-    // Panels are filled up with zeros; x of float32 is read no further than it has numbers.
-    const int64_t end = sizeof(T) == 2 ? depth : args.k;
-    const int64_t features = min(blocks.depth, end - k);
+    const int64_t features = min(blocks.depth, depth - k);
     if (!is_whole) c = sums;
-    for (int64_t row = first_row; row < last_row; row += kRows<T>) {
-      const int64_t rows = min<int64_t>(kRows<T>, last_row - row);
-#ifdef __AMX_BF16__
-      if (sizeof(T) == 2 && (row == first_row || rows < kRows<T>)) shape_tiles(rows);
-#endif
-      for (int64_t panel = first_panel; panel < last_panel; panel++) {
-        const bool cold = row == first_row, is_last = k + blocks.depth >= depth;
-        multiply(x + row * args.x_stride + k, args.x_stride, rows,
-                 weight + (panel * depth + k) * kPanel, features, k == 0, c, cold, epilogue);
-        if (is_last) epilogue = Epilogue<T, Out>(args, row, rows, panel, c);
+    for (int64_t row = share.first_row; row < share.last_row; row += kTileRows) {
+      const int64_t rows = min(kTileRows, share.last_row - row);
+      if (row == share.first_row || rows < kTileRows) shape_tiles(rows);
+      for (int64_t panel = share.first_panel; panel < share.last_panel; panel++) {
+        const bool cold = row == share.first_row, is_last = k + blocks.depth >= depth;
+        multiply_in_tiles(x + row * args.x_stride + k, args.x_stride, rows,
+                          weight + (panel * depth + k) * kPanel, features, k == 0, c, cold, epilogue);
+        if (is_last) epilogue = Epilogue<bf16, Out>(args, row, rows, panel, c);
         c = is_whole && c != sums ? sums : c + block;
       }
     }
   }
   epilogue.all();
-#ifdef __AMX_BF16__
-  if (sizeof(T) == 2) _tile_release();
+  _tile_release();
+}
 #endif
+
+inline int64_t linear_pieces(const LinearArgs& args, int threads) {
+  if (args.m == 0) return 0;
+  LinearKind kind = args.dtype == DType::bf16 ? Plain<bf16>::kind(args) : Plain<float>::kind(args);
+  bool in_tiles = false;
+#ifdef __AMX_BF16__
+  in_tiles = args.dtype == DType::bf16;
+  if (in_tiles) kind = tiles(args);
+#endif
+  const LinearBlocks blocks = linear_blocks(args, kind, threads, in_tiles);
+  return blocks.row_blocks * blocks.panel_blocks;
+}
+
+template <class T, class Out>
+inline void linear_of(const LinearArgs& args, int threads, int64_t piece, Scratch& scratch) {
+#ifdef __AMX_BF16__
+  if constexpr (sizeof(T) == 2) return linear_in_tiles<Out>(args, threads, piece, scratch);
+#endif
+  linear_in_vectors<Plain<T>, T, Out>(args, threads, piece, scratch);
 }
 
 inline void linear(const LinearArgs& args, int threads, int64_t piece, Scratch& scratch) {
   if (args.dtype == DType::f32) {
-    linear_piece<float, float>(args, threads, piece, scratch);
+    linear_of<float, float>(args, threads, piece, scratch);
   } else if (args.out_dtype == DType::f32) {
-    linear_piece<bf16, float>(args, threads, piece, scratch);
+    linear_of<bf16, float>(args, threads, piece, scratch);
   } else {
-    linear_piece<bf16, bf16>(args, threads, piece, scratch);
+    linear_of<bf16, bf16>(args, threads, piece, scratch);
   }
 }
 
