@@ -36,7 +36,8 @@ from app.process.columns import row
 from benchmarks.gpu import correct, kernels, serving
 from benchmarks.gpu.device import Device, Limits
 from benchmarks.gpu.engine import Decodes, Started, close, decode, start
-from benchmarks.gpu.models import CONFIGS, Shaped, make
+from benchmarks.gpu.models import Shaped, make
+from benchmarks.published import CONFIGS
 
 PARTS = ("correct", "kernels", "decode", "prefill", "serve", "gap")
 MODELS = ("llama-8b", "qwen3-0.6b", "qwen3-30b-a3b")
