@@ -40,7 +40,7 @@ class Peer:
         environment: where its packages are installed; None is batchdeck's own interpreter.
         converter: the module that writes the model in this peer's form; None if the peer reads the
             checkpoint.
-        model: the file or folder that the converter writes, in the environment's folder.
+        model: the file or folder that the converter writes, beside the checkpoint.
         arguments: the worker's arguments.
     """
 
@@ -63,13 +63,13 @@ class Peer:
         if self.environment is None:
             return Path(sys.executable), checkpoint
         python = self.environment.python(cache, say)
-        folder = cache / self.environment.name
-        model = folder / self.model
+        model = checkpoint.parent / self.model
         # A model that is older than the checkpoint was made from another one.
         if not model.exists() or model.stat().st_mtime < checkpoint.stat().st_mtime:
             say(f"{self.name}: converting the model")
             command = [str(python), "-m", f"{_ENGINES}.{self.converter}", checkpoint, model]
-            follow([str(part) for part in command], folder / "convert.log", self.name, say)
+            log = model.with_name(f"{self.model}.log")
+            follow([str(part) for part in command], log, self.name, say)
         return python, model
 
     def command(self, python: Path) -> list[str]:
@@ -95,8 +95,8 @@ PEERS = {
         Peer(OURS, "ours"),
         Peer("generate", "generate"),
         Peer("continuous", "continuous"),
-        Peer("openvino", "openvino", OPENVINO, "openvino_model", "model"),
-        Peer("openvino-bf16", "openvino", OPENVINO, "openvino_model", "model", ("bf16",)),
-        Peer("llama.cpp", "llama", LLAMA, "llama_model", "model.gguf"),
+        Peer("openvino", "openvino", OPENVINO, "openvino_model", "openvino"),
+        Peer("openvino-bf16", "openvino", OPENVINO, "openvino_model", "openvino", ("bf16",)),
+        Peer("llama.cpp", "llama", LLAMA, "llama_model", "llama.gguf"),
     )
 }

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.peers.workload import Workload
 from engine.batch.shape import ModelShape
+from engine.model.gate import find_class
 from engine.model.trace import trace
 
 
@@ -85,8 +86,8 @@ def agreement(wanted: list[int], tokens: list[int], logits: Tensor, tolerance: f
 
 
 def model_shape(checkpoint: Path) -> ModelShape:
-    config = Qwen2Config.from_pretrained(checkpoint)
-    return trace(Qwen2ForCausalLM, config, torch.bfloat16).shape
+    config = AutoConfig.from_pretrained(checkpoint)
+    return trace(find_class(config), config, torch.bfloat16).shape
 
 
 def _logits(checkpoint: Path, prompt: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+# Ids of prompts are below this, for every model has these.
 VOCAB_SIZE = 32_000
 # Token ids below this are reserved by tokenizers.
 _FIRST_TOKEN = 4

@@ -16,7 +16,7 @@ import llama_cpp  # type: ignore[import-not-found]
 import numpy as np
 
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
-from benchmarks.peers.workload import VOCAB_SIZE, Workload
+from benchmarks.peers.workload import Workload
 
 _CONTEXT_GRAIN = 256  # sequences' contexts are multiples of it
 _GGML_TYPE_BF16 = 30  # ggml.h; the bindings leave it out
@@ -53,6 +53,8 @@ class LlamaCpp:
         self._model = llama_cpp.llama_model_load_from_file(setup.model.encode(), params)
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {setup.model}")
+        vocab = llama_cpp.llama_model_get_vocab(self._model)
+        self._vocab_size = llama_cpp.llama_vocab_n_tokens(vocab)
         self._context = None
         self._layout: tuple[int, int, bool] | None = None
         self._batch = llama_cpp.llama_batch_init(setup.budget, 0, 1)
@@ -153,7 +155,7 @@ class LlamaCpp:
         """Take the likeliest next token of a sequence. The next step computes it if more are to
         come."""
         logits = llama_cpp.llama_get_logits_ith(self._context, row)
-        token = int(np.ctypeslib.as_array(logits, (VOCAB_SIZE,)).argmax())
+        token = int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax())
         request = slot.request
         slot.left -= 1
         if slot.left:

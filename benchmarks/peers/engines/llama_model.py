@@ -1,4 +1,4 @@
-"""Converter: a Qwen2 checkpoint in bfloat16 to a GGUF file without a tokenizer."""
+"""Converter: a checkpoint of Qwen2 or Qwen3 in bfloat16 to a GGUF file without a tokenizer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from numpy.typing import NDArray
 def convert(checkpoint: Path, target: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     unfinished = target.with_suffix(".unfinished")
-    writer = gguf.GGUFWriter(unfinished, "qwen2")
+    # Both libraries name these models alike, as `qwen2` and `qwen3`.
+    writer = gguf.GGUFWriter(unfinished, config["model_type"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config["num_hidden_layers"])
+    kind = gguf.MODEL_ARCH[config["model_type"].upper()]
+    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
     for name, bits in tensors(checkpoint / "model.safetensors"):
         ours = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if bits.ndim == 1:  # norms and biases, which llama.cpp wants in float32

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import __main__ as command
+from benchmarks.peers import loading, options
 from benchmarks.peers.environment import PeerMissingError
 from benchmarks.peers.floor import Machine
 from benchmarks.peers.reference import Agreement
@@ -50,10 +51,11 @@ def report(
             *(("absent", "absent"), ("ending", "end-later")),
         )
     }
-    monkeypatch.setattr(command, "PEERS", peers)
-    monkeypatch.setattr(command, "_checkpoint", lambda cache: cache)
+    for module in (loading, options):
+        monkeypatch.setattr(module, "PEERS", peers)
+    monkeypatch.setattr(command, "checkpoint", lambda model, cache, say: cache / model)
     monkeypatch.setattr(command, "model_shape", lambda checkpoint: SHAPES["387m"])
-    monkeypatch.setattr(command, "Reference", FakeReference)
+    monkeypatch.setattr(loading, "Reference", FakeReference)
     monkeypatch.setattr(Machine, "measure", lambda: Machine(25e9, 2.5e12))
     workloads = "--workloads=8x128,chat"
     monkeypatch.setattr(sys, "argv", ["peers", "--quick", workloads, f"--cache={tmp_path}"])
@@ -68,7 +70,7 @@ def test_a_report_has_every_peer_or_why_it_is_missing(report: str) -> None:
     assert "refusing: left out. RuntimeError: no such model" in report
     assert "ending: left out. it ended: out of luck" in report
     batch, chat = report.split("\n\n")[1:]
-    assert batch.startswith("8x128: 8 sequences, 128 tokens in, 16 out\n")
+    assert batch.startswith("8x128 of 387m: 8 sequences, 128 tokens in, 16 out\n")
     assert [line.split()[0] for line in batch.splitlines()[3:]] == ["batchdeck", "static"]
     assert "256 of them shared, 16 out, " in chat
     assert "requests/s (Poisson)" in chat
@@ -80,6 +82,7 @@ def test_a_report_has_every_peer_or_why_it_is_missing(report: str) -> None:
     [
         (["--workloads=2x128"], "--workloads: '2x128' is none; it must be of 1x128"),
         (["--peers=vllm"], "--peers: 'vllm' is none; it must be of batchdeck"),
+        (["--models=gpt2"], "--models: 'gpt2' is none; it must be of 387m, qwen3-0.6b"),
         (["--rounds=0"], "--rounds: 0 is too few"),
         (["--peers=generate"], "--rate is needed for chat without batchdeck"),
     ],

@@ -1,0 +1,57 @@
+"""Options: the command line of `python -m benchmarks.peers`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import platformdirs
+
+from benchmarks.peers.models import MODELS
+from benchmarks.peers.peers import OURS, PEERS
+from benchmarks.peers.workload import RECIPES
+
+
+def options(description: str | None) -> argparse.Namespace:
+    """What was asked for. What cannot be is refused, and ends the program."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="besides the first, which warms up")
+    parser.add_argument("--workloads", default=",".join(RECIPES))
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--models", default="387m", help=f"some of {', '.join(MODELS)}")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="of each peer; default: the usable cores",
+    )
+    parser.add_argument(
+        "--rate", type=float, help="of chat, requests/s; default: 0.8 of what batchdeck can serve"
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of short workloads")
+    parser.add_argument(
+        "--cache", type=Path, default=platformdirs.user_cache_path("batchdeck") / "peers"
+    )
+    chosen = parser.parse_args()
+    for name, known in (("workloads", RECIPES), ("peers", PEERS), ("models", MODELS)):
+        parts = [part.strip() for part in getattr(chosen, name).split(",")]
+        for part in parts:
+            if part not in known:
+                parser.error(f"--{name}: {part!r} is none; it must be of {', '.join(known)}")
+        setattr(chosen, name, parts)
+    for name in ("rounds", "threads", "rate"):
+        value = getattr(chosen, name)
+        if value is not None and value <= 0:
+            parser.error(f"--{name}: {value} is too few; it must be more than 0")
+    poisson = any(RECIPES[name].is_poisson for name in chosen.workloads)
+    if poisson and chosen.rate is None and OURS not in chosen.peers:
+        parser.error("--rate is needed for chat without batchdeck")
+    if chosen.quick:
+        chosen.rounds = 1
+    chosen.cache = chosen.cache.resolve()
+    return chosen
