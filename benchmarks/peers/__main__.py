@@ -1,8 +1,8 @@
 """Tokens per second, latencies and memory of batchdeck beside its peers, on one processor.
 
     python -m benchmarks.peers [--rounds N] [--workloads 1x128,chat] [--peers batchdeck,llama.cpp]
-                               [--models 387m,qwen3-0.6b] [--threads N] [--rate R] [--quick]
-                               [--cache FOLDER]
+                               [--models 387m,qwen3-0.6b] [--level avx2|avx512|amx]
+                               [--threads N] [--rate R] [--quick] [--cache FOLDER]
 
 Random models in bfloat16 are served by batchdeck, by transformers (`generate` over a static batch,
 and continuous batching), by OpenVINO GenAI (its cache in its default precision and in bfloat16) and
@@ -11,6 +11,10 @@ and Qwen3-1.7B with their vocabulary. All peers get the same token ids, decode g
 length and use the same number of threads. They take turns in one run, each in a process that stays
 loaded and sleeps meanwhile; figures are medians over the rounds. So a model must fit into memory
 once for each peer: choose peers for a large one.
+
+All are held to one level of instructions, as far as they let themselves be held: what holds each
+stands above each table. Below AVX-512, transformers and OpenVINO compute in float32, for neither
+has products of bfloat16 there.
 
 The first run downloads and builds the peers into the cache folder (some minutes). A peer that
 cannot be had is left out, with the reason. Where there is no GPU, set
@@ -25,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 
 import torch
@@ -36,7 +41,7 @@ from benchmarks.peers.floor import Machine
 from benchmarks.peers.loading import load
 from benchmarks.peers.models import checkpoint
 from benchmarks.peers.options import options
-from benchmarks.peers.peers import OURS
+from benchmarks.peers.peers import OURS, held
 from benchmarks.peers.reference import model_shape
 from benchmarks.peers.table import table
 from benchmarks.peers.worker import WorkerError
@@ -48,6 +53,8 @@ IDLE_CORES = 0.02
 
 def main() -> None:
     chosen = options(__doc__)
+    # It holds for what is measured of the machine, and workers inherit it.
+    os.environ.update(chosen.level.variables)
     torch.set_num_threads(chosen.threads)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     say(f"cache: {chosen.cache}")
@@ -62,21 +69,22 @@ def compare(model: str, chosen: argparse.Namespace) -> None:
     recipes = [RECIPES[name] for name in chosen.workloads]
     if chosen.quick:
         recipes = [recipe.shorter() for recipe in recipes]
+    dtype = getattr(torch, chosen.level.dtype)
     folder = checkpoint(model, chosen.cache, say)
     comparison = Comparison(say)
     with contextlib.closing(comparison):
         abouts = load(comparison, chosen, folder, recipes)
-        machines = [Machine.measure()]
+        machines = [Machine.measure(dtype)]
         rates = {recipe: _rate(recipe, comparison, chosen) for recipe in recipes}
         for number in range(chosen.rounds + 1):
             comparison.round(rates, number, is_kept=number > 0)
-            machines.append(Machine.measure())
+            machines.append(Machine.measure(dtype))
     machine = Machine.best(machines)
     print(
         heading(
             f"{chosen.threads} threads",
-            f"reads {machine.bandwidth / 1e9:.1f} GB/s, multiplies bfloat16 at "
-            f"{machine.matrix_rate / 1e12:.2f} TFLOPS",
+            f"reads {machine.bandwidth / 1e9:.1f} GB/s, multiplies {chosen.level.dtype} "
+            f"at {machine.matrix_rate / 1e12:.2f} TFLOPS",
             f"rounds: {chosen.rounds}",
         )
     )
@@ -91,7 +99,9 @@ def compare(model: str, chosen: argparse.Namespace) -> None:
     for recipe, rate in rates.items():
         arrivals = "" if rate is None else f", {rate:.2f} requests/s (Poisson)"
         print(f"\n{recipe.name} of {model}: {recipe}{arrivals}")
-        print(table(recipe.make(0), comparison.results(recipe.name), shape, machine), flush=True)
+        results = comparison.results(recipe.name)
+        print(held(results, chosen.level))
+        print(table(recipe.make(0), results, shape, machine), flush=True)
 
 
 def say(text: str) -> None:

@@ -24,15 +24,20 @@ class Machine:
 
     Attributes:
         bandwidth: bytes a second that all threads together read.
-        matrix_rate: floating-point operations a second of bfloat16 matrix products.
+        matrix_rate: floating-point operations a second of matrix products.
     """
 
     bandwidth: float
     matrix_rate: float
 
     @classmethod
-    def measure(cls) -> Machine:
-        return cls(read_bandwidth(torch.device("cpu")), _matrix_rate())
+    def measure(cls, dtype: torch.dtype) -> Machine:
+        """Measure it now.
+
+        Args:
+            dtype: of the products.
+        """
+        return cls(read_bandwidth(torch.device("cpu")), _matrix_rate(dtype))
 
     @classmethod
     def best(cls, machines: Iterable[Machine]) -> Machine:
@@ -64,12 +69,12 @@ def prefill_cost(shape: ModelShape, workload: Workload) -> StepCost:
     )
 
 
-def _matrix_rate() -> float:
+def _matrix_rate(dtype: torch.dtype) -> float:
     """The rate of the best of several sizes of square products, by torch, for which oneDNN computes
     them."""
     best = 0.0
     for size in _SIZES:
-        a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))
+        a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
         for _ in range(_TIMES):
             start = time.perf_counter()
             a @ b

@@ -27,7 +27,9 @@ def load(
     ready = {}
     for name in options.peers:
         try:
-            ready[name] = PEERS[name].set_up(options.cache, checkpoint, comparison.say)
+            ready[name] = PEERS[name].set_up(
+                options.cache, checkpoint, options.level, comparison.say
+            )
         except PeerMissingError as error:
             comparison.failed[name] = str(error)
     reference = Reference(checkpoint, CHECK.make(0))
@@ -35,7 +37,7 @@ def load(
     abouts = []
     for name, (python, model) in ready.items():
         peer = PEERS[name]
-        variables = peer.variables | {"OMP_NUM_THREADS": str(options.threads)}
+        variables = peer.variables(options.level) | {"OMP_NUM_THREADS": str(options.threads)}
         worker = Worker(peer.command(python), variables, options.cache / f"{name}.log")
         comparison.workers[name] = worker
         setup = Setup(
@@ -44,6 +46,7 @@ def load(
             max_seqs=max(map(len, lengths)),
             max_len=max(map(max, lengths)),
             cache_lengths=max(lengths, key=sum),
+            dtype=options.level.dtype,
         )
         try:
             about = worker.load(setup)

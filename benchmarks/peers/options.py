@@ -8,9 +8,11 @@ from pathlib import Path
 
 import platformdirs
 
+from benchmarks.peers.level import LEVELS, Level
 from benchmarks.peers.models import MODELS
 from benchmarks.peers.peers import OURS, PEERS
 from benchmarks.peers.workload import RECIPES
+from engine import native
 
 
 def options(description: str | None) -> argparse.Namespace:
@@ -24,6 +26,9 @@ def options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(RECIPES))
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--models", default="387m", help=f"some of {', '.join(MODELS)}")
+    parser.add_argument(
+        "--level", choices=LEVELS, help="of instructions, for all; default: batchdeck's own here"
+    )
     parser.add_argument(
         "--threads",
         type=int,
@@ -51,7 +56,20 @@ def options(description: str | None) -> argparse.Namespace:
     poisson = any(RECIPES[name].is_poisson for name in chosen.workloads)
     if poisson and chosen.rate is None and OURS not in chosen.peers:
         parser.error("--rate is needed for chat without batchdeck")
+    chosen.level = _level(parser, chosen.level)
     if chosen.quick:
         chosen.rounds = 1
     chosen.cache = chosen.cache.resolve()
     return chosen
+
+
+def _level(parser: argparse.ArgumentParser, name: str | None) -> Level:
+    """The level to hold all to: the one of that name, or what batchdeck's kernels use here."""
+    kernels = native.kernels()
+    if kernels is None:
+        if name is None:
+            parser.error(f"--level is needed, for batchdeck has no kernels: {native.why_not()}")
+        return LEVELS[name]
+    if name is not None and name not in kernels.levels():
+        parser.error(f"--level: this processor has no {name}; it has {', '.join(kernels.levels())}")
+    return LEVELS[name or kernels.level()]

@@ -37,6 +37,7 @@ class Setup:
         max_len: the most tokens of one sequence.
         cache_lengths: the tokens of each sequence, for the workload whose cache is largest.
         budget: the most tokens of a step, where the engine lets that be chosen.
+        dtype: in what torch and oneDNN compute, as torch names it (`benchmarks.peers.level`).
     """
 
     model: str
@@ -45,6 +46,7 @@ class Setup:
     max_len: int
     cache_lengths: tuple[int, ...]
     budget: int = 2048
+    dtype: str = "bfloat16"
 
     def blocks(self, block_size: int, spare: int) -> int:
         """How many cache blocks the largest workload needs, and `spare` ones more."""

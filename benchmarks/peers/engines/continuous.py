@@ -50,7 +50,7 @@ class Continuous:
     def load(self, setup: Setup) -> About:
         torch.set_num_threads(setup.threads)
         model = AutoModelForCausalLM.from_pretrained(
-            Path(setup.model), dtype=torch.bfloat16, attn_implementation="sdpa"
+            Path(setup.model), dtype=getattr(torch, setup.dtype), attn_implementation="sdpa"
         )
         config = ContinuousBatchingConfig(
             page_size=_PAGE_SIZE,
@@ -66,7 +66,8 @@ class Continuous:
         self._names = itertools.count()
         return About(
             f"transformers {transformers.__version__}, torch {torch.__version__}",
-            f"{setup.budget} tokens a step, sdpa attention, prefix sharing, pages of {_PAGE_SIZE}",
+            f"{setup.dtype}, {setup.budget} tokens a step, sdpa attention, prefix sharing, "
+            f"pages of {_PAGE_SIZE}",
         )
 
     def run(self, workload: Workload) -> list[Served]:

@@ -30,12 +30,12 @@ class Generate:
     def load(self, setup: Setup) -> About:
         torch.set_num_threads(setup.threads)
         self._model: Any = AutoModelForCausalLM.from_pretrained(
-            Path(setup.model), dtype=torch.bfloat16
+            Path(setup.model), dtype=getattr(torch, setup.dtype)
         )
         attention = self._model.config._attn_implementation
         return About(
             f"transformers {transformers.__version__}, torch {torch.__version__}",
-            f"one static batch, {attention} attention, dynamic cache",
+            f"{setup.dtype}, one static batch, {attention} attention, dynamic cache",
         )
 
     def run(self, workload: Workload) -> list[Served] | None:

@@ -20,6 +20,7 @@ from benchmarks.peers.workload import Workload
 
 _CONTEXT_GRAIN = 256  # sequences' contexts are multiples of it
 _GGML_TYPE_BF16 = 30  # ggml.h; the bindings leave it out
+_BUILT_WITH = ("AVX2", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8", "LLAMAFILE")
 _MICRO_BATCH = 512  # its default; 2048 was no faster
 
 
@@ -59,7 +60,7 @@ class LlamaCpp:
         self._layout: tuple[int, int, bool] | None = None
         self._batch = llama_cpp.llama_batch_init(setup.budget, 0, 1)
         system = llama_cpp.llama_print_system_info().decode()
-        has = [name for name in ("AVX512_BF16", "AMX_INT8", "LLAMAFILE") if f"{name} = 1" in system]
+        has = [name for name in _BUILT_WITH if f"{name} = 1" in system]
         return About(
             f"llama-cpp-python {version('llama-cpp-python')}",
             f"n_batch {setup.budget}, n_ubatch {_MICRO_BATCH}, flash attention, bf16 cache, a "

@@ -1,4 +1,13 @@
-"""Worker: OpenVINO GenAI's continuous batching. Its argument is the precision of its cache."""
+"""Worker: OpenVINO GenAI's continuous batching. Its argument is the precision of its cache.
+
+OpenVINO has no setting for the instructions that it may use. The oneDNN that it brings does honour
+ONEDNN_MAX_CPU_ISA, and so do all products, and what is elementwise. Attention and norms go by the
+processor and use AVX-512 where there is any. OpenVINO also asks oneDNN for products that are not
+there without AVX-512 (of bfloat16, or of activations that it quantized), which ends in an error. So
+it is told to compute in float32 there and to quantize no activations. All that was tried with
+OpenVINO 2026.4.1 on a processor with AVX-512 and without AMX: its runtime model has `jit_avx512` at
+norms, and an error of attention names the file AVX512F/executor_pa.cpp, whatever the variable says.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +24,7 @@ from benchmarks.peers.serve import About, Served, Setup, drive, serve
 from benchmarks.peers.workload import Workload
 
 _BLOCK_SIZE = 32  # its own on processors
+_PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
 
 
 class OpenVino:
@@ -29,10 +39,14 @@ class OpenVino:
         scheduler.dynamic_split_fuse = True
         scheduler.enable_prefix_caching = True
         properties = {
-            "INFERENCE_PRECISION_HINT": "bf16",
+            "INFERENCE_PRECISION_HINT": _PRECISIONS[setup.dtype],
             "INFERENCE_NUM_THREADS": setup.threads,
             "PERFORMANCE_HINT": "LATENCY",
         }
+        if setup.dtype == "float32":
+            if self._cache_precision is not None:
+                raise ValueError("it takes no such cache where it computes in float32")
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         if self._cache_precision is not None:
             properties["KV_CACHE_PRECISION"] = self._cache_precision
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
@@ -45,8 +59,8 @@ class OpenVino:
         precision = self._cache_precision or "its default"
         return About(
             f"openvino-genai {version('openvino-genai')}, openvino {version('openvino')}",
-            f"{setup.budget} tokens a step, dynamic split-fuse, prefix caching, LATENCY hint, bf16 "
-            f"inference, cache in {precision} ({per_token:,.0f} bytes a token)",
+            f"{setup.budget} tokens a step, dynamic split-fuse, prefix caching, LATENCY hint, "
+            f"{setup.dtype}, cache in {precision} ({per_token:,.0f} bytes a token)",
         )
 
     def run(self, workload: Workload) -> list[Served]:

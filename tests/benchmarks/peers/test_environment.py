@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.peers import environment
 from benchmarks.peers.environment import Environment, PeerMissingError, follow
-from benchmarks.peers.peers import PEERS
+from benchmarks.peers.level import LEVELS
+from benchmarks.peers.peers import PEERS, held
 
 
 def python(code: str) -> list[str]:
@@ -72,5 +74,34 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_transformers_is_batchdecks_own(tmp_path: Path) -> None:
-    interpreter, model = PEERS["generate"].set_up(tmp_path, tmp_path / "checkpoint", print)
+    interpreter, model = PEERS["generate"].set_up(
+        tmp_path, tmp_path / "checkpoint", LEVELS["avx2"], print
+    )
     assert (interpreter, model) == (Path(sys.executable), tmp_path / "checkpoint")
+
+
+def test_llama_cpp_is_built_for_the_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def note(command: list[str], log: Path, name: str, say: object, *variables: Any) -> None:
+        built.extend(f"{name}: {given['CMAKE_ARGS']}" for given in variables)
+
+    monkeypatch.setattr(environment, "follow", note)
+    make = PEERS["llama.cpp"].environment
+    assert make is not None
+    for level in ("avx2", "avx512"):
+        make(LEVELS[level]).python(tmp_path, print)
+    common = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DGGML_LLAMAFILE=ON"
+    assert built == [
+        f"llama-avx2: pip: {common}",
+        f"llama-avx512: pip: {common} -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON "
+        "-DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON",
+    ]
+
+
+def test_peers_are_told_with_what_holds_them() -> None:
+    assert held(["generate", "continuous", "llama.cpp"], LEVELS["amx"]).splitlines() == [
+        "held to amx by",
+        "  generate, continuous: ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX and ATEN_CPU_CAPABILITY=avx512",
+        "  llama.cpp: its build",
+    ]

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import loading, options
+from benchmarks.peers import peers as peers_module
 from benchmarks.peers.environment import PeerMissingError
 from benchmarks.peers.floor import Machine
+from benchmarks.peers.level import LEVELS, Level
 from benchmarks.peers.reference import Agreement
 from benchmarks.peers.workload import Workload
+from engine import native
 from engine.simulation.shapes import SHAPES
 
 
 @dataclass(frozen=True)
 class FakePeer:
     behaviour: str = ""
-    variables: dict[str, str] = field(default_factory=dict)
+    held: str = "{level.name} itself"
 
-    def set_up(self, cache: Path, checkpoint: Path, say: object) -> tuple[Path, Path]:
+    def variables(self, level: Level) -> dict[str, str]:
+        return {}
+
+    def set_up(self, cache: Path, checkpoint: Path, level: Level, say: object) -> tuple[Path, Path]:
         if self.behaviour == "absent":
             raise PeerMissingError("no compiler")
         return Path(sys.executable), checkpoint
@@ -51,27 +58,30 @@ def report(
             *(("absent", "absent"), ("ending", "end-later")),
         )
     }
-    for module in (loading, options):
+    for module in (loading, options, peers_module):
         monkeypatch.setattr(module, "PEERS", peers)
     monkeypatch.setattr(command, "checkpoint", lambda model, cache, say: cache / model)
     monkeypatch.setattr(command, "model_shape", lambda checkpoint: SHAPES["387m"])
     monkeypatch.setattr(loading, "Reference", FakeReference)
-    monkeypatch.setattr(Machine, "measure", lambda: Machine(25e9, 2.5e12))
-    workloads = "--workloads=8x128,chat"
-    monkeypatch.setattr(sys, "argv", ["peers", "--quick", workloads, f"--cache={tmp_path}"])
+    monkeypatch.setattr(Machine, "measure", lambda dtype: Machine(25e9, 2.5e12))
+    for variable in LEVELS["avx2"].variables:
+        monkeypatch.setenv(variable, "")  # so that they are as they were afterwards
+    arguments = ["--quick", "--level=avx2", "--workloads=8x128,chat", f"--cache={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["peers", *arguments])
     command.main()
     return capsys.readouterr().out
 
 
 def test_a_report_has_every_peer_or_why_it_is_missing(report: str) -> None:
-    assert "reads 25.0 GB/s, multiplies bfloat16 at 2.50 TFLOPS; rounds: 1\n" in report
+    assert "reads 25.0 GB/s, multiplies float32 at 2.50 TFLOPS; rounds: 1\n" in report
     assert "the same first token as float32, 8 of 8 in a row" in report
     assert "absent: left out. no compiler" in report
     assert "refusing: left out. RuntimeError: no such model" in report
     assert "ending: left out. it ended: out of luck" in report
     batch, chat = report.split("\n\n")[1:]
     assert batch.startswith("8x128 of 387m: 8 sequences, 128 tokens in, 16 out\n")
-    assert [line.split()[0] for line in batch.splitlines()[3:]] == ["batchdeck", "static"]
+    assert batch.splitlines()[1:3] == ["held to avx2 by", "  batchdeck, static: avx2 itself"]
+    assert [line.split()[0] for line in batch.splitlines()[5:]] == ["batchdeck", "static"]
     assert "256 of them shared, 16 out, " in chat
     assert "requests/s (Poisson)" in chat
     assert chat.splitlines()[-1].split() == ["static", "n/a"]
@@ -83,6 +93,7 @@ def test_a_report_has_every_peer_or_why_it_is_missing(report: str) -> None:
         (["--workloads=2x128"], "--workloads: '2x128' is none; it must be of 1x128"),
         (["--peers=vllm"], "--peers: 'vllm' is none; it must be of batchdeck"),
         (["--models=gpt2"], "--models: 'gpt2' is none; it must be of 387m, qwen3-0.6b"),
+        (["--level=sse"], "argument --level: invalid choice: 'sse'"),
         (["--rounds=0"], "--rounds: 0 is too few"),
         (["--peers=generate"], "--rate is needed for chat without batchdeck"),
     ],
@@ -97,3 +108,25 @@ def test_what_cannot_be_is_refused(
     with pytest.raises(SystemExit):
         command.main()
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("has", [("avx512", "avx2"), ()])
+def test_a_level_is_one_that_the_processor_has(
+    has: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = SimpleNamespace(levels=lambda: list(has), level=lambda: has[0]) if has else None
+    monkeypatch.setattr(native, "kernels", lambda: kernels)
+    monkeypatch.setattr(sys, "argv", ["peers", "--level=amx"])
+    if has:
+        with pytest.raises(SystemExit):
+            options.options(None)
+        assert "--level: this processor has no amx; it has avx512, avx2" in capsys.readouterr().err
+    else:
+        assert options.options(None).level is LEVELS["amx"]
+    monkeypatch.setattr(sys, "argv", ["peers"])
+    if has:
+        assert options.options(None).level is LEVELS["avx512"]
+    else:
+        with pytest.raises(SystemExit):
+            options.options(None)
+        assert "--level is needed, for batchdeck has no kernels" in capsys.readouterr().err
