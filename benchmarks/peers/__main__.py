@@ -1,16 +1,21 @@
 """Tokens per second, latencies and memory of batchdeck beside its peers, on one processor.
 
     python -m benchmarks.peers [--rounds N] [--workloads 1x128,chat] [--peers batchdeck,llama.cpp]
-                               [--models 387m,qwen3-0.6b] [--level avx2|avx512|amx]
-                               [--threads N] [--rate R] [--quick] [--cache FOLDER]
+                               [--weights bf16,int8,int4] [--models 387m,qwen3-0.6b]
+                               [--level avx2|avx512|amx] [--threads N] [--rate R] [--quick]
+                               [--cache FOLDER]
 
-Random models in bfloat16 are served by batchdeck, by transformers (`generate` over a static batch,
+Random models are served by batchdeck, by transformers (`generate` over a static batch,
 and continuous batching), by OpenVINO GenAI (its cache in its default precision and in bfloat16) and
 by llama.cpp. One has Qwen2's shape with 387 M parameters, the others have the shapes of Qwen3-0.6B
 and Qwen3-1.7B with their vocabulary. All peers get the same token ids, decode greedily to a fixed
 length and use the same number of threads. They take turns in one run, each in a process that stays
 loaded and sleeps meanwhile; figures are medians over the rounds. So a model must fit into memory
-once for each peer: choose peers for a large one.
+once for each line of a table: choose peers and weights for a large one.
+
+Weights have the widths that are chosen. Each peer has forms of its own for a width, and the foot
+says what they are and which matrices have them. batchdeck in bf16 stands in every table; in a width
+it joins where its configuration has `quantize`.
 
 All are held to one level of instructions, as far as they let themselves be held: what holds each
 stands above each table. Below AVX-512, transformers and OpenVINO compute in float32, for neither
@@ -21,8 +26,10 @@ cannot be had is left out, with the reason. Where there is no GPU, set
 PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu, as for batchdeck itself.
 
 The floor of a decode step is its weights and live keys and values over the read bandwidth, or its
-FLOPs over the rate of large matrix products, whichever takes longer; both rates are measured in
-each round.
+FLOPs over the rate of large matrix products, whichever takes longer; all rates are measured in each
+round. In int8 every matrix has a byte a weight and a scale of two bytes a row; in int4 it has half
+a byte and a scale for each 64 weights of a row, embedding and head included; and products are those
+of 8-bit integers, if they are faster.
 """
 
 from __future__ import annotations
@@ -41,9 +48,10 @@ from benchmarks.peers.floor import Machine
 from benchmarks.peers.loading import load
 from benchmarks.peers.models import checkpoint
 from benchmarks.peers.options import options
-from benchmarks.peers.peers import OURS, held
+from benchmarks.peers.peers import OUR_PLAIN, held
 from benchmarks.peers.reference import model_shape
 from benchmarks.peers.table import table
+from benchmarks.peers.width import Weights
 from benchmarks.peers.worker import WorkerError
 from benchmarks.peers.workload import RECIPES, Recipe
 
@@ -84,24 +92,33 @@ def compare(model: str, chosen: argparse.Namespace) -> None:
         heading(
             f"{chosen.threads} threads",
             f"reads {machine.bandwidth / 1e9:.1f} GB/s, multiplies {chosen.level.dtype} "
-            f"at {machine.matrix_rate / 1e12:.2f} TFLOPS",
+            f"at {machine.matrix_rate / 1e12:.2f} TFLOPS and int8 at "
+            f"{machine.integer_rate / 1e12:.2f} TOPS",
             f"rounds: {chosen.rounds}",
         )
     )
-    for about in abouts:
-        print(about)
+    for name, (about, agreement) in abouts.items():
+        print(f"{name}: {about.version}\n  {about.settings}\n  {agreement}")
     for name, why in comparison.failed.items():
         print(f"{name}: left out. {why}")
     for name, taken in comparison.idle_cores():
         if taken > IDLE_CORES:
             print(f"{name}: DOES NOT SLEEP while others run; it takes {taken:.2f} cores")
     shape = model_shape(folder)
+    contenders = chosen.contenders
+    weights = {name: Weights.of(folder, one.form.width) for name, one in contenders.items()}
     for recipe, rate in rates.items():
         arrivals = "" if rate is None else f", {rate:.2f} requests/s (Poisson)"
         print(f"\n{recipe.name} of {model}: {recipe}{arrivals}")
         results = comparison.results(recipe.name)
-        print(held(results, chosen.level))
-        print(table(recipe.make(0), results, shape, machine), flush=True)
+        print(held([contenders[name] for name in results], chosen.level))
+        print(table(recipe.make(0), results, weights, shape, machine))
+    print("\nweights")
+    for name, (about, _) in abouts.items():
+        print(f"{name}: {contenders[name].form.scheme}\n  {about.weights}")
+    for one in dict.fromkeys(weights.values()):
+        print(f"floor of {one.width.name}: reads {one.nbytes / 1e6:,.0f} MB of weights")
+    sys.stdout.flush()
 
 
 def say(text: str) -> None:
@@ -114,12 +131,12 @@ def _rate(recipe: Recipe, comparison: Comparison, chosen: argparse.Namespace) ->
         return None
     if chosen.rate is not None:
         return float(chosen.rate)
-    if OURS not in comparison.workers:
-        raise SystemExit(f"{recipe.name} needs --rate: {OURS} {comparison.failed[OURS]}")
+    if OUR_PLAIN not in comparison.workers:
+        raise SystemExit(f"{recipe.name} needs --rate: {OUR_PLAIN} {comparison.failed[OUR_PLAIN]}")
     try:
         return comparison.rate(recipe)
     except WorkerError as error:
-        raise SystemExit(f"{recipe.name} needs --rate: {OURS}: {error}") from error
+        raise SystemExit(f"{recipe.name} needs --rate: {OUR_PLAIN}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.peers.peers import OURS
+from benchmarks.peers.peers import OUR_PLAIN
 from benchmarks.peers.run import Measures
 from benchmarks.peers.worker import Worker, WorkerError
 from benchmarks.peers.workload import Recipe, Workload
@@ -87,7 +87,7 @@ class Comparison:
     def rate(self, recipe: Recipe) -> float:
         """A rate near what batchdeck can serve, in requests a second. It is measured; the first run
         warms up."""
-        ours = self.workers[OURS]
+        ours = self.workers[OUR_PLAIN]
         ours.run(recipe.make(-2))
         run = ours.run(recipe.make(-1))
         assert run is not None

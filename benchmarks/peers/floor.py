@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from benchmarks.peers.width import Weights, Width
 from benchmarks.peers.workload import Workload
 from benchmarks.smoke import read_bandwidth
 from engine.api.telemetry import StepCost
@@ -25,10 +27,13 @@ class Machine:
     Attributes:
         bandwidth: bytes a second that all threads together read.
         matrix_rate: floating-point operations a second of matrix products.
+        integer_rate: operations a second of products of 8-bit integers, by which engines multiply
+            weights that are quantized if that is faster.
     """
 
     bandwidth: float
     matrix_rate: float
+    integer_rate: float
 
     @classmethod
     def measure(cls, dtype: torch.dtype) -> Machine:
@@ -37,7 +42,7 @@ class Machine:
         Args:
             dtype: of the products.
         """
-        return cls(read_bandwidth(torch.device("cpu")), _matrix_rate(dtype))
+        return cls(read_bandwidth(torch.device("cpu")), _matrix_rate(dtype), _integer_rate())
 
     @classmethod
     def best(cls, machines: Iterable[Machine]) -> Machine:
@@ -46,20 +51,26 @@ class Machine:
         return cls(
             max(machine.bandwidth for machine in machines),
             max(machine.matrix_rate for machine in machines),
+            max(machine.integer_rate for machine in machines),
         )
 
-    def seconds(self, cost: StepCost) -> float:
+    def rate(self, width: Width) -> float:
+        """Operations a second at which weights of a width are multiplied at most."""
+        return max(self.matrix_rate, self.integer_rate) if width.is_quantized else self.matrix_rate
+
+    def seconds(self, cost: StepCost, width: Width) -> float:
         """The least time of a step, which reads and multiplies at the same time."""
-        return max(cost.bytes / self.bandwidth, cost.flops / self.matrix_rate)
+        return max(cost.bytes / self.bandwidth, cost.flops / self.rate(width))
 
 
-def decode_cost(shape: ModelShape, workload: Workload) -> StepCost:
+def decode_cost(shape: ModelShape, workload: Workload, weights: Weights) -> StepCost:
     """The cost of a step that decodes one token of every sequence, half-way through the outputs."""
     half = workload.output_tokens // 2
-    return shape.cost(
+    cost = shape.cost(
         Row(seq, len(prompt) + half, 1, (), True, False)
         for seq, prompt in enumerate(workload.prompts)
     )
+    return replace(cost, bytes=cost.bytes - shape.weight_bytes + weights.nbytes)
 
 
 def prefill_cost(shape: ModelShape, workload: Workload) -> StepCost:
@@ -70,13 +81,41 @@ def prefill_cost(shape: ModelShape, workload: Workload) -> StepCost:
 
 
 def _matrix_rate(dtype: torch.dtype) -> float:
-    """The rate of the best of several sizes of square products, by torch, for which oneDNN computes
-    them."""
+    """The rate of torch's products, for which oneDNN computes them."""
+
+    def product(size: int) -> Callable[[], Any]:
+        a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
+        return lambda: a @ b
+
+    return _best_rate(product)
+
+
+def _integer_rate() -> float:
+    """The rate of oneDNN's products of unsigned with signed integers, which is how its kernels for
+    quantized layers multiply. Those of torch's own `_int_mm` reach a tenth of it."""
+
+    def product(size: int) -> Callable[[], Any]:
+        x = torch.randint(0, 127, (size, size), dtype=torch.uint8)
+        weights = torch.randint(-64, 64, (size, size), dtype=torch.int8)
+        packed = torch.ops.onednn.qlinear_prepack(weights, [size, size])
+        scales, zeros = torch.ones(size), torch.zeros(size, dtype=torch.int32)
+        output: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
+        return lambda: torch.ops.onednn.qlinear_pointwise(x, 1.0, 0, packed, scales, zeros, *output)
+
+    return _best_rate(product)
+
+
+def _best_rate(product: Callable[[int], Callable[[], Any]]) -> float:
+    """The rate of the best of several sizes of square products.
+
+    Args:
+        product: prepares a product of that size, and returns what computes it.
+    """
     best = 0.0
     for size in _SIZES:
-        a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
+        multiply = product(size)
         for _ in range(_TIMES):
             start = time.perf_counter()
-            a @ b
+            multiply()
             best = max(best, 2 * size**3 / (time.perf_counter() - start))
     return best

@@ -10,7 +10,8 @@ import platformdirs
 
 from benchmarks.peers.level import LEVELS, Level
 from benchmarks.peers.models import MODELS
-from benchmarks.peers.peers import OURS, PEERS
+from benchmarks.peers.peers import OURS, PEERS, contenders
+from benchmarks.peers.width import WIDTHS
 from benchmarks.peers.workload import RECIPES
 from engine import native
 
@@ -25,6 +26,7 @@ def options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="besides the first, which warms up")
     parser.add_argument("--workloads", default=",".join(RECIPES))
     parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--weights", default="bf16", help=f"some of {', '.join(WIDTHS)}")
     parser.add_argument("--models", default="387m", help=f"some of {', '.join(MODELS)}")
     parser.add_argument(
         "--level", choices=LEVELS, help="of instructions, for all; default: batchdeck's own here"
@@ -43,12 +45,20 @@ def options(description: str | None) -> argparse.Namespace:
         "--cache", type=Path, default=platformdirs.user_cache_path("batchdeck") / "peers"
     )
     chosen = parser.parse_args()
-    for name, known in (("workloads", RECIPES), ("peers", PEERS), ("models", MODELS)):
+    for name, known in (
+        ("workloads", RECIPES),
+        ("peers", PEERS),
+        ("weights", WIDTHS),
+        ("models", MODELS),
+    ):
         parts = [part.strip() for part in getattr(chosen, name).split(",")]
         for part in parts:
             if part not in known:
                 parser.error(f"--{name}: {part!r} is none; it must be of {', '.join(known)}")
         setattr(chosen, name, parts)
+    chosen.contenders = contenders(chosen.peers, chosen.weights)
+    if not chosen.contenders:
+        parser.error(f"--weights: none of {', '.join(chosen.peers)} serves them")
     for name in ("rounds", "threads", "rate"):
         value = getattr(chosen, name)
         if value is not None and value <= 0:

@@ -2,7 +2,7 @@
 
 A line on stdin is a command, and its answer is a line on stdout. Both are JSON:
 
-    {"do": "load", "setup": {...}}    ->  {"about": {"version": ..., "settings": ...}}
+    {"do": "load", "setup": {...}}    ->  {"about": {"version": ..., "settings": ..., ...}}
     {"do": "run", "workload": {...}}  ->  {"run": {"requests": [...], "peak_bytes": ...}}, or
                                           {"run": null}: this peer cannot take this workload
     {"do": ...} that fails            ->  {"error": ...}
@@ -60,10 +60,12 @@ class About:
     Attributes:
         version: its version, in words.
         settings: the settings that were chosen for it, in words.
+        weights: in which types it holds which matrices, in words.
     """
 
     version: str
     settings: str
+    weights: str
 
 
 @dataclass(slots=True)

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from app.process.columns import row
 from benchmarks.peers.floor import Machine, decode_cost, prefill_cost
-from benchmarks.peers.peers import OURS
+from benchmarks.peers.peers import OUR_PLAIN, OURS
 from benchmarks.peers.run import Measures
+from benchmarks.peers.width import Weights
 from benchmarks.peers.workload import Workload
 from engine.batch.shape import ModelShape
 
-_WIDTHS = (-14, 9, 9, 9, 9, 9, 9, 9, 9, 10)
+_COLUMNS = (-24, 9, 9, 9, 9, 9, 9, 9, 9, 10)
 _HEAD = (
     (
         "peer",
@@ -31,25 +32,32 @@ _HEAD = (
 
 
 def table(
-    workload: Workload, measures: Mapping[str, Measures | None], shape: ModelShape, machine: Machine
+    workload: Workload,
+    measures: Mapping[str, Measures | None],
+    weights: Mapping[str, Weights],
+    shape: ModelShape,
+    machine: Machine,
 ) -> str:
-    """A line for each peer. The ratio is batchdeck's output tokens a second over the peer's.
+    """A line for each contender. The ratio is batchdeck's output tokens a second over the
+    contender's: of batchdeck in the same width, or in bf16 where it does not serve that.
 
     `of floor` is the time of a decode step over the least that this machine allows. For a workload
-    with one output token, it is the prefill's FLOPs over the machine's matrix rate.
+    with one output token, it is the prefill's FLOPs over the machine's rate of products.
 
     Args:
-        measures: the measures of each peer; None if it cannot take the workload.
+        measures: the measures of each contender; None if it cannot take the workload.
+        weights: the weights of each contender at least, for the floor.
     """
-    ours = measures.get(OURS)
-    lines = [row(cells, _WIDTHS) for cells in _HEAD]
-    for name, measured in measures.items():
+    plain = measures.get(OUR_PLAIN)
+    lines = [row(cells, _COLUMNS) for cells in _HEAD]
+    for contender, measured in measures.items():
         if measured is None:
-            lines.append(row((name, "n/a"), _WIDTHS))
+            lines.append(row((contender, "n/a"), _COLUMNS))
             continue
+        ours = measures.get(f"{OURS} {weights[contender].width.name}") or plain
         ratio = math.nan if ours is None else ours.rate / measured.rate
         cells = (
-            name,
+            contender,
             _number(measured.rate),
             _number(measured.decode_rate),
             _number(1e3 * measured.ttft_p50),
@@ -57,18 +65,20 @@ def table(
             _number(1e3 * measured.tpot_p50),
             _number(1e3 * measured.tpot_p99),
             _number(measured.peak_bytes / 1e6, 0),
-            _of_floor(workload, measured, shape, machine),
+            _of_floor(workload, measured, weights[contender], shape, machine),
             _number(ratio, 2),
         )
-        lines.append(row(cells, _WIDTHS))
+        lines.append(row(cells, _COLUMNS))
     return "\n".join(lines)
 
 
-def _of_floor(workload: Workload, measured: Measures, shape: ModelShape, machine: Machine) -> str:
+def _of_floor(
+    workload: Workload, measured: Measures, weights: Weights, shape: ModelShape, machine: Machine
+) -> str:
     if workload.output_tokens == 1:
         rate = prefill_cost(shape, workload).flops / measured.ttft_p50
-        return f"{rate / machine.matrix_rate:.0%} rate"
-    floor = machine.seconds(decode_cost(shape, workload))
+        return f"{rate / machine.rate(weights.width):.0%} rate"
+    floor = machine.seconds(decode_cost(shape, workload, weights), weights.width)
     return "-" if math.isnan(measured.decode_step) else f"{measured.decode_step / floor:.2f}x"
 
 

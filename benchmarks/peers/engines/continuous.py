@@ -68,6 +68,7 @@ class Continuous:
             f"transformers {transformers.__version__}, torch {torch.__version__}",
             f"{setup.dtype}, {setup.budget} tokens a step, sdpa attention, prefix sharing, "
             f"pages of {_PAGE_SIZE}",
+            f"every matrix in {setup.dtype}",
         )
 
     def run(self, workload: Workload) -> list[Served]:

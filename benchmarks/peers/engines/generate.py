@@ -36,6 +36,7 @@ class Generate:
         return About(
             f"transformers {transformers.__version__}, torch {torch.__version__}",
             f"{setup.dtype}, one static batch, {attention} attention, dynamic cache",
+            f"every matrix in {setup.dtype}",
         )
 
     def run(self, workload: Workload) -> list[Served] | None:

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
+import gguf
 import llama_cpp  # type: ignore[import-not-found]
 import numpy as np
 
+from benchmarks.peers.engines.held import held
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
 from benchmarks.peers.workload import Workload
 
@@ -66,6 +68,7 @@ class LlamaCpp:
             f"n_batch {setup.budget}, n_ubatch {_MICRO_BATCH}, flash attention, bf16 cache, a "
             "stream for each sequence, or one for all where they share a prompt, which is then "
             f"copied; built with {', '.join(has)}",
+            _weights(setup.model),
         )
 
     def run(self, workload: Workload) -> list[Served]:
@@ -164,6 +167,14 @@ class LlamaCpp:
         else:
             slot.request = -1
         return request, token
+
+
+def _weights(file: str) -> str:
+    """The types of the file's matrices."""
+    tensors = [tensor for tensor in gguf.GGUFReader(file).tensors if len(tensor.shape) > 1]
+    types = {tensor.name: tensor.tensor_type.name for tensor in tensors}
+    table = types.pop("token_embd.weight")
+    return held(types.values(), table)
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

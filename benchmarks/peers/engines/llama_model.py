@@ -1,7 +1,12 @@
-"""Converter: a checkpoint of Qwen2 or Qwen3 in bfloat16 to a GGUF file without a tokenizer."""
+"""Converter: a checkpoint of Qwen2 or Qwen3 in bfloat16 to a GGUF file without a tokenizer.
+
+It is quantized by llama.cpp itself, with no matrix of importance, which needs text. `Q4_K_M` takes
+rows of 256 weights and gives other types to matrices whose rows are no multiple of that.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Iterator
@@ -65,5 +70,29 @@ def tensors(path: Path) -> Iterator[tuple[str, NDArray[np.uint16]]]:
         yield name, data[begin:end].view(np.uint16).reshape(tensor["shape"])
 
 
+def quantize(source: Path, target: Path, form: str) -> None:
+    import llama_cpp  # type: ignore[import-not-found]  # what is not quantized does without it
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{form}")
+    unfinished = target.with_suffix(".unfinished")
+    status = llama_cpp.llama_model_quantize(
+        str(source).encode(), str(unfinished).encode(), ctypes.byref(params)
+    )
+    if status != 0:
+        raise RuntimeError(f"llama_model_quantize returned {status}")
+    unfinished.rename(target)
+
+
+def main(checkpoint: Path, target: Path, form: str) -> None:
+    if form == "bf16":
+        convert(checkpoint, target)
+        return
+    plain = target.with_suffix(".bf16")
+    convert(checkpoint, plain)
+    quantize(plain, target, form)
+    plain.unlink()
+
+
 if __name__ == "__main__":
-    convert(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

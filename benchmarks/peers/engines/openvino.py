@@ -12,18 +12,23 @@ norms, and an error of attention names the file AVX512F/executor_pa.cpp, whateve
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import openvino  # type: ignore[import-not-found]
 import openvino_genai  # type: ignore[import-not-found]
 
+from benchmarks.peers.engines.held import held
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
 from benchmarks.peers.workload import Workload
 
 _BLOCK_SIZE = 32  # its own on processors
+_SMALLEST_MATRIX = 2**15  # numbers; tables of angles and the like have fewer
 _PRECISIONS = {"bfloat16": "bf16", "float32": "f32"}
 
 
@@ -61,6 +66,7 @@ class OpenVino:
             f"openvino-genai {version('openvino-genai')}, openvino {version('openvino')}",
             f"{setup.budget} tokens a step, dynamic split-fuse, prefix caching, LATENCY hint, "
             f"{setup.dtype}, cache in {precision} ({per_token:,.0f} bytes a token)",
+            _weights(Path(setup.model)),
         )
 
     def run(self, workload: Workload) -> list[Served]:
@@ -85,6 +91,24 @@ class OpenVino:
             for output in handle.read().values()
             for token in output.generated_ids
         )
+
+
+def _weights(folder: Path) -> str:
+    """The types of the constants that are matrices. Groups are a dimension of their own; scales and
+    zero points are one wide."""
+    vocab_size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    types, table = [], ""
+    for node in openvino.Core().read_model(folder / "openvino_model.xml").get_ops():
+        if node.get_type_name() != "Constant" or len(node.shape) < 2:
+            continue
+        if node.shape[-1] == 1 or math.prod(node.shape) < _SMALLEST_MATRIX:
+            continue
+        name = node.get_element_type().get_type_name()
+        if node.shape[0] == vocab_size:
+            table = name
+        else:
+            types.append(name)
+    return held(types, table)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""Worker: batchdeck's engine core over the model."""
+"""Worker: batchdeck's engine core over the model. Its argument is the width of the weights."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from transformers import AutoConfig
 
+from benchmarks.peers.peers import QUANTIZE
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
+from benchmarks.peers.width import BF16
 from benchmarks.peers.workload import Workload
 from engine.api.client import Submission
 from engine.api.config import BLOCK_SIZE, EngineConfig
@@ -27,9 +31,10 @@ from engine.model.trace import trace
 from engine.model.weights import load_weights
 
 
-def build(setup: Setup) -> tuple[EngineCore, str]:
+def build(setup: Setup, width: str) -> tuple[EngineCore, str]:
     """The engine, put together as the program's loader does it, and the name of its attention
     backend."""
+    quantized: dict[str, Any] = {} if width == BF16.name else {QUANTIZE: width}
     torch.set_num_threads(setup.threads)
     folder = Path(setup.model)
     stated = AutoConfig.from_pretrained(folder)
@@ -52,6 +57,7 @@ def build(setup: Setup) -> tuple[EngineCore, str]:
         max_num_seqs=setup.max_seqs,
         max_num_batched_tokens=setup.budget,
         dtype="bfloat16",
+        **quantized,
     )
     shape = trace(model_class, stated, torch.bfloat16).shape
     forward = make_forward(model, config, shape)
@@ -71,13 +77,19 @@ def build(setup: Setup) -> tuple[EngineCore, str]:
 class Batchdeck:
     """Steps the core as the engine's thread does."""
 
+    def __init__(self, width: str) -> None:
+        self._width = width
+
     def load(self, setup: Setup) -> About:
-        self._core, attention = build(setup)
+        self._core, attention = build(setup, self._width)
         versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
         return About(
             versions,
             f"{attention}, {setup.budget} tokens a step, prefix caching, bf16 cache of "
             f"{BLOCK_SIZE}s",
+            "every matrix in bfloat16"
+            if self._width == BF16.name
+            else f"as `{QUANTIZE}` makes them",
         )
 
     def run(self, workload: Workload) -> list[Served]:
@@ -96,4 +108,4 @@ class Batchdeck:
 
 
 if __name__ == "__main__":
-    serve(Batchdeck())
+    serve(Batchdeck(sys.argv[1]))

@@ -25,7 +25,7 @@ class Fake:
         ctypes.CDLL(None).puts(b"a library greets on file descriptor 1")
         ctypes.CDLL(None).fflush(None)
         print("and so does Python")
-        return About("1.0", f"{setup.threads} threads of {setup.model}")
+        return About("1.0", f"{setup.threads} threads of {setup.model}", "every matrix in dust")
 
     def run(self, workload: Workload) -> list[Served] | None:
         self._runs += 1

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.peers import environment
 from benchmarks.peers.environment import Environment, PeerMissingError, follow
 from benchmarks.peers.level import LEVELS
-from benchmarks.peers.peers import PEERS, held
+from benchmarks.peers.peers import PEERS, contenders, held
 
 
 def python(code: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_what_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_transformers_is_batchdecks_own(tmp_path: Path) -> None:
-    interpreter, model = PEERS["generate"].set_up(
+    interpreter, model = contenders(["generate"], ["bf16"])["generate bf16"].set_up(
         tmp_path, tmp_path / "checkpoint", LEVELS["avx2"], print
     )
     assert (interpreter, model) == (Path(sys.executable), tmp_path / "checkpoint")
@@ -100,7 +100,8 @@ def test_llama_cpp_is_built_for_the_level(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_peers_are_told_with_what_holds_them() -> None:
-    assert held(["generate", "continuous", "llama.cpp"], LEVELS["amx"]).splitlines() == [
+    found = contenders(["generate", "continuous", "llama.cpp"], ["bf16", "int4"])
+    assert held(found.values(), LEVELS["amx"]).splitlines() == [
         "held to amx by",
         "  generate, continuous: ONEDNN_MAX_CPU_ISA=AVX512_CORE_AMX and ATEN_CPU_CAPABILITY=avx512",
         "  llama.cpp: its build",

@@ -11,20 +11,22 @@ import pytest
 
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import loading, options
-from benchmarks.peers import peers as peers_module
 from benchmarks.peers.environment import PeerMissingError
 from benchmarks.peers.floor import Machine
 from benchmarks.peers.level import LEVELS, Level
+from benchmarks.peers.peers import Form, Peer
 from benchmarks.peers.reference import Agreement
+from benchmarks.peers.width import WIDTHS, Weights, Width
 from benchmarks.peers.workload import Workload
 from engine import native
 from engine.simulation.shapes import SHAPES
 
 
 @dataclass(frozen=True)
-class FakePeer:
-    behaviour: str = ""
-    held: str = "{level.name} itself"
+class FakeContender:
+    peer: Peer
+    form: Form
+    behaviour: str
 
     def variables(self, level: Level) -> dict[str, str]:
         return {}
@@ -38,11 +40,16 @@ class FakePeer:
         return [str(python), "-m", "tests.benchmarks.peers.fake", self.behaviour]
 
 
+def contender(peer: str, behaviour: str, width: str = "bf16") -> FakeContender:
+    form = Form(width, WIDTHS[width], f"{peer} quantizes")
+    return FakeContender(Peer(peer, "", "{level.name} itself"), form, behaviour)
+
+
 class FakeReference:
     def __init__(self, checkpoint: Path, workload: Workload) -> None:
         pass
 
-    def compare(self, tokens: list[int]) -> Agreement:
+    def compare(self, tokens: list[int], width: Width) -> Agreement:
         return Agreement(True, True, len(tokens), len(tokens))
 
 
@@ -51,19 +58,20 @@ def report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
     """What a quick run prints with a peer of each kind."""
-    peers = {
-        name: FakePeer(behaviour)
-        for name, behaviour in (
-            *(("batchdeck", ""), ("static", "batch"), ("refusing", "refuse")),
-            *(("absent", "absent"), ("ending", "end-later")),
+    contenders = {
+        f"{one.peer.name} {one.form.name}": one
+        for one in (
+            *(contender("batchdeck", ""), contender("static", "batch")),
+            *(contender("refusing", "refuse"), contender("absent", "absent")),
+            *(contender("ending", "end-later"), contender("static", "batch", "int4")),
         )
     }
-    for module in (loading, options, peers_module):
-        monkeypatch.setattr(module, "PEERS", peers)
+    monkeypatch.setattr(options, "contenders", lambda peers, widths: contenders)
+    monkeypatch.setattr(Weights, "of", lambda checkpoint, width: Weights(width, width.bits * 10**6))
     monkeypatch.setattr(command, "checkpoint", lambda model, cache, say: cache / model)
     monkeypatch.setattr(command, "model_shape", lambda checkpoint: SHAPES["387m"])
     monkeypatch.setattr(loading, "Reference", FakeReference)
-    monkeypatch.setattr(Machine, "measure", lambda dtype: Machine(25e9, 2.5e12))
+    monkeypatch.setattr(Machine, "measure", lambda dtype: Machine(25e9, 2.5e12, 5e12))
     for variable in LEVELS["avx2"].variables:
         monkeypatch.setenv(variable, "")  # so that they are as they were afterwards
     arguments = ["--quick", "--level=avx2", "--workloads=8x128,chat", f"--cache={tmp_path}"]
@@ -73,18 +81,32 @@ def report(
 
 
 def test_a_report_has_every_peer_or_why_it_is_missing(report: str) -> None:
-    assert "reads 25.0 GB/s, multiplies float32 at 2.50 TFLOPS; rounds: 1\n" in report
+    assert (
+        "reads 25.0 GB/s, multiplies float32 at 2.50 TFLOPS and int8 at 5.00 TOPS; rounds: 1\n"
+        in report
+    )
     assert "the same first token as float32, 8 of 8 in a row" in report
-    assert "absent: left out. no compiler" in report
-    assert "refusing: left out. RuntimeError: no such model" in report
-    assert "ending: left out. it ended: out of luck" in report
-    batch, chat = report.split("\n\n")[1:]
+    assert "absent bf16: left out. no compiler" in report
+    assert "refusing bf16: left out. RuntimeError: no such model" in report
+    assert "ending bf16: left out. it ended: out of luck" in report
+    batch, chat, weights = report.split("\n\n")[1:]
     assert batch.startswith("8x128 of 387m: 8 sequences, 128 tokens in, 16 out\n")
     assert batch.splitlines()[1:3] == ["held to avx2 by", "  batchdeck, static: avx2 itself"]
-    assert [line.split()[0] for line in batch.splitlines()[5:]] == ["batchdeck", "static"]
+    assert [line[:24].strip() for line in batch.splitlines()[5:]] == [
+        *("batchdeck bf16", "static bf16", "static int4"),
+    ]
     assert "256 of them shared, 16 out, " in chat
     assert "requests/s (Poisson)" in chat
-    assert chat.splitlines()[-1].split() == ["static", "n/a"]
+    assert chat.splitlines()[-1].split() == ["static", "int4", "n/a"]
+    assert weights.splitlines() == [
+        "weights",
+        *("batchdeck bf16: batchdeck quantizes", "  every matrix in dust"),
+        *("static bf16: static quantizes", "  every matrix in dust"),
+        *("ending bf16: ending quantizes", "  every matrix in dust"),
+        *("static int4: static quantizes", "  every matrix in dust"),
+        "floor of bf16: reads 16 MB of weights",
+        "floor of int4: reads 4 MB of weights",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +115,8 @@ def test_a_report_has_every_peer_or_why_it_is_missing(report: str) -> None:
         (["--workloads=2x128"], "--workloads: '2x128' is none; it must be of 1x128"),
         (["--peers=vllm"], "--peers: 'vllm' is none; it must be of batchdeck"),
         (["--models=gpt2"], "--models: 'gpt2' is none; it must be of 387m, qwen3-0.6b"),
+        (["--weights=int2"], "--weights: 'int2' is none; it must be of bf16, int8, int4"),
+        (["--weights=int8", "--peers=generate"], "--weights: none of generate serves them"),
         (["--level=sse"], "argument --level: invalid choice: 'sse'"),
         (["--rounds=0"], "--rounds: 0 is too few"),
         (["--peers=generate"], "--rate is needed for chat without batchdeck"),

@@ -9,44 +9,50 @@ import pytest
 import torch
 
 from benchmarks.peers.floor import Machine, decode_cost, prefill_cost
+from benchmarks.peers.peers import OUR_PLAIN
 from benchmarks.peers.reference import agreement
 from benchmarks.peers.run import Measures
 from benchmarks.peers.table import table
+from benchmarks.peers.width import BF16, WIDTHS, Weights
 from benchmarks.peers.workload import Workload
 from engine.simulation.shapes import SHAPES
 
 SHAPE = SHAPES["387m"]
-MACHINE = Machine(bandwidth=25e9, matrix_rate=2.5e12)
+MACHINE = Machine(bandwidth=25e9, matrix_rate=2.5e12, integer_rate=4e12)
+PLAIN, HALF = Weights(BF16, SHAPE.weight_bytes), Weights(WIDTHS["int8"], SHAPE.weight_bytes // 2)
 EIGHT = Workload(((1,) * 128,) * 8, 64, (0.0,) * 8)
 MEASURES = Measures(100.0, 160.0, 0.050, 0.2, 0.3, 0.05, 0.06, 1.5e9)
 
 
 def test_a_decode_step_reads_weights_and_live_context_once() -> None:
-    cost = decode_cost(SHAPE, EIGHT)
+    cost = decode_cost(SHAPE, EIGHT, PLAIN)
     # Half-way a token attends to 128 + 32 before it and to itself, and its own are written.
     context = 8 * (128 + 32 + 1) + 8
     assert cost.bytes == SHAPE.weight_bytes + context * SHAPE.kv_bytes_per_token
-    assert MACHINE.seconds(cost) == pytest.approx(cost.bytes / 25e9)
+    assert MACHINE.seconds(cost, BF16) == pytest.approx(cost.bytes / 25e9)
+    assert decode_cost(SHAPE, EIGHT, HALF).bytes == cost.bytes - SHAPE.weight_bytes // 2
 
 
 def test_a_prefill_is_bound_by_its_products() -> None:
     workload = Workload(((1,) * 2048,), 1, (0.0,))
     cost = prefill_cost(SHAPE, workload)
     assert cost.flops > 2 * SHAPE.num_active_params * 2048
-    assert MACHINE.seconds(cost) == pytest.approx(cost.flops / 2.5e12)
+    assert MACHINE.seconds(cost, BF16) == pytest.approx(cost.flops / 2.5e12)
+    assert MACHINE.seconds(cost, WIDTHS["int4"]) == pytest.approx(cost.flops / 4e12)
 
 
 def test_the_best_machine_has_the_best_of_each() -> None:
-    assert Machine.best([Machine(1.0, 4.0), Machine(2.0, 3.0)]) == Machine(2.0, 4.0)
+    assert Machine.best([Machine(1.0, 4.0, 5.0), Machine(2.0, 3.0, 6.0)]) == Machine(2.0, 4.0, 6.0)
 
 
 def test_one_line_a_peer() -> None:
     slower = replace(MEASURES, rate=40.0, decode_step=math.nan, peak_bytes=math.nan)
-    measures = {"batchdeck": MEASURES, "slower": slower, "static": None}
-    lines = table(EIGHT, measures, SHAPE, MACHINE).splitlines()[2:]
-    floor = MACHINE.seconds(decode_cost(SHAPE, EIGHT))
+    measures = {"batchdeck bf16": MEASURES, "slower": slower, "static": None}
+    weights = dict.fromkeys(measures, PLAIN)
+    lines = table(EIGHT, measures, weights, SHAPE, MACHINE).splitlines()[2:]
+    floor = MACHINE.seconds(decode_cost(SHAPE, EIGHT, PLAIN), BF16)
     assert lines[0].split() == [
-        *("batchdeck", "100.0", "160.0", "200.0", "300.0", "50.0", "60.0", "1,500"),
+        *("batchdeck", "bf16", "100.0", "160.0", "200.0", "300.0", "50.0", "60.0", "1,500"),
         *(f"{0.050 / floor:.2f}x", "1.00"),
     ]
     assert lines[1].split()[-3:] == ["-", "-", "2.50"]
@@ -54,13 +60,13 @@ def test_one_line_a_peer() -> None:
 
 
 def test_columns_are_under_their_heads() -> None:
-    lines = table(EIGHT, {"batchdeck": MEASURES}, SHAPE, MACHINE).splitlines()
+    lines = table(EIGHT, {OUR_PLAIN: MEASURES}, {OUR_PLAIN: PLAIN}, SHAPE, MACHINE).splitlines()
     assert lines[0].index("TTFT p50") + len("TTFT p50") == lines[2].index("200.0") + len("200.0")
     assert len(lines[0]) == len(lines[2])
 
 
 def test_without_batchdeck_there_is_no_ratio() -> None:
-    line = table(EIGHT, {"other": MEASURES}, SHAPE, MACHINE).splitlines()[2]
+    line = table(EIGHT, {"other": MEASURES}, {"other": PLAIN}, SHAPE, MACHINE).splitlines()[2]
     assert line.split()[-1] == "-"
 
 
@@ -68,7 +74,18 @@ def test_a_prefill_is_told_as_a_share_of_the_matrix_rate() -> None:
     workload = Workload(((1,) * 2048,), 1, (0.0,))
     seconds = prefill_cost(SHAPE, workload).flops / (0.5 * MACHINE.matrix_rate)
     measures = replace(MEASURES, ttft_p50=seconds, decode_step=math.nan)
-    assert "50% rate" in table(workload, {"batchdeck": measures}, SHAPE, MACHINE)
+    assert "50% rate" in table(workload, {"x": measures}, {"x": PLAIN}, SHAPE, MACHINE)
+
+
+def test_a_ratio_is_to_batchdeck_in_the_same_width_if_it_serves_that() -> None:
+    faster = replace(MEASURES, rate=300.0)
+    weights = {OUR_PLAIN: PLAIN, "other Q8_0": HALF, "batchdeck int8": HALF}
+    for ours, ratios in ((None, ["1.00", "1.00"]), (faster, ["1.00", "3.00", "1.00"])):
+        measures = {OUR_PLAIN: MEASURES, "other Q8_0": MEASURES}
+        if ours is not None:
+            measures["batchdeck int8"] = ours
+        lines = table(EIGHT, measures, weights, SHAPE, MACHINE).splitlines()[2:]
+        assert [line.split()[-1] for line in lines] == ratios
 
 
 LOGITS = torch.tensor([1.0, 5.0, 4.95, 2.0])

@@ -1,0 +1,47 @@
+"""What weights take in a width, and who is compared in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.peers.engines.held import held
+from benchmarks.peers.peers import contenders
+from benchmarks.peers.width import WIDTHS, Weights
+
+
+@pytest.mark.parametrize(
+    ("width", "nbytes"),
+    [
+        ("bf16", 2 * 10 * 96),
+        ("int8", 10 * 96 + 2 * 10),  # a scale a row
+        ("int4", 10 * 96 // 2 + 2 * 20),  # two groups a row, the second of 32
+    ],
+)
+def test_matrices_are_quantized_and_norms_are_not(width: str, nbytes: int, tmp_path: Path) -> None:
+    tensors = {"q.weight": torch.zeros(10, 96), "norm.weight": torch.zeros(96)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert Weights.of(tmp_path, WIDTHS[width]) == Weights(WIDTHS[width], nbytes + 2 * 96)
+
+
+def test_each_peer_has_forms_of_its_own() -> None:
+    found = contenders(["batchdeck", "generate", "openvino", "llama.cpp"], ["bf16", "int4"])
+    assert [name for name in found if not name.startswith("batchdeck int")] == [
+        *("batchdeck bf16", "generate bf16", "openvino bf16", "llama.cpp bf16"),
+        *("openvino int4", "llama.cpp Q4_0", "llama.cpp Q4_K_M"),
+    ]
+
+
+def test_batchdeck_in_bf16_is_always_there() -> None:
+    assert next(iter(contenders(["llama.cpp", "batchdeck"], ["int8"]))) == "batchdeck bf16"
+    assert list(contenders(["llama.cpp"], ["int8"])) == ["llama.cpp Q8_0"]
+    assert not contenders(["generate"], ["int8"])
+
+
+def test_types_are_counted() -> None:
+    assert held(["u4", "u8", "u4"], "u8") == (
+        "matrices of the layers: 2 in u4, 1 in u8; embedding and head in u8"
+    )
