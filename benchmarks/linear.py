@@ -1,7 +1,7 @@
 """The product with packed weights beside torch's, at the speed of memory and of the matrix unit.
 
     python -m benchmarks.linear [--rows 1,8,...] [--shapes qkv,head,...] [--gigabytes N]
-                                [--rounds N] [--threads N] [--json FILE]
+                                [--weights bf16|int8|int4] [--rounds N] [--threads N] [--json FILE]
 
 The shapes are those of a Qwen2 of 387 million parameters, in bfloat16. A step reads all weights of
 a model once. So a round goes through as many copies of a weight as fill `--gigabytes`, each time
@@ -11,8 +11,9 @@ are rounds of our product, of `F.linear`, of oneDNN with weights that it has pac
 in turn, and the median of each counts. Our weights and those of `F.linear` lie in huge pages where
 the system gives them. Our product has no gate and no activation here, like the others.
 
-GB/s count weights. `of read` is our rate over that of the sum, and `of torch` is our rate over the
-faster one of torch's two.
+GB/s count weights, ours as they are: with a scale for 128 input features (int8) or 32 (int4). `of
+read` is our rate over that of the sum, and `of torch` is the time of the faster one of torch's two,
+whose weights are bfloat16, over ours.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ SHAPES = {
     "head": (32000, 896),
 }
 ROWS = (1, 4, 8, 16, 32, 64, 256, 2048)
+# Bits of a quantized weight, and input features that share a scale.
+CODINGS = {"bf16": None, "int8": (8, 128), "int4": (4, 32)}
 # About as many operations as a round takes 0.1 s for.
 FLOP = 2e11
 
@@ -54,6 +57,7 @@ class Result:
     n: int
     k: int
     rows: int
+    our_bytes: int
     ours: float
     torch: float
     packed: float
@@ -68,7 +72,9 @@ class Result:
         return 2 * self.n * self.k * self.rows
 
     def __str__(self) -> str:
-        rates = [self.bytes / s / 1e9 for s in (self.ours, self.torch, self.packed, self.read)]
+        sizes = (self.our_bytes, self.bytes, self.bytes, self.our_bytes)
+        times = (self.ours, self.torch, self.packed, self.read)
+        rates = [size / s / 1e9 for size, s in zip(sizes, times, strict=True)]
         speeds = [self.flop / s / 1e12 for s in (self.ours, self.torch, self.packed)]
         cells = (
             *(self.shape, str(self.k), "->", str(self.n), str(self.rows)),
@@ -107,7 +113,25 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(shape: str, row_counts: list[int], gigabytes: float, rounds: int) -> list[Result]:
+def quantized(weight: torch.Tensor, bits: int, group: int) -> torch.Tensor:
+    """A weight as packed codes: to nearest, a group's greatest number at the end of the range."""
+    native = kernels()
+    assert native is not None
+    n, k = weight.shape
+    groups = weight.float().view(n, k // group, group)
+    middle = 1 << (bits - 1)
+    scales = (groups.abs().amax(-1) / (middle - 1)).half()
+    codes = (groups / scales.float()[..., None]).round() + middle
+    packed = torch.empty(native.coded_size(n, k, bits, group, False), dtype=torch.uint8)
+    native.pack_codes(
+        codes.clamp(0, 2 * middle - 1).to(torch.uint8).view(n, k), scales, None, bits, group, packed
+    )
+    return packed
+
+
+def measure(
+    shape: str, row_counts: list[int], gigabytes: float, rounds: int, width: str
+) -> list[Result]:
     """Measure one shape with several numbers of rows."""
     native = kernels()
     assert native is not None
@@ -115,9 +139,15 @@ def measure(shape: str, row_counts: list[int], gigabytes: float, rounds: int) ->
     copies = max(1, int(gigabytes * 1e9 / (n * k * 2)))
     weights = huge(copies, n * k).view(copies, n, k)
     weights[:] = torch.randn(n, k) / k**0.5
-    ours = huge(copies, native.packed_size(n, k))
-    for weight, packed in zip(weights, ours, strict=True):
-        native.pack_linear(weight, packed)
+    if (coding := CODINGS[width]) is None:
+        options = {}
+        packed = torch.empty(native.packed_size(n, k), dtype=torch.bfloat16)
+        native.pack_linear(weights[0], packed)
+    else:
+        options = dict(zip(("bits", "group"), coding, strict=True))
+        packed = quantized(weights[0], *coding)
+    ours = huge(copies, packed.nbytes // 2).view(packed.dtype)
+    ours[:] = packed
     numbers = ours.view(torch.float32)
     pack = torch.ops.mkldnn._reorder_linear_weight
     multiply = torch.ops.mkldnn._linear_pointwise
@@ -130,7 +160,7 @@ def measure(shape: str, row_counts: list[int], gigabytes: float, rounds: int) ->
 
         def run_ours(out: torch.Tensor = out, x: torch.Tensor = x, used: int = used) -> None:
             for packed in ours[:used]:
-                native.linear(out, x, packed, n, k)
+                native.linear(out, x, packed, n, k, **options)
 
         def run_torch(x: torch.Tensor = x, used: int = used) -> None:
             for weight in weights[:used]:
@@ -149,7 +179,7 @@ def measure(shape: str, row_counts: list[int], gigabytes: float, rounds: int) ->
             reads.append(seconds(numbers.sum) / copies)
         # The first round only warms up.
         medians = [statistics.median(taken[1:]) for taken in (*times, reads)]
-        results.append(Result(shape, n, k, rows, *medians))
+        results.append(Result(shape, n, k, rows, packed.nbytes, *medians))
     return results
 
 
@@ -158,6 +188,7 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--weights", default="bf16", choices=CODINGS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=0, help="0: as many as torch has")
     parser.add_argument("--json", type=Path)
@@ -168,13 +199,14 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     native.set_threads(torch.get_num_threads())
-    print(heading(f"{native.level()}, {native.threads()} threads", f"torch {torch.__version__}"))
+    level = f"{native.level()}, {native.threads()} threads"
+    print(heading(level, f"our weights {options.weights}", f"torch {torch.__version__}"))
     for head in HEADS:
         print(row(head, WIDTHS))
     results = []
     for name in options.shapes.split(","):
         row_counts = [int(rows) for rows in options.rows.split(",")]
-        for result in measure(name, row_counts, options.gigabytes, options.rounds):
+        for result in measure(name, row_counts, options.gigabytes, options.rounds, options.weights):
             print(result, flush=True)
             results.append(result)
     if options.json:

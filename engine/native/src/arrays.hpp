@@ -107,6 +107,39 @@ inline void* packed_of(const Array& array, int64_t n, int64_t k, DType dtype, co
   return array.data();
 }
 
+// How weights of so many bits are quantized.
+inline Quantization quantization_of(int64_t bits, int64_t group, bool has_zeros) {
+  if (bits != 4 && bits != 8) refuse("bits", "must be 4 or 8");
+  check_at_least(group, kDepth, "group");
+  check_at_most(group, kMostFeatures, "group");
+  if (group % kDepth != 0) refuse("group", "must be a multiple of 32");
+  return {bits == 4 ? Coding::int4 : Coding::int8, has_zeros, group};
+}
+
+// Bytes of quantized weights.
+inline int64_t size_of_coded(int64_t n, int64_t k, int64_t bits, int64_t group, bool has_zeros) {
+  size_of_packed(n, k);
+  return coded_bytes(quantization_of(bits, group, has_zeros), n, k);
+}
+
+// Quantized weights of n output and k input features.
+inline uint8_t* coded_of(const Array& array, int64_t n, int64_t k, const Quantization& quantization,
+                         const char* name) {
+  size_of_packed(n, k);
+  return vector<uint8_t>(array, coded_bytes(quantization, n, k), name);
+}
+
+// A matrix of float16, by its bits.
+inline const uint16_t* halves_of(const Array& array, int64_t rows, int64_t columns, const char* name) {
+  const bool is_half =
+      array.dtype().code == uint8_t(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16;
+  if (!is_half || array.ndim() != 2) refuse(name, "must be float16 and have two dimensions");
+  check_equal(int64_t(array.shape(0)), rows, name, "rows");
+  check_equal(int64_t(array.shape(1)), columns, name, "columns");
+  check_contiguous(array, name);
+  return static_cast<const uint16_t*>(array.data());
+}
+
 // The table of an embedding of this width and type.
 inline const void* table_of(const Array& table, bool packed, int64_t vocab_size, int64_t width,
                             DType dtype) {

@@ -20,7 +20,8 @@ bool runs(const std::string& name) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd") &&
-                      __builtin_cpu_supports("avx512bf16");
+                      __builtin_cpu_supports("avx512bf16") &&
+                      __builtin_cpu_supports("avx512vnni");
   if (name == "avx2") return avx2;
   if (name == "avx512") return avx512;
   static const bool tiles = may_use_tiles();

@@ -36,6 +36,31 @@ enum class Activation : uint8_t {
   none, silu, gelu, gelu_tanh, quick_gelu, relu, relu2, tanh, sigmoid, softplus
 };
 
+// How weights are quantized: as whole numbers of 8 or 4 bits, with a scale for each output feature
+// and `group` input features beside each other, a multiple of kDepth: w = scale (code - zero). A zero
+// is 128 or 8, unless `has_zeros`; then each scale has its own.
+enum class Coding : uint8_t { none, int8, int4 };
+struct Quantization {
+  Coding coding = Coding::none;
+  bool has_zeros = false;
+  int64_t group = 0;
+};
+constexpr int64_t bits_of(Coding coding) { return coding == Coding::int4 ? 4 : 8; }
+constexpr int32_t middle_of(Coding coding) { return coding == Coding::int4 ? 8 : 128; }
+
+// Rows of x as whole numbers, which products with quantized weights read: x = scale code, a scale for
+// each row and group. `sum` is that of the group's codes.
+struct CodedGroup {
+  float scale;
+  int32_t sum;
+};
+struct CodedRows {
+  const int8_t* codes;  // [rows][stride]; where a level says so, of 16 bits
+  int64_t stride;       // in codes
+  const CodedGroup* groups;  // [rows][groups_stride]
+  int64_t groups_stride;
+};
+
 // y = x W^T + bias, then the epilogue.
 //
 // Packed weights, panels of kPanel output features one after another, both n and k filled up with
@@ -63,12 +88,52 @@ struct LinearArgs {
   // Gated: activation(min(gate, limit)) * (up within [-limit, limit], + shift).
   float limit = std::numeric_limits<float>::infinity();
   float shift = 0;
+  // Quantized weights, and x as they are multiplied with; `dtype` is that of the residual then.
+  Quantization quantization = {};
+  CodedRows coded = {};
 };
 
 // Numbers in packed weights.
 constexpr int64_t packed_size(int64_t n, int64_t k) {
   return round_up(n, kPanel) * round_up(k, kDepth);
 }
+
+// Quantized weights are packed in panels of groups one after another, both n and k filled up. A group is
+// its codes, its scales [32 n] and, where there are some, its zeros [32 n], both in float16. Codes of
+// 8 bits: [group/4][32 n][4 of k]; of 4: [group/8][32 n][4], in the lower half of each byte features
+// 0 to 3 of the eight, in the upper 4 to 7.
+constexpr int64_t group_bytes(const Quantization& q) {
+  return kPanel * (q.group * bits_of(q.coding) / 8 + (q.has_zeros ? 4 : 2));
+}
+constexpr int64_t coded_bytes(const Quantization& q, int64_t n, int64_t k) {
+  return ceil_div(n, kPanel) * ceil_div(k, q.group) * group_bytes(q);
+}
+
+// Rows of x to codes, symmetric, rounded to nearest; a group's greatest number becomes 127. A group with
+// one that is not finite has the scale NaN.
+struct CodeRowsArgs {
+  DType dtype;
+  int64_t rows, width, group;
+  const void* x;
+  int64_t x_stride;
+  int8_t* codes;  // [rows][stride], filled up with zeros to whole groups
+  int64_t stride;
+  CodedGroup* groups;  // [rows][groups_stride]
+  int64_t groups_stride;
+};
+
+// Codes [n, k] of weights, each 0 to 255 or to 15, scales and zeros [n, k / group] (rounded up), to
+// packed weights.
+struct PackCodesArgs {
+  Quantization quantization;
+  int64_t n, k;
+  const uint8_t* codes;
+  int64_t stride;
+  const uint16_t* scales;  // float16
+  const uint16_t* zeros;   // or null
+  int64_t scales_stride;
+  uint8_t* packed;
+};
 
 // Normalises groups of `width` columns: RMSNorm (arXiv 1910.07467), or LayerNorm (arXiv 1607.06450)
 // where `center`.
@@ -291,6 +356,12 @@ struct Kernels {
                       int64_t first_panel, int64_t last_panel, void* packed);
   int64_t (*linear_pieces)(const LinearArgs&, int threads);
   void (*linear)(const LinearArgs&, int threads, int64_t piece, Scratch&);
+
+  // Bytes of a code of x.
+  int64_t code_size;
+  int64_t (*code_rows_pieces)(const CodeRowsArgs&, int threads);
+  void (*code_rows)(const CodeRowsArgs&, int threads, int64_t piece, Scratch&);
+  void (*pack_codes)(const PackCodesArgs&, int64_t panel);
 
   int64_t (*norm_pieces)(const NormArgs&, int threads);
   void (*norm)(const NormArgs&, int threads, int64_t piece, Scratch&);

@@ -1,6 +1,7 @@
 // All kernels for one level of instructions; LEVEL is its name (CMakeLists.txt).
 #include "attention.hpp"
 #include "cache.hpp"
+#include "codes.hpp"
 #include "convolve.hpp"
 #include "elementwise.hpp"
 #include "embed.hpp"
@@ -24,6 +25,10 @@ const Kernels& JOIN(kernels_, LEVEL)() {
       .pack_linear = LEVEL::pack_linear,
       .linear_pieces = LEVEL::linear_pieces,
       .linear = LEVEL::linear,
+      .code_size = sizeof(LEVEL::Code),
+      .code_rows_pieces = LEVEL::code_rows_pieces,
+      .code_rows = LEVEL::code_rows,
+      .pack_codes = LEVEL::pack_codes,
       .norm_pieces = LEVEL::norm_pieces,
       .norm = LEVEL::norm,
       .rotate_pieces = LEVEL::rotate_pieces,

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "epilogue.hpp"
-#include "multiply.hpp"
+#include "linear_weights.hpp"
 #include "multiply_tiles.hpp"
 
 namespace batchdeck::LEVEL {
@@ -20,8 +20,6 @@ constexpr int64_t kMostBytes = 1 << 20;
 // Whoever takes the last piece leaves the others idle for a sixteenth of its work at most.
 constexpr int64_t kPiecesAThread = 16;
 
-// Features of a chunk. A panel's chunk takes 16 KB of L1, 32 KB of float32.
-constexpr int64_t kDepthChunk = 256;
 // Of x, as much as stays in L2 while a piece goes from panel to panel.
 constexpr int64_t kMostOfX = 1 << 19;
 
@@ -29,12 +27,6 @@ constexpr int64_t kMostOfX = 1 << 19;
 struct LinearBlocks {
   int64_t rows, panels, depth;
   int64_t row_blocks, panel_blocks;
-};
-
-// How weights of one kind are multiplied: rows at once, features of a chunk, bytes of a number of x and
-// of a panel.
-struct LinearKind {
-  int64_t at_once, chunk, number, panel;
 };
 
 inline LinearBlocks linear_blocks(const LinearArgs& args, const LinearKind& kind, int threads,
@@ -71,77 +63,6 @@ struct LinearShare {
 
   int64_t first_row, last_row;
   int64_t first_panel, last_panel;
-};
-
-// Packed weights of T, multiplied in vectors.
-template <class T>
-class Plain {
- public:
-  Plain(const LinearArgs& args, int64_t first_row, int64_t rows)
-      : args_(args),
-        depth_(round_up(args.k, kDepth)),
-        rows_(rows),
-        given_(static_cast<const T*>(args.x) + first_row * args.x_stride) {}
-
-  static LinearKind kind(const LinearArgs& args) {
-    return {kRows, kDepthChunk, sizeof(Operand<T>),
-            kPanel * round_up(args.k, kDepth) * int64_t(sizeof(T))};
-  }
-  // Panels are filled up with zeros; x of float32 is read no further than it has numbers.
-  int64_t end() const { return sizeof(T) == 2 ? depth_ : args_.k; }
-  const char* at(int64_t panel, int64_t k) const {
-    return static_cast<const char*>(args_.weight) + bytes(panel * depth_ + k);
-  }
-  static int64_t bytes(int64_t features) { return features * kPanel * int64_t(sizeof(T)); }
-
-  // Bytes of memory that `prepare` wants for so many features.
-  int64_t room(int64_t features) const {
-    return is_copied() ? rows_ * copy_stride(features) * int64_t(sizeof(Operand<T>)) : 0;
-  }
-  // Makes the features [from, to) of x ready, of at most `features`.
-  void prepare(int64_t from, int64_t to, int64_t features, void* memory) {
-    if (!is_copied()) {
-      if constexpr (kIsSame) x_ = given_;
-      stride_ = args_.x_stride;
-      return;
-    }
-    auto* copy = static_cast<Operand<T>*>(memory);
-    x_ = copy;
-    begin_ = from;
-    stride_ = copy_stride(features);
-    for (int64_t row = 0; row < rows_; row++) {
-      const T* x = given_ + row * args_.x_stride + from;
-      if constexpr (kIsSame) {
-        std::memcpy(copy + row * stride_, x, size_t(to - from) * sizeof(T));
-      } else {
-        for (int64_t k = 0; k < to - from; k += 16) store(copy + row * stride_ + k, load(x + k));
-      }
-    }
-  }
-  void multiply(int64_t row, int64_t rows, int64_t panel, int64_t k, int64_t features, float* c,
-                const Ahead& ahead) const {
-    LEVEL::multiply(x_ + row * stride_ + k - begin_, stride_, rows,
-                    reinterpret_cast<const T*>(at(panel, k)), features, k == 0, c, ahead);
-  }
-
- private:
-  static constexpr bool kIsSame = std::is_same_v<T, Operand<T>>;
-
-  // Rows that lie half a page or a whole one from each other share their sets of L1: 8 of them, 4096
-  // numbers wide, are multiplied at 25 GB/s, and at 52 to 65 where they lie a line further apart.
-  bool is_copied() const {
-    return !kIsSame || (rows_ > 4 && args_.x_stride * int64_t(sizeof(T)) % 2048 == 0);
-  }
-  static int64_t copy_stride(int64_t features) {
-    return features + 64 / int64_t(sizeof(Operand<T>));
-  }
-
-  const LinearArgs& args_;
-  int64_t depth_, rows_;
-  const T* given_;
-  // x as it is multiplied; its first column is feature `begin_`.
-  const Operand<T>* x_ = nullptr;
-  int64_t stride_ = 0, begin_ = 0;
 };
 
 // Numbers of a piece in memory of its own, which begins on a cache line.
@@ -251,16 +172,27 @@ inline int64_t linear_pieces(const LinearArgs& args, int threads) {
   if (args.m == 0) return 0;
   LinearKind kind = args.dtype == DType::bf16 ? Plain<bf16>::kind(args) : Plain<float>::kind(args);
   bool in_tiles = false;
+  if (args.quantization.coding == Coding::int8) kind = Coded<Coding::int8>::kind(args);
+  if (args.quantization.coding == Coding::int4) kind = Coded<Coding::int4>::kind(args);
 #ifdef __AMX_BF16__
-  in_tiles = args.dtype == DType::bf16;
+  in_tiles = args.quantization.coding == Coding::none && args.dtype == DType::bf16;
   if (in_tiles) kind = tiles(args);
 #endif
   const LinearBlocks blocks = linear_blocks(args, kind, threads, in_tiles);
   return blocks.row_blocks * blocks.panel_blocks;
 }
 
+// T is the type of a residual, and of x but where the weights are quantized.
 template <class T, class Out>
 inline void linear_of(const LinearArgs& args, int threads, int64_t piece, Scratch& scratch) {
+  switch (args.quantization.coding) {
+    case Coding::int8:
+      return linear_in_vectors<Coded<Coding::int8>, T, Out>(args, threads, piece, scratch);
+    case Coding::int4:
+      return linear_in_vectors<Coded<Coding::int4>, T, Out>(args, threads, piece, scratch);
+    case Coding::none:
+      break;
+  }
 #ifdef __AMX_BF16__
   if constexpr (sizeof(T) == 2) return linear_in_tiles<Out>(args, threads, piece, scratch);
 #endif

@@ -153,6 +153,38 @@ void linear() {
                         .out = out.data, .out_stride = out.stride});
 }
 
+// The same with quantized weights, and x made codes.
+void codes() {
+  const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kDepth * between(1, 4)};
+  const DType dtype = a_dtype();
+  const int64_t m = a_row_count(), n = between(1, 160), k = between(1, 300);
+  const int64_t groups = ceil_div(k, q.group), depth = groups * q.group;
+  const auto halves = [&] {
+    auto* data = numbers<uint16_t>(n * groups);
+    for (int64_t i = 0; i < n * groups; i++) data[i] = uint16_t(between(0, 0x3c00));  // up to 1
+    return data;
+  };
+  auto* weight = numbers<uint8_t>(n * k);
+  for (int64_t i = 0; i < n * k; i++) weight[i] = uint8_t(between(0, 15));
+  const PackCodesArgs pack{.quantization = q, .n = n, .k = k, .codes = weight, .stride = k,
+                           .scales = halves(), .zeros = q.has_zeros ? halves() : nullptr,
+                           .scales_stride = groups,
+                           .packed = numbers<uint8_t>(coded_bytes(q, n, k))};
+  for (int64_t panel = 0; panel < ceil_div(n, kPanel); panel++) kernels.pack_codes(pack, panel);
+  const Matrix x = matrix(dtype, m, k), out = matrix(dtype, m, n);
+  const CodeRowsArgs rows{.dtype = dtype, .rows = m, .width = k, .group = q.group, .x = x.data,
+                          .x_stride = x.stride,
+                          .codes = numbers<int8_t>(m * depth * kernels.code_size), .stride = depth,
+                          .groups = numbers<CodedGroup>(m * groups), .groups_stride = groups};
+  run_pieces(kernels.code_rows_pieces, kernels.code_rows, rows);
+  run_pieces(kernels.linear_pieces, kernels.linear,
+             LinearArgs{.dtype = dtype, .out_dtype = dtype, .m = m, .n = n, .k = k,
+                        .weight = pack.packed, .bias = maybe_floats(n),
+                        .activation = an_activation(), .out = out.data, .out_stride = out.stride,
+                        .quantization = q,
+                        .coded = {rows.codes, rows.stride, rows.groups, rows.groups_stride}});
+}
+
 void norm() {
   const DType dtype = a_dtype();
   const int64_t rows = a_row_count(), groups = between(1, 4), width = between(1, 150);
@@ -406,9 +438,9 @@ void sample() {
 }
 
 constexpr std::pair<const char*, void (*)()> kCases[] = {
-    {"linear", &linear}, {"norm", &norm}, {"rotate", &rotate}, {"embed", &embed},
-    {"elementwise", &elementwise}, {"experts", &experts}, {"convolve", &convolve},
-    {"recur", &recur}, {"attention", &attention}, {"sample", &sample},
+    {"linear", &linear}, {"codes", &codes}, {"norm", &norm}, {"rotate", &rotate},
+    {"embed", &embed}, {"elementwise", &elementwise}, {"experts", &experts},
+    {"convolve", &convolve}, {"recur", &recur}, {"attention", &attention}, {"sample", &sample},
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ SOURCES = HERE.parents[2] / "engine" / "native" / "src"
 LEVELS = native.levels()
 
 # As CMakeLists.txt has them.
-AVX512 = ("-march=x86-64-v4", "-mavx512bf16", "-mprefer-vector-width=512")
+AVX512 = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mprefer-vector-width=512")
 INSTRUCTIONS = {
     "avx2": ("-march=x86-64-v3",),
     "avx512": AVX512,

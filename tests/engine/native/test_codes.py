@@ -1,0 +1,235 @@
+"""The product with quantized weights against float64, at the edges of blocks and of memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from tests.engine.native.test_linear import (
+    BF16,
+    DEPTHS,
+    DTYPES,
+    GUARD,
+    ROWS,
+    WIDTHS,
+    assert_close,
+    every_level,
+    guarded,
+    is_kept,
+    numbers,
+    padded,
+)
+from tests.support.native import kernels_or_skip
+
+native = kernels_or_skip()
+pytestmark = pytest.mark.usefixtures("level")
+
+GROUPS = st.sampled_from((32, 64, 96, 128))
+BITS = st.sampled_from((4, 8))
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """Weights as codes.
+
+    Attributes:
+        packed: for the kernels.
+        weight: [n, k] in float64, exactly what the codes mean.
+    """
+
+    bits: int
+    group: int
+    has_zeros: bool
+    packed: Tensor
+    weight: Tensor
+
+    @classmethod
+    def make(cls, n: int, k: int, bits: int, group: int, has_zeros: bool, seed: int) -> Quantized:
+        generator = torch.Generator().manual_seed(seed)
+        groups = math.ceil(k / group)
+        codes = torch.randint(0, 2**bits, (n, k), generator=generator, dtype=torch.uint8)
+        scales = (torch.rand(n, groups, generator=generator) / (k**0.5 * 2 ** (bits - 2))).half()
+        zeros = torch.randint(0, 2**bits, (n, groups), generator=generator).half()
+        packed = torch.full(
+            (native.coded_size(n, k, bits, group, has_zeros),), 7, dtype=torch.uint8
+        )
+        native.pack_codes(codes, scales, zeros if has_zeros else None, bits, group, packed)
+        middle = zeros.double() if has_zeros else torch.full_like(zeros, 2 ** (bits - 1)).double()
+        of_each = torch.arange(k) // group
+        weight = scales.double()[:, of_each] * (codes.double() - middle[:, of_each])
+        return cls(bits, group, has_zeros, packed, weight)
+
+    def multiply(self, out: Tensor, x: Tensor, **options: object) -> None:
+        n, k = self.weight.shape
+        how = {"bits": self.bits, "group": self.group, "has_zeros": self.has_zeros}
+        native.linear(out, x, self.packed, n, k, **how, **options)
+
+    def slack(self, x: Tensor) -> Tensor:
+        """How far sums may be from those in float64: each group is rounded a few times."""
+        width = self.weight.shape[1]
+        # Before the zero is taken away, a group's sum may be as large as the codes allow.
+        groups = math.ceil(width / self.group)
+        spread = self.weight.abs().amax(1) * 2 + 2.0**-12
+        return (groups + 8) * 2.0**-23 * (x.abs().sum(1, keepdim=True) * spread)
+
+
+def exactly_coded(m: int, k: int, group: int, dtype: torch.dtype, seed: int) -> Tensor:
+    """x whose codes have no rounding: whole numbers up to 127, times a power of two."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(-127, 128, (m, k), generator=generator).double()
+    x[:, ::group] = 127
+    powers = torch.randint(-6, 3, (m, math.ceil(k / group)), generator=generator)
+    return (x * 2.0 ** powers[:, torch.arange(k) // group]).to(dtype)
+
+
+@every_level
+@given(
+    m=ROWS,
+    n=WIDTHS,
+    k=DEPTHS,
+    dtype=st.sampled_from(DTYPES),
+    bits=BITS,
+    group=GROUPS,
+    has_zeros=st.booleans(),
+    gap=st.integers(0, 40),
+    seed=st.integers(0, 2**20),
+)
+def test_is_the_product_of_what_the_codes_mean(
+    m: int,
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    bits: int,
+    group: int,
+    has_zeros: bool,
+    gap: int,
+    seed: int,
+) -> None:
+    quantized = Quantized.make(n, k, bits, group, has_zeros, seed)
+    x = exactly_coded(m, k, group, dtype, seed + 1)
+    out = guarded(m, n, gap, torch.float32, GUARD)
+    quantized.multiply(out, padded(x, gap))
+    assert_close(out, x.double() @ quantized.weight.T, quantized.slack(x.double()))
+    assert is_kept(out, GUARD)
+
+
+@every_level
+@given(m=ROWS, n=WIDTHS, k=DEPTHS, bits=BITS, group=GROUPS, seed=st.integers(0, 2**20))
+def test_x_loses_half_a_code_at_most(
+    m: int, n: int, k: int, bits: int, group: int, seed: int
+) -> None:
+    quantized = Quantized.make(n, k, bits, group, True, seed)
+    x = numbers(m, k, BF16, seed + 1)
+    out = torch.empty(m, n)
+    quantized.multiply(out, padded(x, 0))
+    filled = functional.pad(x.double(), (0, -k % group)).view(m, math.ceil(k / group), group)
+    half = filled.abs().amax(-1) / 127 * 0.5001
+    sizes = functional.pad(quantized.weight.abs(), (0, -k % group)).view(n, -1, group).sum(-1)
+    lost = half @ sizes.T
+    assert_close(out, x.double() @ quantized.weight.T, lost + quantized.slack(x.double()))
+
+
+@every_level
+@given(
+    m=ROWS,
+    panels=st.integers(1, 4),
+    k=DEPTHS,
+    bits=BITS,
+    way=st.sampled_from(("residual", "gated", "bias")),
+    seed=st.integers(0, 2**20),
+)
+def test_what_follows_the_sums_is_that_of_other_weights(
+    m: int, panels: int, k: int, bits: int, way: str, seed: int
+) -> None:
+    n = 32 * panels
+    quantized = Quantized.make(n, k, bits, 32, False, seed)
+    x = padded(exactly_coded(m, k, 32, BF16, seed + 1), 3)
+    plain = torch.empty(m, n)
+    quantized.multiply(plain, x)
+    out = guarded(m, n // 2 if way == "gated" else n, 3, torch.float32, GUARD)
+    if way == "residual":
+        added = numbers(m, n, BF16, seed)
+        quantized.multiply(out, x, residual=added, alpha=0.5)
+        expected = added + 0.5 * plain
+    elif way == "gated":
+        quantized.multiply(out, x, gated=True, activation="relu")
+        gates, ups = plain.view(m, panels, 2, 16).unbind(2)
+        expected = (gates.relu() * ups).reshape(m, n // 2)
+    else:
+        bias = numbers(1, n, torch.float32, seed)[0]
+        quantized.multiply(out, x, bias=bias, activation="relu")
+        expected = (plain + bias).relu()
+    largest = plain.abs().amax(1, keepdim=True).double() + 4
+    assert_close(out, expected.double(), 2.0**-22 * (expected.abs().double() + largest))
+    assert is_kept(out, GUARD)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_is_the_same_whatever_is_beside_it_and_whoever_computes(bits: int) -> None:
+    m, n, k = 300, 200, 1100
+    quantized, x = Quantized.make(n, k, bits, 64, True, 1), padded(numbers(m, k, BF16, 2), 0)
+    before, results = native.threads(), []
+    for threads, rows in ((1, m), (2, m), (3, m), (2, 1), (2, 5), (1, 20), (3, 40)):
+        native.set_threads(threads)
+        out = torch.empty(rows, n)
+        quantized.multiply(out, x[:rows])
+        results.append(out)
+    native.set_threads(before)
+    for out in results[1:]:
+        assert torch.equal(out, results[0][: len(out)])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_spoils_its_own_row_alone(value: float) -> None:
+    quantized = Quantized.make(40, 100, 4, 32, False, 1)
+    x = numbers(5, 100, BF16, 2)
+    good, out = torch.empty(5, 40), torch.empty(5, 40)
+    quantized.multiply(good, padded(x, 0))
+    x[3, 70] = value
+    quantized.multiply(out, padded(x, 0))
+    assert out[3].isnan().all()
+    kept = [0, 1, 2, 4]
+    assert torch.equal(out[kept], good[kept])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-44, 1e-37])
+def test_rows_of_nothing_give_next_to_nothing(value: float) -> None:
+    quantized = Quantized.make(40, 100, 8, 32, False, 1)
+    out = torch.empty(2, 40)
+    quantized.multiply(out, torch.full((2, 128), value))
+    assert (out.abs() <= 1e-35).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"bits": 5}, "bits must be 4 or 8"),
+        ({"group": 40}, "group must be a multiple of 32"),
+        ({"group": 0}, "group is 0; it must be at least 32"),
+        ({"packed": torch.zeros(9, dtype=torch.uint8)}, "packed has 9 numbers, not"),
+        ({"packed": torch.zeros(2368)}, "packed has the wrong type or rank"),
+        ({"codes": torch.zeros(40, 60)}, "codes must be uint8 and have two dimensions"),
+        ({"codes": torch.full((40, 60), 16, dtype=torch.uint8)}, "codes of 4 bits must be at most"),
+        ({"scales": torch.zeros(40, 2)}, "scales must be float16 and have two dimensions"),
+        ({"scales": torch.zeros(40, 3).half()}, "scales has 3 columns, not 2"),
+        ({"zeros": torch.zeros(39, 2).half()}, "zeros has 39 rows, not 40"),
+    ],
+)
+def test_wrong_arguments_are_told_by_name(changed: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {
+        "codes": torch.zeros(40, 60, dtype=torch.uint8),
+        "scales": torch.zeros(40, 2).half(),
+        "zeros": None,
+        "bits": 4,
+        "group": 32,
+        "packed": torch.zeros(native.coded_size(40, 60, 4, 32, False), dtype=torch.uint8),
+    }
+    with pytest.raises(ValueError, match=message):
+        native.pack_codes(**{**arguments, **changed})
