@@ -46,6 +46,17 @@ def _config(
     return config
 
 
+_small_qwen3 = partial(
+    _config,
+    Qwen3Config,
+    layers=28,
+    heads=16,
+    kv_heads=8,
+    vocab=151_936,
+    tied=True,
+    head_dim=128,
+)
+
 CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama-8b": partial(
         _config,
@@ -57,30 +68,8 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
         kv_heads=8,
         vocab=128_256,
     ),
-    "qwen3-0.6b": partial(
-        _config,
-        Qwen3Config,
-        hidden=1024,
-        intermediate=3072,
-        layers=28,
-        heads=16,
-        kv_heads=8,
-        vocab=151_936,
-        tied=True,
-        head_dim=128,
-    ),
-    "qwen3-1.7b": partial(
-        _config,
-        Qwen3Config,
-        hidden=2048,
-        intermediate=6144,
-        layers=28,
-        heads=16,
-        kv_heads=8,
-        vocab=151_936,
-        tied=True,
-        head_dim=128,
-    ),
+    "qwen3-0.6b": partial(_small_qwen3, hidden=1024, intermediate=3072),
+    "qwen3-1.7b": partial(_small_qwen3, hidden=2048, intermediate=6144),
     "qwen3-30b-a3b": partial(
         _config,
         Qwen3MoeConfig,
