@@ -90,14 +90,23 @@ class OpenSession:
         return self.is_own and newest is not None and newest.finish_reason is not None
 
     @property
+    def is_read(self) -> bool:
+        """Whether its messages are in memory. Where they are not, nothing was asked in it since the
+        program has started."""
+        return self.chat.is_read if isinstance(self.chat, ChatSession) else True
+
+    @property
     def last_request(self) -> str:
-        """The engine's id of the last reply, whether it is made or not; empty if there is none."""
-        return (self.chat.messages[-1].request_id or "") if self.chat.messages else ""
+        """The engine's id of the last reply, whether it is made or not; empty if there is none, or
+        the messages are not read."""
+        if not self.is_read or not self.chat.messages:
+            return ""
+        return self.chat.messages[-1].request_id or ""
 
     @property
     def has_failed(self) -> bool:
         """Whether its last reply failed."""
-        if isinstance(self.chat, ChatSession) and not self.chat.is_read:
+        if not self.is_read:
             return self.had_failed
         messages = self.chat.messages
         return bool(messages) and messages[-1].finish_reason is FinishReason.ERROR

@@ -247,7 +247,7 @@ class SessionList:
         self.store.save_settings(conversation)
 
     def failures(self, known: Container[str]) -> dict[str, str]:
-        """Why the last turns of open chats failed, by the chats' ids.
+        """Why the last turns failed that were asked here, by the chats' ids.
 
         Args:
             known: the requests that the engine tells of, which are left out: among them are none
@@ -256,7 +256,7 @@ class SessionList:
         return {
             session.key: session.trouble
             for session in self.sessions
-            if session.has_failed and session.last_request not in known
+            if session.is_read and session.has_failed and session.last_request not in known
         }
 
     def poll(self) -> set[str]:
@@ -328,7 +328,7 @@ class SessionList:
         """The chat that made a request last, or came over MQTT with it; None if none is open or at
         the gateway."""
         for session in self._held:
-            if session.chat.messages and session.chat.messages[-1].request_id == request_id:
+            if session.last_request == request_id:
                 return session.chat.conversation
         transcript = self.gateway.transcript(request_id) if self.gateway else None
         return transcript.conversation if transcript else None

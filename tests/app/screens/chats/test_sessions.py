@@ -262,6 +262,23 @@ def test_system_prompt_and_sampling_go_with_new_conversations(
     assert submission.sampling == {"temperature": 0.5}
 
 
+def test_a_request_is_named_without_the_chats_that_were_not_looked_at(
+    store: Store, engine: ScriptedEngine
+) -> None:
+    sessions = SessionList(engine, store)
+    sessions.current.chat.send("this breaks")
+    engine.break_request(sessions.current.request_id, "broken")
+    sessions.poll()
+    for text in ("a", "b"):
+        sessions.new()
+        ask(sessions, engine, text)
+    sessions.close_all()
+    again = SessionList(engine, store)
+    assert again.numbering.subject("of-somebody-else").name == "request of-somebody-else"
+    assert again.failures(()) == {}
+    assert [session.is_read for session in again.sessions] == [False, False, True]
+
+
 def test_only_what_is_on_view_is_read(store: Store, engine: ScriptedEngine) -> None:
     sessions = SessionList(engine, store)
     for text in ("a", "b", "c"):
@@ -271,7 +288,7 @@ def test_only_what_is_on_view_is_read(store: Store, engine: ScriptedEngine) -> N
     again = SessionList(engine, store)
 
     def read() -> list[str]:
-        return [s.title for s in again.sessions if s.is_own and s.chat.is_read]  # type: ignore[union-attr]
+        return [s.title for s in again.sessions if s.is_read]
 
     assert read() == ["c"]
     again.poll()
@@ -290,7 +307,7 @@ def test_one_that_failed_is_marked_before_it_is_read(store: Store, engine: Scrip
     ask(sessions, engine, "this does not")
     sessions.close_all()
     again = SessionList(engine, store)
-    assert [(s.has_failed, s.chat.is_read) for s in again.sessions] == [  # type: ignore[union-attr]
+    assert [(s.has_failed, s.is_read) for s in again.sessions] == [
         (True, False),
         (False, True),
     ]
