@@ -70,8 +70,8 @@ class Plain {
  private:
   static constexpr bool kIsSame = std::is_same_v<T, Operand<T>>;
 
-  // Rows that lie half a page or a whole one from each other share their sets of L1: 8 of them, 4096
-  // numbers wide, are multiplied at 25 GB/s, and at 52 to 65 where they lie a line further apart.
+  // Rows that lie half a page or a whole one from each other share their sets of L1, which has 8 or 12
+  // places in each.
   bool is_copied() const {
     return !kIsSame || (rows_ > 4 && args_.x_stride * int64_t(sizeof(T)) % 2048 == 0);
   }

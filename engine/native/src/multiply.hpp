@@ -51,8 +51,8 @@ using Operand = float;
 
 // Weights that come next, in cache lines from `from` on. Each pair of lines that is multiplied asks
 // for two of them, `apart` bytes from each other; the next pair for those `step` bytes on. Left to
-// itself the processor reads ahead not as far as a core is fast: with 8 rows products read 45 GB/s,
-// as a plain sum, instead of 26, and with 32 rows 29 instead of 12 (two Zen 5 cores).
+// itself the processor reads ahead not as far as a core is fast: products of 8 rows read 17 to 23 GB/s
+// and now 30 to 37, of 32 rows 12 to 13 and now 17 to 25 (benchmarks.linear, two Zen 5 cores).
 struct Ahead {
   const char* from;
   int64_t step, apart;
