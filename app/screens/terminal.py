@@ -3,9 +3,12 @@ where standard error goes."""
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from textual.drivers.linux_driver import LinuxDriver
@@ -41,18 +44,31 @@ class TerminalDriver(LinuxDriver):
 
 
 class _Lasting:
-    """A file whose writes go nowhere once they fail."""
+    """A terminal's file whose writes go nowhere once they fail. When the terminal is gone it sends
+    the SIGHUP that the kernel sends to the first program of a terminal only: where that is `make`,
+    which waits for its child, nobody else would, and Textual's input thread would spin for ever.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._is_gone = False
 
     def write(self, text: str) -> None:
-        with suppress(OSError):
+        with self._watching():
             self._file.write(text)
 
     def flush(self) -> None:
-        with suppress(OSError):
+        with self._watching():
             self._file.flush()
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno == errno.EIO and not self._is_gone:
+                self._is_gone = True
+                os.kill(os.getpid(), signal.SIGHUP)
 
     def fileno(self) -> int:
         return self._file.fileno()
