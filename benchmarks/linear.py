@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -113,19 +114,16 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def quantized(weight: torch.Tensor, bits: int, group: int) -> torch.Tensor:
-    """A weight as packed codes: to nearest, a group's greatest number at the end of the range."""
+def quantized(weight: torch.Tensor, how: Any) -> torch.Tensor:
+    """A weight as packed codes."""
     native = kernels()
     assert native is not None
     n, k = weight.shape
-    groups = weight.float().view(n, k // group, group)
-    middle = 1 << (bits - 1)
-    scales = (groups.abs().amax(-1) / (middle - 1)).half()
-    codes = (groups / scales.float()[..., None]).round() + middle
-    packed = torch.empty(native.coded_size(n, k, bits, group, False), dtype=torch.uint8)
-    native.pack_codes(
-        codes.clamp(0, 2 * middle - 1).to(torch.uint8).view(n, k), scales, None, bits, group, packed
-    )
+    scales = torch.empty(n, -(-k // how.group), dtype=torch.float16)
+    packed = torch.empty(native.coded_size(n, k, how), dtype=torch.uint8)
+    coded = weight.clone()
+    native.quantize(coded, scales, how)
+    native.pack_coded(coded, scales, None, how, packed)
     return packed
 
 
@@ -140,12 +138,12 @@ def measure(
     weights = huge(copies, n * k).view(copies, n, k)
     weights[:] = torch.randn(n, k) / k**0.5
     if (coding := CODINGS[width]) is None:
-        options = {}
+        how = None
         packed = torch.empty(native.packed_size(n, k), dtype=torch.bfloat16)
         native.pack_linear(weights[0], packed)
     else:
-        options = dict(zip(("bits", "group"), coding, strict=True))
-        packed = quantized(weights[0], *coding)
+        how = native.Quantization(*coding)
+        packed = quantized(weights[0], how)
     ours = huge(copies, packed.nbytes // 2).view(packed.dtype)
     ours[:] = packed
     numbers = ours.view(torch.float32)
@@ -160,7 +158,7 @@ def measure(
 
         def run_ours(out: torch.Tensor = out, x: torch.Tensor = x, used: int = used) -> None:
             for packed in ours[:used]:
-                native.linear(out, x, packed, n, k, **options)
+                native.linear(out, x, packed, n, k, quantization=how)
 
         def run_torch(x: torch.Tensor = x, used: int = used) -> None:
             for weight in weights[:used]:

@@ -14,8 +14,7 @@ loaded and sleeps meanwhile; figures are medians over the rounds. So a model mus
 once for each line of a table: choose peers and weights for a large one.
 
 Weights have the widths that are chosen. Each peer has forms of its own for a width, and the foot
-says what they are and which matrices have them. batchdeck in bf16 stands in every table; in a width
-it joins where its configuration has `quantize`.
+says what they are and which matrices have them. batchdeck in bf16 stands in every table.
 
 All are held to one level of instructions, as far as they let themselves be held: what holds each
 stands above each table. Below AVX-512, transformers and OpenVINO compute in float32, for neither

@@ -5,19 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.environment import Environment, Say, follow
 from benchmarks.peers.level import Level
 from benchmarks.peers.width import BF16, WIDTHS, Width
 from engine import native
-from engine.api.config import EngineConfig
 
 OURS = "batchdeck"
-# The field of our configuration that quantizes, to widths by their names. batchdeck is compared in
-# these widths as soon as there is such a field.
-QUANTIZE = "quantize"
 
 
 def _openvino(level: Level) -> Environment:
@@ -173,7 +169,11 @@ _ENGINES = "benchmarks.peers.engines"
 _BY_TORCH = "ONEDNN_MAX_CPU_ISA={level.onednn} and ATEN_CPU_CAPABILITY={level.vectors}"
 _BY_ONEDNN = "ONEDNN_MAX_CPU_ISA={level.onednn} in products, in attention and norms not at all"
 _INT8, _INT4 = WIDTHS["int8"], WIDTHS["int4"]
-_OUR_FORMS = (PLAIN, *(Form(width.name, width, "by `quantize`") for width in (_INT8, _INT4)))
+_OUR_FORMS = (
+    PLAIN,
+    Form("int8", _INT8, "symmetric, in groups of up to 128, 8.1 bits a weight"),
+    Form("int4", _INT4, "symmetric, in groups of 32, 4.5 bits a weight; the head as in int8"),
+)
 _OPENVINO_FORMS = (
     PLAIN,
     Form("int8", _INT8, "by NNCF, INT8_ASYM, a scale and a zero point for each row"),
@@ -198,7 +198,7 @@ PEERS = {
             OURS,
             "ours",
             f"{native.VARIABLE}={{level.name}}",
-            _OUR_FORMS if QUANTIZE in {field.name for field in fields(EngineConfig)} else (PLAIN,),
+            _OUR_FORMS,
         ),
         Peer("generate", "generate", _BY_TORCH),
         Peer("continuous", "continuous", _BY_TORCH),

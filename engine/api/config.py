@@ -9,6 +9,9 @@ from engine.api.errors import InvalidConfigError
 # Token slots in a block of the KV pool. The native kernels are compiled for this number.
 BLOCK_SIZE = 16
 
+# What weights may be quantized to at load.
+QUANTIZATIONS = ("none", "int8", "int4")
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -26,6 +29,7 @@ class EngineConfig:
         max_num_batched_tokens: largest step, in tokens, that buffers are sized for.
         dtype: of weights and cache, as torch names it.
         device: where the model lives, as torch names it.
+        quantize: what the weights of products are quantized to, of `QUANTIZATIONS`.
 
     Raises:
         InvalidConfigError: a value is outside its range; `param` names the field.
@@ -40,6 +44,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     dtype: str = "float32"
     device: str = "cpu"
+    quantize: str = "none"
 
     def __post_init__(self) -> None:
         for name in (
@@ -67,6 +72,10 @@ class EngineConfig:
         if self.dtype not in DTYPES or self.dtype == "auto":
             raise InvalidConfigError(
                 f"dtype is {self.dtype!r}; allowed are {', '.join(DTYPES[1:])}", "dtype"
+            )
+        if self.quantize not in QUANTIZATIONS:
+            raise InvalidConfigError(
+                f"quantize is {self.quantize!r}; allowed are {', '.join(QUANTIZATIONS)}", "quantize"
             )
 
     @property

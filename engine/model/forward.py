@@ -22,10 +22,11 @@ from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
 from engine.model.batch import PackedStep
 from engine.model.latents import take_expansions
+from engine.model.program.coded import Coded
 from engine.model.program.forward import make_program
 from engine.model.program.unreadable import UnreadableError
 from engine.model.state.cache import StateCache
-from engine.model.state.modules import StateModules
+from engine.model.state.modules import StateModules, find_states
 from engine.model.state.probe import cache_argument
 from engine.model.state.slots import StateSlots
 from engine.model.unofficial import attention_in_force
@@ -173,7 +174,11 @@ def pick_backend(*parts: CacheShape) -> str:
 
 
 def make_forward(
-    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None = None
+    model: PreTrainedModel,
+    config: EngineConfig,
+    shape: ModelShape,
+    backend: str | None = None,
+    coded: Coded | None = None,
 ) -> Forward:
     """The forward pass by which a model is to compute from now on.
 
@@ -182,6 +187,7 @@ def make_forward(
     Args:
         model: in `config`'s dtype and on its device.
         backend: `torch`, `triton` or `cpu`; None leaves it to `pick_backend`.
+        coded: what `engine.model.program.quantize.quantize` made of the model.
 
     Raises:
         ModelError: the model does not let its attention be chosen.
@@ -192,17 +198,14 @@ def make_forward(
     model.eval()  # type: ignore[no-untyped-call]
     backend = backend or pick_backend(*cache_shapes(config, shape))
     expansions = take_expansions(model) if shape.has_latents else None
-    states = None
-    if shape.state_bytes or shape.num_layers < model.config.get_text_config().num_hidden_layers:
-        # A probe tells which layers attend.
-        states = StateModules(model, config.max_num_seqs, config.num_snapshots)
+    states = find_states(model, shape, config.max_num_seqs, config.num_snapshots)
     by_modules = backend == "torch" or (backend == "triton" and states is not None)
     if by_modules or expansions is not None:
         return ModuleForward(model, _attention(backend), shape, states, expansions)
     if backend == "triton":
         return _on_gpu(model, config, shape)
     try:
-        return make_program(model, config, shape, states)
+        return make_program(model, config, shape, states, coded)
     except UnreadableError as error:
         logger.warning(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error

@@ -25,6 +25,7 @@ from engine.model.device import is_out_of_memory
 from engine.model.forward import Forward, pick_backend
 from engine.model.latents import ExpansionError
 from engine.model.miniature import miniature
+from engine.model.program.coded import Coded
 from engine.model.program.verify import MismatchError
 from engine.model.rope import freeze_rope
 from engine.model.script import Script, long_script, short_script
@@ -40,8 +41,8 @@ _OTHER_LAYER_TYPES = ("linear_attention", "conv", "mamba", "hybrid", "hybrid_sli
 
 # Largest difference of a row's logits from the expected ones, as the quotient of their norms. A
 # wrong computation gives about 1. Rounding alone gives 3e-6 in float32, but 0.1 in bfloat16, and
-# 0.3 where it makes single tokens change their expert. So in such types the median row counts, and
-# a float32 model of the same class has to pass too.
+# 0.3 where it makes single tokens change their expert. So in such types, and where activations are
+# rounded to 8 bits, the median row counts, and a float32 model of the same class has to pass too.
 _TOLERANCE = 1e-3
 _COARSE_TOLERANCE = 0.25
 # That of the small models. Some layers of transformers compute a decoded token a little otherwise
@@ -90,7 +91,11 @@ def find_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def checked_forward(
-    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str | None = None
+    model: PreTrainedModel,
+    config: EngineConfig,
+    shape: ModelShape,
+    backend: str | None = None,
+    coded: Coded | None = None,
 ) -> Forward:
     """A model's forward pass, once its logits have been compared with the model's own eager ones.
 
@@ -100,7 +105,8 @@ def checked_forward(
 
     Args:
         model: frozen (`engine.model.rope`), on its device.
-        backend: as `engine.model.forward.make_forward` takes it.
+        backend, coded: as `engine.model.forward.make_forward` takes them. A quantized model is
+            compared with what its codes mean.
 
     Raises:
         ModelError: they differ, or are not finite.
@@ -112,10 +118,10 @@ def checked_forward(
     _check_class(model, config, shape, backend)
     name, script = type(model).__name__, short_script(shape.vocab_size, config.block_size)
     try:
-        forward, findings = play(model, _with_room(config, script), shape, backend, script)
-        exact = model.dtype == torch.float32
+        forward, findings = play(model, _with_room(config, script), shape, backend, script, coded)
+        exact = model.dtype == torch.float32 and coded is None
         allowed = _TOLERANCE if exact else _COARSE_TOLERANCE
-        fault = _fault(findings, model.dtype, allowed, name)
+        fault = _fault(findings, model.dtype, allowed, name, exact)
     except (ModelError, ExpansionError, MismatchError):
         raise
     except Exception as error:
@@ -178,13 +184,16 @@ def _fault_of_small(
         if is_out_of_memory(error):
             raise
         return f"its self-test failed ({cause_of(error)})"
-    return _fault(findings, torch.float32, _SMALL_TOLERANCE, f"a small {name}")
+    return _fault(findings, torch.float32, _SMALL_TOLERANCE, f"a small {name}", exact=True)
 
 
 def _fault(
-    findings: Sequence[Finding], dtype: torch.dtype, allowed: float, name: str
+    findings: Sequence[Finding], dtype: torch.dtype, allowed: float, name: str, exact: bool
 ) -> str | None:
     """What the findings of a script say is wrong; None if nothing is.
+
+    Args:
+        exact: whether each row counts, and not the median row.
 
     Raises:
         ModelError: some logits are not finite.
@@ -193,7 +202,7 @@ def _fault(
         wider = "; bfloat16 holds larger numbers" if dtype == torch.float16 else ""
         raise ModelError(f"{name} gives logits that are not finite in {dtype}{wider}")
     differences = [one.difference for one in findings]
-    found = max(differences) if dtype == torch.float32 else statistics.median(differences)
+    found = max(differences) if exact else statistics.median(differences)
     logger.info("self-test of %s in %s: logits differ by %.2g", name, dtype, found)
     if found <= allowed:
         return None

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.model.forward import Forward, make_forward
+from engine.model.program.coded import Coded
 from engine.model.runner import TorchRunner
 from engine.model.script import Script
 
@@ -24,13 +25,18 @@ class Finding(NamedTuple):
 
 @torch.inference_mode()
 def play(
-    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, backend: str, script: Script
+    model: PreTrainedModel,
+    config: EngineConfig,
+    shape: ModelShape,
+    backend: str,
+    script: Script,
+    coded: Coded | None = None,
 ) -> tuple[Forward, list[Finding]]:
     """Run a script's steps, and compare with one eager pass over all of its sequences.
 
     Args:
-        model: as `engine.model.forward.make_forward` takes it; so it belongs to the forward pass
-            afterwards.
+        model, coded: as `engine.model.forward.make_forward` takes them; so the model belongs to the
+            forward pass afterwards.
         config: the envelope of the forward pass, with room for the script's steps.
 
     Returns:
@@ -39,7 +45,7 @@ def play(
     model.set_attn_implementation("eager")
     token_ids = torch.tensor(script.token_ids, device=model.device)
     expected = model(input_ids=token_ids, use_cache=False).logits
-    forward = make_forward(model, config, shape, backend)
+    forward = make_forward(model, config, shape, backend, coded)
     runner = TorchRunner(forward, script.envelope(config), shape)
     findings = []
     for plan, situations in script.steps:

@@ -6,13 +6,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 from transformers import AutoConfig
 
-from benchmarks.peers.peers import QUANTIZE
 from benchmarks.peers.serve import About, Served, Setup, drive, serve
 from benchmarks.peers.width import BF16
 from benchmarks.peers.workload import Workload
@@ -25,6 +23,7 @@ from engine.core.core import EngineCore
 from engine.model.checkpoint import open_checkpoint
 from engine.model.forward import make_forward
 from engine.model.gate import find_class
+from engine.model.program.quantize import quantize
 from engine.model.runner import TorchRunner
 from engine.model.stored import plain_weights
 from engine.model.trace import trace
@@ -34,7 +33,6 @@ from engine.model.weights import load_weights
 def build(setup: Setup, width: str) -> tuple[EngineCore, str]:
     """The engine, put together as the program's loader does it, and the name of its attention
     backend."""
-    quantized: dict[str, Any] = {} if width == BF16.name else {QUANTIZE: width}
     torch.set_num_threads(setup.threads)
     folder = Path(setup.model)
     stated = AutoConfig.from_pretrained(folder)
@@ -57,10 +55,10 @@ def build(setup: Setup, width: str) -> tuple[EngineCore, str]:
         max_num_seqs=setup.max_seqs,
         max_num_batched_tokens=setup.budget,
         dtype="bfloat16",
-        **quantized,
+        quantize="none" if width == BF16.name else width,
     )
     shape = trace(model_class, stated, torch.bfloat16).shape
-    forward = make_forward(model, config, shape)
+    forward = make_forward(model, config, shape, coded=quantize(model, config, shape))
     core = EngineCore(
         config=config,
         runner=TorchRunner(forward, config, shape),
@@ -89,7 +87,7 @@ class Batchdeck:
             f"{BLOCK_SIZE}s",
             "every matrix in bfloat16"
             if self._width == BF16.name
-            else f"as `{QUANTIZE}` makes them",
+            else f"products by `quantize = {self._width!r}`, the rest in bfloat16",
         )
 
     def run(self, workload: Workload) -> list[Served]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from engine.cache.storage import KVStorage
 from engine.model.program.buffers import Buffers
+from engine.model.program.coded import Coded
 from engine.model.program.graph import (
     Attend,
     Convolve,
@@ -30,7 +31,7 @@ from engine.model.program.graph import (
     Value,
     View,
 )
-from engine.model.program.pack import Packer
+from engine.model.program.pack import Packer, Product
 from engine.model.program.stage import Stage
 from engine.model.state.slots import StateSlots
 
@@ -39,8 +40,6 @@ from engine.model.state.slots import StateSlots
 _DEPTH = 32
 
 NativeView = tuple[int, int, int]  # buffer, first column, columns
-# Weight and bias, or `_native.Experts`.
-Packed = tuple[Any, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +77,7 @@ def build(
     max_tokens: int,
     max_samples: int,
     states: StateSlots | None = None,
+    coded: Coded | None = None,
 ) -> Built:
     """Lay out a graph as a program.
 
@@ -88,8 +88,10 @@ def build(
         pool: what to begin with; its type is that of the whole program.
         max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
         states: where the states of operations that keep some are to lie.
+        coded: which of the model's parameters are quantized, if any.
     """
-    return _Builder(graph, model, native, pool, max_tokens, max_samples, states).build()
+    packer = Packer(native, model, graph.operations, coded)
+    return _Builder(graph, native, packer, pool, max_tokens, max_samples, states).build()
 
 
 def attach(program: Any, pool: Pool) -> None:
@@ -104,8 +106,8 @@ class _Builder:
     def __init__(
         self,
         graph: Graph,
-        model: nn.Module,
         native: ModuleType,
+        packer: Packer,
         pool: Pool,
         max_tokens: int,
         max_samples: int,
@@ -114,7 +116,8 @@ class _Builder:
         self._graph = graph
         self._states = states
         self._native = native
-        self._packer = Packer(native, model, graph.operations)
+        self._packer = packer
+        self._experts: dict[int, Any] = {}  # `_native.Experts`, by their operation
         self._program = native.Program()
         whole = pool.parts[0].shape
         self._dtype = whole.dtype
@@ -133,12 +136,12 @@ class _Builder:
         operations = self._graph.operations
         # All products are packed first, because a table that is tied to one is looked up in its
         # packed weights.
-        packed = {id(one): self._pack(one) for one in operations}
+        products = {id(one): self._pack(one) for one in operations}
         stages = []
         for at, operation in enumerate(operations):
             self._buffers.enter(at, operation)
             first = len(self._program)
-            self._emit(operation, packed[id(operation)])
+            self._emit(operation, *products[id(operation)])
             given: tuple[Tensor, ...]
             match operation:
                 case Opaque(x=x):
@@ -149,24 +152,30 @@ class _Builder:
                     given = ()
             out = self._buffers.whole(operation.out)
             rotated = first + _rotations(operation)
-            stages.append(Stage(operation, first, rotated, len(self._program), out, given))
+            last = len(self._program)
+            is_coded = any(one.how is not None for one in products[id(operation)])
+            stages.append(Stage(operation, first, rotated, last, out, given, is_coded))
         return Built(self._program, stages, self._buffers.whole(self._graph.logits))
 
-    def _pack(self, operation: Operation) -> Packed:
+    def _pack(self, operation: Operation) -> tuple[Product, ...]:
         match operation:
             case Linear():
-                return self._packer.linear(operation)
+                return (self._packer.linear(operation),)
             case Gated():
-                return self._packer.gated(operation)
+                return (self._packer.gated(operation),)
             case Experts():
-                return self._experts(operation), None
+                shape = operation.weights[-1].shape
+                up, down = self._packer.experts(operation)
+                self._experts[id(operation)] = self._make_experts(operation, shape, up, down)
+                return up, down
             case _:
-                return None, None
+                return ()
 
-    def _experts(self, operation: Experts) -> Any:
+    def _make_experts(
+        self, operation: Experts, shape: tuple[int, ...], up: Product, down: Product
+    ) -> Any:
         routing, gating = operation.routing, operation.gating
-        experts, width, inner = operation.weights[-1].shape
-        up, up_bias, down, down_bias = self._packer.experts(operation)
+        experts, width, inner = shape
         return self._native.Experts(
             experts,
             routing.chosen,
@@ -179,53 +188,58 @@ class _Builder:
             routing.scale,
             width,
             inner,
-            up,
-            up_bias,
+            up.weight,
+            up.bias,
             gating is not None,
             operation.activation,
             math.inf if gating is None else gating.limit,
             0.0 if gating is None else gating.shift,
-            down,
-            down_bias,
+            down.weight,
+            down.bias,
+            up.how,
+            down.how,
         )
 
-    def _emit(self, operation: Operation, packed: Packed) -> None:
+    def _emit(self, operation: Operation, *products: Product) -> None:
         program, view = self._program, self._buffers.place
         out = view(_whole(operation.out))
-        weight, bias = packed
         match operation:
             case Embed():
-                table, is_packed = self._packer.table(operation)
-                rows = len(operation.table)
-                program.embed(out, table, rows, is_packed, operation.positions)
+                rows, positions = len(operation.table), operation.positions
+                table, is_packed, how = self._packer.table(operation)
+                program.embed(out, table, rows, is_packed, positions, how)
             case Norm(x=x, groups=groups, weight=scale, bias=shift, eps=eps, center=center):
                 program.norm(out, view(x), groups, scale, shift, eps, center)
             case Linear(x=x, residual=residual):
+                (product,) = products
                 program.linear(
                     out,
                     view(x),
-                    weight,
+                    product.weight,
                     operation.out.width,
                     x.columns,
-                    bias,
+                    product.bias,
                     False,
                     operation.activation,
                     None if residual is None else view(residual),
                     operation.alpha,
+                    product.how,
                 )
             case Gated(x=x):
+                (product,) = products
                 columns = -(-operation.out.width // 16) * 32
                 program.linear(
                     (out[0], 0, columns // 2),
                     view(x),
-                    weight,
+                    product.weight,
                     columns,
                     x.columns,
-                    bias,
+                    product.bias,
                     True,
                     operation.activation,
                     None,
                     1.0,
+                    product.how,
                 )
             case Elementwise(x=x, y=y):
                 other = y.to(self._dtype) if isinstance(y, Tensor) else y and view(y)
@@ -239,7 +253,7 @@ class _Builder:
             case Recur():
                 self._emit_recurrence(operation, out)
             case Experts(x=x, logits=logits):
-                program.experts(out, view(x), view(logits), weight)
+                program.experts(out, view(x), view(logits), self._experts[id(operation)])
             case Gather(x=x):
                 program.gather(out, view(x))
             case Opaque():

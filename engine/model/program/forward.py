@@ -20,6 +20,7 @@ from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.batch import PackedStep
 from engine.model.program.build import Built, Pool, attach, build
 from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
+from engine.model.program.coded import Coded
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Opaque
@@ -135,11 +136,13 @@ def make_program(
     config: EngineConfig,
     shape: ModelShape,
     states: StateModules | None = None,
+    coded: Coded | None = None,
 ) -> ProgramForward:
     """Turn a model into a program.
 
     Args:
         states: the modules that keep states, if there are any.
+        coded: which of its parameters are quantized, if any.
 
     Raises:
         UnreadableError: the model cannot be read; it is as it was.
@@ -165,6 +168,7 @@ def make_program(
             max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
             max_samples=max(config.max_num_seqs, NUM_SAMPLES),
             states=None if states is None else states.slots,
+            coded=coded,
         )
     except ValueError as error:
         raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error

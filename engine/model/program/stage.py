@@ -21,6 +21,7 @@ class Stage:
         out: [rows, width], where its result goes.
         given: the input of an opaque module, or query and key of attention, which are rotated in
             place; empty for other operations.
+        is_coded: whether it multiplies quantized weights, and so makes whole numbers of its input.
     """
 
     operation: Operation
@@ -29,6 +30,7 @@ class Stage:
     last: int
     out: Tensor
     given: tuple[Tensor, ...]
+    is_coded: bool = False
 
 
 def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from engine.batch.shape import ModelShape
 from engine.model.batch import PackedRows
 from engine.model.state.cache import StateCache
 from engine.model.state.groups import Group, groups_of, put, take
@@ -17,6 +18,22 @@ from engine.model.state.probe import cache_argument, probe
 from engine.model.state.slots import StateSlots
 
 logger = logging.getLogger(__name__)
+
+
+def find_states(
+    model: PreTrainedModel, shape: ModelShape, max_num_seqs: int, num_snapshots: int
+) -> StateModules | None:
+    """The modules that keep states; None if all that a model keeps are keys and values.
+
+    Args:
+        shape: as the model was traced.
+        max_num_seqs, num_snapshots: as `StateModules` takes them.
+    """
+    layers = model.config.get_text_config().num_hidden_layers
+    if not shape.state_bytes and shape.num_layers >= layers:
+        return None
+    # A probe tells which layers attend.
+    return StateModules(model, max_num_seqs, num_snapshots)
 
 
 class StateModules:

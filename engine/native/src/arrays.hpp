@@ -117,37 +117,44 @@ inline Quantization quantization_of(int64_t bits, int64_t group, bool has_zeros)
 }
 
 // Bytes of quantized weights.
-inline int64_t size_of_coded(int64_t n, int64_t k, int64_t bits, int64_t group, bool has_zeros) {
+inline int64_t size_of_coded(int64_t n, int64_t k, const Quantization& quantization) {
   size_of_packed(n, k);
-  return coded_bytes(quantization_of(bits, group, has_zeros), n, k);
+  return coded_bytes(quantization, n, k);
 }
 
 // Quantized weights of n output and k input features.
 inline uint8_t* coded_of(const Array& array, int64_t n, int64_t k, const Quantization& quantization,
                          const char* name) {
-  size_of_packed(n, k);
-  return vector<uint8_t>(array, coded_bytes(quantization, n, k), name);
+  return vector<uint8_t>(array, size_of_coded(n, k, quantization), name);
+}
+
+// Packed weights, quantized or of this type.
+inline const void* weights_of(const Array& array, int64_t n, int64_t k, DType dtype,
+                              const std::optional<Quantization>& quantization, const char* name) {
+  if (quantization) return coded_of(array, n, k, *quantization, name);
+  return packed_of(array, n, k, dtype, name);
 }
 
 // A matrix of float16, by its bits.
-inline const uint16_t* halves_of(const Array& array, int64_t rows, int64_t columns, const char* name) {
+inline uint16_t* halves_of(const Array& array, int64_t rows, int64_t columns, const char* name) {
   const bool is_half =
       array.dtype().code == uint8_t(nb::dlpack::dtype_code::Float) && array.dtype().bits == 16;
   if (!is_half || array.ndim() != 2) refuse(name, "must be float16 and have two dimensions");
   check_equal(int64_t(array.shape(0)), rows, name, "rows");
   check_equal(int64_t(array.shape(1)), columns, name, "columns");
   check_contiguous(array, name);
-  return static_cast<const uint16_t*>(array.data());
+  return static_cast<uint16_t*>(array.data());
 }
 
 // The table of an embedding of this width and type.
 inline const void* table_of(const Array& table, bool packed, int64_t vocab_size, int64_t width,
-                            DType dtype) {
+                            DType dtype, const std::optional<Quantization>& quantization) {
   check_at_least(vocab_size, 1, "vocab_size");
   if (packed) {
     check_at_most(vocab_size, kMostFeatures, "vocab_size");
-    return packed_of(table, vocab_size, width, dtype, "table");
+    return weights_of(table, vocab_size, width, dtype, quantization, "table");
   }
+  if (quantization) refuse("quantization", "goes with a packed table");
   const Rows rows = rows_of(table, "table");
   check_dtype(rows.dtype, dtype, "table");
   check_equal(rows.rows, vocab_size, "table", "rows");

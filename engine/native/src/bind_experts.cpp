@@ -1,4 +1,6 @@
 // Experts for Python.
+#include <utility>
+
 #include "bindings.hpp"
 #include "bound_experts.hpp"
 #include "names.hpp"
@@ -12,10 +14,14 @@ using std::to_string;
 constexpr int64_t kMostExperts = 1 << 20;
 
 // Packed weights of all experts, each of n output and k input features.
-const void* packed_experts(const Array& array, int64_t experts, int64_t n, int64_t k, DType dtype,
-                           const char* name) {
-  const int64_t size = size_of_packed(n, k);
-  check_dtype(dtype_of(array, name), dtype, name);
+const void* packed_experts(const Array& array, int64_t experts, int64_t n, int64_t k,
+                           const std::optional<Quantization>& quantization, const char* name) {
+  const int64_t size = quantization ? size_of_coded(n, k, *quantization) : size_of_packed(n, k);
+  if (quantization) {
+    if (array.dtype() != nb::dtype<uint8_t>()) refuse(name, "must be uint8");
+  } else {
+    dtype_of(array, name);
+  }
   check_equal(int64_t(array.ndim()), 1, name, "dimensions");
   check_contiguous(array, name);
   check_at_most(size, kMostFeatures, name);
@@ -31,7 +37,9 @@ BoundExperts::BoundExperts(int64_t experts, int64_t chosen, const std::string& s
                            int64_t width, int64_t inner, const Array& up,
                            const std::optional<Array>& up_bias, bool gated,
                            const std::string& activation, float limit, float shift,
-                           const Array& down, const std::optional<Array>& down_bias) {
+                           const Array& down, const std::optional<Array>& down_bias,
+                           const std::optional<Quantization>& up_quantization,
+                           const std::optional<Quantization>& down_quantization) {
   check_at_least(experts, 1, "experts");
   check_at_most(experts, kMostExperts, "experts");
   check_at_least(chosen, 1, "chosen");
@@ -54,25 +62,38 @@ BoundExperts::BoundExperts(int64_t experts, int64_t chosen, const std::string& s
   }
   check_at_least(inner, 1, "inner");
   check_at_most(inner, kMostFeatures / 4, "inner");
-  const DType dtype = dtype_of(up, "up");
   const int64_t features = gated ? 2 * round_up(inner, 16) : inner;
   args_.route = {.experts = experts, .chosen = chosen, .score = score_of(score),
                  .correction = vector<float>(correction, experts, "correction"),
                  .groups = groups, .kept_groups = kept_groups, .group_best = group_best,
                  .normalised = normalised, .scale = scale};
-  args_.up = {.dtype = dtype, .out_dtype = dtype, .n = features, .k = width,
-              .weight = packed_experts(up, experts, features, width, dtype, "up"),
+  args_.up = {.n = features, .k = width,
+              .weight = packed_experts(up, experts, features, width, up_quantization, "up"),
               .bias = vector<float>(up_bias, experts * features, "up_bias"),
               .gated = gated, .activation = activation_of(activation), .alpha = 1,
-              .limit = limit, .shift = shift};
-  args_.down = {.dtype = dtype, .out_dtype = dtype, .n = width, .k = inner,
-                .weight = packed_experts(down, experts, width, inner, dtype, "down"),
+              .limit = limit, .shift = shift,
+              .quantization = up_quantization.value_or(Quantization{})};
+  args_.down = {.n = width, .k = inner,
+                .weight = packed_experts(down, experts, width, inner, down_quantization, "down"),
                 .bias = vector<float>(down_bias, experts * width, "down_bias"),
-                .activation = Activation::none, .alpha = 1};
+                .activation = Activation::none, .alpha = 1,
+                .quantization = down_quantization.value_or(Quantization{})};
   kept_ = {up, down};
   for (const auto& one : {correction, up_bias, down_bias}) {
     if (one) kept_.push_back(*one);
   }
+}
+
+ExpertsArgs BoundExperts::args(DType dtype) const {
+  ExpertsArgs args = args_;
+  for (const auto& [product, array] :
+       {std::pair(&args.up, &kept_[0]), std::pair(&args.down, &kept_[1])}) {
+    if (product->quantization.coding == Coding::none) {
+      check_dtype(dtype, dtype_of(*array, "weight"), "x");
+    }
+    product->dtype = product->out_dtype = dtype;
+  }
+  return args;
 }
 
 void bind_experts(nb::module_& m) {
@@ -81,11 +102,13 @@ void bind_experts(nb::module_& m) {
   nb::class_<BoundExperts>(m, "Experts", "The experts of a layer, and how they are chosen.")
       .def(nb::init<int64_t, int64_t, const std::string&, Maybe, int64_t, int64_t, int64_t, bool,
                     float, int64_t, int64_t, const Array&, Maybe, bool, const std::string&, float,
-                    float, const Array&, Maybe>(),
+                    float, const Array&, Maybe, const std::optional<Quantization>&,
+                    const std::optional<Quantization>&>(),
            "experts"_a, "chosen"_a, "score"_a, "correction"_a.none(), "groups"_a, "kept_groups"_a,
            "group_best"_a, "normalised"_a, "scale"_a, "width"_a, "inner"_a, "up"_a,
            "up_bias"_a.none(), "gated"_a, "activation"_a, "limit"_a, "shift"_a, "down"_a,
-           "down_bias"_a.none());
+           "down_bias"_a.none(), "up_quantization"_a = nb::none(),
+           "down_quantization"_a = nb::none());
 }
 
 }  // namespace batchdeck

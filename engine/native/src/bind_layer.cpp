@@ -102,11 +102,13 @@ void rotate(const Array& x, int64_t heads, const Array& positions, const Array& 
   run_pieces(level.rotate_pieces, level.rotate, args);
 }
 
-void embed(const Array& out, const Array& ids, const Array& table, int64_t vocab_size, bool packed) {
+void embed(const Array& out, const Array& ids, const Array& table, int64_t vocab_size, bool packed,
+           const std::optional<Quantization>& quantization) {
   const Rows to = writable_rows_of(out, "out");
-  const void* rows = table_of(table, packed, vocab_size, to.width, to.dtype);
-  const EmbedArgs args = {.dtype = to.dtype, .packed = packed, .rows = to.rows, .width = to.width,
-                          .vocab_size = vocab_size,
+  const void* rows = table_of(table, packed, vocab_size, to.width, to.dtype, quantization);
+  const EmbedArgs args = {.dtype = to.dtype, .packed = packed,
+                          .quantization = quantization.value_or(Quantization{}),
+                          .rows = to.rows, .width = to.width, .vocab_size = vocab_size,
                           .ids = indices(ids, to.rows, vocab_size, "ids"), .table = rows,
                           .out = to.data, .out_stride = to.stride};
   const nb::gil_scoped_release unlocked;
@@ -161,7 +163,7 @@ void bind_layer(nb::module_& m) {
         "Rotates the first 2 * half columns of each head of x [rows, heads * head_dim] in place;\n"
         "positions int64 [rows]; cos and sin float32 [positions, half].");
   m.def("embed", &embed, nb::arg("out"), nb::arg("ids"), nb::arg("table"), nb::arg("vocab_size"),
-        nb::arg("packed"),
+        nb::arg("packed"), nb::arg("quantization") = nb::none(),
         "Rows `ids` of a table [vocab_size, width], or of packed weights, into out [rows, width].");
   m.def("elementwise", &elementwise, nb::arg("out"), nb::arg("x"), nb::arg("combine") = "none",
         nb::arg("y") = nb::none(), nb::arg("activation") = "none", nb::arg("alpha") = 1.0f,

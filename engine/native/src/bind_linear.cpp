@@ -29,41 +29,46 @@ void check_shape(const Rows& array, const char* name, int64_t rows, int64_t colu
                    " or more]");
 }
 
-// Codes [n, k], scales and zeros [n, groups] to packed weights.
-void pack_codes(const Array& codes, const Array& scales, const std::optional<Array>& zeros,
-                int64_t bits, int64_t group, const Array& packed) {
-  if (codes.dtype() != nb::dtype<uint8_t>() || codes.ndim() != 2) {
-    refuse("codes", "must be uint8 and have two dimensions");
-  }
-  check_contiguous(codes, "codes");
-  const int64_t n = codes.shape(0), k = codes.shape(1);
-  const Quantization quantization = quantization_of(bits, group, zeros.has_value());
-  const int64_t groups = ceil_div(k, quantization.group);
-  const uint8_t* numbers = static_cast<const uint8_t*>(codes.data());
-  if (quantization.coding == Coding::int4) {
-    for (int64_t i = 0; i < n * k; i++) {
-      if (numbers[i] > 15) refuse("codes", "of 4 bits must be at most 15");
-    }
-  }
-  const PackCodesArgs args{.quantization = quantization, .n = n, .k = k, .codes = numbers,
-                           .stride = k, .scales = halves_of(scales, n, groups, "scales"),
-                           .zeros = zeros ? halves_of(*zeros, n, groups, "zeros") : nullptr,
-                           .scales_stride = groups,
-                           .packed = coded_of(packed, n, k, quantization, "packed")};
+// Codes [n, k] in place of the weights' own numbers: see QuantizeArgs.
+void quantize(const Array& weight, const Array& scales, const Quantization& quantization) {
+  const Rows rows = writable_rows_of(weight, "weight");
+  size_of_packed(rows.rows, rows.width);
+  if (quantization.has_zeros) refuse("quantization", "has zeros, which are not looked for");
+  const int64_t groups = ceil_div(rows.width, quantization.group);
+  const QuantizeArgs args{.dtype = rows.dtype, .quantization = quantization, .n = rows.rows,
+                          .k = rows.width, .weight = rows.data, .stride = rows.stride,
+                          .scales = halves_of(scales, rows.rows, groups, "scales"),
+                          .scales_stride = groups};
   const nb::gil_scoped_release unlocked;
-  const auto pack = kernels().pack_codes;
+  const Kernels& level = kernels();
+  run_pieces(level.quantize_pieces, level.quantize, args);
+}
+
+void pack_coded(const Array& weight, const Array& scales, const std::optional<Array>& zeros,
+                const Quantization& quantization, const Array& packed) {
+  const Rows rows = rows_of(weight, "weight");
+  const int64_t n = rows.rows, k = rows.width;
+  void* to = coded_of(packed, n, k, quantization, "packed");
+  if (quantization.has_zeros != zeros.has_value()) {
+    refuse("zeros", zeros ? "are given, but the quantization has none" : "are missing");
+  }
+  const int64_t groups = ceil_div(k, quantization.group);
+  const PackCodedArgs args{.dtype = rows.dtype, .quantization = quantization, .n = n, .k = k,
+                           .weight = rows.data, .stride = rows.stride,
+                           .scales = halves_of(scales, n, groups, "scales"),
+                           .zeros = zeros ? halves_of(*zeros, n, groups, "zeros") : nullptr,
+                           .scales_stride = groups, .packed = static_cast<uint8_t*>(to)};
+  const nb::gil_scoped_release unlocked;
+  const auto pack = kernels().pack_coded;
   Pool::get().each(ceil_div(n, kPanel), [&](int64_t panel, Scratch&) { pack(args, panel); });
 }
 
 void linear(const Array& out, const Array& x, const Array& weight, int64_t n, int64_t k,
             const std::optional<Array>& bias, bool gated, const std::string& activation,
-            const std::optional<Array>& residual, float alpha, int64_t bits, int64_t group,
-            bool has_zeros) {
+            const std::optional<Array>& residual, float alpha,
+            const std::optional<Quantization>& quantization) {
   const Rows input = rows_of(x, "x"), result = writable_rows_of(out, "out");
-  Quantization quantization;
-  if (bits != 0) quantization = quantization_of(bits, group, has_zeros);
-  const void* packed = bits == 0 ? packed_of(weight, n, k, input.dtype, "weight")
-                                 : coded_of(weight, n, k, quantization, "weight");
+  const void* packed = weights_of(weight, n, k, input.dtype, quantization, "weight");
   if (gated && n % kPanel != 0) {
     refuse("n", "is " + std::to_string(n) + "; gated, it must be a multiple of 32");
   }
@@ -99,7 +104,7 @@ void linear(const Array& out, const Array& x, const Array& weight, int64_t n, in
   } else if (alpha != 1) {
     refuse("alpha", "goes with a residual only");
   }
-  args.quantization = quantization;
+  args.quantization = quantization.value_or(Quantization{});
   const nb::gil_scoped_release unlocked;
   const Kernels& level = kernels();
   CodedMemory memory;
@@ -132,16 +137,29 @@ void bind_linear(nb::module_& m) {
         "How many numbers packed weights of shape [n, k] take.");
   m.def("pack_linear", &pack_linear, nb::arg("weight"), nb::arg("packed"),
         "Packs weights [n, k] into packed [packed_size(n, k)].");
-  m.def("coded_size", &size_of_coded, nb::arg("n"), nb::arg("k"), nb::arg("bits"),
-        nb::arg("group"), nb::arg("has_zeros"), "How many bytes quantized weights [n, k] take.");
-  m.def("pack_codes", &pack_codes, nb::arg("codes"), nb::arg("scales"), nb::arg("zeros"),
-        nb::arg("bits"), nb::arg("group"), nb::arg("packed"),
-        "Packs codes [n, k] uint8 with scales and zeros [n, groups] float16: weights are "
-        "scale * (code - zero), zero 128 or 8 where there are none.");
+  nb::class_<Quantization>(
+      m, "Quantization",
+      "How weights are quantized: to codes of 4 or 8 bits, with a scale, and a zero where there are "
+      "some, for each `group` input features: scale * (code - zero), zero 8 or 128 where there are none.")
+      .def("__init__",
+           [](Quantization* self, int64_t bits, int64_t group, bool has_zeros) {
+             new (self) Quantization(quantization_of(bits, group, has_zeros));
+           },
+           nb::arg("bits"), nb::arg("group"), nb::arg("has_zeros") = false)
+      .def_prop_ro("bits", [](const Quantization& self) { return bits_of(self.coding); })
+      .def_ro("group", &Quantization::group)
+      .def_ro("has_zeros", &Quantization::has_zeros);
+  m.def("coded_size", &size_of_coded, nb::arg("n"), nb::arg("k"), nb::arg("quantization"),
+        "How many bytes quantized weights [n, k] take.");
+  m.def("quantize", &quantize, nb::arg("weight"), nb::arg("scales"), nb::arg("quantization"),
+        "Finds scales [n, groups] float16 for weights [n, k], which become what their codes mean.");
+  m.def("pack_coded", &pack_coded, nb::arg("weight"), nb::arg("scales"), nb::arg("zeros").none(),
+        nb::arg("quantization"), nb::arg("packed"),
+        "Packs the codes of weights [n, k], by scales and zeros [n, groups] float16.");
   m.def("linear", &linear, nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("n"),
         nb::arg("k"), nb::arg("bias") = nb::none(), nb::arg("gated") = false,
         nb::arg("activation") = "none", nb::arg("residual") = nb::none(), nb::arg("alpha") = 1.0f,
-        nb::arg("bits") = 0, nb::arg("group") = 0, nb::arg("has_zeros") = false,
+        nb::arg("quantization") = nb::none(),
         "out = activation(x W^T + bias), gated, or residual + alpha (x W^T + bias).");
   m.def("advise_huge", &advise_huge, nb::arg("array"),
         "Asks for huge pages under an array; do so before it is written.");

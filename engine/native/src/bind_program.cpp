@@ -45,14 +45,15 @@ class BoundProgram {
   }
 
   int64_t embed(const View& out_view, const Array& table, int64_t vocab_size, bool packed,
-                bool positions) {
+                bool positions, const std::optional<Quantization>& quantization) {
     const Rows out = buffers_.tokens(out_view, "out");
-    const void* data = table_of(table, packed, vocab_size, out.width, out.dtype);
+    const void* data = table_of(table, packed, vocab_size, out.width, out.dtype, quantization);
     Limits limits;
     (positions ? limits.positions : limits.ids) = vocab_size;
     keep(table);
-    const EmbedArgs args{.dtype = out.dtype, .packed = packed, .rows = 0, .width = out.width,
-                         .vocab_size = vocab_size, .ids = nullptr, .table = data,
+    const EmbedArgs args{.dtype = out.dtype, .packed = packed,
+                         .quantization = quantization.value_or(Quantization{}), .rows = 0,
+                         .width = out.width, .vocab_size = vocab_size, .ids = nullptr, .table = data,
                          .out = out.data, .out_stride = out.stride};
     return program_.add(Embed{args, positions}, false, limits);
   }
@@ -79,7 +80,7 @@ class BoundProgram {
   int64_t linear(const View& out_view, const View& x_view, const Array& weight, int64_t n,
                  int64_t k, const std::optional<Array>& bias, bool gated,
                  const std::string& activation, const std::optional<View>& residual_view,
-                 float alpha) {
+                 float alpha, const std::optional<Quantization>& quantization) {
     const Rows x = buffers_.at(x_view, "x");
     check_at_least(n, 1, "n");
     check_equal(x.width, k, "x", "columns");
@@ -106,13 +107,14 @@ class BoundProgram {
     }
     const LinearArgs args{.dtype = x.dtype, .out_dtype = out.dtype, .m = 0, .n = n, .k = k,
                           .x = x.data, .x_stride = x.stride,
-                          .weight = packed_of(weight, n, k, x.dtype, "weight"),
+                          .weight = weights_of(weight, n, k, x.dtype, quantization, "weight"),
                           .bias = vector<float>(bias, n, "bias"),
                           .gated = gated, .activation = chosen,
                           .residual = residual.data, .residual_stride = residual.stride,
-                          .alpha = alpha, .out = out.data, .out_stride = out.stride};
+                          .alpha = alpha, .out = out.data, .out_stride = out.stride,
+                          .quantization = quantization.value_or(Quantization{})};
     keep(weight, bias);
-    return program_.add(args, buffers_.is_per_sample(x_view));
+    return program_.add(Linear{args, x.rows}, buffers_.is_per_sample(x_view));
   }
 
   int64_t rotate(const View& x_view, int64_t heads, const Array& cos, const Array& sin,
@@ -242,11 +244,10 @@ class BoundProgram {
 
   int64_t experts(const View& out_view, const View& x_view, const View& logits_view,
                   const BoundExperts& experts) {
-    ExpertsArgs args = experts.args();
     const Rows x = buffers_.at(x_view, "x");
+    ExpertsArgs args = experts.args(x.dtype);
     const Rows out = buffers_.like(out_view, x, x_view, "out");
     const Rows logits = buffers_.at(logits_view, "logits");
-    check_dtype(x.dtype, args.up.dtype, "x");
     check_equal(x.width, args.up.k, "x", "columns");
     check_dtype(logits.dtype, DType::f32, "logits");
     check_equal(logits.width, args.route.experts, "logits", "columns");
@@ -350,11 +351,12 @@ void bind_program(nb::module_& m) {
       .def("cache", &BoundProgram::cache, "layer"_a, "keys"_a, "values"_a, "head_dim"_a,
            "value_dim"_a)
       .def("embed", &BoundProgram::embed, "out"_a, "table"_a, "vocab_size"_a, "packed"_a,
-           "positions"_a)
+           "positions"_a, "quantization"_a = nb::none())
       .def("norm", &BoundProgram::norm, "out"_a, "x"_a, "groups"_a, "weight"_a.none(),
            "bias"_a.none(), "eps"_a, "center"_a)
       .def("linear", &BoundProgram::linear, "out"_a, "x"_a, "weight"_a, "n"_a, "k"_a,
-           "bias"_a.none(), "gated"_a, "activation"_a, "residual"_a.none(), "alpha"_a)
+           "bias"_a.none(), "gated"_a, "activation"_a, "residual"_a.none(), "alpha"_a,
+           "quantization"_a = nb::none())
       .def("rotate", &BoundProgram::rotate, "x"_a, "heads"_a, "cos"_a, "sin"_a, "interleaved"_a)
       .def("store", &BoundProgram::store, "layer"_a, "key"_a, "value"_a)
       .def("attend", &BoundProgram::attend, "out"_a, "query"_a, "layer"_a, "heads"_a, "scaling"_a,

@@ -16,16 +16,18 @@ class BoundExperts {
   // See `RouteArgs` for how experts are chosen. Each expert computes down(activation(up x)), or
   // down(activation(gate x) * (up x)) where `gated`: `up` then has gates and ups as LinearArgs wants
   // them, 2 * round_up(inner, 16) features. Packed weights of all experts lie one after the other, as
-  // do biases, [experts, features] float32.
+  // do biases, [experts, features] float32. Each of both products may be quantized.
   BoundExperts(int64_t experts, int64_t chosen, const std::string& score,
                const std::optional<Array>& correction, int64_t groups, int64_t kept_groups,
                int64_t group_best, bool normalised, float scale, int64_t width, int64_t inner,
                const Array& up, const std::optional<Array>& up_bias, bool gated,
                const std::string& activation, float limit, float shift, const Array& down,
-               const std::optional<Array>& down_bias);
+               const std::optional<Array>& down_bias,
+               const std::optional<Quantization>& up_quantization,
+               const std::optional<Quantization>& down_quantization);
 
-  // All but rows, logits, x and out.
-  const ExpertsArgs& args() const { return args_; }
+  // All but rows, logits, x and out, for rows of this type.
+  ExpertsArgs args(DType dtype) const;
   const std::vector<Array>& kept() const { return kept_; }
 
  private:

@@ -1,4 +1,4 @@
-// Rows of x as whole numbers, and packed weights that are quantized.
+// Rows of x as whole numbers.
 #pragma once
 
 #include <cfloat>
@@ -72,43 +72,6 @@ inline void code_rows(const CodeRowsArgs& args, int threads, int64_t piece, Scra
   const Share share = share_of(args.rows, code_rows_pieces(args, threads), piece);
   if (args.dtype == DType::f32) return code_share<float>(args, share);
   code_share<bf16>(args, share);
-}
-
-inline void pack_codes(const PackCodesArgs& args, int64_t panel) {
-  const Quantization& q = args.quantization;
-  const int64_t groups = ceil_div(args.k, q.group), bytes = group_bytes(q);
-  const int64_t rows = min(kPanel, args.n - panel * kPanel);
-  const auto middle = uint8_t(middle_of(q.coding));
-  uint8_t* to = args.packed + panel * groups * bytes;
-  for (int64_t group = 0; group < groups; group++, to += bytes) {
-    const auto code = [&](int64_t row, int64_t k) {
-      const int64_t at = group * q.group + k;
-      if (row >= rows || at >= args.k) return middle;
-      return args.codes[(panel * kPanel + row) * args.stride + at];
-    };
-    if (q.coding == Coding::int8) {
-      for (int64_t k = 0; k < q.group; k++) {
-        for (int64_t row = 0; row < kPanel; row++) {
-          to[k / 4 * (4 * kPanel) + row * 4 + k % 4] = code(row, k);
-        }
-      }
-    } else {
-      for (int64_t k = 0; k < q.group; k++) {
-        if (k % 8 >= 4) continue;
-        for (int64_t row = 0; row < kPanel; row++) {
-          to[k / 8 * (4 * kPanel) + row * 4 + k % 4] = uint8_t(code(row, k) | code(row, k + 4) << 4);
-        }
-      }
-    }
-    uint16_t of_row[2][kPanel] = {};
-    for (int64_t row = 0; row < rows; row++) {
-      const int64_t at = (panel * kPanel + row) * args.scales_stride + group;
-      of_row[0][row] = args.scales[at];
-      if (q.has_zeros) of_row[1][row] = args.zeros[at];
-    }
-    std::memcpy(to + kPanel * q.group * bits_of(q.coding) / 8, of_row,
-                size_t(kPanel) * (q.has_zeros ? 4 : 2));
-  }
 }
 
 }  // namespace batchdeck::LEVEL

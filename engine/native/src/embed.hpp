@@ -1,6 +1,7 @@
 // Rows of an embedding table, plain or packed as the weights of a matrix product.
 #pragma once
 
+#include "quantize.hpp"
 #include "share.hpp"
 
 namespace batchdeck::LEVEL {
@@ -49,14 +50,65 @@ inline void embed_packed(const EmbedArgs& args, Share share) {
   }
 }
 
+// As a product has it: scale (code - zero), in float32, then rounded.
+template <Coding C, class T>
+inline void embed_coded(const EmbedArgs& args, Share share) {
+  constexpr int64_t kFeatures = C == Coding::int8 ? 4 : 8;  // of a row that lie beside each other
+  const Quantization& q = args.quantization;
+  const int64_t groups = ceil_div(args.width, q.group), bytes = group_bytes(q);
+  const int64_t lines = q.group / kFeatures;
+  const auto row_of = [&](int64_t id) {
+    return static_cast<const uint8_t*>(args.table) + id / kPanel * groups * bytes;
+  };
+  const auto prefetch = [&](int64_t id) {
+    for (int64_t group = 0; group < groups; group++) {
+      const uint8_t* from = row_of(id) + group * bytes;
+      for (int64_t i = 0; i < lines; i++) __builtin_prefetch(from + (i * kPanel + id % kPanel) * 4);
+      __builtin_prefetch(from + lines * kPanel * 4 + id % kPanel * 2);
+    }
+  };
+  for (int64_t row = share.first; row < share.last; row++) {
+    if (row + 1 < share.last) prefetch(args.ids[row + 1]);
+    const int64_t lane = args.ids[row] % kPanel;
+    T* out = static_cast<T*>(args.out) + row * args.out_stride;
+    for (int64_t group = 0; group < groups; group++) {
+      const uint8_t* from = row_of(args.ids[row]) + group * bytes;
+      const auto* scales = reinterpret_cast<const uint16_t*>(from + lines * kPanel * 4);
+      const float scale = widen_half(scales[lane]);
+      const float zero = q.has_zeros ? widen_half(scales[kPanel + lane]) : float(middle_of(C));
+      const int64_t count = min(q.group, args.width - group * q.group);
+      for (int64_t k = 0; k < count; k += 16) {
+        f32x16 codes = {};
+        for (int64_t i = 0; i < 16; i++) {
+          const uint8_t* four = from + ((k + i) / kFeatures * kPanel + lane) * 4;
+          codes[i] = C == Coding::int8 ? four[i % 4] : four[i % 4] >> (i % 8 / 4 * 4) & 15;
+        }
+        store_first(out + group * q.group + k, (codes - zero) * scale, count - k);
+      }
+    }
+  }
+}
+
+template <class T>
+inline void embed_from(const EmbedArgs& args, Share share) {
+  switch (args.quantization.coding) {
+    case Coding::int8:
+      return embed_coded<Coding::int8, T>(args, share);
+    case Coding::int4:
+      return embed_coded<Coding::int4, T>(args, share);
+    case Coding::none:
+      return embed_packed<T>(args, share);
+  }
+}
+
 inline int64_t embed_pieces(const EmbedArgs& args, int) {
   return row_pieces(args.rows, args.width, args.packed ? kEmbedPackedPiece : kEmbedPiece);
 }
 
 inline void embed(const EmbedArgs& args, int threads, int64_t piece, Scratch&) {
   const Share share = share_of(args.rows, embed_pieces(args, threads), piece);
-  if (args.packed && args.dtype == DType::bf16) return embed_packed<bf16>(args, share);
-  if (args.packed) return embed_packed<float>(args, share);
+  if (args.packed && args.dtype == DType::bf16) return embed_from<bf16>(args, share);
+  if (args.packed) return embed_from<float>(args, share);
   const int64_t size = size_of(args.dtype);
   for (int64_t row = share.first; row < share.last; row++) {
     std::memcpy(static_cast<char*>(args.out) + row * args.out_stride * size,

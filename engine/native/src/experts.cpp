@@ -36,6 +36,8 @@ void ExpertsMemory::reserve(const ExpertsArgs& args, int64_t rows) {
   x_ = static_cast<char*>(memory_.get(size_t(x_bytes_ + inner_bytes_ + parts_bytes_)));
   inner_ = x_ + x_bytes_;
   parts_ = inner_ + inner_bytes_;
+  coded_.reserve(args.up, pairs);
+  coded_.reserve(args.down, pairs);
 }
 
 // Sorts the pairs of a row and an expert by expert, those of an expert by row.
@@ -75,13 +77,16 @@ void ExpertsMemory::gather(const ExpertsArgs& args) {
 }
 
 // One product for each expert's rows, all of them in one run of the pool.
-void ExpertsMemory::multiply(const Kernels& kernels, const LinearArgs& all) {
-  const int64_t size = size_of(all.dtype), packed = packed_size(all.n, all.k) * size;
+void ExpertsMemory::multiply(const Kernels& kernels, LinearArgs all) {
+  coded_.code(kernels, all);
+  const int64_t size = size_of(all.dtype), weight = weight_bytes(all);
   const auto of = [&](const Group& group) {
     LinearArgs args = all;
     args.m = group.count;
     args.x = static_cast<const char*>(all.x) + group.first * all.x_stride * size;
-    args.weight = static_cast<const char*>(all.weight) + group.expert * packed;
+    args.coded.codes += group.first * all.coded.stride * kernels.code_size;
+    args.coded.groups += group.first * all.coded.groups_stride;
+    args.weight = static_cast<const char*>(all.weight) + group.expert * weight;
     args.out = static_cast<char*>(all.out) + group.first * all.out_stride * size;
     if (all.bias != nullptr) args.bias = all.bias + group.expert * all.n;
     return args;
@@ -117,6 +122,7 @@ void run_experts(const Kernels& kernels, const ExpertsArgs& args, ExpertsMemory&
   memory.gather(args);
 
   LinearArgs up = args.up, down = args.down;
+  up.m = down.m = args.route.rows * args.route.chosen;
   up.x = memory.x_;
   up.x_stride = stride_of(up.k);
   up.out = memory.inner_;

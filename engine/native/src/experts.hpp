@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "coded_memory.hpp"
 #include "kernels.hpp"
 
 namespace batchdeck {
@@ -34,13 +35,14 @@ class ExpertsMemory {
 
   void group(const ExpertsArgs& args);
   void gather(const ExpertsArgs& args);
-  void multiply(const Kernels& kernels, const LinearArgs& all);
+  void multiply(const Kernels& kernels, LinearArgs all);
 
   std::vector<int32_t> index_, place_;  // [rows, chosen]: expert, and where it is when sorted
   std::vector<float> weight_;           // [rows, chosen]
   std::vector<int32_t> source_;         // the row that a sorted one is of
   std::vector<int64_t> starts_;         // [experts + 1]
   std::vector<Group> groups_;
+  CodedMemory coded_;
   Scratch memory_;
   int64_t x_bytes_ = 0, inner_bytes_ = 0, parts_bytes_ = 0;
   char *x_ = nullptr, *inner_ = nullptr, *parts_ = nullptr;  // sorted: before, between and behind

@@ -122,16 +122,36 @@ struct CodeRowsArgs {
   int64_t groups_stride;
 };
 
-// Codes [n, k] of weights, each 0 to 255 or to 15, scales and zeros [n, k / group] (rounded up), to
-// packed weights.
-struct PackCodesArgs {
+// Bytes of a product's packed weights.
+constexpr int64_t weight_bytes(const LinearArgs& args) {
+  if (args.quantization.coding == Coding::none) return packed_size(args.n, args.k) * size_of(args.dtype);
+  return coded_bytes(args.quantization, args.n, args.k);
+}
+
+// A scale for each group of weights [n, k], k / group (rounded up) of them a row, by which their codes
+// lose least of the group's squares. The weights become what their codes mean, rounded to `dtype`. A group
+// with a number that is not finite becomes NaN. There are no zeros.
+struct QuantizeArgs {
+  DType dtype;
   Quantization quantization;
   int64_t n, k;
-  const uint8_t* codes;
+  void* weight;
+  int64_t stride;
+  uint16_t* scales;  // float16
+  int64_t scales_stride;
+};
+
+// Weights [n, k] to packed codes, the nearest ones by these scales and zeros. So what is scale *
+// (code - zero), and has been rounded to bfloat16, gets its own codes back.
+struct PackCodedArgs {
+  DType dtype;
+  Quantization quantization;
+  int64_t n, k;
+  const void* weight;
   int64_t stride;
   const uint16_t* scales;  // float16
   const uint16_t* zeros;   // or null
-  int64_t scales_stride;
+  int64_t scales_stride;   // of both
   uint8_t* packed;
 };
 
@@ -242,10 +262,11 @@ struct AttentionArgs {
 // Floats of a part of `rows` queries and heads.
 constexpr int64_t part_size(int64_t rows, int64_t value_dim) { return rows * (2 + value_dim); }
 
-// Rows of an embedding. `packed` tables are packed weights of n = vocabulary, k = width.
+// Rows of an embedding. `packed` tables are packed weights of n = vocabulary, k = width, quantized or not.
 struct EmbedArgs {
-  DType dtype;
+  DType dtype;  // of out, and of a table that is not quantized
   bool packed;
+  Quantization quantization;
   int64_t rows, width, vocab_size;
   const int64_t* ids;  // [rows]
   const void* table;   // [vocab_size, width] where not packed
@@ -361,7 +382,9 @@ struct Kernels {
   int64_t code_size;
   int64_t (*code_rows_pieces)(const CodeRowsArgs&, int threads);
   void (*code_rows)(const CodeRowsArgs&, int threads, int64_t piece, Scratch&);
-  void (*pack_codes)(const PackCodesArgs&, int64_t panel);
+  int64_t (*quantize_pieces)(const QuantizeArgs&, int threads);
+  void (*quantize)(const QuantizeArgs&, int threads, int64_t piece, Scratch&);
+  void (*pack_coded)(const PackCodedArgs&, int64_t panel);
 
   int64_t (*norm_pieces)(const NormArgs&, int threads);
   void (*norm)(const NormArgs&, int threads, int64_t piece, Scratch&);

@@ -7,6 +7,7 @@
 #include "embed.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
+#include "quantize.hpp"
 #include "recur.hpp"
 #include "rotate.hpp"
 #include "route.hpp"
@@ -28,7 +29,9 @@ const Kernels& JOIN(kernels_, LEVEL)() {
       .code_size = sizeof(LEVEL::Code),
       .code_rows_pieces = LEVEL::code_rows_pieces,
       .code_rows = LEVEL::code_rows,
-      .pack_codes = LEVEL::pack_codes,
+      .quantize_pieces = LEVEL::quantize_pieces,
+      .quantize = LEVEL::quantize,
+      .pack_coded = LEVEL::pack_coded,
       .norm_pieces = LEVEL::norm_pieces,
       .norm = LEVEL::norm,
       .rotate_pieces = LEVEL::rotate_pieces,

@@ -18,6 +18,7 @@ struct Execution {
   const Program& program;
   Step& step;
   int64_t rows;
+  CodedMemory& coded_memory;
   ExpertsMemory& experts_memory;
 
   void operator()(Embed embed) const {
@@ -29,8 +30,10 @@ struct Execution {
     args.rows = rows;
     run_pieces(kernels.norm_pieces, kernels.norm, args);
   }
-  void operator()(LinearArgs args) const {
+  void operator()(const Linear& linear) const {
+    LinearArgs args = linear.args;
     args.m = rows;
+    coded_memory.code(kernels, args);
     run_pieces(kernels.linear_pieces, kernels.linear, args);
   }
   void operator()(RotateArgs args) const {
@@ -128,6 +131,9 @@ int64_t Program::add(const Operation& operation, bool per_sample, const Limits& 
   if (const auto* experts = std::get_if<Experts>(&operation)) {
     experts_.reserve(experts->args, experts->most_rows);
   }
+  if (const auto* linear = std::get_if<Linear>(&operation)) {
+    coded_.reserve(linear->args, linear->most_rows);
+  }
   lower(limits);
   instructions_.push_back({operation, per_sample});
   return size() - 1;
@@ -166,7 +172,7 @@ void Program::run(Step& step, int64_t first, int64_t last) {
     const StepInputs& in = step.inputs();
     const int64_t rows = instruction.per_sample ? in.samples : in.tokens;
     if (rows == 0) continue;
-    std::visit(Execution{table, *this, step, rows, experts_}, instruction.operation);
+    std::visit(Execution{table, *this, step, rows, coded_, experts_}, instruction.operation);
     const auto ended = Clock::now();
     Cost& cost = profile_[instruction.operation.index()];
     cost.runs++;

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "coded_memory.hpp"
 #include "experts.hpp"
 #include "kernels.hpp"
 #include "step.hpp"
@@ -43,6 +44,10 @@ struct Attend {
 };
 
 // For at most so many rows.
+struct Linear {
+  LinearArgs args;
+  int64_t most_rows;
+};
 struct Experts {
   ExpertsArgs args;
   int64_t most_rows;
@@ -50,7 +55,7 @@ struct Experts {
 
 // Arguments of a kernel, all but what a step brings: its number of rows, ids, positions, slots,
 // rows of attention and of states.
-using Operation = std::variant<Embed, NormArgs, LinearArgs, RotateArgs, Store, Attend,
+using Operation = std::variant<Embed, NormArgs, Linear, RotateArgs, Store, Attend,
                                ElementwiseArgs, Gather, ConvolveArgs, RecurArgs, Experts>;
 constexpr std::array kOperationNames = {"embed",  "norm",        "linear", "rotate",
                                         "store",  "attend",      "elementwise", "gather",
@@ -112,6 +117,7 @@ class Program {
   std::map<int64_t, LayerCache> caches_;
   int64_t blocks_ = std::numeric_limits<int64_t>::max();  // of the smallest cache
   Limits limits_;
+  CodedMemory coded_;
   ExpertsMemory experts_;
   Profile profile_;
 };

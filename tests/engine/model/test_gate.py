@@ -27,6 +27,7 @@ from engine.model.attention.torch_backend import TorchAttention
 from engine.model.gate import checked_forward, find_class
 from engine.model.program.capture import NUM_TOKENS
 from engine.model.rope import freeze_rope
+from engine.model.script import Script
 from engine.model.trace import trace
 from tests.support.zoo import (
     BY_MODULES,
@@ -326,7 +327,8 @@ def test_self_test_is_a_few_short_passes(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def play(its: PreTrainedModel, *rest: Any) -> Any:
         if its is model:
-            passes.extend(step.plan.num_tokens for step in rest[-1].steps)
+            script = next(one for one in rest if isinstance(one, Script))
+            passes.extend(step.plan.num_tokens for step in script.steps)
         return played(its, *rest)
 
     monkeypatch.setattr(type(model), "forward", by_modules)

@@ -164,13 +164,16 @@ void codes() {
     for (int64_t i = 0; i < n * groups; i++) data[i] = uint16_t(between(0, 0x3c00));  // up to 1
     return data;
   };
-  auto* weight = numbers<uint8_t>(n * k);
-  for (int64_t i = 0; i < n * k; i++) weight[i] = uint8_t(between(0, 15));
-  const PackCodesArgs pack{.quantization = q, .n = n, .k = k, .codes = weight, .stride = k,
-                           .scales = halves(), .zeros = q.has_zeros ? halves() : nullptr,
-                           .scales_stride = groups,
+  const Matrix weight = matrix(dtype, n, k);
+  const PackCodedArgs pack{.dtype = dtype, .quantization = q, .n = n, .k = k, .weight = weight.data,
+                           .stride = weight.stride, .scales = halves(),
+                           .zeros = q.has_zeros ? halves() : nullptr, .scales_stride = groups,
                            .packed = numbers<uint8_t>(coded_bytes(q, n, k))};
-  for (int64_t panel = 0; panel < ceil_div(n, kPanel); panel++) kernels.pack_codes(pack, panel);
+  for (int64_t panel = 0; panel < ceil_div(n, kPanel); panel++) kernels.pack_coded(pack, panel);
+  run_pieces(kernels.quantize_pieces, kernels.quantize,
+             QuantizeArgs{.dtype = dtype, .quantization = q, .n = n, .k = k, .weight = weight.data,
+                          .stride = weight.stride, .scales = numbers<uint16_t>(n * groups),
+                          .scales_stride = groups});
   const Matrix x = matrix(dtype, m, k), out = matrix(dtype, m, n);
   const CodeRowsArgs rows{.dtype = dtype, .rows = m, .width = k, .group = q.group, .x = x.data,
                           .x_stride = x.stride,
@@ -183,6 +186,13 @@ void codes() {
                         .activation = an_activation(), .out = out.data, .out_stride = out.stride,
                         .quantization = q,
                         .coded = {rows.codes, rows.stride, rows.groups, rows.groups_stride}});
+  auto* ids = numbers<int64_t>(m);
+  for (int64_t i = 0; i < m; i++) ids[i] = between(0, n - 1);
+  const Matrix looked_up = matrix(dtype, m, k);
+  run_pieces(kernels.embed_pieces, kernels.embed,
+             EmbedArgs{.dtype = dtype, .packed = true, .quantization = q, .rows = m, .width = k,
+                       .vocab_size = n, .ids = ids, .table = pack.packed, .out = looked_up.data,
+                       .out_stride = looked_up.stride});
 }
 
 void norm() {
@@ -270,10 +280,19 @@ void experts() {
                 .bias = maybe_floats(count * features), .gated = gated,
                 .activation = an_activation(), .alpha = 1.0f};
   if (maybe()) up.limit = up.shift = 1.0f;
-  const LinearArgs down{.dtype = dtype, .out_dtype = dtype, .n = width, .k = inner,
-                        .weight = packed_experts(dtype, count, width, inner),
-                        .bias = maybe_floats(count * width), .alpha = 1.0f,
-                        .out = out.data, .out_stride = out.stride};
+  LinearArgs down{.dtype = dtype, .out_dtype = dtype, .n = width, .k = inner,
+                  .weight = packed_experts(dtype, count, width, inner),
+                  .bias = maybe_floats(count * width), .alpha = 1.0f,
+                  .out = out.data, .out_stride = out.stride};
+  for (LinearArgs* product : {&up, &down}) {
+    if (maybe()) continue;
+    const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kDepth * between(1, 4)};
+    const int64_t bytes = count * coded_bytes(q, product->n, product->k);
+    auto* codes = numbers<uint8_t>(bytes);
+    for (int64_t i = 0; i < bytes; i++) codes[i] = uint8_t(between(0, 255));
+    product->weight = codes;
+    product->quantization = q;
+  }
   ExpertsMemory memory;
   const ExpertsArgs args{route, up, down};
   memory.reserve(args, rows);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -35,18 +36,24 @@ GROUPS = st.sampled_from((32, 64, 96, 128))
 BITS = st.sampled_from((4, 8))
 
 
+def packed_by(weight: Tensor, scales: Tensor, zeros: Tensor | None, how: Any) -> Tensor:
+    """The codes of weights [n, k] by these scales."""
+    packed = torch.full((native.coded_size(*weight.shape, how),), 7, dtype=torch.uint8)
+    native.pack_coded(weight, scales, zeros, how, packed)
+    return packed
+
+
 @dataclass(frozen=True)
 class Quantized:
     """Weights as codes.
 
     Attributes:
+        how: `native.Quantization`.
         packed: for the kernels.
         weight: [n, k] in float64, exactly what the codes mean.
     """
 
-    bits: int
-    group: int
-    has_zeros: bool
+    how: Any
     packed: Tensor
     weight: Tensor
 
@@ -54,22 +61,24 @@ class Quantized:
     def make(cls, n: int, k: int, bits: int, group: int, has_zeros: bool, seed: int) -> Quantized:
         generator = torch.Generator().manual_seed(seed)
         groups = math.ceil(k / group)
-        codes = torch.randint(0, 2**bits, (n, k), generator=generator, dtype=torch.uint8)
-        scales = (torch.rand(n, groups, generator=generator) / (k**0.5 * 2 ** (bits - 2))).half()
+        codes = torch.randint(0, 2**bits, (n, k), generator=generator)
+        scales = torch.rand(n, groups, generator=generator) / (k**0.5 * 2 ** (bits - 2))
+        scales = (scales + 2.0**-14).half()
         zeros = torch.randint(0, 2**bits, (n, groups), generator=generator).half()
-        packed = torch.full(
-            (native.coded_size(n, k, bits, group, has_zeros),), 7, dtype=torch.uint8
-        )
-        native.pack_codes(codes, scales, zeros if has_zeros else None, bits, group, packed)
         middle = zeros.double() if has_zeros else torch.full_like(zeros, 2 ** (bits - 1)).double()
         of_each = torch.arange(k) // group
         weight = scales.double()[:, of_each] * (codes.double() - middle[:, of_each])
-        return cls(bits, group, has_zeros, packed, weight)
+        how = native.Quantization(bits, group, has_zeros)
+        packed = packed_by(weight.float(), scales, zeros if has_zeros else None, how)
+        return cls(how, packed, weight)
+
+    @property
+    def group(self) -> int:
+        return int(self.how.group)
 
     def multiply(self, out: Tensor, x: Tensor, **options: object) -> None:
         n, k = self.weight.shape
-        how = {"bits": self.bits, "group": self.group, "has_zeros": self.has_zeros}
-        native.linear(out, x, self.packed, n, k, **how, **options)
+        native.linear(out, x, self.packed, n, k, quantization=self.how, **options)
 
     def slack(self, x: Tensor) -> Tensor:
         """How far sums may be from those in float64: each group is rounded a few times."""
@@ -207,29 +216,143 @@ def test_rows_of_nothing_give_next_to_nothing(value: float) -> None:
     assert (out.abs() <= 1e-35).all()
 
 
+@every_level
+@given(
+    n=WIDTHS,
+    k=DEPTHS,
+    dtype=st.sampled_from(DTYPES),
+    bits=BITS,
+    group=GROUPS,
+    gap=st.integers(0, 40),
+    seed=st.integers(0, 2**20),
+)
+def test_weights_become_what_their_codes_mean(
+    n: int, k: int, dtype: torch.dtype, bits: int, group: int, gap: int, seed: int
+) -> None:
+    how = native.Quantization(bits, group)
+    original = numbers(n, k, torch.float32, seed).to(dtype)
+    weight = guarded(n, k, gap, dtype, GUARD)
+    weight[:] = original
+    scales = torch.empty(n, math.ceil(k / group), dtype=torch.float16)
+    native.quantize(weight, scales, how)
+    assert is_kept(weight, GUARD)
+    step = scales.double()[:, torch.arange(k) // group]
+    codes = weight.double() / torch.where(step == 0, 1, step)
+    rounded = 2.0**-8 if dtype == BF16 else 2.0**-11
+    assert ((codes - codes.round()).abs() <= codes.abs() * rounded).all()
+    assert (codes.round() >= -(2 ** (bits - 1))).all()
+    assert (codes.round() < 2 ** (bits - 1)).all()
+    lost = (weight.double() - original.double()).square().sum()
+    slack = original.double().square().sum() * rounded**2
+    assert lost <= nearest_loss(original.double(), bits, group) * 1.02 + slack
+    # The codes are found again in what was rounded, and give the same product.
+    out, eye = torch.empty(k, n), torch.zeros(k, k + -k % 32)
+    eye[:, :k] = torch.eye(k)
+    native.linear(out, eye, packed_by(weight, scales, None, how), n, k, quantization=how)
+    assert torch.allclose(out.T.double(), codes.round() * step, rtol=1e-6, atol=0)
+
+
+def nearest_loss(weight: Tensor, bits: int, group: int) -> float:
+    """What is lost if a group's greatest number becomes the last code, in squares."""
+    k = weight.shape[1]
+    grouped = functional.pad(weight, (0, -k % group)).view(len(weight), -1, group)
+    step = grouped.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+    codes = (grouped / torch.where(step == 0, 1, step)).round()
+    return float((codes * step - grouped).square().sum())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_that_are_codes_already_stay_as_they_are(bits: int) -> None:
+    how = native.Quantization(bits, 32)
+    for dtype in DTYPES:
+        weight = numbers(40, 100, torch.float32, 1).to(dtype)
+        scales = torch.empty(40, 4, dtype=torch.float16)
+        native.quantize(weight, scales, how)
+        again = weight.clone()
+        native.quantize(again, torch.empty_like(scales), how)
+        assert (again.float() - weight.float()).norm() <= 0.004 * weight.float().norm()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_group_that_is_not_finite_becomes_nan(value: float) -> None:
+    weight = numbers(3, 100, torch.float32, 1)
+    weight[1, 40] = value
+    native.quantize(weight, torch.empty(3, 4, dtype=torch.float16), native.Quantization(4, 32))
+    assert weight[1, 32:64].isnan().all()
+    assert int(weight.isnan().sum()) == 32
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-40, 1e-12])
+def test_weights_of_nothing_become_nothing(value: float) -> None:
+    weight = torch.full((3, 100), value)
+    native.quantize(weight, torch.empty(3, 4, dtype=torch.float16), native.Quantization(8, 32))
+    assert not weight.any()
+
+
+@every_level
+@given(
+    rows=st.integers(0, 40),
+    width=st.integers(1, 150),
+    vocab_size=st.integers(1, 150),
+    dtype=st.sampled_from(DTYPES),
+    bits=BITS,
+    group=GROUPS,
+    has_zeros=st.booleans(),
+    gap=st.integers(0, 20),
+    seed=st.integers(0, 2**20),
+)
+def test_rows_of_a_table_are_what_the_codes_mean(
+    rows: int,
+    width: int,
+    vocab_size: int,
+    dtype: torch.dtype,
+    bits: int,
+    group: int,
+    has_zeros: bool,
+    gap: int,
+    seed: int,
+) -> None:
+    table = Quantized.make(vocab_size, width, bits, group, has_zeros, seed)
+    ids = torch.randint(vocab_size, (rows,), generator=torch.Generator().manual_seed(seed))
+    out = guarded(rows, width, gap, dtype, GUARD)
+    native.embed(out, ids, table.packed, vocab_size, True, table.how)
+    assert torch.equal(out, table.weight[ids].float().to(dtype))
+    assert is_kept(out, GUARD)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"bits": 5}, "bits must be 4 or 8"),
-        ({"group": 40}, "group must be a multiple of 32"),
-        ({"group": 0}, "group is 0; it must be at least 32"),
         ({"packed": torch.zeros(9, dtype=torch.uint8)}, "packed has 9 numbers, not"),
         ({"packed": torch.zeros(2368)}, "packed has the wrong type or rank"),
-        ({"codes": torch.zeros(40, 60)}, "codes must be uint8 and have two dimensions"),
-        ({"codes": torch.full((40, 60), 16, dtype=torch.uint8)}, "codes of 4 bits must be at most"),
+        ({"weight": torch.zeros(40, 60).half()}, "weight must be float32 or bfloat16"),
         ({"scales": torch.zeros(40, 2)}, "scales must be float16 and have two dimensions"),
         ({"scales": torch.zeros(40, 3).half()}, "scales has 3 columns, not 2"),
-        ({"zeros": torch.zeros(39, 2).half()}, "zeros has 39 rows, not 40"),
+        ({"zeros": torch.zeros(40, 2).half()}, "zeros are given, but the quantization has none"),
+        ({"quantization": native.Quantization(4, 32, True)}, "packed has|zeros are missing"),
     ],
 )
 def test_wrong_arguments_are_told_by_name(changed: dict[str, object], message: str) -> None:
+    how = native.Quantization(4, 32)
     arguments: dict[str, object] = {
-        "codes": torch.zeros(40, 60, dtype=torch.uint8),
+        "weight": torch.zeros(40, 60),
         "scales": torch.zeros(40, 2).half(),
         "zeros": None,
-        "bits": 4,
-        "group": 32,
-        "packed": torch.zeros(native.coded_size(40, 60, 4, 32, False), dtype=torch.uint8),
+        "quantization": how,
+        "packed": torch.zeros(native.coded_size(40, 60, how), dtype=torch.uint8),
     }
     with pytest.raises(ValueError, match=message):
-        native.pack_codes(**{**arguments, **changed})
+        native.pack_coded(**{**arguments, **changed})
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "message"),
+    [
+        (5, 32, "bits must be 4 or 8"),
+        (4, 40, "group must be a multiple of 32"),
+        (8, 0, "group is 0; it must be at least 32"),
+    ],
+)
+def test_what_is_no_quantization_is_told_by_name(bits: int, group: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        native.Quantization(bits, group)

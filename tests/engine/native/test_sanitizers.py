@@ -64,7 +64,7 @@ def run(program: Path, *arguments: int) -> None:
 def sanitized_kernels(folder: Path, level: str, *options: str) -> Path:
     sources = [
         SOURCES / f"{name}.cpp"
-        for name in ("level", "pool", "scratch", "cpu", "attention_plan", "experts")
+        for name in ("level", "pool", "scratch", "cpu", "attention_plan", "coded_memory", "experts")
     ]
     options = (*options, f"-DLEVEL={level}", *INSTRUCTIONS[level])
     return build(folder, "kernels", [HERE / "sanitize_kernels.cpp", *sources], *options)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-import engine.model.forward
+import engine.model.state.modules
 from engine.api.config import EngineConfig
 from engine.api.sampling import SamplingParams
 from engine.batch.plan import NewSequence, Row, StepPlan
@@ -191,7 +191,7 @@ def test_states_take_no_more_than_the_trace_says(
         made.append(StateModules(*args))
         return made[-1]
 
-    monkeypatch.setattr(engine.model.forward, "StateModules", make)
+    monkeypatch.setattr(engine.model.state.modules, "StateModules", make)
     model = tiny_model(name, dtype=dtype)
     planned = trace(type(model), tiny_config(name), dtype).shape.state_bytes
     forward_of(model)

@@ -1,0 +1,157 @@
+// Weights as whole numbers: the scale of each group, and codes by scales that are given.
+#pragma once
+
+#include "share.hpp"
+#include "simd.hpp"
+
+namespace batchdeck::LEVEL {
+
+constexpr int64_t kQuantizePiece = 1 << 13;  // numbers
+
+inline float widen_half(uint16_t value) { return _cvtsh_ss(value); }
+inline uint16_t narrow_half(float value) {
+  return uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
+}
+
+// Codes less their zero.
+inline f32x16 code_of(f32x16 value, float inverse, float least, float most) {
+  return max(min(round_nearest(value * inverse), splat(most)), splat(least));
+}
+
+// Codes by 1 / `inverse` lose least if they are multiplied with `scale`: then their squares, and those of
+// what is lost, make up the group's. `kept` is the former.
+struct Fit {
+  float kept, scale;
+};
+template <class T>
+inline Fit fit_of(const T* weight, int64_t count, float inverse, float least, float most) {
+  f32x16 products = {}, squares = {};
+  for (int64_t i = 0; i < count; i += 16) {
+    const f32x16 value = load_first(weight + i, count - i);
+    const f32x16 code = code_of(value, inverse, least, most);
+    products = fma(value, code, products);
+    squares = fma(code, code, squares);
+  }
+  const float product = sum_of(products), square = sum_of(squares);
+  return square > 0 ? Fit{product * product / square, product / square} : Fit{0, 0};
+}
+
+// Codes reach one further on the side of the least, so either sign of a scale may be better. Of 4 bits
+// it pays to cut the greatest number off, or not to use the last code (5 % of the squares that are
+// lost, of normally distributed weights); of 8 it does not.
+template <class T>
+inline float scale_of(const T* weight, int64_t count, Coding coding) {
+  f32x16 most = {};
+  bool is_finite = true;
+  for (int64_t i = 0; i < count; i += 16) {
+    const f32x16 value = load_first(weight + i, count - i), size = max(value, -value);
+    is_finite = is_finite && bits_of(less(size, splat(INFINITY))) == 0xffff;
+    most = max(most, size);
+  }
+  const float greatest = max_of(most);
+  if (!is_finite) return NAN;
+  if (greatest < 1e-30f) return 0;
+  const auto middle = float(middle_of(coding));
+  Fit best = {0, 0};
+  const auto attempt = [&](float end) {
+    const Fit fit = fit_of(weight, count, end / greatest, -middle, middle - 1);
+    if (fit.kept > best.kept) best = fit;
+  };
+  if (coding == Coding::int8) {
+    attempt(middle - 1);
+  } else {
+    for (float end = middle - 2; end <= middle + 1; end += 0.25f) {
+      attempt(end);
+      attempt(-end);
+    }
+  }
+  return best.scale;
+}
+
+template <class T>
+inline void quantize_share(const QuantizeArgs& args, Share share) {
+  const Quantization& q = args.quantization;
+  const auto middle = float(middle_of(q.coding));
+  for (int64_t row = share.first; row < share.last; row++) {
+    T* weight = static_cast<T*>(args.weight) + row * args.stride;
+    uint16_t* scales = args.scales + row * args.scales_stride;
+    for (int64_t k = 0; k < args.k; k += q.group, weight += q.group, scales++) {
+      const int64_t count = min(q.group, args.k - k);
+      *scales = narrow_half(scale_of(weight, count, q.coding));
+      const float scale = widen_half(*scales), inverse = scale == 0 ? 0 : 1 / scale;
+      for (int64_t i = 0; i < count; i += 16) {
+        const f32x16 value = load_first(weight + i, count - i);
+        store_first(weight + i, code_of(value, inverse, -middle, middle - 1) * scale, count - i);
+      }
+    }
+  }
+}
+
+inline int64_t quantize_pieces(const QuantizeArgs& args, int) {
+  return row_pieces(args.n, args.k, kQuantizePiece);
+}
+
+inline void quantize(const QuantizeArgs& args, int threads, int64_t piece, Scratch&) {
+  const Share share = share_of(args.n, quantize_pieces(args, threads), piece);
+  if (args.dtype == DType::f32) return quantize_share<float>(args, share);
+  quantize_share<bf16>(args, share);
+}
+
+// Codes of kDepth features of the rows of a panel.
+using CodeSquare = uint8_t[kPanel][kDepth];
+
+inline void pack_square(const CodeSquare& codes, Coding coding, uint8_t* to) {
+  for (int64_t k = 0; k < kDepth; k += coding == Coding::int8 ? 4 : 8) {
+    for (int64_t row = 0; row < kPanel; row++, to += 4) {
+      auto four = load_as<uint32_t>(&codes[row][k]);
+      if (coding == Coding::int4) four |= load_as<uint32_t>(&codes[row][k + 4]) << 4;
+      std::memcpy(to, &four, sizeof four);
+    }
+  }
+}
+
+template <class T>
+inline void pack_coded_panel(const PackCodedArgs& args, int64_t panel) {
+  const Quantization& q = args.quantization;
+  const int64_t groups = ceil_div(args.k, q.group), first = panel * kPanel;
+  const int64_t rows = min(kPanel, args.n - first);
+  const auto middle = float(middle_of(q.coding)), most = 2 * middle - 1;
+  uint8_t* to = args.packed + panel * groups * group_bytes(q);
+  for (int64_t group = 0; group < groups; group++) {
+    uint16_t of_rows[2][kPanel] = {};
+    for (int64_t row = 0; row < rows; row++) {
+      const int64_t at = (first + row) * args.scales_stride + group;
+      of_rows[0][row] = args.scales[at];
+      if (q.has_zeros) of_rows[1][row] = args.zeros[at];
+    }
+    for (int64_t k = 0; k < q.group; k += kDepth) {
+      CodeSquare codes;
+      std::memset(codes, int(middle), sizeof codes);
+      const int64_t from = group * q.group + k, width = min(kDepth, args.k - from);
+      for (int64_t row = 0; row < rows; row++) {
+        const T* weight = static_cast<const T*>(args.weight) + (first + row) * args.stride + from;
+        const float scale = widen_half(of_rows[0][row]), inverse = scale == 0 ? 0 : 1 / scale;
+        const float zero = q.has_zeros ? widen_half(of_rows[1][row]) : middle;
+        for (int64_t i = 0; i < width; i += 16) {
+          const f32x16 sum = load_first(weight + i, width - i) * inverse + zero;
+          const f32x16 code = max(min(round_nearest(sum), splat(most)), f32x16{});
+          typedef uint8_t Bytes __attribute__((vector_size(16)));
+          const Bytes bytes = __builtin_convertvector(__builtin_convertvector(code, i32x16), Bytes);
+          std::memcpy(&codes[row][i], &bytes, sizeof bytes);
+        }
+      }
+      pack_square(codes, q.coding, to);
+      to += kPanel * kDepth * bits_of(q.coding) / 8;
+    }
+    const int64_t size = int64_t(sizeof of_rows[0]) * (q.has_zeros ? 2 : 1);
+    std::memcpy(to, of_rows, size_t(size));
+    to += size;
+  }
+}
+
+inline void pack_coded(const PackCodedArgs& args, int64_t panel) {
+  if (args.dtype == DType::f32) return pack_coded_panel<float>(args, panel);
+  pack_coded_panel<bf16>(args, panel);
+}
+
+}  // namespace batchdeck::LEVEL
