@@ -85,6 +85,7 @@ class LoadRequest:
         kv_memory: bytes for the KV pool; it may not be given together with `num_blocks`.
         swap_memory: bytes of host memory for sequences that are swapped out; 0 is none.
         snapshot_memory: bytes for the states of prefixes, of a model that keeps states; 0 is none.
+        quantize: what weights are quantized to, of `engine.api.config.QUANTIZATIONS`.
         knobs: where the live policy starts, by the names of `engine.api.knobs.Knobs`.
     """
 
@@ -99,6 +100,7 @@ class LoadRequest:
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    quantize: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict, hash=False)
 
 

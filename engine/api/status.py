@@ -41,6 +41,21 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizationLoss:
+    """How quantized weights change a model's next tokens, over a fixed text.
+
+    Attributes:
+        tokens: how many were compared.
+        equal_best: share of them after which the likeliest next token is the unquantized model's.
+        divergence: of the unquantized model's next token, Kullback and Leibler's, in nats a token.
+    """
+
+    tokens: int
+    equal_best: float
+    divergence: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
     """The loaded model, for people.
 
@@ -52,6 +67,8 @@ class ModelCard:
         sampling_source: the name of the file that recommends it; empty if none does.
         switches_thinking: whether the chat template knows `enable_thinking`.
         presets: of models.toml.
+        quantize: what weights were quantized to at load, of `engine.api.config.QUANTIZATIONS`.
+        loss: what that changed; None if nothing was quantized, or if it could not be measured.
     """
 
     name: str
@@ -68,3 +85,5 @@ class ModelCard:
     sampling_source: str = ""
     switches_thinking: bool = False
     presets: tuple[Preset, ...] = ()
+    quantize: str = "none"
+    loss: QuantizationLoss | None = None

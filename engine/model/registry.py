@@ -47,6 +47,7 @@ class ModelEntry:
         hub_id: its owner/name on the Hugging Face hub; None if it is a folder.
         dtype: type of the weights, as torch names it; `auto` leaves the choice to the kind of
             device (`engine.model.device.pick_dtype`).
+        quantize: what weights are quantized to, of `engine.api.config.QUANTIZATIONS`.
         context_length: most tokens of one sequence; None is the model's own limit.
         sampling: recommended parameters by name (`engine.api.sampling.SamplingParams`).
         presets: settings that a chat may take over by name.
@@ -61,6 +62,7 @@ class ModelEntry:
     folder: Path | None = None
     hub_id: str | None = None
     dtype: str = "auto"
+    quantize: str = "none"
     context_length: int | None = None
     sampling: Mapping[str, object] = field(default_factory=dict)
     presets: tuple[Preset, ...] = ()
@@ -172,6 +174,7 @@ class _Table(BaseModel):
 
     source: Annotated[str, Field(min_length=1)]
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantize: Literal["none", "int8", "int4"] = "none"
     context_length: Annotated[int, Field(ge=1)] | None = None
     memory_share: Annotated[float, Field(gt=0, le=1)] | None = None
     parameters: Annotated[int, Field(ge=1)] | None = None
@@ -225,6 +228,7 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
         folder=folder,
         hub_id=hub_id,
         dtype=table.dtype,
+        quantize=table.quantize,
         context_length=table.context_length,
         sampling=table.sampling,
         presets=tuple(Preset(n, p.system, p.sampling) for n, p in table.presets.items()),

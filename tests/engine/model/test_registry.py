@@ -95,6 +95,7 @@ def test_all_keys(tmp_path: Path) -> None:
         ["my.model"]
         source = "./mine"
         dtype = "float16"
+        quantize = "int4"
         context_length = 100
         memory_share = 0.5
         parameters = 1_000
@@ -104,6 +105,7 @@ def test_all_keys(tmp_path: Path) -> None:
     ).find("my.model")
     assert entry.folder == tmp_path / "mine"
     assert (entry.dtype, entry.context_length, entry.memory_share) == ("float16", 100, 0.5)
+    assert entry.quantize == "int4"
     assert (entry.parameters, entry.cache_numbers) == (1000, 20)
     params = SamplingParams().override(entry.sampling)
     assert (params.temperature, params.stop) == (0.2, ("\n",))
@@ -163,10 +165,14 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
     [
         (
             "dytpe = 'auto'\nsource = 'builtin'",
-            "has the unknown key dytpe; allowed are source, dtype, context_length, memory_share, "
-            "parameters, cache_numbers, sampling, presets",
+            "has the unknown key dytpe; allowed are source, dtype, quantize, context_length, "
+            "memory_share, parameters, cache_numbers, sampling, presets",
         ),
         ("dtype = 'auto'", "lacks the key source"),
+        (
+            "source = 'builtin'\nquantize = 'int2'",
+            "quantize is 'int2'; it must be 'none', 'int8' or 'int4'",
+        ),
         (
             "source = 'builtin'\ndtype = 'bf16'",
             "dtype is 'bf16'; it must be 'auto', 'float32', 'bfloat16' or 'float16'",
