@@ -51,6 +51,7 @@ class ModelShape:
             arXiv 2405.12981). Empty where each has its own.
         windows: sliding window of each layer that attends, in tokens; None is full attention.
         dtype_bytes: bytes of one weight and of one cache entry.
+        saved_bytes: by how much fewer bytes quantized weights take than `num_params` of these.
         state_bytes: bytes of what a sequence has beside keys and values, however long it is.
         kv_bytes_per_token: bytes of keys and values of one token in all layers, as they are stored.
     """
@@ -65,6 +66,7 @@ class ModelShape:
     value_dim: int
     windows: tuple[int | None, ...]
     dtype_bytes: int
+    saved_bytes: int = 0
     state_bytes: int = 0
     mixed: tuple[LayerHeads, ...] = ()
     value_in_key: bool = False
@@ -112,7 +114,7 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> int:
-        return self.num_params * self.dtype_bytes
+        return self.num_params * self.dtype_bytes - self.saved_bytes
 
     def card(
         self,

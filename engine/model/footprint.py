@@ -21,6 +21,7 @@ from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
 from engine.model.logprobs import group_bytes
+from engine.model.loss import AT_LOAD
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds
 from engine.model.program.capture import NUM_TOKENS
 from engine.native import kernels
@@ -184,7 +185,10 @@ class NativeFootprint:
         matrix = max(joined, shape.vocab_size) * shape.hidden_size
         # A layer's experts are let go when all of them are packed.
         packing = max(matrix, needs.layer_experts) * shape.dtype_bytes
-        return buffers + recorded + pool + packing + HEAP_BYTES
+        # What the model says before it is quantized, and says of one text at a time in float32.
+        probed = AT_LOAD.tokens * shape.vocab_size * (shape.dtype_bytes + 4)
+        quantizing = probed if needs.saved_bytes else 0
+        return buffers + recorded + pool + packing + quantizing + HEAP_BYTES
 
 
 def _activations(needs: MemoryNeeds, largest: LargestStep) -> int:

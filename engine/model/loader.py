@@ -12,11 +12,13 @@ from typing import Any, Protocol
 
 import torch
 import transformers
+from transformers import PreTrainedModel
 
 from engine.api.client import LoadRequest
-from engine.api.config import EngineConfig
+from engine.api.config import QUANTIZATIONS, EngineConfig
 from engine.api.errors import ModelError
 from engine.api.knobs import Knobs
+from engine.api.status import QuantizationLoss
 from engine.batch.plan import Runner
 from engine.cache.storage import cache_shapes
 from engine.model.blame import blaming
@@ -46,8 +48,10 @@ from engine.model.forward import Forward, ModuleForward, pick_backend
 from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
 from engine.model.latents import ExpansionError
+from engine.model.loss import AT_LOAD, THOROUGH, LossProbe, Sample, fixed_text
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
 from engine.model.program.forward import ProgramForward
+from engine.model.program.quantize import check_device, quantize, quantized_bytes
 from engine.model.program.verify import MismatchError
 from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
@@ -60,7 +64,7 @@ from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace
 from engine.model.weights import load_weights
 from engine.serving.loading import LoadedModel, Progress
-from engine.text.codec import ChatCodec
+from engine.text.codec import ChatCodec, Encoder
 from engine.text.pool import EncoderPool, encoding
 
 logger = logging.getLogger(__name__)
@@ -74,11 +78,16 @@ def load_model(request: LoadRequest, progress: Progress) -> LoadedModel:
     return load_entry(Registry.read(request.models_file).find(request.model), request, progress)
 
 
-def load_entry(entry: ModelEntry, request: LoadRequest, progress: Progress) -> LoadedModel:
+def load_entry(
+    entry: ModelEntry, request: LoadRequest, progress: Progress, sample: Sample = AT_LOAD
+) -> LoadedModel:
     """Check and load a model that was found.
 
     All that can be refused without the weights is refused before they are read. A folder, and a hub
     model that is in the local cache, are loaded without the network.
+
+    Args:
+        sample: over how much text it is measured what quantizing changes.
 
     Raises:
         ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
@@ -90,11 +99,35 @@ def load_entry(entry: ModelEntry, request: LoadRequest, progress: Progress) -> L
     folder = entry.local_folder() or _fetch(entry, progress)
     progress("checking the model")
     with blaming(f"{folder} cannot be loaded"):
-        preparation = _Preparation(request, entry, folder)
+        preparation = _Preparation(request, entry, folder, sample)
     with preparation.encoding() as encoder, _telling_of_memory(entry.name, preparation.device):
-        forward, envelope = preparation.load(progress)
+        forward, envelope = preparation.load(encoder, progress)
         runner, envelope = preparation.start(forward, envelope, progress)
     return preparation.describe(envelope, forward, runner, encoder)
+
+
+def measure_losses(
+    entry: ModelEntry, request: LoadRequest, progress: Progress
+) -> dict[str, QuantizationLoss]:
+    """What quantizing a model changes, to what is asked for, or to all that there is.
+
+    It is loaded for each, and let go again.
+
+    Raises:
+        ModelError, InvalidConfigError: as `load_entry`; or the chat template does not take the
+            fixed text.
+    """
+    asked = request.quantize or entry.quantize
+    widths = [one for one in QUANTIZATIONS if one != "none"] if asked == "none" else [asked]
+    found = {}
+    for width in widths:
+        one = replace(request, quantize=width)
+        loaded = load_entry(entry, one, progress, THOROUGH)
+        loaded.close()
+        if loaded.card.loss is None:
+            raise ModelError(f"the chat template of {entry.name} does not take the fixed text")
+        found[width] = loaded.card.loss
+    return found
 
 
 def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> MemoryNeeds:
@@ -134,9 +167,14 @@ class _Preparation:
         ModelError, InvalidConfigError: as `engine.serving.loading.ModelLoader`.
     """
 
-    def __init__(self, request: LoadRequest, entry: ModelEntry, path: Path) -> None:
+    def __init__(
+        self, request: LoadRequest, entry: ModelEntry, path: Path, sample: Sample = AT_LOAD
+    ) -> None:
         self._request = request
         self._entry = entry
+        self._sample = sample
+        self._quantize = request.quantize or entry.quantize
+        self._loss: QuantizationLoss | None = None
         file = find_gguf(path)
         gguf = None if file is None else GgufFile(file)
         folder = path if file is None else file.parent
@@ -168,7 +206,7 @@ class _Preparation:
         self._vocabulary = read_vocabulary(folder, self._tokenizer)
         generation = read_generation(folder)
         self._sampling, self._sampling_source = default_sampling(entry, generation, folder)
-        self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._dtype_name)
+        self._key = model_key(entry.name, self._checkpoint.fingerprint, folder, self._type_name)
         self._ends = eos_token_ids(folder, generation, self._config, self._tokenizer)
 
     @property
@@ -178,6 +216,7 @@ class _Preparation:
             name=self._entry.name,
             shape=self.traced.shape,
             weight_bytes=self._weight_bytes,
+            saved_bytes=self._saved_bytes,
             num_layers=self.traced.num_layers,
             layer_width=self.traced.layer_width,
             layer_experts=self.traced.layer_experts,
@@ -201,11 +240,31 @@ class _Preparation:
             return held
         return min(self._checkpoint.num_bytes_as(self._dtype.itemsize), held)
 
+    @property
+    def _type_name(self) -> str:
+        """What tells how exactly a model of these weights computes."""
+        plain = self._quantize == "none"
+        return self._dtype_name if plain else f"{self._dtype_name}-{self._quantize}"
+
+    @property
+    def _saved_bytes(self) -> int:
+        """About how many bytes fewer the weights are once they are quantized."""
+        if self._quantize == "none":
+            return 0
+        multiplied, head = self.traced.num_multiplied, self.traced.num_head
+        quantized = quantized_bytes(self._quantize, multiplied, head)
+        return max((multiplied + head) * self._dtype.itemsize - quantized, 0)
+
     def _plan_traced(self) -> tuple[str, EngineConfig]:
         """The backend and the envelope of the model as it was traced."""
         smallest = EngineConfig(
-            num_blocks=1, max_model_len=1, dtype=self._dtype_name, device=str(self.device)
+            num_blocks=1,
+            max_model_len=1,
+            dtype=self._dtype_name,
+            device=str(self.device),
+            quantize=self._quantize,
         )
+        check_device(smallest, self.traced.shape)
         backend = pick_backend(*cache_shapes(smallest, self.traced.shape))
         return backend, self._plan(backend)
 
@@ -216,6 +275,7 @@ class _Preparation:
             footprint_of(backend, self.device),
             device=str(self.device),
             dtype=self._dtype_name,
+            quantize=self._quantize,
             free=self._free,
             share=self._share,
             host_free=free_memory(torch.device("cpu")),
@@ -225,12 +285,12 @@ class _Preparation:
         """Processes that encode. They start while weights are read, and are ready at the end."""
         return encoding(self._tokenizer, self._key)
 
-    def load(self, progress: Progress) -> tuple[Forward, EngineConfig]:
+    def load(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
         """Read the weights and test the model. If a layer makes something else of its latents than
         attention knows of, store what it makes.
         """
         try:
-            return self._load_traced(progress)
+            return self._load_traced(encoder, progress)
         except ExpansionError as error:
             reason = str(error)
             logger.warning("%s: %s, so what it makes is stored", self._entry.name, reason)
@@ -239,13 +299,18 @@ class _Preparation:
         self._free = free_memory(self.device)
         self.traced = trace(self._whole, self._part, self._dtype, latents=False)
         self._backend, self._envelope = self._plan_traced()
-        return self._load_traced(progress)
+        return self._load_traced(encoder, progress)
 
-    def _load_traced(self, progress: Progress) -> tuple[Forward, EngineConfig]:
+    def _load_traced(self, encoder: Encoder, progress: Progress) -> tuple[Forward, EngineConfig]:
         """The same, as the model was traced. If a kernel of ours is wrong, use torch alone."""
         try:
-            forward = self._load(self._backend, self._envelope, progress)
+            forward = self._load(self._backend, self._envelope, encoder, progress)
         except MismatchError as error:
+            if self._quantize != "none":
+                raise ModelError(
+                    f"{self._entry.name} cannot be quantized to {self._quantize}: {error}",
+                    "quantize",
+                ) from None
             # The error is logged as text, because a log that kept the error itself would keep its
             # frames, and with them the model.
             reason = str(error)
@@ -258,7 +323,7 @@ class _Preparation:
         gc.collect()
         self._free = free_memory(self.device)
         envelope = self._plan("torch")
-        return self._load("torch", envelope, progress), envelope
+        return self._load("torch", envelope, encoder, progress), envelope
 
     def start(
         self, forward: Forward, envelope: EngineConfig, progress: Progress
@@ -286,7 +351,9 @@ class _Preparation:
             left=self._free - int(self._free * share),
         )
 
-    def _load(self, backend: str, envelope: EngineConfig, progress: Progress) -> Forward:
+    def _load(
+        self, backend: str, envelope: EngineConfig, encoder: Encoder, progress: Progress
+    ) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
         if self._method is not None:
             logger.info(
@@ -309,7 +376,41 @@ class _Preparation:
         progress("testing the model", total, total)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
-        return checked_forward(model, envelope, self.traced.shape, backend)
+        if self._quantize == "none":
+            return checked_forward(model, envelope, self.traced.shape, backend)
+        return self._load_quantized(model, envelope, backend, encoder, progress)
+
+    def _load_quantized(
+        self,
+        model: PreTrainedModel,
+        envelope: EngineConfig,
+        backend: str,
+        encoder: Encoder,
+        progress: Progress,
+    ) -> Forward:
+        """Quantize the weights, and find out what that changes."""
+        total = self._checkpoint.num_bytes
+        progress(f"quantizing to {self._quantize}", total, total)
+        token_ids = fixed_text(encoder, self._sample)
+        probe = None if token_ids is None else LossProbe(model, token_ids)
+        shape = self.traced.shape
+        coded = quantize(model, envelope, shape)
+        assert coded is not None
+        self.traced = replace(self.traced, shape=replace(shape, saved_bytes=coded.saved_bytes))
+        progress("testing the model", total, total)
+        forward = checked_forward(model, envelope, shape, backend, coded)
+        if probe is not None:
+            self._loss = probe.compare(forward, envelope, shape)
+            logger.info(
+                "%s in %s: after %.1f %% of %d tokens the likeliest next token is the same, "
+                "divergence %.2g nats",
+                self._entry.name,
+                self._quantize,
+                100 * self._loss.equal_best,
+                self._loss.tokens,
+                self._loss.divergence,
+            )
+        return forward
 
     def describe(
         self,
@@ -333,6 +434,8 @@ class _Preparation:
             sampling_source=self._sampling_source,
             switches_thinking="enable_thinking" in self._vocabulary.template,
             presets=self._entry.presets,
+            quantize=self._quantize,
+            loss=self._loss,
         )
         logger.info(
             "loaded %s: %s, %s on %s, %d blocks of %d tokens",

@@ -44,6 +44,7 @@ class MemoryNeeds:
     Attributes:
         name: name of the model, for messages.
         weight_bytes: bytes of all weights, in the type that they are loaded as.
+        saved_bytes: how many of these are gone when the weights have been quantized.
         num_layers: those that attend, and those that do not.
         layer_width: most numbers that one token has between two operators of a layer.
         layer_experts: most numbers in the experts of a layer.
@@ -55,11 +56,17 @@ class MemoryNeeds:
     name: str
     shape: ModelShape
     weight_bytes: int
+    saved_bytes: int
     num_layers: int
     layer_width: int
     layer_experts: int
     max_positions: int
     context_length: int | None
+
+    @property
+    def served_bytes(self) -> int:
+        """Bytes of all weights, as they are served."""
+        return self.weight_bytes - self.saved_bytes
 
     @property
     def block_bytes(self) -> int:
@@ -125,6 +132,7 @@ def plan_memory(
     *,
     device: str,
     dtype: str,
+    quantize: str,
     free: int,
     share: float,
     host_free: int,
@@ -139,6 +147,7 @@ def plan_memory(
     Args:
         footprint: the footprint of what will compute the model.
         device, dtype: as torch names them.
+        quantize: as `EngineConfig` has it.
         free, host_free: bytes that can be had on the device, and of host memory.
         share: share of `free` that may be used, from 0 to 1.
 
@@ -183,6 +192,7 @@ def plan_memory(
         max_num_batched_tokens=tokens,
         dtype=dtype,
         device=device,
+        quantize=quantize,
     )
 
 
@@ -217,7 +227,7 @@ class _Uses:
 
     def serving(self, length: int, num_blocks: int) -> int:
         step = self.footprint.step_bytes(self.needs, self._largest(length))
-        fixed = self.needs.weight_bytes + self.state_bytes + self.swap_bytes
+        fixed = self.needs.served_bytes + self.state_bytes + self.swap_bytes
         return fixed + step + num_blocks * self.block_bytes
 
     def total(self, length: int, num_blocks: int) -> int:
@@ -234,6 +244,7 @@ class _Uses:
         if needed == self.loading(length):
             parts = f" and {show_bytes(needed - weights)} to load them"
         else:
+            weights = self.needs.served_bytes
             step = self.serving(length, 0) - weights - self.state_bytes - self.swap_bytes
             parts = (
                 f", largest step {show_bytes(step)}{others} and a cache of "
@@ -252,7 +263,7 @@ def _states(request: LoadRequest, needs: MemoryNeeds, seqs: int, budget: int) ->
     Unasked, sequences get a quarter of what the weights leave, and prefixes an eighth.
     """
     each = needs.shape.state_bytes
-    spare = max(budget - needs.weight_bytes, 0)
+    spare = max(budget - needs.served_bytes, 0)
     if request.swap_memory:
         raise InvalidConfigError(
             f"swap_memory is {request.swap_memory} bytes; {needs.name} keeps states beside its "

@@ -43,6 +43,8 @@ class TracedModel:
         layer_width: most numbers that one token has between two operators of a layer.
         layer_experts: most numbers in the experts of a layer; 0 if no layer has experts.
         num_elements: numbers in all parameters and buffers that text needs.
+        num_multiplied: those of the layers' matrices, which products multiply; and num_head: those
+            of the output head.
         unread: names of the modules that text does not need. Only what is made of several
             configurations has any.
     """
@@ -52,6 +54,8 @@ class TracedModel:
     layer_width: int
     layer_experts: int
     num_elements: int
+    num_multiplied: int
+    num_head: int
     unread: tuple[str, ...]
 
 
@@ -187,6 +191,8 @@ def trace(
         _layer_width(model),
         _layer_experts(model),
         sum(tensor.numel() for tensor in held),
+        sum(parameter.numel() for _, parameter in _layer_matrices(model)),
+        sum(parameter.numel() for parameter in _head_matrices(model)),
         unread,
     )
 
@@ -277,6 +283,11 @@ def _layer_matrices(model: Any) -> list[tuple[str, nn.Parameter]]:
         for name, parameter in model.named_parameters()
         if parameter.ndim >= 2 and id(parameter) not in outside
     ]
+
+
+def _head_matrices(model: Any) -> list[nn.Parameter]:
+    head = model.get_output_embeddings()
+    return [] if head is None else [one for one in head.parameters() if one.ndim >= 2]
 
 
 def _num_active_params(model: PreTrainedModel) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
 from engine.api.errors import InvalidConfigError, ModelError
 from engine.batch.shape import ModelShape
+from engine.cache.storage import cache_shapes
+from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.program.capture import NUM_TOKENS
 from engine.model.program.coded import Coded
 from engine.model.program.find import find_graph
@@ -46,12 +49,9 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
     """
     if config.quantize == "none":
         return None
+    check_device(config, shape)
     native = kernels()
-    if native is None or config.device != "cpu":
-        why = "there are no native kernels" if native is None else f"the device is {config.device}"
-        raise InvalidConfigError(
-            f"quantize is {config.quantize!r}; allowed is 'none' here, because {why}", "quantize"
-        )
+    assert native is not None
     began = time.perf_counter()
     model.eval()  # type: ignore[no-untyped-call]
     graph = _read(model, config, shape)
@@ -59,8 +59,9 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
     routers = {id(one.logits.value) for one in graph.operations if isinstance(one, Experts)}
     head = _head(graph)
     for operation in graph.operations:
-        is_product = isinstance(operation, (Linear, Gated, Experts))
-        if is_product and id(operation.out) not in routers and operation.out.width >= _LEAST:
+        if not isinstance(operation, (Linear, Gated, Experts)):
+            continue
+        if id(operation.out) not in routers and operation.out.width >= _LEAST:
             for weight in operation.weights:
                 coded.quantize(weight, max(bits, _HEAD_BITS) if operation is head else bits)
     logger.info(
@@ -70,6 +71,32 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
         time.perf_counter() - began,
     )
     return coded
+
+
+def check_device(config: EngineConfig, shape: ModelShape) -> None:
+    """See that there are kernels for what `config` asks for.
+
+    Raises:
+        InvalidConfigError: there are none.
+    """
+    if config.quantize == "none":
+        return
+    why: Iterable[str | None]
+    if config.device == "cpu":
+        why = map(CpuAttention.why_not, cache_shapes(config, shape))
+    else:
+        why = [f"the device is {config.device}"]
+    for reason in filter(None, why):
+        raise InvalidConfigError(
+            f"quantize is {config.quantize!r}; allowed is 'none' here, because {reason}", "quantize"
+        )
+
+
+def quantized_bytes(quantize: str, multiplied: int, head: int) -> int:
+    """About how many bytes so many numbers take, of the layers' products and of the head."""
+    bits = _BITS[quantize]
+    each = {8: 1 + 2 / 128, 4: 1 / 2 + 2 / 32}
+    return int(multiplied * each[bits] + head * each[max(bits, _HEAD_BITS)])
 
 
 def _read(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Graph:

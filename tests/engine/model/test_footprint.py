@@ -93,12 +93,12 @@ def watch_packing(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int
     def watch(name: str) -> None:
         pack = getattr(Packer, name)
 
-        def watched(self: Packer, weights: object) -> torch.Tensor:
+        def watched(self: Packer, *args: object) -> tuple[torch.Tensor, object]:
             nonlocal packed
-            result: torch.Tensor = pack(self, weights)
-            packed += result.nbytes
+            weight, how = pack(self, *args)
+            packed += weight.nbytes
             twice.append(bytes_of(model) + packed - weight_bytes)
-            return result
+            return weight, how
 
         monkeypatch.setattr(Packer, name, watched)
 
@@ -159,6 +159,7 @@ def test_the_largest_step_takes_no_more_than_planned(
         name=size,
         shape=traced.shape,
         weight_bytes=bytes_of(model),
+        saved_bytes=0,
         num_layers=traced.num_layers,
         layer_width=traced.layer_width,
         layer_experts=traced.layer_experts,
