@@ -50,8 +50,9 @@ from engine.model.hub import download
 from engine.model.latents import ExpansionError
 from engine.model.loss import AT_LOAD, THOROUGH, LossProbe, Sample, fixed_text
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
+from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward
-from engine.model.program.quantize import check_device, quantize, quantized_bytes
+from engine.model.program.quantize import check_device, quantize, quantized_bytes, recognize
 from engine.model.program.verify import MismatchError
 from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
@@ -248,9 +249,11 @@ class _Preparation:
 
     @property
     def _saved_bytes(self) -> int:
-        """About how many bytes fewer the weights are once they are quantized."""
-        if self._quantize == "none":
-            return 0
+        """About how many bytes fewer the weights are once they are quantized, or exactly, once they
+        are.
+        """
+        if self._quantize == "none" or self.traced.shape.saved_bytes:
+            return self.traced.shape.saved_bytes
         multiplied, head = self.traced.num_multiplied, self.traced.num_head
         quantized = quantized_bytes(self._quantize, multiplied, head)
         return max((multiplied + head) * self._dtype.itemsize - quantized, 0)
@@ -318,7 +321,7 @@ class _Preparation:
         else:
             if self._backend == "triton" and isinstance(forward, ModuleForward):
                 return forward, self._plan("triton modules")
-            return forward, self._envelope
+            return forward, self._with_what_is_left(self._envelope)
         # This runs here, where the error is gone and no longer keeps the model.
         gc.collect()
         self._free = free_memory(self.device)
@@ -355,15 +358,6 @@ class _Preparation:
         self, backend: str, envelope: EngineConfig, encoder: Encoder, progress: Progress
     ) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
-        if self._method is not None:
-            logger.info(
-                "%s is quantized by %s on disk, %s; it is served in %s, %s",
-                self._entry.name,
-                self._method,
-                show_bytes(total),
-                self._dtype_name,
-                show_bytes(self._weight_bytes),
-            )
         model = load_weights(
             self._class,
             self._part,
@@ -376,9 +370,34 @@ class _Preparation:
         progress("testing the model", total, total)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
-        if self._quantize == "none":
-            return checked_forward(model, envelope, self.traced.shape, backend)
-        return self._load_quantized(model, envelope, backend, encoder, progress)
+        if self._quantize != "none":
+            return self._load_quantized(model, envelope, backend, encoder, progress)
+        packed = self._method is not None and backend == "cpu"
+        coded = recognize(model, envelope, self.traced.shape) if packed else None
+        forward = checked_forward(model, envelope, self.traced.shape, backend, coded)
+        self._note_saved(coded)
+        if self._method is not None:
+            logger.info(
+                "%s is quantized by %s on disk, %s; it is served in %s, %s",
+                self._entry.name,
+                self._method,
+                show_bytes(total),
+                self._dtype_name if coded is None else f"{self._dtype_name} and codes",
+                show_bytes(self.needs.served_bytes),
+            )
+        return forward
+
+    def _with_what_is_left(self, envelope: EngineConfig) -> EngineConfig:
+        """An envelope whose pool takes what weights that stay packed do not."""
+        if self._method is None or not self.traced.shape.saved_bytes:
+            return envelope
+        num_blocks = self._plan(self._backend).num_blocks
+        return replace(envelope, num_blocks=max(envelope.num_blocks, num_blocks))
+
+    def _note_saved(self, coded: Coded | None) -> None:
+        if coded is not None:
+            shape = replace(self.traced.shape, saved_bytes=coded.saved_bytes)
+            self.traced = replace(self.traced, shape=shape)
 
     def _load_quantized(
         self,
@@ -395,8 +414,7 @@ class _Preparation:
         probe = None if token_ids is None else LossProbe(model, token_ids)
         shape = self.traced.shape
         coded = quantize(model, envelope, shape)
-        assert coded is not None
-        self.traced = replace(self.traced, shape=replace(shape, saved_bytes=coded.saved_bytes))
+        self._note_saved(coded)
         progress("testing the model", total, total)
         forward = checked_forward(model, envelope, shape, backend, coded)
         if probe is not None:

@@ -19,10 +19,46 @@ class Scales:
     Attributes:
         how: `_native.Quantization`.
         scales: [..., n, groups] float16, of a weight [..., n, k].
+        zeros: as scales; None if all are in the middle of the codes.
     """
 
     how: Any
     scales: Tensor
+    zeros: Tensor | None
+
+    @property
+    def way(self) -> tuple[int, int, bool]:
+        """What weights that are packed together have in common."""
+        return self.how.bits, self.how.group, self.how.has_zeros
+
+    def rows(self, index: Tensor) -> Scales:
+        """Those of some of the n rows."""
+        zeros = None if self.zeros is None else self.zeros[..., index, :]
+        return Scales(self.how, self.scales[..., index, :], zeros)
+
+    def of(self, matrix: int) -> Scales:
+        """Those of one of several matrices."""
+        return Scales(
+            self.how, self.scales[matrix], None if self.zeros is None else self.zeros[matrix]
+        )
+
+    def widened(self, how: Any, features: int) -> Scales:
+        """The same in as many bits or more, in groups of a part of the size, with or without zeros.
+
+        Args:
+            features: k.
+        """
+        groups = -(-features // how.group)
+
+        def finer(one: Tensor) -> Tensor:
+            return one.repeat_interleave(self.how.group // how.group, -1)[..., :groups]
+
+        # The codes are as far from the new middle as they were from the old one.
+        middle, shift = 1 << (self.how.bits - 1), (1 << (how.bits - 1)) - (1 << (self.how.bits - 1))
+        zeros = self.zeros
+        if how.has_zeros and zeros is None:
+            zeros = torch.full_like(self.scales, middle)
+        return Scales(how, finer(self.scales), None if zeros is None else finer(zeros + shift))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +91,15 @@ class _Matrix:
         return rows if fits and int(rows.max()) < self.shape[-2] else None
 
 
+# In which ways codes are looked for, fewest bytes first: bits, group, and whether there are zeros.
+_WAYS = ((4, 32, False), (4, 32, True), (8, 128, False), (8, 32, False), (8, 16, False))
+
+
 class Coded:
     """Knows the parameters that were quantized. It holds none of them.
 
     They hold what their codes mean, rounded to their type. Codes are not kept, because a number and
-    its scale give the code back: it is off by a quarter of one at most, for bfloat16 has 8 bits and
-    codes go up to 127.
+    its scale give the code back: bfloat16 rounds 127 scales by less than half of one.
 
     Attributes:
         saved_bytes: how much smaller the codes are than the parameters.
@@ -80,37 +119,79 @@ class Coded:
 
         If it is not a parameter's, or the parameter has been quantized before, nothing changes.
         """
-        matrix = weight.matrix if isinstance(weight, Rows) else weight
-        address = matrix.untyped_storage().data_ptr()
-        parameter = self._parameters.get(address)
-        if parameter is None or address in self._matrices or parameter.ndim not in (2, 3):
-            return
-        turned = parameter if matrix.stride(-1) == 1 else parameter.transpose(-1, -2)
-        if turned.stride(-1) != matrix.stride(-1) or turned.shape[-1] != matrix.shape[-1]:
+        turned = self._turned(weight)
+        if turned is None:
             return
         how = self._native.Quantization(bits, group_size(turned.shape[-1], bits))
-        groups = -(-turned.shape[-1] // how.group)
-        scales = torch.empty(*turned.shape[:-1], groups, dtype=torch.float16)
-        whole = (turned, scales) if turned.ndim == 3 else (turned[None], scales[None])
-        for one, its_scales in zip(*whole, strict=True):
+        scales = self._empty(turned, how)
+        for one, its_scales in zip(_matrices(turned), _matrices(scales), strict=True):
             numbers = one.contiguous()
             self._native.quantize(numbers, its_scales, how)
             one.copy_(numbers)
-            self.saved_bytes += numbers.nbytes - self._native.coded_size(*one.shape, how)
-        self._matrices[address] = _Matrix(
-            int(turned.storage_offset()), tuple(turned.shape), turned.stride(), Scales(how, scales)
-        )
+        self._add(turned, Scales(how, scales, None))
+
+    def recognize(self, weight: Weight) -> bool:
+        """Find the codes of the parameter that a weight consists of rows of, if it was unpacked
+        from some; whether it was, or is known already.
+        """
+        turned = self._turned(weight)
+        if turned is None:
+            return self.of(weight) is not None
+        for bits, group, has_zeros in _WAYS:
+            how = self._native.Quantization(bits, group, has_zeros)
+            scales = self._empty(turned, how)
+            zeros = torch.empty_like(scales) if has_zeros else None
+            matrices = _matrices(turned)
+            of_each = [None] * len(matrices) if zeros is None else _matrices(zeros)
+            every = (
+                self._native.recognize(one.contiguous(), its_scales, its_zeros, how)
+                for one, its_scales, its_zeros in zip(
+                    matrices, _matrices(scales), of_each, strict=True
+                )
+            )
+            if all(every):
+                self._add(turned, Scales(how, scales, zeros))
+                return True
+        return False
 
     def of(self, weight: Weight) -> Scales | None:
         """The scales of a weight; None if it was not quantized."""
         if isinstance(weight, Rows):
             found = self.of(weight.matrix)
-            return None if found is None else Scales(found.how, found.scales[weight.index])
+            return None if found is None else found.rows(weight.index)
         matrix = self._matrices.get(weight.untyped_storage().data_ptr())
         rows = None if matrix is None else matrix.rows_of(weight)
         if matrix is None or rows is None:
             return None
-        return Scales(matrix.scales.how, matrix.scales.scales[..., rows, :])
+        return matrix.scales.rows(rows)
+
+    def _turned(self, weight: Weight) -> Tensor | None:
+        """The parameter [..., N, k] of a weight, if it is one that has no codes yet."""
+        matrix = weight.matrix if isinstance(weight, Rows) else weight
+        address = matrix.untyped_storage().data_ptr()
+        parameter = self._parameters.get(address)
+        if parameter is None or address in self._matrices or parameter.ndim not in (2, 3):
+            return None
+        turned = parameter if matrix.stride(-1) == 1 else parameter.transpose(-1, -2)
+        fits = turned.stride(-1) == matrix.stride(-1) and turned.shape[-1] == matrix.shape[-1]
+        return turned if fits else None
+
+    def _empty(self, turned: Tensor, how: Any) -> Tensor:
+        """Memory for scales."""
+        return torch.empty(*turned.shape[:-1], -(-turned.shape[-1] // how.group), dtype=torch.half)
+
+    def _add(self, turned: Tensor, scales: Scales) -> None:
+        for one in _matrices(turned):
+            self.saved_bytes += one.numel() * one.itemsize
+            self.saved_bytes -= self._native.coded_size(*one.shape, scales.how)
+        self._matrices[turned.untyped_storage().data_ptr()] = _Matrix(
+            int(turned.storage_offset()), tuple(turned.shape), turned.stride(), scales
+        )
+
+
+def _matrices(turned: Tensor) -> Tensor:
+    """[..., N, k] as matrices one after the other."""
+    return turned if turned.ndim == 3 else turned[None]
 
 
 def group_size(features: int, bits: int) -> int:

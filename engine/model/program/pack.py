@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.program.arena import Arena
-from engine.model.program.coded import Coded
+from engine.model.program.coded import Coded, Scales
 from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation
 from engine.model.program.originals import Originals
 from engine.model.program.weights import Rows, Weight, dense
@@ -113,10 +114,9 @@ class Packer:
             packed = self._arena.take(self._native.packed_size(*matrix.shape), matrix.dtype)
             self._native.pack_linear(matrix, packed)
             return packed, None
-        how, scales = found
-        packed = self._arena.take(self._native.coded_size(*matrix.shape, how), torch.uint8)
-        self._native.pack_coded(matrix, join(scales).contiguous(), None, how, packed)
-        return packed, how
+        packed = self._arena.take(self._native.coded_size(*matrix.shape, found[0].how), torch.uint8)
+        self._pack_codes(matrix, found, join, packed)
+        return packed, found[0].how
 
     def _pack_each(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
         """Experts one by one, so that no copy of all of them but the packed one is made."""
@@ -128,27 +128,37 @@ class Packer:
             for part, ones in zip(packed.chunk(len(experts)), experts, strict=True):
                 self._native.pack_linear(_side_by_side(ones).contiguous(), part)
             return packed, None
-        how, scales = found
+        how = found[0].how
         size = len(experts) * self._native.coded_size(*shape, how)
         packed = self._arena.take(size, torch.uint8)
-        parts, each = packed.chunk(len(experts)), zip(*scales, strict=True)
-        for part, ones, its_scales in zip(parts, experts, each, strict=True):
-            matrix = _side_by_side(ones).contiguous()
-            self._native.pack_coded(matrix, _side_by_side(its_scales).contiguous(), None, how, part)
+        for at, (part, ones) in enumerate(zip(packed.chunk(len(experts)), experts, strict=True)):
+            scales = [one.of(at) for one in found]
+            self._pack_codes(_side_by_side(ones).contiguous(), scales, _side_by_side, part)
         return packed, how
 
-    def _scales(self, weights: Sequence[Weight]) -> tuple[Any, list[Tensor]] | None:
-        """How weights that are packed together are quantized, and their scales, if all of them are
-        so in the same way.
+    def _pack_codes(
+        self, matrix: Tensor, found: Sequence[Scales], join: _Join, packed: Tensor
+    ) -> None:
+        scales = join([one.scales for one in found]).contiguous()
+        given = [one.zeros for one in found if one.zeros is not None]
+        zeros = join(given).contiguous() if given else None
+        self._native.pack_coded(matrix, scales, zeros, found[0].how, packed)
+
+    def _scales(self, weights: Sequence[Weight]) -> list[Scales] | None:
+        """The scales of weights that are packed together, brought to one way; None if one of them
+        has none.
         """
         if self._coded is None:
             return None
         found = [self._coded.of(one) for one in weights]
         scales = [one for one in found if one is not None]
-        ways = {(one.how.bits, one.how.group) for one in scales}
-        if len(scales) < len(weights) or len(ways) > 1:
+        if len(scales) < len(weights):
             return None
-        return scales[0].how, [one.scales for one in scales]
+        if len({one.way for one in scales}) == 1:
+            return scales
+        bits, groups, with_zeros = zip(*(one.way for one in scales), strict=True)
+        how = self._native.Quantization(max(bits), math.gcd(*groups), any(with_zeros))
+        return [one.widened(how, weights[0].shape[-1]) for one in scales]
 
     def _give_up(self, operation: Linear | Gated | Experts | Embed) -> None:
         self._originals.give_up(operation)

@@ -1,10 +1,10 @@
-"""quantize: has a model's products multiply whole numbers of 8 or 4 bits, with a scale a group."""
+"""quantize, recognize: have a model's products multiply whole numbers of 8 or 4 bits."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from transformers import PreTrainedModel
 
@@ -54,16 +54,20 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
     assert native is not None
     began = time.perf_counter()
     model.eval()  # type: ignore[no-untyped-call]
-    graph = _read(model, config, shape)
+    try:
+        graph = _read(model, config, shape)
+    except UnreadableError as error:
+        name = type(model).__name__
+        raise ModelError(
+            f"{name} cannot be quantized to {config.quantize}: it runs module by module, since "
+            f"{error}",
+            "quantize",
+        ) from None
     coded, bits = Coded(native, model), _BITS[config.quantize]
-    routers = {id(one.logits.value) for one in graph.operations if isinstance(one, Experts)}
     head = _head(graph)
-    for operation in graph.operations:
-        if not isinstance(operation, (Linear, Gated, Experts)):
-            continue
-        if id(operation.out) not in routers and operation.out.width >= _LEAST:
-            for weight in operation.weights:
-                coded.quantize(weight, max(bits, _HEAD_BITS) if operation is head else bits)
+    for product in _products(graph):
+        for weight in product.weights:
+            coded.quantize(weight, max(bits, _HEAD_BITS) if product is head else bits)
     logger.info(
         "%s was quantized to %s in %.1f s",
         type(model).__name__,
@@ -99,18 +103,48 @@ def quantized_bytes(quantize: str, multiplied: int, head: int) -> int:
     return int(multiplied * each[bits] + head * each[max(bits, _HEAD_BITS)])
 
 
-def _read(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Graph:
-    name = type(model).__name__
-    refusal = f"{name} cannot be quantized to {config.quantize}"
-    if shape.has_latents:
-        raise ModelError(f"{refusal}: it stores latents, so it runs module by module", "quantize")
+def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Coded | None:
+    """Find the codes that a model's weights were unpacked from, so that they stay packed.
+
+    They are looked for in the numbers: whatever format they were stored in, a group of 32 that lies
+    on a lattice of 16 or 256 steps is what codes mean. Activations are rounded to 8 bits then.
+
+    Args:
+        config: of a model that the native kernels compute.
+
+    Returns:
+        the scales, for `engine.model.forward.make_forward`; None if no product has such weights, or
+        the model runs module by module.
+    """
+    native = kernels()
+    assert native is not None
+    model.eval()  # type: ignore[no-untyped-call]
     try:
-        states = find_states(model, shape, 1, 0)
-        positions = max(config.max_model_len, NUM_TOKENS)
-        return fuse(find_graph(model, shape, positions, states)[0])
-    except UnreadableError as error:
-        why = f"it runs module by module, since {error}"
-        raise ModelError(f"{refusal}: {why}", "quantize") from None
+        products = list(_products(_read(model, config, shape)))
+    except UnreadableError:
+        return None
+    coded = Coded(native, model)
+    found = [coded.recognize(weight) for product in products for weight in product.weights]
+    logger.info("of %d weights of %s, %d stay packed", len(found), type(model).__name__, sum(found))
+    return coded if any(found) else None
+
+
+def _read(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Graph:
+    if shape.has_latents:
+        raise UnreadableError("it stores latents")
+    states = find_states(model, shape, 1, 0)
+    positions = max(config.max_model_len, NUM_TOKENS)
+    return fuse(find_graph(model, shape, positions, states)[0])
+
+
+def _products(graph: Graph) -> Iterator[Linear | Gated | Experts]:
+    """The operations whose weights may be codes."""
+    routers = {id(one.logits.value) for one in graph.operations if isinstance(one, Experts)}
+    for one in graph.operations:
+        if not isinstance(one, (Linear, Gated, Experts)) or id(one.out) in routers:
+            continue
+        if one.out.width >= _LEAST:
+            yield one
 
 
 def _head(graph: Graph) -> Linear | None:

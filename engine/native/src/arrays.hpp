@@ -110,9 +110,9 @@ inline void* packed_of(const Array& array, int64_t n, int64_t k, DType dtype, co
 // How weights of so many bits are quantized.
 inline Quantization quantization_of(int64_t bits, int64_t group, bool has_zeros) {
   if (bits != 4 && bits != 8) refuse("bits", "must be 4 or 8");
-  check_at_least(group, kDepth, "group");
+  check_at_least(group, kCodeUnit, "group");
   check_at_most(group, kMostFeatures, "group");
-  if (group % kDepth != 0) refuse("group", "must be a multiple of 32");
+  if (group % kCodeUnit != 0) refuse("group", "must be a multiple of 16");
   return {bits == 4 ? Coding::int4 : Coding::int8, has_zeros, group};
 }
 

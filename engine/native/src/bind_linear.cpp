@@ -2,6 +2,9 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
+
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "choice.hpp"
@@ -29,6 +32,11 @@ void check_shape(const Rows& array, const char* name, int64_t rows, int64_t colu
                    " or more]");
 }
 
+void check_zeros(const Quantization& quantization, const std::optional<Array>& zeros) {
+  if (quantization.has_zeros == zeros.has_value()) return;
+  refuse("zeros", zeros ? "are given, but the quantization has none" : "are missing");
+}
+
 // Codes [n, k] in place of the weights' own numbers: see QuantizeArgs.
 void quantize(const Array& weight, const Array& scales, const Quantization& quantization) {
   const Rows rows = writable_rows_of(weight, "weight");
@@ -44,14 +52,40 @@ void quantize(const Array& weight, const Array& scales, const Quantization& quan
   run_pieces(level.quantize_pieces, level.quantize, args);
 }
 
+bool recognize(const Array& weight, const Array& scales, const std::optional<Array>& zeros,
+               const Quantization& quantization) {
+  const Rows rows = rows_of(weight, "weight");
+  size_of_packed(rows.rows, rows.width);
+  check_at_most(quantization.group, 128, "group");
+  check_zeros(quantization, zeros);
+  if (zeros && quantization.coding == Coding::int8) {
+    refuse("zeros", "of 8 bits fit any numbers that were rounded to bfloat16");
+  }
+  const int64_t groups = ceil_div(rows.width, quantization.group);
+  const RecognizeArgs args{.dtype = rows.dtype, .quantization = quantization, .k = rows.width,
+                           .weight = rows.data, .stride = rows.stride,
+                           .scales = halves_of(scales, rows.rows, groups, "scales"),
+                           .zeros = zeros ? halves_of(*zeros, rows.rows, groups, "zeros") : nullptr,
+                           .scales_stride = groups};
+  const nb::gil_scoped_release unlocked;
+  const auto recognize_row = kernels().recognize_row;
+  std::atomic<bool> are_all = true;
+  constexpr int64_t kRows = 16;
+  Pool::get().each(ceil_div(rows.rows, kRows), [&](int64_t piece, Scratch&) {
+    const int64_t last = std::min(rows.rows, (piece + 1) * kRows);
+    for (int64_t row = piece * kRows; row < last && are_all; row++) {
+      if (!recognize_row(args, row)) are_all = false;
+    }
+  });
+  return are_all;
+}
+
 void pack_coded(const Array& weight, const Array& scales, const std::optional<Array>& zeros,
                 const Quantization& quantization, const Array& packed) {
   const Rows rows = rows_of(weight, "weight");
   const int64_t n = rows.rows, k = rows.width;
   void* to = coded_of(packed, n, k, quantization, "packed");
-  if (quantization.has_zeros != zeros.has_value()) {
-    refuse("zeros", zeros ? "are given, but the quantization has none" : "are missing");
-  }
+  check_zeros(quantization, zeros);
   const int64_t groups = ceil_div(k, quantization.group);
   const PackCodedArgs args{.dtype = rows.dtype, .quantization = quantization, .n = n, .k = k,
                            .weight = rows.data, .stride = rows.stride,
@@ -153,6 +187,10 @@ void bind_linear(nb::module_& m) {
         "How many bytes quantized weights [n, k] take.");
   m.def("quantize", &quantize, nb::arg("weight"), nb::arg("scales"), nb::arg("quantization"),
         "Finds scales [n, groups] float16 for weights [n, k], which become what their codes mean.");
+  m.def("recognize", &recognize, nb::arg("weight"), nb::arg("scales"), nb::arg("zeros").none(),
+        nb::arg("quantization"),
+        "Finds scales and zeros [n, groups] float16 by which weights [n, k] are what codes mean, and "
+        "returns whether there are such.");
   m.def("pack_coded", &pack_coded, nb::arg("weight"), nb::arg("scales"), nb::arg("zeros").none(),
         nb::arg("quantization"), nb::arg("packed"),
         "Packs the codes of weights [n, k], by scales and zeros [n, groups] float16.");

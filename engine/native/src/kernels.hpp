@@ -37,8 +37,9 @@ enum class Activation : uint8_t {
 };
 
 // How weights are quantized: as whole numbers of 8 or 4 bits, with a scale for each output feature
-// and `group` input features beside each other, a multiple of kDepth: w = scale (code - zero). A zero
+// and `group` input features beside each other, a multiple of kCodeUnit: w = scale (code - zero). A zero
 // is 128 or 8, unless `has_zeros`; then each scale has its own.
+constexpr int64_t kCodeUnit = 16;
 enum class Coding : uint8_t { none, int8, int4 };
 struct Quantization {
   Coding coding = Coding::none;
@@ -141,8 +142,21 @@ struct QuantizeArgs {
   int64_t scales_stride;
 };
 
-// Weights [n, k] to packed codes, the nearest ones by these scales and zeros. So what is scale *
-// (code - zero), and has been rounded to bfloat16, gets its own codes back.
+// Scales, and zeros where `quantization` has some, of weights that were made of codes: for each group
+// such that each number is what a code means, but for the rounding to bfloat16. Zeros need be no whole
+// numbers. Groups have at most 128 numbers.
+struct RecognizeArgs {
+  DType dtype;
+  Quantization quantization;
+  int64_t k;
+  const void* weight;
+  int64_t stride;
+  uint16_t* scales;  // float16
+  uint16_t* zeros;   // or null
+  int64_t scales_stride;  // of both
+};
+
+// Weights [n, k] to packed codes, the nearest ones by these scales and zeros.
 struct PackCodedArgs {
   DType dtype;
   Quantization quantization;
@@ -384,6 +398,8 @@ struct Kernels {
   void (*code_rows)(const CodeRowsArgs&, int threads, int64_t piece, Scratch&);
   int64_t (*quantize_pieces)(const QuantizeArgs&, int threads);
   void (*quantize)(const QuantizeArgs&, int threads, int64_t piece, Scratch&);
+  // Whether the numbers of a row were codes.
+  bool (*recognize_row)(const RecognizeArgs&, int64_t row);
   void (*pack_coded)(const PackCodedArgs&, int64_t panel);
 
   int64_t (*norm_pieces)(const NormArgs&, int threads);

@@ -8,6 +8,7 @@
 #include "linear.hpp"
 #include "norm.hpp"
 #include "quantize.hpp"
+#include "recognize.hpp"
 #include "recur.hpp"
 #include "rotate.hpp"
 #include "route.hpp"
@@ -31,6 +32,7 @@ const Kernels& JOIN(kernels_, LEVEL)() {
       .code_rows = LEVEL::code_rows,
       .quantize_pieces = LEVEL::quantize_pieces,
       .quantize = LEVEL::quantize,
+      .recognize_row = LEVEL::recognize_row,
       .pack_coded = LEVEL::pack_coded,
       .norm_pieces = LEVEL::norm_pieces,
       .norm = LEVEL::norm,

@@ -13,7 +13,11 @@ inline uint16_t narrow_half(float value) {
   return uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// Codes less their zero.
+// Codes less their zero reach as far down as they can, but of 8 bits no further than up: 127 times a scale
+// that is rounded to bfloat16 is less than half a scale off, so that the code is found again.
+constexpr float least_of(Coding coding) {
+  return coding == Coding::int8 ? -127.0f : -float(middle_of(coding));
+}
 inline f32x16 code_of(f32x16 value, float inverse, float least, float most) {
   return max(min(round_nearest(value * inverse), splat(most)), splat(least));
 }
@@ -36,9 +40,8 @@ inline Fit fit_of(const T* weight, int64_t count, float inverse, float least, fl
   return square > 0 ? Fit{product * product / square, product / square} : Fit{0, 0};
 }
 
-// Codes reach one further on the side of the least, so either sign of a scale may be better. Of 4 bits
-// it pays to cut the greatest number off, or not to use the last code (5 % of the squares that are
-// lost, of normally distributed weights); of 8 it does not.
+// Codes of 4 bits reach one further on the side of the least, so either sign of a scale may be better. There
+// it pays to cut the greatest number off, or not to use the last code; of 8 bits it does not.
 template <class T>
 inline float scale_of(const T* weight, int64_t count, Coding coding) {
   f32x16 most = {};
@@ -54,7 +57,7 @@ inline float scale_of(const T* weight, int64_t count, Coding coding) {
   const auto middle = float(middle_of(coding));
   Fit best = {0, 0};
   const auto attempt = [&](float end) {
-    const Fit fit = fit_of(weight, count, end / greatest, -middle, middle - 1);
+    const Fit fit = fit_of(weight, count, end / greatest, least_of(coding), middle - 1);
     if (fit.kept > best.kept) best = fit;
   };
   if (coding == Coding::int8) {
@@ -81,7 +84,8 @@ inline void quantize_share(const QuantizeArgs& args, Share share) {
       const float scale = widen_half(*scales), inverse = scale == 0 ? 0 : 1 / scale;
       for (int64_t i = 0; i < count; i += 16) {
         const f32x16 value = load_first(weight + i, count - i);
-        store_first(weight + i, code_of(value, inverse, -middle, middle - 1) * scale, count - i);
+        const f32x16 code = code_of(value, inverse, least_of(q.coding), middle - 1);
+        store_first(weight + i, code * scale, count - i);
       }
     }
   }
@@ -97,11 +101,11 @@ inline void quantize(const QuantizeArgs& args, int threads, int64_t piece, Scrat
   quantize_share<bf16>(args, share);
 }
 
-// Codes of kDepth features of the rows of a panel.
-using CodeSquare = uint8_t[kPanel][kDepth];
+// Codes of kCodeUnit features of the rows of a panel.
+using CodeSquare = uint8_t[kPanel][kCodeUnit];
 
 inline void pack_square(const CodeSquare& codes, Coding coding, uint8_t* to) {
-  for (int64_t k = 0; k < kDepth; k += coding == Coding::int8 ? 4 : 8) {
+  for (int64_t k = 0; k < kCodeUnit; k += coding == Coding::int8 ? 4 : 8) {
     for (int64_t row = 0; row < kPanel; row++, to += 4) {
       auto four = load_as<uint32_t>(&codes[row][k]);
       if (coding == Coding::int4) four |= load_as<uint32_t>(&codes[row][k + 4]) << 4;
@@ -124,24 +128,23 @@ inline void pack_coded_panel(const PackCodedArgs& args, int64_t panel) {
       of_rows[0][row] = args.scales[at];
       if (q.has_zeros) of_rows[1][row] = args.zeros[at];
     }
-    for (int64_t k = 0; k < q.group; k += kDepth) {
+    for (int64_t k = 0; k < q.group; k += kCodeUnit) {
       CodeSquare codes;
       std::memset(codes, int(middle), sizeof codes);
-      const int64_t from = group * q.group + k, width = min(kDepth, args.k - from);
+      const int64_t from = group * q.group + k, width = min(kCodeUnit, args.k - from);
       for (int64_t row = 0; row < rows; row++) {
         const T* weight = static_cast<const T*>(args.weight) + (first + row) * args.stride + from;
         const float scale = widen_half(of_rows[0][row]), inverse = scale == 0 ? 0 : 1 / scale;
         const float zero = q.has_zeros ? widen_half(of_rows[1][row]) : middle;
-        for (int64_t i = 0; i < width; i += 16) {
-          const f32x16 sum = load_first(weight + i, width - i) * inverse + zero;
-          const f32x16 code = max(min(round_nearest(sum), splat(most)), f32x16{});
-          typedef uint8_t Bytes __attribute__((vector_size(16)));
-          const Bytes bytes = __builtin_convertvector(__builtin_convertvector(code, i32x16), Bytes);
-          std::memcpy(&codes[row][i], &bytes, sizeof bytes);
-        }
+        if (width <= 0) continue;
+        const f32x16 sum = load_first(weight, width) * inverse + zero;
+        const f32x16 code = max(min(round_nearest(sum), splat(most)), f32x16{});
+        typedef uint8_t Bytes __attribute__((vector_size(16)));
+        const Bytes bytes = __builtin_convertvector(__builtin_convertvector(code, i32x16), Bytes);
+        std::memcpy(codes[row], &bytes, sizeof bytes);
       }
       pack_square(codes, q.coding, to);
-      to += kPanel * kDepth * bits_of(q.coding) / 8;
+      to += kPanel * kCodeUnit * bits_of(q.coding) / 8;
     }
     const int64_t size = int64_t(sizeof of_rows[0]) * (q.has_zeros ? 2 : 1);
     std::memcpy(to, of_rows, size_t(size));

@@ -155,7 +155,7 @@ void linear() {
 
 // The same with quantized weights, and x made codes.
 void codes() {
-  const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kDepth * between(1, 4)};
+  const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kCodeUnit * between(1, 8)};
   const DType dtype = a_dtype();
   const int64_t m = a_row_count(), n = between(1, 160), k = between(1, 300);
   const int64_t groups = ceil_div(k, q.group), depth = groups * q.group;
@@ -286,7 +286,7 @@ void experts() {
                   .out = out.data, .out_stride = out.stride};
   for (LinearArgs* product : {&up, &down}) {
     if (maybe()) continue;
-    const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kDepth * between(1, 4)};
+    const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kCodeUnit * between(1, 8)};
     const int64_t bytes = count * coded_bytes(q, product->n, product->k);
     auto* codes = numbers<uint8_t>(bytes);
     for (int64_t i = 0; i < bytes; i++) codes[i] = uint8_t(between(0, 255));

@@ -1,0 +1,168 @@
+"""Weights that are quantized on disk and stay packed, by the kernels that multiply codes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine.api.sampling import SamplingParams
+from engine.batch.plan import NewSequence, Row, StepPlan
+from engine.model import loader
+from engine.model.program.coded import Coded
+from engine.model.program.quantize import recognize
+from engine.serving.loading import LoadedModel
+from tests.engine.model.quantized.test_formats import PROMPTS
+from tests.support.gguf_files import save_gguf
+from tests.support.loading import load
+from tests.support.native import kernels_or_skip
+from tests.support.quantized import save_quantized
+
+native = kernels_or_skip()
+pytestmark = pytest.mark.usefixtures("encodes_here")
+
+# Of four bits. FP4 has 13 numbers, on a lattice of 25, and so takes a byte.
+STAY_IN_FOUR = (
+    *("compressed int4", "compressed int4 asymmetric", "awq", "gptq"),
+    *("auto-round", "auto-round of its own", "auto-round as awq"),
+)
+STAY_IN_EIGHT = ("compressed int8", "mxfp4", "compressed nvfp4")
+# FP8 and NF4 lie on no lattice; inputs in the order of activations share no scales with their
+# neighbours; zeros of 8 bits are lost when a number is rounded.
+UNPACKED = ("fp8", "bitsandbytes nf4", "gptq in order of activations", "gptq 8 bits")
+
+
+def loaded_with(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, **options: Any
+) -> tuple[LoadedModel, Coded | None, Any]:
+    """A loaded model, what was recognized, and a copy of the model before it became a program."""
+    seen: list[Any] = []
+
+    def watched(model: Any, *args: Any) -> Coded | None:
+        coded = recognize(model, *args)
+        seen.extend((coded, copy.deepcopy(model)))
+        return coded
+
+    monkeypatch.setattr(loader, "recognize", watched)
+    return load(folder, **options), *seen
+
+
+def logits(loaded: LoadedModel) -> Tensor:
+    """Those after the first prompts, [2, vocab_size]."""
+    new, rows, blocks = [], [], 0
+    for seq, prompt in enumerate(PROMPTS):
+        count = -(-len(prompt) // 16)
+        new.append(NewSequence(seq, tuple(prompt), len(prompt), SamplingParams(), 0, (), ()))
+        rows.append(Row(seq, 0, len(prompt), tuple(range(blocks, blocks + count)), True, True))
+        blocks += count
+    runner: Any = loaded.runner
+    result: Tensor = runner.logits(StepPlan(1, tuple(rows), new=tuple(new)))
+    return result.clone()
+
+
+def check(loaded: LoadedModel, model: Any) -> None:
+    """The program computes what the unpacked weights do, but for the rounding of activations."""
+    model.set_attn_implementation("eager")
+    found = logits(loaded)
+    for got, prompt in zip(found, PROMPTS, strict=True):
+        with torch.inference_mode():
+            own = model(torch.tensor([prompt]), use_cache=False).logits[0, -1].float()
+        assert float((got - own).norm() / own.norm()) < 0.12
+    loaded.close()
+
+
+@pytest.mark.parametrize(
+    ("format_name", "dtype"),
+    [
+        *((one, "float32") for one in (*STAY_IN_FOUR, *STAY_IN_EIGHT)),
+        *((one, "bfloat16") for one in ("compressed int4", "awq", "mxfp4")),
+    ],
+)
+def test_a_format_stays_packed(
+    tmp_path: Path, format_name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_quantized(tmp_path, format_name, "gpt_oss" if format_name == "mxfp4" else "llama")
+    loaded, coded, model = loaded_with(monkeypatch, tmp_path, dtype=dtype)
+    assert coded is not None
+    assert loaded.shape.saved_bytes == coded.saved_bytes > 0
+    ways = {one.scales.how.bits for one in coded._matrices.values()}
+    assert ways == {4 if format_name in STAY_IN_FOUR else 8}
+    check(loaded, model)
+
+
+@pytest.mark.parametrize("format_name", UNPACKED)
+def test_what_no_kernel_serves_is_unpacked(
+    tmp_path: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_quantized(tmp_path, format_name, "llama")
+    loaded, coded, _ = loaded_with(monkeypatch, tmp_path)
+    assert coded is None
+    assert loaded.shape.saved_bytes == 0
+    loaded.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("Q8_0", "bfloat16"), ("Q4_0", "float32"), ("Q4_1", "bfloat16")]
+)
+def test_a_gguf_file_stays_packed(
+    tmp_path: Path, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "model.gguf"
+    save_gguf(file, "llama", kind)
+    loaded, coded, model = loaded_with(monkeypatch, file, dtype=dtype)
+    assert coded is not None
+    assert {one.scales.how.bits for one in coded._matrices.values()} == {4 if "Q4" in kind else 8}
+    check(loaded, model)
+
+
+def test_weights_of_a_plain_checkpoint_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "model.gguf"
+    save_gguf(file, "llama", "F16")
+    loaded, coded, _ = loaded_with(monkeypatch, file)
+    assert coded is None
+    loaded.close()
+
+
+# Where a block of a type has its scales in float16, and how long it is.
+BLOCKS = {"Q4_K": ((0, 2), 144), "Q6_K": ((208,), 210), "Q8_0": ((0,), 34), "Q5_0": ((0,), 22)}
+WAYS = {
+    "Q4_K": (4, 32, True),
+    "Q6_K": (8, 16, False),
+    "Q8_0": (8, 32, False),
+    "Q5_0": (8, 32, False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_all_blocks_of_a_type_are_recognized(kind: str, dtype: torch.dtype) -> None:
+    """No library writes those with a K, so their blocks are random."""
+    places, size = BLOCKS[kind]
+    random = np.random.default_rng(1)
+    blocks = random.integers(0, 256, (2000, size), dtype=np.uint8)
+    for place in places:
+        scales = (random.random((len(blocks), 1)) / 500 + 1e-4).astype(np.float16)
+        blocks[:, place : place + 2] = scales.view(np.uint8)
+    values = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+    weight = torch.from_numpy(values).reshape(200, -1).to(dtype)
+    bits, group, has_zeros = WAYS[kind]
+    how = native.Quantization(bits, group, has_zeros)
+    scales = torch.empty(200, weight.shape[1] // group, dtype=torch.float16)
+    zeros = torch.empty_like(scales) if has_zeros else None
+    assert native.recognize(weight, scales, zeros, how)
+    packed = torch.empty(native.coded_size(*weight.shape, how), dtype=torch.uint8)
+    native.pack_coded(weight, scales, zeros, how, packed)
+    meant = torch.empty(weight.shape)
+    native.embed(meant, torch.arange(200), packed, 200, True, how)
+    # A number may have been rounded by as much as the greatest, and so may its fellow.
+    greatest = weight.float().abs().view(200, -1, group).amax(-1).repeat_interleave(group, 1)
+    assert ((meant - weight.float()).abs() <= greatest * 3.6 * 2.0**-8).all()
+    assert (meant - weight.float()).norm() <= weight.float().norm() * 2.0**-8
