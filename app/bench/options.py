@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from app.settings.flags import MaxNumBatchedTokens, MaxNumSeqs
+from app.settings.flags import MaxNumBatchedTokens, MaxNumSeqs, Quantize
 
 Burstiness = Annotated[float, Option(metavar="X", help="Shape of the gamma gaps; 1 is Poisson.")]
 OutputLen = Annotated[
@@ -28,6 +28,7 @@ class Envelope:
     """The settings for loading a model that a benchmark takes. None means not stated."""
 
     dtype: Annotated[str | None, Option(metavar="TYPE", help="As `tui` has it.")] = None
+    quantize: Quantize = None
     num_blocks: Annotated[
         int | None, Option(metavar="N", help="Blocks of the KV cache, of 16 tokens.")
     ] = None

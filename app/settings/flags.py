@@ -29,6 +29,10 @@ class FileFormat(StrEnum):
     MARKDOWN = "markdown"
 
 
+Quantize = Annotated[
+    str | None,
+    Option("--quantize", metavar="WIDTH", help="Quantize weights at load: none, int8, int4."),
+]
 Format = Annotated[
     FileFormat,
     Option("--format", help="json has all branches and can be imported; markdown is to be read."),
@@ -94,6 +98,7 @@ class Engine:
     dtype: Annotated[
         str | None, Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16.")
     ] = None
+    quantize: Quantize = None
     kv_memory: Annotated[
         str | None,
         Option("--kv-memory", metavar="SIZE", help="Memory of the KV cache, such as 2GiB."),

@@ -21,7 +21,7 @@ from app.gateway.mqtt.settings import MqttSettings
 from app.settings.alerts import AlertRules
 from app.system.paths import CRASHES, Location
 from engine.api.client import ChatMessage, LoadRequest
-from engine.api.config import DTYPES
+from engine.api.config import DTYPES, QUANTIZATIONS
 from engine.api.sampling import SamplingParams
 
 APP = "batchdeck"
@@ -53,10 +53,13 @@ def parse_size(value: object) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _dtype(value: object) -> object:
-    if value not in DTYPES:
-        raise ValueError(f"it must be one of {', '.join(DTYPES)}")
-    return value
+def _one_of(*allowed: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        if value not in allowed:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return value
+
+    return BeforeValidator(check)
 
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
@@ -71,6 +74,8 @@ class Settings(BaseModel):
         models: the registry file; None is the one that comes with the package.
         device: auto, cpu, cuda or cuda:N; None is auto.
         dtype: the type of the weights; None is that of the registry.
+        quantize: what the weights of products are quantized to at load; None is what the registry
+            says.
         kv_memory: bytes of the KV pool; excludes `num_blocks`.
         num_blocks: blocks of the KV pool.
         swap_memory: bytes of host memory for conversations that are swapped out; 0 is none.
@@ -98,7 +103,8 @@ class Settings(BaseModel):
     model: str = "builtin"
     models: Location | None = None
     device: str | None = None
-    dtype: Annotated[str, BeforeValidator(_dtype)] | None = None
+    dtype: Annotated[str, _one_of(*DTYPES)] | None = None
+    quantize: Annotated[str, _one_of(*QUANTIZATIONS)] | None = None
     kv_memory: Size | None = None
     num_blocks: PositiveInt | None = None
     swap_memory: SizeOrNone | None = None
@@ -144,6 +150,7 @@ class Settings(BaseModel):
             models_file=str(self.models) if self.models else None,
             device=self.device,
             dtype=self.dtype,
+            quantize=self.quantize,
             kv_memory=self.kv_memory,
             num_blocks=self.num_blocks,
             swap_memory=self.swap_memory,

@@ -87,7 +87,7 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(plain, "run", run)
     flags = (
         "--model m --models r.toml --device cpu --dtype float32 --kv-memory 1MiB --max-model-len 64"
-        " --swap-memory 2MiB"
+        " --swap-memory 2MiB --quantize int8"
         " --max-num-seqs 4 --max-num-batched-tokens 32 --log-level debug --system S --max-tokens 5"
         " --temperature 0 --top-p 0.5 --top-k 3 --seed 9 --stop A --stop B --each --json"
         " --policy orca --knob order=fair --knob max_num_seqs=2 --pin-system"
@@ -101,6 +101,7 @@ def test_flags_reach_the_settings(own_process: Path, monkeypatch: pytest.MonkeyP
         models_file="r.toml",
         device="cpu",
         dtype="float32",
+        quantize="int8",
         kv_memory=1 << 20,
         swap_memory=2 << 20,
         max_model_len=64,
@@ -159,6 +160,7 @@ def test_flags_reach_the_server(own_process: Path, monkeypatch: pytest.MonkeyPat
     flags = (
         "--mqtt mqtts://gpu:geheim@host --pool lab --node box --ca-file ca --cert-file c"
         " --key-file k --model m --system S --max-tokens 5 --policy orca --num-blocks 7"
+        " --quantize int4"
     )
     assert tui("serve", *flags.split()).exit_code == ExitCode.OK
     (settings,) = seen
@@ -167,6 +169,7 @@ def test_flags_reach_the_server(own_process: Path, monkeypatch: pytest.MonkeyPat
     assert (mqtt.ca_file, mqtt.cert_file, mqtt.key_file) == (Path("ca"), Path("c"), Path("k"))
     assert mqtt.address().password == "geheim"
     assert (settings.model, settings.system, settings.num_blocks) == ("m", "S", 7)
+    assert settings.quantize == "int4"
     assert (settings.sampling, settings.knobs) == ({"max_tokens": 5}, {"policy": "orca"})
     assert settings.log_level == "info"
 
@@ -195,6 +198,8 @@ WRONG = {
     "--knob paused=true demo": "--knob: it stands before demo",
     "--policy orca --json models": "--policy: it stands before models",
     "--dtype int8": "--dtype: dtype is 'int8'; it must be one of auto, float32",
+    "--quantize int3": "--quantize: quantize is 'int3'; it must be one of none, int8, int4",
+    "bench --quantize int3": "--quantize: quantize is 'int3'; it must be one of none, int8",
     "--log-level loud": "--log-level: log_level is 'loud'; it should be 'debug', 'info'",
     "--config nothere.toml": "nothere.toml: there is no such configuration file",
     "--json models": "--json: it stands before models; options of models come after it",

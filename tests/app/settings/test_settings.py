@@ -39,11 +39,15 @@ def refusal(
 
 
 def test_flag_beats_environment_beats_file_beats_default(config: Path) -> None:
-    config.write_text('model = "file"\ndevice = "cpu"\ndtype = "float16"\nmax_model_len = 5\n')
+    config.write_text(
+        'model = "file"\ndevice = "cpu"\ndtype = "float16"\nmax_model_len = 5\nquantize = "int4"\n'
+    )
     env = {"TUI_MODEL": "env", "TUI_DEVICE": "cuda", "TUI_DTYPE": "", "TUI_MAX_NUM_SEQS": "7"}
+    env["TUI_QUANTIZE"] = "int8"
     settings = load_settings({"model": "flag", "device": None}, config, env)
     assert (settings.model, settings.device, settings.dtype) == ("flag", "cuda", "float16")
     assert (settings.max_model_len, settings.max_num_seqs) == (5, 7)
+    assert settings.quantize == "int8"
     assert settings.max_num_batched_tokens is Settings().max_num_batched_tokens is None
 
 
@@ -126,6 +130,7 @@ def test_a_closer_pool_size_replaces_the_other_way_to_state_it(config: Path) -> 
         ("model = ", {}, {}, ["config.toml: Invalid value (at end of document)"]),
         ("", {"TUI_NUM_BLOCKS": "0"}, {}, ["TUI_NUM_BLOCKS: num_blocks is '0'", "greater than 0"]),
         ("", {"TUI_DTYPE": "int8"}, {}, ["TUI_DTYPE: dtype is 'int8'", "auto, float32, bfloat16"]),
+        ("quantize = 8", {}, {}, ["config.toml: quantize is 8; it must be one of none, int8"]),
         ("", {"TUI_TOP_P": "x"}, {}, ["TUI_TOP_P: top_p is 'x'; it must be a number above 0"]),
         ("", {"TUI_LOGPROBS": "21"}, {}, ["TUI_LOGPROBS: logprobs is 21", "from 0 to 20"]),
         ("", {"TUI_LOGIT_BIAS": "262"}, {}, ["TUI_LOGIT_BIAS: logit_bias is 262", "a map of"]),
