@@ -7,7 +7,8 @@ One rule holds wherever a person reads a quantity, in panels, tables, notes and 
   time is looked at, is in whole seconds (`lasting`);
 - counts of tokens, blocks and requests are whole, with commas, where there is room (`count`), else
   of two or three digits with k, M, G (`compact`); a rate is such a count and "tok/s";
-- bytes are in KiB, MiB, GiB (`size`), shares in percent (`percent`).
+- bytes are in KiB, MiB, GiB (`size`), shares in percent (`percent`, or `fine_percent` where the
+  last percent counts).
 
 What programs read (--json, MQTT, the rows of `tui bench`) has one unit for all, named beside it.
 """
@@ -89,6 +90,13 @@ def percent(share: float | None) -> str:
     if 0.99 < share < 1:
         return "99%"
     return f"{share * 100:.0f}%"
+
+
+def fine_percent(share: float) -> str:
+    """A share of which the last percent counts, with a decimal: 98.9%. What is not quite all never
+    becomes 100%."""
+    tenths = min(round(share * 1000), 999) if share < 1 else 1000
+    return f"{tenths / 10:.1f}".removesuffix(".0") + "%"
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -222,8 +222,10 @@ def _about(plan: Plan, testbed: Testbed, options: BenchOptions) -> str:
         together = workload.request_rate == math.inf
         what += ", all at once" if together else f", {workload.request_rate:g} requests/s"
     what += f", at most {plan.concurrency} at once" if plan.concurrency else ""
+    width = testbed.config.quantize
+    quantized = f", weights quantized to {width}" if width != "none" else ""
     return (
-        f"Model:    {testbed.about['name']} on {testbed.config.device}\n"
+        f"Model:    {testbed.about['name']} on {testbed.config.device}{quantized}\n"
         f"Workload: {workload.num_requests} requests, {what}; seed {plan.seed}"
     )
 

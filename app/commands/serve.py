@@ -16,6 +16,7 @@ from app.settings.settings import Settings, SettingsError
 from app.system import systemd
 from app.system.engine_crash import check_engine
 from engine.api.client import EngineClient
+from widgets.quantization import shortly
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,10 @@ def mqtt_gateway(settings: Settings, client: EngineClient) -> Iterator[MqttGatew
         gateway.start()
         try:
             model = settings.load_request().model
+            # Beside a screen, it is still being loaded.
+            snapshot = client.snapshot()
+            if snapshot is not None and (quantized := shortly(snapshot.model)):
+                model += f" ({quantized})"
             log.info("serving %s on %s, pool %s, node %s", model, address, pool, node)
             if settings.mqtt.embedded_broker:
                 log.info('try it: tui ask --mqtt %s --pool %s "Hello!"', address, pool)

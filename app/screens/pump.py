@@ -29,6 +29,7 @@ from engine.api.telemetry import StepRecord
 from widgets.figures import change_text, percent
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.log_line import LogLine, engine_events, is_fallback, knob_event
+from widgets.quantization import in_full
 
 log = logging.getLogger(__name__)
 
@@ -288,6 +289,8 @@ class Pump:
         if after.phase is EnginePhase.READY:
             if after.detail:
                 self._screen.notify(after.detail, severity="error", timeout=15)
+            elif (card := self._engine.card) is not None and (quantized := in_full(card)):
+                self._screen.notify(f"{after.model} is ready, its {quantized}.")
             else:
                 self._screen.notify(f"{after.model} is ready.")
         elif after.phase is EnginePhase.FAILED:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.knobs import Knobs
 from engine.api.preset import Preset
 from engine.api.sampling import SamplingParams
+from engine.api.status import QuantizationLoss
 from engine.batch.shape import ModelShape
 from engine.core.core import EngineCore
 from tests.support.clock import VirtualClock
@@ -33,12 +35,18 @@ SAMPLING = SamplingParams(temperature=0.7)
 PRESETS = (Preset("terse", "Be brief.", {"temperature": 0.2}),)
 
 
+LOSS = QuantizationLoss(tokens=256, equal_best=0.989, divergence=0.00131)
+
+
 def scripted_core(
-    model: str, runner: ScriptedRunner, knobs: Knobs, clock: VirtualClock
+    request: LoadRequest, runner: ScriptedRunner, knobs: Knobs, clock: VirtualClock
 ) -> EngineCore:
-    config = runner.config
+    config, name = runner.config, request.model
+    quantize = request.quantize or "none"
     card = replace(
-        SHAPE.card(config, name=model, architecture="ScriptedForCausalLM", attention="scripted"),
+        SHAPE.card(config, name=name, architecture="ScriptedForCausalLM", attention="scripted"),
+        quantize=quantize,
+        loss=LOSS if quantize != "none" else None,
         sampling=SAMPLING,
         sampling_source="models.toml",
         switches_thinking=True,

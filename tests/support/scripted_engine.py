@@ -206,9 +206,7 @@ class ScriptedEngine:
             waiting = self._withdraw_waiting()
             self._end_running(UnavailableError("the model was unloaded"))
             self._runner = self._new_runner()
-            self._core = scripted_core(
-                self._loading.model, self._runner, self._first_knobs, self.clock
-            )
+            self._core = scripted_core(self._loading, self._runner, self._first_knobs, self.clock)
             for name in self._pins:
                 self._pin(self._core, name)
             self._status = EngineStatus(EnginePhase.READY, self._loading.model)

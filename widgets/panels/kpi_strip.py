@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.style import Style
 
 from engine.api.snapshot import Snapshot
-from engine.api.status import EnginePhase, EngineStatus
+from engine.api.status import EnginePhase, EngineStatus, ModelCard
 from widgets.figures import compact, duration, percent, size_of
 from widgets.glyphs import UNICODE, Glyphs, Mark
 from widgets.history import History
 from widgets.line import Line, shorten
 from widgets.line_view import LineView
 from widgets.panels.broker_state import BrokerState
+from widgets.quantization import briefly, shortly
 from widgets.words import glosses
 
 _METER_WIDTH = 6
@@ -124,7 +125,7 @@ class KpiStrip(LineView):
         meter = self.glyphs.meter(used, _METER_WIDTH) + " " if wide else ""
         spark = self._history.sparkline(self.glyphs.ramp, _SPARK_WIDTH)
         preempted = f"{compact(snapshot.totals.preemptions):<4}"
-        prefill, model = f"{compact(self._prefill_per_second):>4} tok/s", snapshot.model
+        prefill = f"{compact(self._prefill_per_second):>4} tok/s"
         places: list[list[tuple[str, Style]]] = [
             [(notice, style)],
             [("TTFT ", muted), (f"{duration(latency.ttft.p50):<5}", ttft)],
@@ -137,14 +138,15 @@ class KpiStrip(LineView):
             [(spark, palette.decode)],
             [("preempted ", muted), (preempted, text)],
             [("prefill ", muted), (prefill, text)],
-            [(f"{model.name} {model.dtype} on {model.device}", muted)],
         ]
         for pieces in places:
             if sum(cell_len(piece) for piece, _ in pieces) > line.room:
-                break
+                return
             for piece, of in pieces:
                 line.add(piece, of)
             line.add("  ", text)
+        forms = _forms(snapshot.model)
+        line.add(next((form for form in forms if cell_len(form) <= line.room), ""), muted)
 
     def _judged(self, value: float, target: float) -> Style:
         """The style of a median: bad above its target."""
@@ -175,3 +177,10 @@ class KpiStrip(LineView):
             if cell_len(text) <= width:
                 return glyphs.fit(f"{text:<{width}}"), style
         return glyphs.fit(f"{shorten(' '.join(parts or forms[-1:]), width):<{width}}"), style
+
+
+def _forms(model: ModelCard) -> Iterator[str]:
+    """How the model is told, the longest form first."""
+    told = f"{model.name} {model.dtype} on {model.device}"
+    for quantized in (shortly(model), briefly(model)):
+        yield f"{told}, {quantized}" if quantized else told

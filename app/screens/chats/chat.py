@@ -79,9 +79,9 @@ class ChatPane(Vertical):
         self.transcript.show(session.key, entries, greeting(self._engine.status))
         if session.is_own:
             defaults = self._sessions.defaults(self._engine.card)
-            line = defaults.line(self._engine.status.model, session.settings)
+            line = defaults.line(self._engine.model, session.settings)
         else:
-            line = self._engine.status.model
+            line = self._engine.model
         self.prompt.show_settings(line)
         was_counted, self._is_counted = self._is_counted, self.composer.update()
         if self._is_counted and not was_counted:

@@ -14,6 +14,7 @@ from engine.api.knobs import KnobChange, KnobState
 from engine.api.snapshot import RequestView, Snapshot
 from engine.api.status import ModelCard
 from engine.api.telemetry import StepRecord
+from widgets.quantization import briefly
 
 # Enough for 128 columns of the batch chart at its widest zoom, 64 steps to a column.
 RECORDS_KEPT = 8192
@@ -56,6 +57,12 @@ class EngineWatch:
     def card(self) -> ModelCard | None:
         """The model that is there; None if none is."""
         return self.snapshot.model if self.snapshot is not None else None
+
+    @property
+    def model(self) -> str:
+        """The name of the model, with what its weights were quantized to."""
+        quantized = briefly(self.card) if self.card is not None else ""
+        return " · ".join(part for part in (self.status.model, quantized) if part)
 
     @property
     def is_computing(self) -> bool:

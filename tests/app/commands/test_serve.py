@@ -21,6 +21,7 @@ from app.gateway.mqtt.settings import MqttSettings
 from app.process.exits import ExitCode
 from app.settings.settings import Settings, SettingsError
 from app.system.engine_crash import EngineCrashError
+from engine.api.client import LoadRequest
 from tests.support.brokers import Mosquitto, free_port
 from tests.support.mqtt_peer import Peer, peer
 from tests.support.scripted_engine import ScriptedEngine
@@ -241,6 +242,19 @@ def test_a_gateway_that_gave_up_is_a_failure(
     assert serve.run(fake) == ExitCode.FAILED
     assert made[0].calls == ["start", ("stop", None)]
     assert caplog.messages[-1] == "no longer serving: another server took over"
+
+
+def test_the_first_line_tells_what_the_weights_were_quantized_to(
+    fake: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ScriptedEngine(loaded=False)
+    engine.load(LoadRequest("builtin", quantize="int8"))
+    engine.ready()
+    caplog.set_level("INFO", "app.commands.serve")
+    monkeypatch.setattr(serve, "serving", lambda *_: nullcontext(engine))
+    monkeypatch.setattr(FakeGateway, "failure", "another server took over")
+    serve.run(fake)
+    assert "serving builtin (int8, 98.9% equal best) on mqtt://127.0.0.1:1, " in caplog.text
 
 
 def test_a_gateway_that_crashed_is_a_crash(fake: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,11 @@ from app.screens.tui import Tui
 from app.settings.settings import Settings
 from app.store.store import Store
 from engine.api.client import LoadRequest, Submission
+from engine.api.config import EngineConfig
 from tests.support.clock import VirtualClock
 from tests.support.linked import until
 from tests.support.replies import echo
+from tests.support.scripted_core import CONFIG
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.widgets.hosting import press, screen, settle, toasts
@@ -27,6 +29,7 @@ from tests.widgets.hosting import press, screen, settle, toasts
 Replies = Mapping[str, str] | Callable[[Submission], str]
 
 TURN_SECONDS = 2.0
+SCRIPTED = LoadRequest("scripted")
 
 REPLIES = {
     "one": "The first reply.",
@@ -136,6 +139,8 @@ async def staged(
     mqtt: bool = False,
     notices: bool = False,
     kind: type[Tui] = Tui,
+    load: LoadRequest = SCRIPTED,
+    config: EngineConfig = CONFIG,
     **settings: object,
 ) -> AsyncIterator[Stage]:
     """Open the application on the store in `folder`.
@@ -146,13 +151,15 @@ async def staged(
         mqtt: there is a gateway.
         notices: what is said in passing is painted too.
         kind: of application.
+        load: how the first model is loaded.
+        config: the engine's.
     """
-    engine = ScriptedEngine(replies, loaded=False)
+    engine = ScriptedEngine(replies, config=config, loaded=False)
     gateway = ScriptedGateway(engine) if mqtt else None
     store = Store(folder / "batchdeck.db")
     chosen = Settings.model_validate({"data_dir": folder, **settings})
     try:
-        app = kind(engine, store, chosen, LoadRequest("scripted"), gateway)
+        app = kind(engine, store, chosen, load, gateway)
         keys = VirtualClock(0.0)
         app.deck.clock = keys
         timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from engine.api.status import EnginePhase, EngineStatus
+from engine.api.status import EnginePhase, EngineStatus, QuantizationLoss
 from engine.api.telemetry import Distribution
 from tests.widgets.hosting import hosted, rows
-from tests.widgets.samples import GOODPUT, LATENCY, READY, history, knobs, snapshot
+from tests.widgets.samples import GOODPUT, LATENCY, MODEL, READY, history, knobs, snapshot
 from widgets.glyphs import ASCII
 from widgets.panels.broker_state import BrokerState
 from widgets.panels.kpi_strip import KpiStrip
@@ -195,3 +195,23 @@ async def test_a_broker_is_named_while_something_is_wrong_with_it(
         strip.show(None, EngineStatus(EnginePhase.EMPTY), 0.0, 0.0, broker)
         said = f" {strip.glyphs.marks[broker.mark]} MQTT {broker} │" if "MQTT" in sign else ""
         assert rows(strip)[0] == f"{said} ○ no model"
+
+
+@pytest.mark.parametrize(
+    ("width", "told"),
+    [
+        (160, ""),
+        (175, ""),
+        (200, "Qwen3-0.6B bfloat16 on cpu, int8 98.9%"),
+        (220, "Qwen3-0.6B bfloat16 on cpu, int8, 98.9% equal best"),
+    ],
+)
+async def test_what_the_weights_were_quantized_to_stands_beside_the_model(
+    width: int, told: str
+) -> None:
+    model = replace(MODEL, device="cpu", quantize="int8", loss=QuantizationLoss(256, 0.989, 0.001))
+    strip = KpiStrip()
+    async with hosted(strip, width, 1):
+        strip.show(snapshot(model=model), READY, 47.0, 6100.0)
+        (row,) = rows(strip)
+        assert row.partition("tok/s")[2].partition("tok/s")[2].strip() == told

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from engine.api.client import LoadRequest
 from engine.api.lifecycle import FinishReason
 from engine.api.waiting import Cause, Wait
 from tests.app.screens.stage import REPLIES, Stage, staged
@@ -305,3 +306,19 @@ async def test_why_a_chat_waits_is_said_in_full(tmp_path: Path) -> None:
         stage.deck.chat.update()
         text = " ".join((await stage.screen()).split())
         assert f"queued: {reason}" in text.replace("▍", "").replace("  ", " ")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
+async def test_the_line_above_the_prompt_says_what_the_weights_were_quantized_to(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    """It is the only place where a small screen has the model's name."""
+    load = LoadRequest("scripted", quantize="int8")
+    async with staged(tmp_path, size=size, ready=False, load=load) as stage:
+        stage.engine.ready()
+        await stage.turn()
+        assert stage.toasts == [
+            "scripted is ready, its weights quantized to int8: after 98.9% of 256 tokens the"
+            " likeliest next token stays the same; divergence 0.0013 nats a token."
+        ]
+        assert "scripted · int8 98.9% · temp 0.7" in await stage.screen()

@@ -173,3 +173,16 @@ def test_the_epoch_moves_only_with_a_clock_that_was_set(monkeypatch: pytest.Monk
         watch.look()
         seen.append(round(watch.epoch + snapshot.time - now.now, 6))
     assert seen == [0.2, 0.2, 0.1, 3600.0]
+
+
+def test_a_model_is_named_with_what_it_was_quantized_to() -> None:
+    engine = ScriptedEngine()
+    watch = EngineWatch(engine)
+    watch.look()
+    assert watch.model == "scripted"
+    engine.load(LoadRequest("other", quantize="int8"))
+    watch.look()
+    assert watch.model == "other"
+    engine.ready()
+    watch.look()
+    assert watch.model == "other · int8 98.9%"

@@ -1,0 +1,47 @@
+"""Quantization: what a model's weights were quantized to, and what that changed, in words."""
+
+from __future__ import annotations
+
+from engine.api.status import ModelCard, QuantizationLoss
+from widgets.figures import count, fine_percent
+
+
+def briefly(card: ModelCard) -> str:
+    """In two words, beside a model's name: int8 98.9%; empty if nothing was quantized."""
+    share = f" {fine_percent(card.loss.equal_best)}" if card.loss is not None else ""
+    return _if_quantized(card, f"{card.quantize}{share}")
+
+
+def shortly(card: ModelCard) -> str:
+    """In a line that has room: int8, 98.9% equal best; empty if nothing was quantized."""
+    share = f", {fine_percent(card.loss.equal_best)} equal best" if card.loss is not None else ""
+    return _if_quantized(card, f"{card.quantize}{share}")
+
+
+def in_full(card: ModelCard) -> str:
+    """A clause that says all that is known of it; empty if nothing was quantized."""
+    told = f"weights quantized to {card.quantize}"
+    if (loss := card.loss) is not None:
+        told += f": after {_compared(loss)} {_STAYS}; divergence {_divergence(loss)} nats a token"
+    return _if_quantized(card, told)
+
+
+def loss_in_full(loss: QuantizationLoss) -> str:
+    """A clause that says what was lost."""
+    return f"{_STAYS} after {_compared(loss)}, divergence {_divergence(loss)} nats a token"
+
+
+_STAYS = "the likeliest next token stays the same"
+
+
+def _if_quantized(card: ModelCard, told: str) -> str:
+    return told if card.quantize != "none" else ""
+
+
+def _compared(loss: QuantizationLoss) -> str:
+    return f"{fine_percent(loss.equal_best)} of {count(loss.tokens)} tokens"
+
+
+def _divergence(loss: QuantizationLoss) -> str:
+    """Two digits that count: 0.0013, 0.41."""
+    return f"{loss.divergence:.2g}" if loss.divergence >= 1e-4 else "below 0.0001"
