@@ -6,9 +6,11 @@ import logging
 import os
 from dataclasses import replace
 
+from app.screens.model_wish import ModelWish
+from app.system.quantizing import why_not_quantized
 from engine.api.client import EngineClient, LoadRequest
 from engine.api.errors import EngineError, ModelError
-from engine.api.status import EnginePhase
+from engine.api.status import EnginePhase, ModelCard
 from engine.model.registry import BUILTIN, Availability, ModelEntry, Registry
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ class ModelSwitch:
         self._wanted = request
         # What `stop` goes back to: the model that was last there, or else the one of the package.
         self._before = replace(request, model=BUILTIN)
+        self._quantize = request.quantize  # where a wish says nothing of it
 
     def begin(self) -> None:
         self._client.load(self._wanted)
@@ -33,6 +36,12 @@ class ModelSwitch:
     @property
     def is_loading(self) -> bool:
         return self._client.status().phase in (EnginePhase.LOADING, EnginePhase.DRAINING)
+
+    @property
+    def card(self) -> ModelCard | None:
+        """The model that is there; None if none is."""
+        snapshot = self._client.snapshot()
+        return snapshot.model if snapshot is not None else None
 
     def entries(self) -> list[ModelEntry]:
         """The models of the registry.
@@ -42,27 +51,39 @@ class ModelSwitch:
         """
         return list(self._registry().entries.values())
 
-    def refusal(self, model: str) -> str:
-        """Why a model cannot be loaded, as far as that is known without the network; empty if
+    def refusal(self, wish: ModelWish) -> str:
+        """Why a wish cannot be fulfilled, as far as that is known without the network; empty if
         nothing speaks against it."""
         try:
-            entry = self._registry().find(os.path.expanduser(model))
-            if entry.availability() is Availability.MISSING:
-                raise ModelError(f"{entry.source} does not hold a model with its weights")
+            if wish.model:
+                entry = self._registry().find(os.path.expanduser(wish.model))
+                if entry.availability() is Availability.MISSING:
+                    raise ModelError(f"{entry.source} does not hold a model with its weights")
+            card, width = self.card, wish.quantize or self._quantize or "none"
+            # The next model is loaded to the same device as this one.
+            if width != "none" and card is not None:
+                return why_not_quantized(card.device)
         except EngineError as error:
             return error.message
         return ""
 
-    def to(self, model: str) -> None:
-        """Have the engine drain, unload its model and load another. The screen shows its progress,
-        and a failure."""
+    def to(self, wish: ModelWish) -> None:
+        """Have the engine drain, unload its model and load the one that is wanted. The screen shows
+        its progress, and a failure."""
         status = self._client.status()
-        if status.phase is EnginePhase.READY and not status.detail:
-            # With a detail, the wish failed and the model before is back.
-            self._before = self._wanted
-        log.info("switching from %s to %s", self._wanted.model, model)
-        self._wanted = replace(self._wanted, model=os.path.expanduser(model))
-        self._client.load(self._wanted)
+        is_ready = status.phase is EnginePhase.READY
+        # With a detail, the last wish failed and the model before is back.
+        there = self._before if is_ready and status.detail else self._wanted
+        if is_ready:
+            self._before = there
+        wanted = replace(
+            there,
+            model=os.path.expanduser(wish.model) or there.model,
+            quantize=wish.quantize or self._quantize,
+        )
+        log.info("switching from %s to %s", there.model, wanted.model)
+        self._wanted = wanted
+        self._client.load(wanted)
 
     def stop(self) -> str:
         """Give up loading; returns the name of the model that is loaded instead, which is empty if

@@ -223,6 +223,7 @@ class Tui(Loading):
         yield SystemCommand("Theme…", "The colours", partial(self.action_settings, "theme"))
         yield SystemCommand("Help", BOUND, self.action_help)
         yield SystemCommand("Quit", BOUND, self.action_quit)
+        yield from self.quantizing()
         yield from choices(self.deck)
 
     def action_help(self) -> None:

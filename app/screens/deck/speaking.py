@@ -29,6 +29,7 @@ from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import Named
 from app.screens.dialogs.pick_prompt import PickPrompt
 from app.screens.file_paths import completed
+from app.screens.model_wish import ModelWish
 from app.screens.slash import Slash, UnknownSlashError, find, matching, name_of, split
 from app.store.database import StoreError
 from engine.api.errors import InvalidRequestError
@@ -63,15 +64,11 @@ class Speaking(Stopping):
         self.chat.prompt.area.offers = self._completions
 
     class ModelWanted(Message):
-        """A model is to be loaded.
+        """A model is to be loaded."""
 
-        Attributes:
-            name: as `--model` takes it.
-        """
-
-        def __init__(self, name: str) -> None:
+        def __init__(self, wish: ModelWish) -> None:
             super().__init__()
-            self.name = name
+            self.wish = wish
 
     def action_send(self) -> None:
         """Send the message, or do what its slash says."""
@@ -165,7 +162,7 @@ class Speaking(Stopping):
         spoken = [
             Slash("attach", "Send a text file along", attach, "PATH", completed),
             Slash("import", "Take in chats of a JSON file", take_in, "PATH", completed),
-            Slash("model", "Load another model", self._load, "NAME"),
+            Slash("model", "Load a model, quantized or not", self._load, "NAME WIDTH"),
             Slash("preset", "Set the chat to a preset", preset, "NAME"),
             Slash("rename", "Give the chat another title", rename, "TITLE"),
             Slash("save", "Keep TEXT, or your last message", self._save, "NAME TEXT"),
@@ -176,11 +173,11 @@ class Speaking(Stopping):
         does = "Empty for the default"
         return spoken + [Slash(name, does, partial(self._set, name), "VALUE") for name in NAMES]
 
-    def _load(self, name: str) -> bool:
-        if not name:
+    def _load(self, wish: str) -> bool:
+        if not wish:
             self.refuse("/model needs a name, a folder, a file or a hub id.")
             return False
-        self.post_message(self.ModelWanted(name))
+        self.post_message(self.ModelWanted(ModelWish.read(wish)))
         return True
 
     def _take_in(self, path: str) -> bool:

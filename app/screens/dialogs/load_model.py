@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import on
@@ -15,16 +16,18 @@ from textual.widgets.option_list import Option
 
 from app.screens.dialogs.entry import Entry
 from app.screens.dialogs.finder import Finder
+from app.screens.model_wish import ModelWish
 from engine.model.registry import Availability, ModelEntry
 
 
-class LoadModel(Finder[str]):
-    """Asks for a model: one of the registry, or a folder, a GGUF file or a hub id that is typed in.
-    What cannot be loaded is refused here, with why.
+class LoadModel(Finder[ModelWish]):
+    """Asks for a model: one of the registry, or a folder, a GGUF file or a hub id that is typed in;
+    and behind it, what its weights are quantized to. What cannot be loaded is refused here, with
+    why.
 
     Args:
         entries: the models of the registry.
-        refusal: why a model cannot be loaded; empty if nothing speaks against it.
+        refusal: why a wish cannot be fulfilled; empty if nothing speaks against it.
 
     Attributes:
         refused: why the last one that was chosen cannot be loaded; empty if that is not known.
@@ -34,9 +37,10 @@ class LoadModel(Finder[str]):
         "ready": "all files are on this machine",
         "needs download": "it comes from the Hugging Face hub first",
         "owner/name": "any model of the hub; ./folder and ./file.gguf are on this machine",
+        "int8, int4": "behind a name: what its weights are quantized to; none: as they are stored",
     }
 
-    def __init__(self, entries: Sequence[ModelEntry], refusal: Callable[[str], str]) -> None:
+    def __init__(self, entries: Sequence[ModelEntry], refusal: Callable[[ModelWish], str]) -> None:
         super().__init__()
         self._entries = entries
         self._refusal = refusal
@@ -46,7 +50,7 @@ class LoadModel(Finder[str]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Label("Load model · what runs ends on the one that is there")
-            yield Entry(placeholder="a name, ./folder, ./file.gguf or owner/name of the hub")
+            yield Entry(placeholder="a name, ./folder, ./file.gguf or owner/name; then int8, int4")
             yield Label("", id="refusal", markup=False)
             yield OptionList()
 
@@ -59,17 +63,19 @@ class LoadModel(Finder[str]):
         self._list(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = event.value.strip()
-        self._take(typed if "/" in typed else self.marked or typed)
+        typed = ModelWish.read(event.value)
+        is_named = "/" in typed.model or not self.marked
+        self._take(typed if is_named else replace(typed, model=self.marked))
 
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:
-        self._take(event.option_id or "")
+        typed = ModelWish.read(self.query_one(Input).value)
+        self._take(replace(typed, model=event.option_id or ""))
 
-    def _take(self, model: str) -> None:
-        self._refuse(self._refusal(model) if model else "")
-        if model and not self.refused:
-            self.dismiss(model)
+    def _take(self, wish: ModelWish) -> None:
+        self._refuse(self._refusal(wish) if wish.model else "")
+        if wish.model and not self.refused:
+            self.dismiss(wish)
 
     def _refuse(self, why: str) -> None:
         self.refused = why
@@ -83,8 +89,9 @@ class LoadModel(Finder[str]):
         )
         self._list(self.query_one(Input).value)
 
-    def _list(self, wanted: str) -> None:
-        words = wanted.casefold().split()
+    def _list(self, typed: str) -> None:
+        wish = ModelWish.read(typed)
+        words, width = wish.model.casefold().split(), wish.quantize
         found = [
             entry
             for entry in self._entries
@@ -94,10 +101,14 @@ class LoadModel(Finder[str]):
         found.sort(key=lambda entry: self._states.get(entry.name) is not Availability.READY)
         options = self.options
         options.clear_options()
-        options.add_options(Option(self._line(entry), id=entry.name) for entry in found)
+        options.add_options(Option(self._line(entry, width), id=entry.name) for entry in found)
         options.highlighted = 0 if found else None
 
-    def _line(self, entry: ModelEntry) -> Content:
-        parts = (self._states.get(entry.name), entry.source)
+    def _line(self, entry: ModelEntry, quantize: str | None) -> Content:
+        parts = (
+            "as stored" if quantize == "none" else quantize,
+            self._states.get(entry.name),
+            entry.source,
+        )
         about = " · ".join(part for part in parts if part)
         return Content.assemble((entry.name, "bold"), (f"  {about}", "$text-muted"))

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.app import SystemCommand
 from textual.widgets import Input
 
 from app.screens.dialogs.load_model import LoadModel
 from app.screens.model_switch import ModelSwitch
+from app.screens.model_wish import ModelWish
 from engine.api.client import LoadRequest
 from engine.api.status import EnginePhase
 from tests.app.screens.stage import REPLIES, Stage, staged
+from tests.support.scripted_core import CONFIG
+
+
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This installation has kernels."""
+    monkeypatch.setattr("app.system.quantizing.kernels", object)
 
 
 @pytest.fixture
@@ -127,7 +137,7 @@ async def test_loading_is_given_up_and_the_model_before_comes_back(
 ) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         knows(stage, registry)
-        stage.app.models.to("second")
+        stage.app.models.to(ModelWish("second"))
         stage.engine.progress(1 << 20, 4 << 20)
         await stage.turn()
         titles = [c.title for c in stage.app.get_system_commands(stage.deck)]
@@ -146,3 +156,118 @@ async def test_where_no_model_was_the_built_in_one_comes(tmp_path: Path) -> None
     async with staged(tmp_path, ready=False) as stage:
         stage.app.action_stop_loading()
         assert stage.engine.loads[-1].model == "builtin"
+
+
+WIDTHS = ["none (as stored)", "int8", "int4"]
+
+
+def widths(stage: Stage) -> dict[str, SystemCommand]:
+    """The commands of the palette that quantize, by the width."""
+    begin = "Quantize weights: "
+    commands = stage.app.get_system_commands(stage.deck)
+    return {c.title.removeprefix(begin): c for c in commands if c.title.startswith(begin)}
+
+
+async def test_the_model_that_is_there_is_loaded_again_quantized(tmp_path: Path) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        assert list(widths(stage)) == WIDTHS
+        assert widths(stage)["none (as stored)"].help == "Now: weights as they are stored"
+        assert widths(stage)["int8"].help == "Loads the model again; what runs ends first"
+        await stage.send("long")
+        await stage.turn(3)
+        widths(stage)["int8"].callback()
+        assert stage.engine.loads[-1] == LoadRequest("scripted", quantize="int8")
+        await stage.turn()
+        assert "1 request ends before scripted is loaded" in await stage.screen()
+        stage.engine.ready()
+        await stage.turn()
+        now = widths(stage)["int8"]
+        assert now.help == (
+            "Now: weights quantized to int8: after 98.9% of 256 tokens the likeliest next token"
+            " stays the same; divergence 0.0013 nats a token"
+        )
+        now.callback()
+        await stage.turn()
+        assert stage.toasts[-1].startswith("So it is: weights quantized to int8: after 98.9%")
+        assert len(stage.engine.loads) == 2
+        widths(stage)["none (as stored)"].callback()
+        assert stage.engine.loads[-1] == LoadRequest("scripted", quantize="none")
+
+
+async def test_another_model_is_quantized_as_the_program_was_started(
+    tmp_path: Path, registry: Path
+) -> None:
+    """What the user chose for one model says nothing of the next."""
+    async with staged(tmp_path, REPLIES) as stage:
+        knows(stage, registry)
+        for started in (None, "int4"):
+            request = LoadRequest("first", models_file=str(registry), quantize=started)
+            stage.app.models = ModelSwitch(stage.engine, request)
+            widths(stage)["int8"].callback()
+            stage.engine.ready()
+            await open_dialog(stage)
+            await stage.press(*"seco", "enter")
+            assert stage.engine.loads[-1] == replace(request, model="second")
+            stage.engine.ready()
+
+
+@pytest.mark.parametrize("typed", ["second int4", "sec int4", "int4 ", "owner/name  int4"])
+async def test_the_width_is_typed_behind_the_name(
+    typed: str, tmp_path: Path, registry: Path
+) -> None:
+    async with staged(tmp_path, REPLIES) as stage:
+        knows(stage, registry)
+        (await open_dialog(stage)).value = typed
+        assert " int4 · " in await stage.screen()
+        await stage.press(*(["down"] if typed == "int4 " else []), "enter")
+        assert stage.engine.loads[-1].model == ("owner/name" if "/" in typed else "second")
+        assert stage.engine.loads[-1].quantize == "int4"
+
+
+async def test_a_gpu_quantizes_nothing_and_what_runs_goes_on(
+    tmp_path: Path, registry: Path
+) -> None:
+    why = "weights are quantized on a processor only, and the device is cuda:0"
+    async with staged(tmp_path, REPLIES, config=replace(CONFIG, device="cuda:0")) as stage:
+        knows(stage, registry)
+        await stage.send("long")
+        await stage.turn(3)
+        assert widths(stage)["int8"].help == f"Not here: {why}"
+        widths(stage)["int8"].callback()
+        await stage.turn()
+        assert stage.toasts == [why]
+        (await open_dialog(stage)).value = "second int8"
+        await stage.press("enter")
+        assert isinstance(stage.app.screen, LoadModel)
+        assert stage.app.screen.refused == why
+        assert len(stage.engine.loads) == 1
+        await stage.press("escape")
+        assert stage.sessions.current.chat.is_busy
+
+
+async def test_without_kernels_nothing_is_quantized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.system.quantizing.kernels", lambda: None)
+    monkeypatch.setattr("app.system.quantizing.why_not", lambda: "no compiler; install g++")
+    async with staged(tmp_path) as stage:
+        widths(stage)["int4"].callback()
+        await stage.turn()
+        assert stage.toasts[0].endswith("there are none: no compiler; install g++")
+        assert len(stage.engine.loads) == 1
+
+
+async def test_a_wish_that_failed_is_not_what_is_quantized(tmp_path: Path, registry: Path) -> None:
+    """The model that came back is."""
+    async with staged(tmp_path, REPLIES) as stage:
+        knows(stage, registry)
+        stage.app.models.to(ModelWish("second"))
+        stage.engine.ready()
+        stage.engine._status = replace(
+            stage.engine.status(), model="scripted", detail="could not load second"
+        )
+        stage.app.models.to(ModelWish("", "int8"))
+        assert (stage.engine.loads[-1].model, stage.engine.loads[-1].quantize) == (
+            "scripted",
+            "int8",
+        )

@@ -13,6 +13,7 @@ from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import PickNamed
 from app.screens.dialogs.pick_prompt import PickPrompt
 from app.screens.keys.help import HelpScreen
+from engine.api.client import LoadRequest
 from tests.app.screens.stage import Stage, staged
 from tests.widgets.hosting import burst, settle
 
@@ -243,12 +244,19 @@ async def test_enter_runs_what_takes_nothing_and_escape_leaves_the_text(tmp_path
         assert stage.prompt == ""
 
 
-async def test_a_model_and_a_search_are_asked_for_by_a_line(tmp_path: Path) -> None:
+async def test_a_model_and_a_search_are_asked_for_by_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.system.quantizing.kernels", object)  # there are some
     async with staged(tmp_path) as stage:
         await say(stage, "/model nope")
         assert "nope" in stage.toasts[-1]
         await say(stage, "/model qwen3-0.6b")
         assert stage.engine.loads[-1].model == "qwen3-0.6b"
+        await say(stage, "/model qwen3-0.6b int8")
+        assert stage.engine.loads[-1] == LoadRequest("qwen3-0.6b", quantize="int8")
+        await say(stage, "/quantize-weights-int4")
+        assert stage.engine.loads[-1] == LoadRequest("qwen3-0.6b", quantize="int4")
         await say(stage, "/search kafka essay")
         await stage.pilot.pause()
         assert stage.app.screen.query_one(Input).value == "kafka essay"

@@ -1,0 +1,22 @@
+"""why_not_quantized: says whether weights can be quantized on a device of this machine."""
+
+from __future__ import annotations
+
+from engine.native import kernels, why_not
+
+
+def why_not_quantized(device: str) -> str:
+    """A clause that says why weights cannot be quantized; empty if nothing speaks against it
+    before a model is loaded.
+
+    Args:
+        device: as torch names it.
+
+    Raises:
+        InvalidConfigError: as `engine.native.kernels`.
+    """
+    if device != "cpu":
+        return f"weights are quantized on a processor only, and the device is {device}"
+    if kernels() is None:
+        return f"weights are quantized for the native kernels only, and there are none: {why_not()}"
+    return ""
