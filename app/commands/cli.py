@@ -117,11 +117,12 @@ def _models(
     ] = None,
     models: flags.Models = None,
     device: flags.Device = None,
+    quantize: flags.Quantize = None,
     as_json: Annotated[bool, Option("--json", help="As JSON, with the reasons.")] = False,
     config: flags.Config = None,
 ) -> None:
     """List the models of the registry by what fits here, or say what one would take."""
-    settings = _settings(models=models, device=device, config=config)
+    settings = _settings(models=models, device=device, quantize=quantize, config=config)
     from app.commands import models as listing
     from app.process import process
 

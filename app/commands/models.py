@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from app.process.columns import align
 from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.settings import Settings, SettingsError
 from app.system.machine import Memory, cpu_features, memory_of
+from app.system.quantizing import why_not_quantized
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
 from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
-from engine.model.estimate import Estimate, Fit
+from engine.model.estimate import Estimate, Fit, Numbers
+from engine.model.files import CONFIG_BYTES, read_json
 from engine.model.memory import GPU_SHARE, HOST_SHARE
 from engine.model.registry import Availability, ModelEntry, Registry
 from engine.model.size_text import show_bytes
@@ -48,6 +51,15 @@ class Place:
         share = entry.memory_share or (HOST_SHARE if self.is_host else GPU_SHARE)
         return int(self.memory.free * share)
 
+    def why_not(self, width: str) -> str:
+        """Why weights cannot be quantized there; empty if they can, or are not to be."""
+        device = "cpu" if self.is_host else self.settings.device or "cuda"
+        return why_not_quantized(device) if width != "none" else ""
+
+    def width(self, entry: ModelEntry) -> str:
+        """What the weights of a model would be quantized to."""
+        return self.settings.quantize or entry.quantize
+
     def dtype_bytes(self, entry: ModelEntry) -> int:
         """Bytes of a number of a model as it would be loaded (`engine.model.device.pick_dtype`)."""
         named = self.settings.dtype
@@ -65,7 +77,10 @@ class Listing:
 
     Attributes:
         context_length: tokens that the entry allows, or the model if that is known; None if not.
-        weight_bytes: bytes of the weights as they are loaded; None if that is not known.
+        quantize: what the weights are quantized to when they have been loaded.
+        loading_bytes: bytes of the weights as they are loaded; None if that is not known.
+        weight_bytes: bytes of the weights as they are served; None if that is not known.
+        is_about: whether that is an estimate.
         token_bytes: bytes of the keys and values of a token; None if that is not known.
         contexts: how many full contexts there is room for; None if that is not known.
         tokens: how many tokens of cache there is room for; None if that is not known.
@@ -76,8 +91,11 @@ class Listing:
     name: str
     source: str
     dtype: str
+    quantize: str
     context_length: int | None
+    loading_bytes: int | None
     weight_bytes: int | None
+    is_about: bool
     token_bytes: int | None
     contexts: int | None
     tokens: int | None
@@ -133,16 +151,20 @@ def examine(entry: ModelEntry, place: Place, *, closely: bool = False) -> Listin
             estimate = _found(entry, place, estimate, closely=closely)
         except EngineError as error:
             reason = error.message
-    budget = place.budget(entry)
+    budget, width = place.budget(entry), place.width(entry)
     fit = estimate.fit(budget)
+    reason = place.why_not(width) or reason
     if not reason and fit is Fit.NOT:
         reason = _too_large(estimate, budget, place.memory.free)
     return Listing(
         name=entry.name,
         source=entry.source,
         dtype=entry.dtype,
+        quantize=width,
         context_length=estimate.context_length,
-        weight_bytes=estimate.weight_bytes,
+        loading_bytes=estimate.weight_bytes,
+        weight_bytes=estimate.served_bytes,
+        is_about=estimate.is_about,
         token_bytes=estimate.token_bytes,
         contexts=estimate.contexts(budget),
         tokens=estimate.tokens(budget),
@@ -155,11 +177,13 @@ def examine(entry: ModelEntry, place: Place, *, closely: bool = False) -> Listin
 
 def _stated(entry: ModelEntry, place: Place) -> Estimate:
     """What an entry states of itself."""
-    item = place.dtype_bytes(entry)
+    item, width = place.dtype_bytes(entry), place.width(entry)
     return Estimate(
         weight_bytes=None if entry.parameters is None else entry.parameters * item,
         token_bytes=None if entry.cache_numbers is None else entry.cache_numbers * item,
         context_length=entry.context_length,
+        saved_bytes=Numbers(entry.parameters or 0).saved(width, item),
+        is_about=width != "none",
     )
 
 
@@ -174,10 +198,14 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
     checkpoint = open_checkpoint(folder)
     if not (folder / CONFIG_FILE).is_file():
         raise ModelError(f"{folder} has no {CONFIG_FILE}")
+    item, width = place.dtype_bytes(entry), place.width(entry)
+    numbers = Numbers.of(checkpoint, _vocab_size(folder))
     estimate = Estimate(
-        weight_bytes=checkpoint.num_bytes_as(place.dtype_bytes(entry)),
+        weight_bytes=checkpoint.num_bytes_as(item),
         token_bytes=stated.token_bytes,
         context_length=stated.context_length,
+        saved_bytes=numbers.saved(width, item),
+        is_about=width != "none" and not numbers.head,
     )
     is_known = estimate.context_bytes is not None
     if (is_known and not closely) or estimate.fit(place.budget(entry)) is Fit.NOT:
@@ -191,25 +219,43 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
         weight_bytes=needs.weight_bytes,
         token_bytes=needs.shape.kv_bytes_per_token,
         context_length=longest,
+        saved_bytes=needs.saved_bytes,
     )
+
+
+def _vocab_size(folder: Path) -> int:
+    """How many tokens the model in a folder knows; 0 if it does not say so.
+
+    Raises:
+        ModelError: its configuration is broken.
+    """
+    config = read_json(folder / CONFIG_FILE, CONFIG_BYTES) or {}
+    text = config.get("text_config")
+    stated = (text if isinstance(text, dict) else config).get("vocab_size")
+    return stated if isinstance(stated, int) else 0
 
 
 def _too_large(estimate: Estimate, budget: int, free: int) -> str:
     assert estimate.weight_bytes is not None  # nothing is too large otherwise
+    before = " before they are quantized" if estimate.saved_bytes else ""
     return (
-        f"its weights take {show_bytes(estimate.weight_bytes)}; of memory {show_bytes(free)} are "
-        f"free, and it may take {show_bytes(budget)}"
+        f"its weights take {show_bytes(estimate.weight_bytes)}{before}; of memory "
+        f"{show_bytes(free)} are free, and it may take {show_bytes(budget)}"
     )
 
 
 def to_table(listings: Sequence[Listing]) -> str:
     """The registry, in groups by what fits. What is wrong with an entry stands below."""
-    header = ("name", "here", "weights", "a token", "context", "source")
+    widths = any(listing.quantize != "none" for listing in listings)
+    header = ("name", "here", "weights", "a token", "context", "quantized", "source")
     grouped = {
         title: [x for x in listings if x.fit is fit and not _is_broken(x)]
         for fit, title in _GROUPS.items()
     } | {_BROKEN: [x for x in listings if _is_broken(x)]}
-    lines = align((header, *map(_cells, (x for group in grouped.values() for x in group))), (2, 3))
+    table = [header, *map(_cells, (x for group in grouped.values() for x in group))]
+    if not widths:
+        table = [(*row[:5], *row[6:]) for row in table]
+    lines = align(table, (2, 3))
     told, lines = [lines[0]], lines[1:]
     for title, group in grouped.items():
         if group:
@@ -226,7 +272,7 @@ def to_text(listing: Listing, place: Place, budget: int) -> str:
     rows = [
         ("model", f"{listing.name}, {listing.source}"),
         ("here", _here(listing)),
-        ("weights", _bytes(listing.weight_bytes) + source),
+        ("weights", _weights(listing) + source),
         ("a KV token", _bytes(listing.token_bytes)),
         ("a full context", _context(listing)),
         (
@@ -249,11 +295,23 @@ def _cells(listing: Listing) -> tuple[str, ...]:
     return (
         listing.name,
         _here(listing),
-        _bytes(listing.weight_bytes, unknown=""),
+        _about(listing) + _bytes(listing.weight_bytes, unknown=""),
         _bytes(listing.token_bytes, unknown=""),
         _shown_context(listing),
+        listing.quantize if listing.quantize != "none" else "",
         listing.source,
     )
+
+
+def _about(listing: Listing) -> str:
+    return "about " if listing.is_about and listing.weight_bytes is not None else ""
+
+
+def _weights(listing: Listing) -> str:
+    told = _about(listing) + _bytes(listing.weight_bytes)
+    if listing.quantize == "none" or listing.weight_bytes is None:
+        return told
+    return f"{told} in {listing.quantize}, {_bytes(listing.loading_bytes)} while it is loaded"
 
 
 def _shown_context(listing: Listing) -> str:

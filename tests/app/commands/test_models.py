@@ -125,6 +125,43 @@ def test_one_model_that_is_not_here_is_told_by_what_its_entry_states(
     assert "truncated" in told(capsys, registry, "cut")["cannot be loaded"]
 
 
+def test_quantized_weights_are_counted_as_they_are_served(registry: Registry) -> None:
+    host = models.Place(memory=Memory("host", LOTS, LOTS), settings=Settings(quantize="int8"))
+    listings = models.list_models(registry, host)
+    here, *_, far, stated = listings
+    # The head is the embedding, too; norms stay as they are.
+    assert (here.quantize, here.loading_bytes, here.is_about) == ("int8", 18_496_000, False)
+    assert here.weight_bytes == pytest.approx(18_496_000 / 4, rel=0.03)
+    assert (far.weight_bytes, far.is_about) == (None, True)
+    assert (stated.weight_bytes, stated.is_about) == (1_015_625, True)
+    lines = models.to_table(listings).splitlines()
+    assert lines[0].split()[-2:] == ["quantized", "source"]
+    row = next(line for line in lines if line.startswith("told"))
+    assert "about 991.8 KiB  " in row
+    assert "  1000     int8       batchdeck-tests/nor-this" in row
+    text = models.to_text(stated, host, 1)
+    assert "about 991.8 KiB in int8, 3.8 MiB while it is loaded, by what the" in text
+
+
+def test_an_entry_states_what_its_weights_are_quantized_to(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text('[here]\nsource = "builtin"\nquantize = "int4"\n')
+    memory = Memory("host", LOTS, LOTS)
+    for stated, width in ((None, "int4"), ("int8", "int8"), ("none", "none")):
+        place = models.Place(memory=memory, settings=Settings(quantize=stated))
+        (here,) = models.list_models(Registry.read(file), place)
+        assert here.quantize == width
+        assert ("quantized" in models.to_table([here]).splitlines()[0]) is (width != "none")
+
+
+def test_what_cannot_be_quantized_cannot_be_loaded(registry: Registry) -> None:
+    here, *_ = models.list_models(registry, at(LOTS, quantize="int8"))
+    why = "weights are quantized on a processor only, and the device is cuda"
+    assert (here.loads_here, here.reason) == (False, why)
+    here, *_ = models.list_models(registry, at(LOTS, quantize="none"))
+    assert here.loads_here
+
+
 def test_a_name_that_there_is_not_is_a_wrong_setting(registry: Registry) -> None:
     with pytest.raises(SettingsError, match="model 'tolt' is unknown; close to it are told, of"):
         models.run(Settings(models=registry.path), "tolt", as_json=False)
