@@ -18,7 +18,7 @@ from app.bench.scripts import Synthetic
 from app.bench.setting import Setting, of_policies, parse_settings
 from app.bench.testbed import Testbed, of_model, simulated
 from app.bench.workloads import parse_targets, recorded, synthetic
-from app.process.console import progress_bar, write_json, writing
+from app.process.console import loading_bar, progress_bar, write_json, writing
 from app.process.exits import ExitCode
 from app.process.process import complain, show
 from app.process.serving import ModelLoadError, load_model
@@ -88,22 +88,11 @@ def _testbed(settings: Settings, options: BenchOptions, progress: Progress) -> I
         return
     if options.charge_padding:
         raise SettingsError("--charge-padding: it is for --simulate; a model computes no padding")
-    bar = progress.add_task(settings.model, total=None)
-
-    def tell(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
-        progress.update(
-            bar,
-            description=f"{settings.model}: {detail}",
-            completed=loaded_bytes >> 20,  # MiB
-            total=total_bytes >> 20 or None,
-        )
-
     try:
-        loaded = load_model(settings.load_request(), tell)
+        with loading_bar(progress, settings.model) as tell:
+            loaded = load_model(settings.load_request(), tell)
     except (InvalidConfigError, ModelError) as error:
         raise ModelLoadError(error.message) from None
-    finally:
-        progress.remove_task(bar)
     try:
         yield of_model(loaded)
     finally:

@@ -161,14 +161,27 @@ def _import(
 
 @app.command("doctor")
 @spread
-def _doctor(*, model: flags.Model, mqtt: flags.Mqtt = None, config: flags.Config = None) -> None:
-    """Show versions, device, memory and files, and what is missing."""
+def _doctor(
+    *,
+    model: flags.Model,
+    quantize: flags.Quantize = None,
+    mqtt: flags.Mqtt = None,
+    config: flags.Config = None,
+) -> None:
+    """Show versions, device, memory and files, and what is missing; with --model also what
+    quantizing its weights changes."""
     from app.commands import doctor
     from app.process import process
 
-    settings, trouble = doctor.settings_or_default(stated(model) | {"mqtt": mqtt}, config)
+    options = stated(model) | {"quantize": quantize, "mqtt": mqtt}
+    settings, trouble = doctor.settings_or_default(options, config)
+    is_named = model.model is not None and trouble is None
     raise typer.Exit(
-        process.run(settings, lambda: doctor.run(settings, config, trouble), stderr=False)
+        process.run(
+            settings,
+            lambda: doctor.run(settings, config, trouble, is_named=is_named),
+            stderr=False,
+        )
     )
 
 

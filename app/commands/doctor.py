@@ -19,6 +19,7 @@ from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import AddressError, BrokerAddress
 from app.gateway.mqtt.transport.link import LinkState
 from app.process.columns import align
+from app.process.console import loading_bar, progress_bar
 from app.process.exits import ExitCode
 from app.process.process import show
 from app.settings.layers import config_file, load_settings, unknown_variables
@@ -34,6 +35,7 @@ from app.system.machine import (
     num_cores,
     visible_memory,
 )
+from app.system.quantizing import why_not_quantized
 from app.system.versions import PACKAGES, version
 from app.system.visible import VARIABLE, visible_gpus
 from engine.api.errors import EngineError
@@ -41,10 +43,12 @@ from engine.model.registry import Availability, Registry
 from engine.model.size_text import show_bytes
 from engine.native import kernels, why_not
 from widgets.harmless import harmless
+from widgets.quantization import loss_in_full
 
 log = logging.getLogger(__name__)
 
 BROKER_SECONDS = 5.0
+_QUANTIZED = "Quantized weights"
 CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 INSTALL = {"torch": CPU_TORCH, "batchdeck": "make setup"}
 
@@ -77,12 +81,20 @@ def settings_or_default(
         return Settings(), error
 
 
-def run(settings: Settings, config: Path | None, trouble: SettingsError | None) -> int:
+def run(
+    settings: Settings,
+    config: Path | None,
+    trouble: SettingsError | None,
+    *,
+    is_named: bool = False,
+) -> int:
     """Examine, print, and return the exit code.
 
     Args:
         config: the configuration file named on the command line; None if none was.
         trouble: what is wrong with the settings; None if nothing is.
+        is_named: whether the command line names the model. Then it is loaded, where that can be
+            done on a processor, to find out what quantizing its weights changes.
     """
     report: Report = {
         "Versions": list(_versions()),
@@ -92,16 +104,27 @@ def run(settings: Settings, config: Path | None, trouble: SettingsError | None) 
         **({"MQTT": list(_mqtt(settings.mqtt))} if settings.mqtt.is_on else {}),
         "Files": list(_files(settings, config, trouble)),
     }
-    show(to_text(report))
+    show(_sections(report))
+    if is_named and _is_ready(report) and _can_quantize(settings):
+        show(f"{_QUANTIZED} (the model is loaded for each width, which takes a while)")
+        report[_QUANTIZED] = list(_losses(settings))
+        show(_rows(report[_QUANTIZED]))
+    show(_troubles(report))
     needed = [f for findings in report.values() for f in findings if f.trouble and f.is_needed]
     return ExitCode.FAILED if needed else ExitCode.OK
 
 
-def to_text(report: Report) -> str:
+def _sections(report: Report) -> str:
+    return "\n".join(f"{title}\n{_rows(findings)}" for title, findings in report.items())
+
+
+def _rows(findings: list[Finding]) -> str:
+    rows = align([(finding.name, finding.value) for finding in findings])
+    return harmless("\n".join(f"  {row}" for row in rows))
+
+
+def _troubles(report: Report) -> str:
     lines: list[str] = []
-    for title, findings in report.items():
-        rows = align([(finding.name, finding.value) for finding in findings])
-        lines += [title, *(f"  {row}" for row in rows)]
     troubles = [f for findings in report.values() for f in findings if f.trouble]
     for title, is_needed in (("Missing", True), ("Could be better", False)):
         told = [f"  {f.name}: {f.trouble}" for f in troubles if f.is_needed is is_needed]
@@ -236,6 +259,40 @@ def _model(settings: Settings) -> Finding:
         return Finding("model", f"{found.name}, {found.source}")
     is_needed = found.availability is not Availability.DOWNLOAD
     return Finding("model", f"{found.name}, {found.source}", found.reason, is_needed)
+
+
+def _is_ready(report: Report) -> bool:
+    """Whether the model can be loaded, as far as that has been examined."""
+    libraries, model = report["Versions"], report["Model"]
+    needed = [finding for finding in (*libraries, *model) if finding.is_needed]
+    return not any(finding.trouble for finding in (*needed, model[-1]))
+
+
+def _can_quantize(settings: Settings) -> bool:
+    """Whether weights can be quantized here; if not, and they are to be, `_model` has said why."""
+    from engine.model.device import pick_device
+
+    try:
+        return not why_not_quantized(str(pick_device(settings.device)))
+    except EngineError:
+        return False
+
+
+def _losses(settings: Settings) -> Iterator[Finding]:
+    """What quantizing the model's weights changes, for each width that is asked for."""
+    from engine.model.loader import measure_losses
+
+    request = settings.load_request()
+    entry = Registry.read(settings.models).find(request.model)
+    try:
+        with progress_bar() as progress, loading_bar(progress, entry.name) as tell:
+            losses = measure_losses(entry, request, tell)
+    except EngineError as error:
+        is_wanted = (request.quantize or entry.quantize) != "none"
+        yield Finding("quantized", "not measured", error.message, is_wanted)
+        return
+    for width, loss in losses.items():
+        yield Finding(width, loss_in_full(loss))
 
 
 def _terminal() -> Iterator[Finding]:

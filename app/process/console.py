@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from app.process.process import StreamError, is_terminal
 from app.settings.settings import SettingsError
+from engine.serving.loading import Progress as Loading
 
 
 @contextmanager
@@ -60,3 +61,22 @@ def progress_bar() -> Progress:
         transient=True,
         disable=not is_terminal(sys.stderr),
     )
+
+
+@contextmanager
+def loading_bar(progress: Progress, model: str) -> Iterator[Loading]:
+    """A bar that shows how far the loading of a model is, in MiB."""
+    bar = progress.add_task(model, total=None)
+
+    def tell(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
+        progress.update(
+            bar,
+            description=f"{model}: {detail}",
+            completed=loaded_bytes >> 20,
+            total=total_bytes >> 20 or None,
+        )
+
+    try:
+        yield tell
+    finally:
+        progress.remove_task(bar)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.commands import cli, demo, plain, serve
+from app.commands import cli, demo, doctor, plain, serve
 from app.process import serving
 from app.process.exits import ExitCode
 from app.settings.settings import Settings
@@ -177,6 +177,23 @@ def test_flags_reach_the_server(own_process: Path, monkeypatch: pytest.MonkeyPat
     assert tui("serve", *flags.split()).exit_code == ExitCode.OK
     assert seen[-1].mqtt.embedded_broker
     assert seen[-1].log_level == "error"
+
+
+def test_doctor_measures_only_a_model_that_the_command_line_names(
+    own_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str | None, bool]] = []
+
+    def run(settings: Settings, *_: object, is_named: bool) -> int:
+        seen.append((settings.model, settings.quantize, is_named))
+        return ExitCode.OK
+
+    monkeypatch.setattr(doctor, "run", run)
+    monkeypatch.setenv("TUI_MODEL", "env")
+    for options in ([], ["--model", "m", "--quantize", "int4"], ["--model", "m", "--mqtt", "x"]):
+        assert tui("doctor", *options).exit_code == ExitCode.OK
+    # Settings that are wrong are told, and nothing that they name is loaded.
+    assert seen == [("env", None, False), ("m", "int4", True), ("builtin", None, False)]
 
 
 WRONG = {
