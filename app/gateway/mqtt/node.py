@@ -137,6 +137,7 @@ class Node:
                 name=model.name,
                 max_model_len=model.max_model_len,
                 dtype=model.dtype,
+                quantize=model.quantize,
                 device=model.device,
             )
         else:

@@ -12,11 +12,13 @@ class ModelInfo(Part):
 
     Attributes:
         max_model_len: the most tokens of a request, prompt and reply together.
+        quantize: what its weights were quantized to when it was loaded.
     """
 
     name: str
     max_model_len: int
     dtype: str
+    quantize: str = "none"
     device: str
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engine.api.client import LoadRequest
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_asking import NODE, finish, status
 from tests.support.mqtt_peer import Peer, peer
@@ -21,6 +22,10 @@ def test_the_card_tells_the_node_and_its_will_that_it_is_gone(
         card = status(alice)
         assert (card["node"], card["pool"], card["state"]) == ("box", "default", "online")
         assert card["model"]["name"] == "scripted"
+        assert card["model"]["quantize"] == "none"
+        served.engine.load(LoadRequest("scripted", quantize="int8"))
+        served.engine.ready()
+        served.until(lambda: (status(alice)["model"] or {}).get("quantize") == "int8")
         assert card["limits"]["max_request_bytes"] == 262_144
     alice.settle()
     gone = status(alice)

@@ -180,6 +180,12 @@ METRICS = Metrics(
 )
 
 
+def test_the_card_of_an_earlier_version_says_nothing_of_quantizing() -> None:
+    card = json.loads(CARD.encode())
+    del card["model"]["quantize"]
+    assert NodeCard.model_validate_json(json.dumps(card)) == CARD
+
+
 @pytest.mark.parametrize("message", [CARD, METRICS], ids=["card", "metrics"])
 def test_what_a_node_tells_is_read_back(message: NodeCard | Metrics) -> None:
     payload = message.encode()
