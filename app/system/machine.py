@@ -16,7 +16,16 @@ CPU_INFO = Path("/proc/cpuinfo")
 # Instructions that decide how fast a model runs on a processor: vector width, and arithmetic with
 # bfloat16 and int8. Those of x86 come first, then those of ARM.
 FEATURES = (
-    *("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"),
+    *(
+        "avx2",
+        "avx_vnni",
+        "avx512f",
+        "avx512_vnni",
+        "avx512_bf16",
+        "amx_tile",
+        "amx_bf16",
+        "amx_int8",
+    ),
     *("asimd", "asimddp", "bf16", "i8mm", "sve", "sve2"),
 )
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers [--rounds N] [--workloads 1x128,chat] [--peers batchdeck,llama.cpp]
                                [--weights bf16,int8,int4] [--models 387m,qwen3-0.6b]
-                               [--level avx2|avx512|amx] [--threads N] [--rate R] [--quick]
+                               [--level avx2|avxvnni|avx512|amx] [--threads N] [--rate R] [--quick]
                                [--cache FOLDER]
 
 Random models are served by batchdeck, by transformers (`generate` over a static batch,

@@ -40,6 +40,7 @@ LEVELS = {
     level.name: level
     for level in (
         Level("avx2", "AVX2", "avx2", dtype="float32"),
+        Level("avxvnni", "AVX2_VNNI", "avx2", ("AVX_VNNI",), dtype="float32"),
         Level("avx512", "AVX512_CORE_BF16", "avx512", _AVX512),
         Level(
             "amx",

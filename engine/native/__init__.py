@@ -11,7 +11,7 @@ from types import ModuleType
 from engine.api.errors import InvalidConfigError
 
 VARIABLE = "BATCHDECK_KERNELS"
-LEVELS = ("amx", "avx512", "avx2")
+LEVELS = ("amx", "avx512", "avxvnni", "avx2")
 OFF = "off"
 
 _MODULE = f"{__name__}._native"

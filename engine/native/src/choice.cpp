@@ -11,7 +11,8 @@ namespace {
 
 const Kernels& table(const std::string& name) {
   if (name == "amx") return kernels_amx();
-  return name == "avx512" ? kernels_avx512() : kernels_avx2();
+  if (name == "avx512") return kernels_avx512();
+  return name == "avxvnni" ? kernels_avxvnni() : kernels_avx2();
 }
 
 std::atomic<const Kernels*> chosen{nullptr};

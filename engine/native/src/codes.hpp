@@ -11,7 +11,7 @@ namespace batchdeck::LEVEL {
 // With VNNI four codes of x lie beside each other. Without, products are those of 16 bits, for sums of
 // two of 8 by 8 bits do not fit there: four codes are (0, 2, 1, 3), as the even and the odd bytes of a
 // weight's four.
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 using Code = int8_t;
 #else
 using Code = int16_t;

@@ -12,6 +12,14 @@ bool may_use_tiles() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// Registers of the processor's page 7 of features.
+struct Features {
+  explicit Features(unsigned part) : c(part) {
+    __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  }
+  unsigned a = 7, b = 0, c, d = 0;
+};
+
 // Whether processor and system let a level run. What else x86-64-v3 has came with AVX2 or before.
 bool runs(const std::string& name) {
   __builtin_cpu_init();
@@ -23,10 +31,10 @@ bool runs(const std::string& name) {
                       __builtin_cpu_supports("avx512bf16") &&
                       __builtin_cpu_supports("avx512vnni");
   if (name == "avx2") return avx2;
+  if (name == "avxvnni") return avx2 && (Features(1).a >> 4 & 1);
   if (name == "avx512") return avx512;
   static const bool tiles = may_use_tiles();
-  unsigned a = 7, b, c = 0, d;
-  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  const unsigned d = Features(0).d;
   const bool amx = (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16, AMX-TILE
   return avx512 && amx && tiles;
 }
@@ -35,7 +43,7 @@ bool runs(const std::string& name) {
 
 std::vector<std::string> levels() {
   std::vector<std::string> found;
-  for (const char* name : {"amx", "avx512", "avx2"}) {
+  for (const char* name : {"amx", "avx512", "avxvnni", "avx2"}) {
     if (runs(name)) found.emplace_back(name);
   }
   return found;

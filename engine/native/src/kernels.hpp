@@ -431,8 +431,9 @@ struct Kernels {
   void (*sample)(const SampleArgs&, int64_t row, Scratch&);
 };
 
-// The tables of the levels that were compiled (level.cpp, once for each).
+// The tables of the levels that were compiled (level.cpp, once for each; coded_level.cpp).
 const Kernels& kernels_avx2();
+const Kernels& kernels_avxvnni();
 const Kernels& kernels_avx512();
 const Kernels& kernels_amx();
 

@@ -11,9 +11,12 @@
 
 namespace batchdeck::LEVEL {
 
-// With AVX-512 sums, weights and x take 31 of 32 registers; without, 14 of 16.
-#ifdef __AVX512VNNI__
+// With AVX-512 sums, weights and x take 31 of 32 registers; without, 14 of 16, for weights of 16 bits take
+// more.
+#if defined(__AVX512VNNI__)
 constexpr int64_t kCodeRows = 12;
+#elif defined(__AVXVNNI__)
+constexpr int64_t kCodeRows = 6;
 #else
 constexpr int64_t kCodeRows = 4;
 #endif
@@ -21,12 +24,16 @@ constexpr int64_t kCodeRows = 4;
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4)));
 
 // Four codes of each of kLanes outputs, as they are multiplied.
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 struct Quads {
   explicit Quads(Words bytes) : bytes(bytes) {}
   Ints dot(Ints sums, const Code* x) const {
     const Words four = Words{} + load_as<uint32_t>(x);
+#ifdef __AVX512VNNI__
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)bytes, (__m512i)four);
+#else
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)bytes, (__m256i)four);
+#endif
   }
   Words bytes;
 };

@@ -34,7 +34,7 @@ class Group {
   // Codes from -middle to middle - 1, with the zero 0. Returns whether any fit.
   bool find(int64_t middle, float step_before, Lattice& found) const {
     found = {0, 0};
-    if (greatest_ == 0) return true;
+    if (greatest_ == 0 || !is_finite()) return is_finite();
     const auto fits_by = [&](float step) {
       return step != 0 && settles({step, 0}, -middle, middle - 1, false, found);
     };
@@ -52,6 +52,7 @@ class Group {
   }
   // Codes from 0 to most, with any zero: the coarsest that fit.
   bool find_with_zero(int64_t most, Lattice& found) const {
+    if (!is_finite()) return false;
     if (high_ == low_) {  // one number, which has code 1
       found = {high_, 0};
       return settles(found, 0, most, true, found);
@@ -77,17 +78,17 @@ class Group {
   f32x16 slack_of(f32x16 size, bool has_zero, float rounding) const {
     return (has_zero ? splat(1.5f * greatest_) : size) * rounding;
   }
+  bool is_finite() const { return greatest_ < INFINITY; }
   bool fits(const Lattice& lattice, int64_t least, int64_t most, bool has_zero,
             float rounding) const {
     const float inverse = 1 / lattice.step;
     for (int64_t i = 0; i < count_; i += 16) {
       const f32x16 value = load(values_ + i), size = max(value, -value);
-      const f32x16 code = round_nearest(value * inverse + lattice.zero);
+      const f32x16 nearest = round_nearest(value * inverse + lattice.zero);
+      const f32x16 code = max(min(nearest, splat(float(most))), splat(float(least)));
       const f32x16 off = value - (code - lattice.zero) * lattice.step;
       const f32x16 slack = slack_of(size, has_zero, rounding);
-      const uint32_t is_code = bits_of(at_least(code, splat(float(least)))) &
-                               bits_of(at_least(splat(float(most)), code));
-      if ((is_code & bits_of(at_least(slack, max(off, -off)))) != 0xffff) return false;
+      if (bits_of(at_least(slack, max(off, -off))) != 0xffff) return false;
     }
     return true;
   }

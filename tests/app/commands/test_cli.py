@@ -263,7 +263,10 @@ def test_a_wrong_variable_and_a_wrong_key_are_named(
 @pytest.mark.parametrize(
     ("level", "told"),
     [
-        ("banana", "tui: BATCHDECK_KERNELS is 'banana'; allowed are amx, avx512, avx2, off\n"),
+        (
+            "banana",
+            "tui: BATCHDECK_KERNELS is 'banana'; allowed are amx, avx512, avxvnni, avx2, off\n",
+        ),
         ("amx", "tui: BATCHDECK_KERNELS is 'amx'; this processor allows avx2, off\n"),
     ],
 )

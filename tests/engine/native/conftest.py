@@ -12,10 +12,24 @@ from engine.native import kernels
 native = kernels()
 
 
-@pytest.fixture(params=native.levels() if native else [])
+ALL = native.levels() if native else []
+
+
+@pytest.fixture(params=[one for one in ALL if one != "avxvnni"])
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Levels whose kernels differ."""
+    yield from chosen(request.param)
+
+
+@pytest.fixture(params=ALL)
+def coded_level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Levels whose products of codes differ: one has all else from AVX2."""
+    yield from chosen(request.param)
+
+
+def chosen(name: str) -> Iterator[str]:
     assert native is not None
     before = native.level()
-    native.choose_level(request.param)
-    yield request.param
+    native.choose_level(name)
+    yield name
     native.choose_level(before)

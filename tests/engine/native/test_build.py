@@ -161,8 +161,8 @@ def test_the_environment_may_name_a_lower_level(
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("avx", "BATCHDECK_KERNELS is 'avx'; allowed are amx, avx512, avx2, off"),
-        ("OFF", "BATCHDECK_KERNELS is 'OFF'; allowed are amx, avx512, avx2, off"),
+        ("avx", "BATCHDECK_KERNELS is 'avx'; allowed are amx, avx512, avxvnni, avx2, off"),
+        ("OFF", "BATCHDECK_KERNELS is 'OFF'; allowed are amx, avx512, avxvnni, avx2, off"),
         ("amx", "BATCHDECK_KERNELS is 'amx'; this processor allows avx512, avx2, off"),
     ],
 )

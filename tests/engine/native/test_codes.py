@@ -30,7 +30,7 @@ from tests.engine.native.test_linear import (
 from tests.support.native import kernels_or_skip
 
 native = kernels_or_skip()
-pytestmark = pytest.mark.usefixtures("level")
+pytestmark = pytest.mark.usefixtures("coded_level")
 
 GROUPS = st.sampled_from((16, 32, 64, 96, 128))
 BITS = st.sampled_from((4, 8))

@@ -21,6 +21,7 @@ LEVELS = native.levels()
 AVX512 = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mprefer-vector-width=512")
 INSTRUCTIONS = {
     "avx2": ("-march=x86-64-v3",),
+    "avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
     "avx512": AVX512,
     "amx": (*AVX512, "-mamx-tile", "-mamx-bf16"),
 }

@@ -81,7 +81,7 @@ def check(loaded: LoadedModel, model: Any) -> None:
     ("format_name", "dtype"),
     [
         *((one, "float32") for one in (*STAY_IN_FOUR, *STAY_IN_EIGHT)),
-        *((one, "bfloat16") for one in ("compressed int4", "awq", "mxfp4")),
+        *((one, "bfloat16") for one in ("compressed int4", "awq")),
     ],
 )
 def test_a_format_stays_packed(

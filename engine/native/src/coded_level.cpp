@@ -1,0 +1,27 @@
+// What a level of instructions has of its own that differs from AVX2 in products of codes alone; LEVEL is
+// its name (CMakeLists.txt).
+#include "codes.hpp"
+#include "linear.hpp"
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+
+namespace batchdeck {
+
+const Kernels& JOIN(kernels_, LEVEL)() {
+  static const Kernels table = [] {
+    Kernels own = kernels_avx2();
+    own.name = TEXT(LEVEL);
+    own.linear_pieces = LEVEL::linear_pieces;
+    own.linear = LEVEL::linear;
+    own.code_size = sizeof(LEVEL::Code);
+    own.code_rows_pieces = LEVEL::code_rows_pieces;
+    own.code_rows = LEVEL::code_rows;
+    return own;
+  }();
+  return table;
+}
+
+}  // namespace batchdeck
