@@ -37,7 +37,17 @@ HEADS, KV_HEADS, HEAD_DIM = 14, 2, 64
 PARAMS = AttentionParams(HEAD_DIM**-0.5)
 TOKEN_BYTES = KV_HEADS * HEAD_DIM * 2 * 2
 CACHE_BYTES = 1 << 30
-DECODES = [(1, 512), (1, 2048), (8, 512), (8, 2048), (32, 512), (32, 2048), (1, 16384)]
+DECODES = [
+    (1, 512),
+    (1, 2048),
+    (8, 128),
+    (8, 512),
+    (8, 2048),
+    (32, 128),
+    (32, 512),
+    (32, 2048),
+    (1, 16384),
+]
 PREFILLS = [512, 2048]
 DECODE_WIDTHS = (14, 10, 7, 8, 7, 6)
 PREFILL_WIDTHS = (14, 10, 7, 8, 14)

@@ -85,12 +85,12 @@ class Attention {
 
   void carve(Carver& memory) {
     const int64_t padded = round_up(rows_, 16);
-    query_ = memory.take<uint32_t>(padded * depth_);
+    query_ = memory.take<Operand<T>>(padded * depth_ * kUnit<T>);
     out_ = memory.take<float>(padded * width_);
     most_ = memory.take<float>(padded);
     sums_ = memory.take<float>(padded * 16);
     scores_ = memory.take<float>(kTileRows * kStep);
-    weights_ = memory.take<uint32_t>(kTileRows * kStep / kUnit<T>);
+    weights_ = memory.take<Operand<T>>(kTileRows * kStep);
     values_ = memory.take<uint32_t>(prepared_values<T>(cache_));
   }
 
@@ -107,17 +107,21 @@ class Attention {
   void start() {
     const int64_t depth = depth_ * kUnit<T>;
     const int64_t padded = round_up(rows_, 16);
-    auto* to = reinterpret_cast<T*>(query_);
+    Operand<T>* to = query_;
     const T* query = static_cast<const T*>(args_.query) + item_.kv_head * group_ * cache_.head_dim;
     for (int64_t row = 0; row < padded; row++, to += depth) {
       int64_t filled = 0;
       if (row < rows_) {
         const int64_t token = args_.offsets[item_.row] + item_.query + row / group_;
         const T* from = query + token * args_.query_stride + row % group_ * cache_.head_dim;
-        std::memcpy(to, from, size_t(cache_.head_dim) * sizeof(T));
+        if constexpr (std::is_same_v<T, Operand<T>>) {
+          std::memcpy(to, from, size_t(cache_.head_dim) * sizeof(T));
+        } else {
+          for (int64_t d = 0; d < cache_.head_dim; d++) to[d] = widen(from[d]);
+        }
         filled = cache_.head_dim;
       }
-      std::memset(to + filled, 0, size_t(depth - filled) * sizeof(T));
+      std::memset(to + filled, 0, size_t(depth - filled) * sizeof(*to));
       most_[row] = -INFINITY;
     }
     std::memset(out_, 0, size_t(padded * width_) * sizeof(float));
@@ -139,7 +143,6 @@ class Attention {
       step.values[b] = is_read ? block.values : nullptr;
       step.next_keys[b] = next.keys;
       step.next_values[b] = next.values;
-      if (!kTiled<T> && is_read) fetch_block<T>(cache_, next);
     }
     prepare_values<T>(step, length_ - base * kBlock, cache_, values_);
     for (int64_t row = 0; row < rows_; row += kTileRows) {
@@ -151,7 +154,7 @@ class Attention {
       if (mine.low >= mine.high) continue;
       mine.low = mine.low / kBlocksAtOnce<T> * kBlocksAtOnce<T>;
       mine.high = round_up(mine.high, kBlocksAtOnce<T>);
-      score<T>(query_ + row * depth_, count, depth_, mine, scores_);
+      score<T>(query_ + row * depth_ * kUnit<T>, count, depth_, mine, scores_);
       soften(tile, base * kBlock, mine);
       weigh<T>(weights_, count, mine, cache_.value_dim, values_, out_ + row * width_, width_);
     }
@@ -183,7 +186,7 @@ class Attention {
       raise(tile.first + half, maxima_of(tops) * factor, shifts);
       for (int64_t r = 0; r < count; r++) {
         const float* row = scores + r * kStep;
-        T* weights = reinterpret_cast<T*>(weights_) + (half + r) * kStep;
+        Operand<T>* weights = weights_ + (half + r) * kStep;
         float* sums = sums_ + (tile.first + half + r) * 16;
         const f32x16 shift = splat(shifts[r]);
         f32x16 sum = load(sums);
@@ -267,13 +270,13 @@ class Attention {
   const int64_t depth_;  // units of a key
   const int64_t width_;  // of a row of `out_`
   const int64_t start_, length_;
-  uint32_t* query_;    // [rows][depth]
-  float* out_;         // [rows][width], not yet divided by the sums
-  float* most_;        // [rows], running maxima, in powers of two
-  float* sums_;        // [rows][16], one for each lane
-  float* scores_;      // [kTileRows][kStep]
-  uint32_t* weights_;  // [kTileRows][kStep / kUnit]
-  uint32_t* values_;   // of `prepare_values`
+  Operand<T>* query_;    // [rows][depth], in numbers
+  float* out_;           // [rows][width], not yet divided by the sums
+  float* most_;          // [rows], running maxima, in powers of two
+  float* sums_;          // [rows][16], one for each lane
+  float* scores_;        // [kTileRows][kStep]
+  Operand<T>* weights_;  // [kTileRows][kStep]
+  uint32_t* values_;     // of `prepare_values`
 };
 
 template <class T>

@@ -7,85 +7,153 @@
 
 namespace batchdeck::LEVEL::attention {
 
-// total + many * one, both numbers of each unit.
-template <class T>
-inline f32x16 multiply_add(f32x16 total, u32x16 many, uint32_t one) {
-  if constexpr (kUnit<T> == 1) {
-    return fma((f32x16)many, splat(load_as<float>(&one)), total);
-  } else {
-#ifdef __AVX512BF16__
-    return (f32x16)_mm512_dpbf16_ps((__m512)total, load_as<__m512bh>(&many),
-                                    (__m512bh)_mm512_set1_epi32(int(one)));
-#else
-    const u32x16 pair = u32x16{} + one;
-    total = fma((f32x16)(many << 16), (f32x16)(pair << 16), total);
-    return fma((f32x16)(many & 0xffff0000), (f32x16)(pair & 0xffff0000), total);
-#endif
-  }
-}
-
-// Rows that a loop over vectors holds in registers.
-#ifdef __AVX512F__
+// Rows that a loop over registers takes at once, and the sums that there are registers for.
 constexpr int kGang = 8;
+#ifdef __AVX512F__
+constexpr int kSums = 16;
 #else
-constexpr int kGang = 4;
+constexpr int kSums = 10;
 #endif
+// Registers of each of R rows, so that what is loaded for a row serves several and enough sums run
+// beside each other.
+template <int R>
+constexpr int kBeside = R * 4 <= kSums ? 4 : R * 2 <= kSums ? 2 : 1;
 
-// scores[r][token] of R rows and one block. `query` has rows of `depth` units.
-template <class T, int R>
-inline void score_block(const uint32_t* query, int64_t depth, const uint32_t* keys, float* scores) {
-  f32x16 total[R] = {};
-  for (int64_t d = 0; d < depth; d++) {
-    const u32x16 key = load_as<u32x16>(keys + d * kBlock);
-    for (int r = 0; r < R; r++) total[r] = multiply_add<T>(total[r], key, query[r * depth + d]);
+// sums[r] += x[r][numbers of a unit] * units, for R rows of x.
+template <class T, int R, int V>
+inline void add_units(const Operand<T>* x, int64_t x_stride, const Words (&units)[V],
+                      Lanes (&sums)[R][V]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) {
+    if constexpr (kUnit<T> == 1) {
+      const Lanes one = broadcast(x[r * x_stride]);
+#pragma GCC unroll 16
+      for (int v = 0; v < V; v++) sums[r][v] += one * (Lanes)units[v];
+    } else {
+#ifdef __AVX512BF16__
+      const Words pair = Words{} + load_as<uint32_t>(x + r * x_stride);
+#pragma GCC unroll 16
+      for (int v = 0; v < V; v++) {
+        sums[r][v] =
+            (Lanes)_mm512_dpbf16_ps((__m512)sums[r][v], (__m512bh)pair, (__m512bh)units[v]);
+      }
+#else
+      const Lanes even = broadcast(x[r * x_stride]), odd = broadcast(x[r * x_stride + 1]);
+#pragma GCC unroll 16
+      for (int v = 0; v < V; v++) {
+        sums[r][v] += even * (Lanes)(units[v] << 16);
+        sums[r][v] += odd * (Lanes)(units[v] & 0xffff0000);
+      }
+#endif
+    }
   }
-  for (int r = 0; r < R; r++) store(scores + r * kStep, total[r]);
 }
 
-// out[r][columns] += weights[r][tokens] * values[tokens][columns], for R rows and C vectors of
-// columns of which the last has `tail`. Rows of values are `value_dim` units apart.
-template <class T, int R, int C>
-inline void add_values(const uint32_t* weights, const Step& step, int64_t column, int64_t tail,
-                       int64_t value_dim, float* out, int64_t out_stride) {
-  constexpr int64_t kRows = kBlock / kUnit<T>;
-  constexpr int64_t kWeights = kStep / kUnit<T>;
-  f32x16 total[R][C];
+// The first `count` of a register, the rest 0; all from kLanes on.
+inline Words load_words(const uint32_t* from, int64_t count) {
+  if (count >= kLanes) return load_as<Words>(from);
+  const u32x16 words = load_first(from, count);
+  return load_as<Words>(&words);
+}
+
+// Not memcpy, for which gcc 12 keeps AVX2's sums in memory all the time.
+inline void put(float* to, Lanes numbers) {
+  typedef Lanes Numbers __attribute__((may_alias));
+  *reinterpret_cast<Numbers*>(to) = numbers;
+}
+
+// Registers of a row of a block.
+constexpr int kParts = int(kBlock) / kLanes;
+
+// Both products ask for what `Step` says is next, a line for each that they read: for a step's blocks in
+// one go they would wait before it is computed. Contexts of 2,048 tokens of 32 sequences were read so at
+// 12 GB/s, and now are at 26 (benchmarks.attention, AVX-512, two Zen 5 cores).
+
+// scores[r][tokens] of R rows and the V registers of tokens from `first` on in the step. `query` has
+// rows of `depth` units.
+template <class T, int R, int V>
+inline void score_tokens(const Operand<T>* query, int64_t depth, const Step& step, int64_t first,
+                         float* scores) {
+  const uint32_t *keys[V], *next[V];
+  for (int v = 0; v < V; v++) {
+    keys[v] = step.keys[(first + v) / kParts] + (first + v) % kParts * kLanes;
+    next[v] = step.next_keys[(first + v) / kParts];
+  }
+  const int64_t stride = depth * kUnit<T>;
+  Lanes sums[R][V] = {};
+  for (int64_t d = 0; d < depth; d++, query += kUnit<T>) {
+    Words key[V];
+#pragma GCC unroll 16
+    for (int v = 0; v < V; v++) {
+      key[v] = load_as<Words>(keys[v] + d * kBlock);
+      if (v % kParts == 0) fetch(next[v] + d * kBlock, kBlock * 4);
+    }
+    add_units<T>(query, stride, key, sums);
+  }
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++) {
-    for (int c = 0; c < C; c++) total[r][c] = load(out + r * out_stride + column + c * 16);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; v++) put(scores + r * kStep + (first + v) * kLanes, sums[r][v]);
+  }
+}
+
+// out[r][columns] += weights[r][tokens] * values[tokens][columns], for R rows and V registers of
+// columns of which the last has `tail`, which may be known when this is compiled. Rows of values are
+// `value_dim` units apart.
+template <class T, int R, int V, class Tail>
+inline void add_values(const Operand<T>* weights, const Step& step, int64_t column, Tail tail,
+                       int64_t value_dim, float* out, int64_t out_stride) {
+  Lanes sums[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; v++) {
+      sums[r][v] = load_as<Lanes>(out + r * out_stride + column + v * kLanes);
+    }
   }
   for (int64_t b = step.low; b < step.high; b++) {
     const uint32_t* values = step.values[b] + column;
-    for (int64_t i = 0; i < kRows; i++, values += value_dim) {
-      u32x16 value[C];
-      for (int c = 0; c < C - 1; c++) value[c] = load_as<u32x16>(values + c * 16);
-      value[C - 1] = load_first(values + (C - 1) * 16, tail);
-      for (int r = 0; r < R; r++) {
-        const uint32_t weight = weights[r * kWeights + b * kRows + i];
-        for (int c = 0; c < C; c++) total[r][c] = multiply_add<T>(total[r][c], value[c], weight);
-      }
+    const uint32_t* next = step.next_values[b] + column;
+    const Operand<T>* weight = weights + b * kBlock;
+    for (int64_t i = 0; i < kBlock; i += kUnit<T>) {
+      Words value[V];
+#pragma GCC unroll 16
+      for (int v = 0; v < V - 1; v++) value[v] = load_as<Words>(values + v * kLanes);
+      value[V - 1] = load_words(values + (V - 1) * kLanes, tail);
+      fetch(next, V * kLanes * 4);
+      add_units<T>(weight + i, kStep, value, sums);
+      values += value_dim;
+      next += value_dim;
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; r++) {
-    for (int c = 0; c < C; c++) store(out + r * out_stride + column + c * 16, total[r][c]);
+#pragma GCC unroll 16
+    for (int v = 0; v < V; v++) put(out + r * out_stride + column + v * kLanes, sums[r][v]);
   }
 }
 
+// A function for each number of rows: together in one, gcc 12 moves sums from register to register.
 template <class T, int R>
-inline void score_rows(const uint32_t* query, int64_t depth, const Step& step, float* scores) {
-  for (int64_t b = step.low; b < step.high; b++) {
-    score_block<T, R>(query, depth, step.keys[b], scores + b * kBlock);
-  }
+__attribute__((noinline)) void score_rows(const Operand<T>* query, int64_t depth, const Step& step,
+                                          float* scores) {
+  constexpr int V = kBeside<R>;
+  const int64_t last = step.high * kParts;
+  int64_t at = step.low * kParts;
+  for (; at + V <= last; at += V) score_tokens<T, R, V>(query, depth, step, at, scores);
+  for (; at < last; at++) score_tokens<T, R, 1>(query, depth, step, at, scores);
 }
 template <class T, int R>
-inline void weigh_rows(const uint32_t* weights, const Step& step, int64_t value_dim, float* out,
-                       int64_t out_stride) {
-  constexpr int C = R * 4 <= 2 * kGang ? 4 : R * 2 <= 2 * kGang && kGang > 4 ? 2 : 1;
-  int64_t column = 0;
-  for (; column + C * 16 <= value_dim; column += C * 16) {
-    add_values<T, R, C>(weights, step, column, 16, value_dim, out, out_stride);
+__attribute__((noinline)) void weigh_rows(const Operand<T>* weights, const Step& step,
+                                          int64_t value_dim, float* out, int64_t out_stride) {
+  constexpr int V = kBeside<R>;
+  constexpr std::integral_constant<int64_t, kLanes> kWhole;
+  int64_t at = 0;
+  for (; at + V * kLanes <= value_dim; at += V * kLanes) {
+    add_values<T, R, V>(weights, step, at, kWhole, value_dim, out, out_stride);
   }
-  for (; column < value_dim; column += 16) {
-    add_values<T, R, 1>(weights, step, column, value_dim - column, value_dim, out, out_stride);
+  for (; at < value_dim; at += kLanes) {
+    add_values<T, R, 1>(weights, step, at, value_dim - at, value_dim, out, out_stride);
   }
 }
 
@@ -100,17 +168,18 @@ inline void with_rows(int64_t rows, const F& body) {
 
 // scores [rows][kStep] of the step's blocks.
 template <class T>
-inline void score(const uint32_t* query, int64_t rows, int64_t depth, const Step& step,
+inline void score(const Operand<T>* query, int64_t rows, int64_t depth, const Step& step,
                   float* scores) {
 #ifdef __AMX_BF16__
   if constexpr (kTiled<T>) {
-    return rows > 16 ? score_with_tiles<2>(query, depth, step, scores)
-                     : score_with_tiles<1>(query, depth, step, scores);
+    const auto* units = reinterpret_cast<const uint32_t*>(query);
+    return rows > 16 ? score_with_tiles<2>(units, depth, step, scores)
+                     : score_with_tiles<1>(units, depth, step, scores);
   }
 #endif
   for (int64_t row = 0; row < rows; row += kGang) {
     with_rows<kGang>(rows - row, [&]<int R>() {
-      score_rows<T, R>(query + row * depth, depth, step, scores + row * kStep);
+      score_rows<T, R>(query + row * depth * kUnit<T>, depth, step, scores + row * kStep);
     });
   }
 }
@@ -161,17 +230,18 @@ inline void prepare_values(Step& step, int64_t tokens, const Cache& cache, uint3
 
 // out [rows][out_stride] += weights [rows][kStep] times the step's values.
 template <class T>
-inline void weigh(const uint32_t* weights, int64_t rows, const Step& step, int64_t value_dim,
+inline void weigh(const Operand<T>* weights, int64_t rows, const Step& step, int64_t value_dim,
                   [[maybe_unused]] const uint32_t* tiles, float* out, int64_t out_stride) {
 #ifdef __AMX_BF16__
   if constexpr (kTiled<T>) {
-    return rows > 16 ? weigh_with_tiles<2>(weights, step, value_dim, tiles, out, out_stride)
-                     : weigh_with_tiles<1>(weights, step, value_dim, tiles, out, out_stride);
+    const auto* units = reinterpret_cast<const uint32_t*>(weights);
+    return rows > 16 ? weigh_with_tiles<2>(units, step, value_dim, tiles, out, out_stride)
+                     : weigh_with_tiles<1>(units, step, value_dim, tiles, out, out_stride);
   }
 #endif
   for (int64_t row = 0; row < rows; row += kGang) {
     with_rows<kGang>(rows - row, [&]<int R>() {
-      weigh_rows<T, R>(weights + row * kStep / kUnit<T>, step, value_dim, out + row * out_stride,
+      weigh_rows<T, R>(weights + row * kStep, step, value_dim, out + row * out_stride,
                        out_stride);
     });
   }

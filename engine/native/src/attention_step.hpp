@@ -5,7 +5,7 @@
 // for both types; tiles take bfloat16 where there are any.
 #pragma once
 
-#include "simd.hpp"
+#include "multiply.hpp"
 
 namespace batchdeck::LEVEL::attention {
 
@@ -34,8 +34,8 @@ struct Step {
   int64_t low, high;
   const uint32_t* keys[kStepBlocks];
   const uint32_t* values[kStepBlocks];
-  // Blocks to be read soon: tiles' loops fetch them, a few lines at a time between products, which
-  // would wait for all of them in one go.
+  // Blocks to be read soon: the products' loops fetch them, a few lines at a time, and would wait for
+  // all of them in one go.
   const uint32_t* next_keys[kStepBlocks];
   const uint32_t* next_values[kStepBlocks];
 };
