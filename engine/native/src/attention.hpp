@@ -31,14 +31,13 @@ class Carver {
   int64_t used_ = 0;
 };
 
-// Row `row` of the queries from `query` on: numbers over their sum, to the step's output.
+// One head of a group and query of a row (of a step): numbers over their sum, to the step's output.
 template <class T>
-inline void write_row(const AttentionArgs& args, int64_t step_row, int64_t kv_head, int64_t query,
-                      int64_t row, float most, float sum, const float* numbers) {
-  const int64_t group = args.heads / args.cache.kv_heads, value_dim = args.cache.value_dim;
-  const int64_t head = kv_head * group + row % group;
-  const int64_t token = args.offsets[step_row] + query + row / group;
-  if (args.sinks != nullptr) sum += exp2<float>(splat(args.sinks[head] * kLog2e - most))[0];
+inline void write_row(const AttentionArgs& args, int64_t step_row, int64_t query, int64_t head,
+                      float most, float sum, const float* numbers) {
+  const int64_t value_dim = args.cache.value_dim;
+  const int64_t token = args.offsets[step_row] + query;
+  if (args.sinks != nullptr) sum += exp2<float>(args.sinks[head] * kLog2e - most);
   const float share = 1 / sum;
   T* out = static_cast<T*>(args.out) + token * args.out_stride + head * value_dim;
   int64_t d = 0;
@@ -88,7 +87,7 @@ class Attention {
     query_ = memory.take<Operand<T>>(padded * depth_ * kUnit<T>);
     out_ = memory.take<float>(padded * width_);
     most_ = memory.take<float>(padded);
-    sums_ = memory.take<float>(padded * 16);
+    sums_ = memory.take<float>(padded * kLanes);
     scores_ = memory.take<float>(kTileRows * kStep);
     weights_ = memory.take<Operand<T>>(kTileRows * kStep);
     values_ = memory.take<uint32_t>(prepared_values<T>(cache_));
@@ -103,29 +102,32 @@ class Attention {
   }
   int64_t to(int64_t position) const { return min(item_.end * kBlock, position + 1); }
 
-  // Queries row by row, filled up with zeros, and nothing seen so far.
+  // Queries row by row, filled up with zeros, and nothing seen so far. Tiles take 16 rows at least.
   void start() {
     const int64_t depth = depth_ * kUnit<T>;
-    const int64_t padded = round_up(rows_, 16);
+    const int64_t padded = kTiled<T> ? round_up(rows_, 16) : rows_;
     Operand<T>* to = query_;
-    const T* query = static_cast<const T*>(args_.query) + item_.kv_head * group_ * cache_.head_dim;
-    for (int64_t row = 0; row < padded; row++, to += depth) {
-      int64_t filled = 0;
-      if (row < rows_) {
-        const int64_t token = args_.offsets[item_.row] + item_.query + row / group_;
-        const T* from = query + token * args_.query_stride + row % group_ * cache_.head_dim;
+    const auto zero = [&](int64_t first) {
+      std::memset(to + first, 0, size_t(depth - first) * sizeof(*to));
+      to += depth;
+    };
+    const T* from = static_cast<const T*>(args_.query) + item_.kv_head * group_ * cache_.head_dim +
+                    (args_.offsets[item_.row] + item_.query) * args_.query_stride;
+    for (int64_t query = 0; query < item_.queries; query++, from += args_.query_stride) {
+      for (int64_t head = 0; head < group_; head++) {
+        const T* row = from + head * cache_.head_dim;
         if constexpr (std::is_same_v<T, Operand<T>>) {
-          std::memcpy(to, from, size_t(cache_.head_dim) * sizeof(T));
+          std::memcpy(to, row, size_t(cache_.head_dim) * sizeof(T));
         } else {
-          for (int64_t d = 0; d < cache_.head_dim; d++) to[d] = widen(from[d]);
+          for (int64_t d = 0; d < cache_.head_dim; d++) to[d] = widen(row[d]);
         }
-        filled = cache_.head_dim;
+        zero(cache_.head_dim);
       }
-      std::memset(to + filled, 0, size_t(depth - filled) * sizeof(*to));
-      most_[row] = -INFINITY;
     }
+    for (int64_t row = rows_; row < padded; row++) zero(0);
+    for (int64_t row = 0; row < rows_; row++) most_[row] = -INFINITY;
     std::memset(out_, 0, size_t(padded * width_) * sizeof(float));
-    std::memset(sums_, 0, size_t(padded * 16) * sizeof(float));
+    std::memset(sums_, 0, size_t(round_up(rows_, kLanes) * kLanes) * sizeof(float));
   }
 
   // The item's part of a step. Steps lie at fixed places of the context, so that a query's result
@@ -134,9 +136,10 @@ class Attention {
     const int64_t base = number * kStepBlocks;
     Step step{.low = max<int64_t>(item_.begin - base, 0), .high = min(item_.end - base, kStepBlocks),
               .keys = {}, .values = {}, .next_keys = {}, .next_values = {}};
-    for (int64_t b = 0; b < kStepBlocks; b++) {
-      const bool is_read = b >= step.low && b < step.high;
+    constexpr int64_t kAtOnce = kBlocksAtOnce<T>;
+    for (int64_t b = step.low / kAtOnce * kAtOnce; b < round_up(step.high, kAtOnce); b++) {
       // Where tiles want a pair and only one block is read, the other's scores are masked.
+      const bool is_read = b >= step.low && b < step.high;
       const auto block = Reading::at(args_, item_, base + (is_read ? b : step.low));
       const auto next = is_read ? ahead_.next() : block;
       step.keys[b] = block.keys;
@@ -152,8 +155,8 @@ class Attention {
       mine.low = max(step.low, from(tile.earliest) / kBlock - base);
       mine.high = min(step.high, ceil_div(to(tile.latest), kBlock) - base);
       if (mine.low >= mine.high) continue;
-      mine.low = mine.low / kBlocksAtOnce<T> * kBlocksAtOnce<T>;
-      mine.high = round_up(mine.high, kBlocksAtOnce<T>);
+      mine.low = mine.low / kAtOnce * kAtOnce;
+      mine.high = round_up(mine.high, kAtOnce);
       score<T>(query_ + row * depth_ * kUnit<T>, count, depth_, mine, scores_);
       soften(tile, base * kBlock, mine);
       weigh<T>(weights_, count, mine, cache_.value_dim, values_, out_ + row * width_, width_);
@@ -168,34 +171,32 @@ class Attention {
     const bool is_cut = step.low < whole_from || step.high > whole_to;
     const bool is_capped = args_.softcap != 0;
     const float factor = is_capped ? kLog2e : args_.scaling * kLog2e;
-    const int64_t low = step.low, high = step.high;
-    for (int64_t half = 0; half < tile.count; half += 16) {
-      const int64_t count = min<int64_t>(16, tile.count - half);
-      float* scores = scores_ + half * kStep;
-      f32x16 tops[16];
-      for (int64_t r = 0; r < 16; r++) tops[r] = splat(-INFINITY);
+    const int64_t low = step.low * kBlock, high = step.high * kBlock;
+    for (int64_t first = 0; first < tile.count; first += kLanes) {
+      const int64_t count = min<int64_t>(kLanes, tile.count - first);
+      Lanes tops[kLanes];
+      for (int r = 0; r < kLanes; r++) tops[r] = Lanes{} - INFINITY;
       for (int64_t r = 0; r < count; r++) {
-        float* row = scores + r * kStep;
+        float* row = scores_ + (first + r) * kStep;
         if (is_capped) cap(row, step);
-        if (is_cut) mask(row, position(tile.first + half + r), base, step, whole_from, whole_to);
-        f32x16 top = load(row + low * kBlock);
-        for (int64_t b = low + 1; b < high; b++) top = max(top, load(row + b * kBlock));
+        if (is_cut) mask(row, position(tile.first + first + r), base, step, whole_from, whole_to);
+        Lanes top = load_as<Lanes>(row + low);
+        for (int64_t i = low + kLanes; i < high; i += kLanes) top = max(top, load_as<Lanes>(row + i));
         tops[r] = top;
       }
-      alignas(64) float shifts[16];
-      raise(tile.first + half, maxima_of(tops) * factor, shifts);
+      const Lanes maxima = maxima_of(tops) * factor;
       for (int64_t r = 0; r < count; r++) {
-        const float* row = scores + r * kStep;
-        Operand<T>* weights = weights_ + (half + r) * kStep;
-        float* sums = sums_ + (tile.first + half + r) * 16;
-        const f32x16 shift = splat(shifts[r]);
-        f32x16 sum = load(sums);
-        for (int64_t b = low; b < high; b++) {
-          const f32x16 weight = exp2<T>(fma(load(row + b * kBlock), splat(factor), -shift));
+        const float shift = raise(tile.first + first + r, maxima[r]);
+        const float* row = scores_ + (first + r) * kStep;
+        Operand<T>* weights = weights_ + (first + r) * kStep;
+        float* sums = sums_ + (tile.first + first + r) * kLanes;
+        Lanes sum = load_as<Lanes>(sums);
+        for (int64_t i = low; i < high; i += kLanes) {
+          const Lanes weight = exp2<T>(load_as<Lanes>(row + i) * factor - shift);
           sum += weight;
-          store(weights + b * kBlock, weight);
+          put(weights + i, weight);
         }
-        store(sums, sum);
+        put(sums, sum);
       }
     }
   }
@@ -219,44 +220,42 @@ class Attention {
     }
   }
 
-  // Takes new maxima of 16 rows into account; shifts are what their scores are reckoned from.
-  void raise(int64_t row, f32x16 tops, float* shifts) {
-    const f32x16 before = load(most_ + row);
-    const Mask is_higher = more(tops, before + kSlack);
-    const f32x16 most = select(is_higher, tops, before);
-    const f32x16 shift = select(equal(most, splat(-INFINITY)), f32x16{}, most);
-    store(shifts, shift);
-    const uint32_t higher = bits_of(is_higher);
-    if (higher == 0) return;
-    store(most_ + row, most);
-    alignas(64) float factors[16];
-    store(factors, exp2<float>(before - shift));
-    for (int64_t r = 0; r < 16; r++) {
-      if ((higher >> r & 1) == 0) continue;
-      float* sums = sums_ + (row + r) * 16;
-      store(sums, load(sums) * factors[r]);
-      float* out = out_ + (row + r) * width_;
-      for (int64_t d = 0; d < width_; d += 16) store(out + d, load(out + d) * factors[r]);
+  // Takes a new maximum of a row into account; its scores are reckoned from what is returned.
+  float raise(int64_t row, float top) {
+    const float before = most_[row];
+    if (top > before + kSlack) {
+      most_[row] = top;
+      if (before > -INFINITY) {
+        const float factor = exp2<float>(before - top);
+        float* sums = sums_ + row * kLanes;
+        put(sums, load_as<Lanes>(sums) * factor);
+        float* out = out_ + row * width_;
+        for (int64_t d = 0; d < width_; d += kLanes) put(out + d, load_as<Lanes>(out + d) * factor);
+      }
     }
+    return most_[row] == -INFINITY ? 0 : most_[row];
   }
 
   // The result, or a part of it.
   void finish() {
-    for (int64_t first = 0; first < rows_; first += 16) {
-      f32x16 lanes[16];
-      for (int64_t r = 0; r < 16; r++) lanes[r] = load(sums_ + (first + r) * 16);
-      alignas(64) float sums[16];
-      store(sums, sums_of(lanes));
-      for (int64_t row = first; row < min(first + 16, rows_); row++) {
+    // Of each row one sum, in place of those of the first rows.
+    for (int64_t first = 0; first < rows_; first += kLanes) {
+      Lanes lanes[kLanes];
+      for (int r = 0; r < kLanes; r++) lanes[r] = load_as<Lanes>(sums_ + (first + r) * kLanes);
+      put(sums_ + first, sums_of(lanes));
+    }
+    int64_t row = 0;
+    for (int64_t query = item_.query; query < item_.query + item_.queries; query++) {
+      for (int64_t head = 0; head < group_; head++, row++) {
         const float* out = out_ + row * width_;
         if (item_.part < 0) {
-          write_row<T>(args_, item_.row, item_.kv_head, item_.query, row, most_[row],
-                       sums[row - first], out);
+          write_row<T>(args_, item_.row, query, item_.kv_head * group_ + head, most_[row],
+                       sums_[row], out);
           continue;
         }
         float* part = args_.parts + item_.part + part_size(row, cache_.value_dim);
         part[0] = most_[row];
-        part[1] = sums[row - first];
+        part[1] = sums_[row];
         std::memcpy(part + 2, out, size_t(cache_.value_dim) * sizeof(float));
       }
     }
@@ -273,7 +272,7 @@ class Attention {
   Operand<T>* query_;    // [rows][depth], in numbers
   float* out_;           // [rows][width], not yet divided by the sums
   float* most_;          // [rows], running maxima, in powers of two
-  float* sums_;          // [rows][16], one for each lane
+  float* sums_;          // [rows][kLanes]
   float* scores_;        // [kTileRows][kStep]
   Operand<T>* weights_;  // [kTileRows][kStep]
   uint32_t* values_;     // of `prepare_values`
@@ -288,25 +287,26 @@ inline void attend_piece(const AttentionArgs& args, int64_t first, int64_t last,
 
 template <class T>
 inline void merge_parts(const AttentionArgs& args, const AttentionMerge& merge, Scratch& scratch) {
-  const int64_t value_dim = args.cache.value_dim;
-  const int64_t rows = merge.queries * (args.heads / args.cache.kv_heads);
-  const int64_t size = part_size(rows, value_dim);
+  const int64_t value_dim = args.cache.value_dim, group = args.heads / args.cache.kv_heads;
+  const int64_t size = part_size(merge.queries * group, value_dim);
   auto* numbers = static_cast<float*>(scratch.get(size_t(value_dim) * sizeof(float)));
-  for (int64_t row = 0; row < rows; row++) {
-    const float* first = args.parts + merge.first + part_size(row, value_dim);
-    float most = -INFINITY, sum = 0;
-    for (int64_t p = 0; p < merge.count; p++) {
-      const float* part = first + p * size;
-      most = max(part[0], most);
+  const float* first = args.parts + merge.first;
+  for (int64_t query = merge.query; query < merge.query + merge.queries; query++) {
+    for (int64_t head = 0; head < group; head++, first += part_size(1, value_dim)) {
+      float most = -INFINITY, sum = 0;
+      for (int64_t p = 0; p < merge.count; p++) {
+        const float* part = first + p * size;
+        most = max(part[0], most);
+      }
+      std::memset(numbers, 0, size_t(value_dim) * sizeof(float));
+      for (int64_t p = 0; p < merge.count; p++) {
+        const float* part = first + p * size;
+        const float factor = exp2<float>(part[0] - most);
+        sum += part[1] * factor;
+        for (int64_t d = 0; d < value_dim; d++) numbers[d] += part[2 + d] * factor;
+      }
+      write_row<T>(args, merge.row, query, merge.kv_head * group + head, most, sum, numbers);
     }
-    std::memset(numbers, 0, size_t(value_dim) * sizeof(float));
-    for (int64_t p = 0; p < merge.count; p++) {
-      const float* part = first + p * size;
-      const float factor = exp2<float>(splat(part[0] - most))[0];
-      sum += part[1] * factor;
-      for (int64_t d = 0; d < value_dim; d++) numbers[d] += part[2 + d] * factor;
-    }
-    write_row<T>(args, merge.row, merge.kv_head, merge.query, row, most, sum, numbers);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "attention_step.hpp"
 #include "attention_tiles.hpp"
 #include "attention_turning.hpp"
+#include "softmax.hpp"
 
 namespace batchdeck::LEVEL::attention {
 
@@ -54,12 +55,6 @@ inline Words load_words(const uint32_t* from, int64_t count) {
   if (count >= kLanes) return load_as<Words>(from);
   const u32x16 words = load_first(from, count);
   return load_as<Words>(&words);
-}
-
-// Not memcpy, for which gcc 12 keeps AVX2's sums in memory all the time.
-inline void put(float* to, Lanes numbers) {
-  typedef Lanes Numbers __attribute__((may_alias));
-  *reinterpret_cast<Numbers*>(to) = numbers;
 }
 
 // Registers of a row of a block.

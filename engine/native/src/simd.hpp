@@ -263,31 +263,6 @@ inline float max_of(f32x16 value) {
 #endif
 }
 
-// Lanes in groups of 2 W: a group's first W lanes from `a`, its last from `b`; of each, the first
-// or the last W of that group.
-template <int W, int Shift, int... I>
-inline f32x16 interleave(f32x16 a, f32x16 b, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(a, b, (I % (2 * W) < W ? I + Shift : 16 + I - W + Shift)...);
-}
-template <int W, class F>
-inline void fold(f32x16* rows, const F& join) {
-  using Lanes = std::make_integer_sequence<int, 16>;
-  for (int i = 0; i < W; i++) {
-    rows[i] = join(interleave<W, 0>(rows[i], rows[i + W], Lanes{}),
-                   interleave<W, W>(rows[i], rows[i + W], Lanes{}));
-  }
-  if constexpr (W > 1) fold<W / 2>(rows, join);
-}
-// Lane i of the result is the maximum, or the sum, of the 16 lanes of row i. Rows are used up.
-inline f32x16 maxima_of(f32x16 (&rows)[16]) {
-  fold<8>(rows, [](f32x16 a, f32x16 b) { return max(a, b); });
-  return rows[0];
-}
-inline f32x16 sums_of(f32x16 (&rows)[16]) {
-  fold<8>(rows, [](f32x16 a, f32x16 b) { return a + b; });
-  return rows[0];
-}
-
 INLINE f32x16 round_nearest(f32x16 value) {
 #ifdef __AVX512F__
   return (f32x16)_mm512_roundscale_ps((__m512)value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
