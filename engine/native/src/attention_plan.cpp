@@ -10,9 +10,10 @@ constexpr int64_t kItemRows = 128;
 // Numbers of keys, and as many of values, that an item reads: 256 KB in bfloat16.
 constexpr int64_t kItemNumbers = 1 << 16;
 // Items of few blocks make a piece together, up to what one item may read, so that only the first
-// waits for memory: 32 sequences of 161 tokens take 144 us a layer instead of 177 (two threads, 14
-// and 2 heads of 64). Whoever takes the last piece leaves the others idle for this share at most.
-constexpr int64_t kPiecesAThread = 6;
+// waits for memory: 8 sequences of 128 tokens take 13 us a layer, and 20 in six pieces a thread (two
+// threads of Zen 5, 14 and 2 heads of 64). Whoever takes the last piece leaves the others idle for this
+// share at most.
+constexpr int64_t kPiecesAThread = 3;
 // A row of more items than this for each head keeps all cores busy without a split of its context.
 constexpr int64_t kFewItems = 4;
 // Parts of a few queries, counted by (query, head) pairs in each: 1 MB where values have 128 numbers.
