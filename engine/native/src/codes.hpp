@@ -3,8 +3,8 @@
 
 #include <cfloat>
 
+#include "lanes.hpp"
 #include "share.hpp"
-#include "simd.hpp"
 
 namespace batchdeck::LEVEL {
 
@@ -23,37 +23,56 @@ inline int64_t code_rows_pieces(const CodeRowsArgs& args, int) {
   return row_pieces(args.rows, args.width, kCodeRowsPiece);
 }
 
+// body(numbers, i) for each register of [count] numbers; the last is filled up with zeros.
+template <class T, class F>
+inline void each_register(const T* x, int64_t count, const F& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) body(load_lanes(x + i), i);
+  if (i == count) return;
+  T last[kLanes] = {};
+  std::memcpy(last, x + i, size_t(count - i) * sizeof(T));
+  body(load_lanes(last), i);
+}
+
+inline void store_codes(Code* to, Ints whole) {
+#if defined(__AVX512VNNI__)
+  const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)whole);
+  std::memcpy(to, &bytes, sizeof bytes);
+#else
+  // Of each four: of 8 bits the first bytes, of 16 the first two, in their order.
+  constexpr bool kIsByte = sizeof(Code) == 1;
+  const __m256i order = _mm256_broadcastsi128_si256(
+      kIsByte ? _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1)
+              : _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
+  const __m256i codes = _mm256_shuffle_epi8((__m256i)whole, order);
+  const __m128i half[2] = {_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)};
+  for (int i = 0; i < 2; i++) std::memcpy(to + 4 * i, &half[i], 4 * sizeof(Code));
+#endif
+}
+
 // [count] numbers, at most a group, as codes.
 template <class T>
 inline CodedGroup code_group(const T* x, int64_t count, int64_t group, Code* codes) {
-  f32x16 most = {};
-  bool is_finite = true;
-  for (int64_t i = 0; i < count; i += 16) {
-    const f32x16 value = load_first(x + i, count - i);
-    const f32x16 size = max(value, -value);
-    is_finite = is_finite && bits_of(less(size, splat(INFINITY))) == 0xffff;
-    most = max(most, size);
-  }
-  const float greatest = max_of(most);
-  const float scale = is_finite ? greatest / 127 : NAN;
+  // Sizes of numbers are in the order of their bits, NaN the last.
+  Ints most = {};
+  each_register(x, count, [&](Lanes value, int64_t) { most = max(most, (Ints)value & 0x7fffffff); });
+  const int32_t bits = max_of(most);
+  const auto greatest = load_as<float>(&bits);
+  const bool is_finite = greatest < INFINITY;
   // Of numbers so small that 127 over them is no float, nothing is left.
-  const float inverse = greatest > 127 / FLT_MAX && is_finite ? 127 / greatest : 0;
-  i32x16 sums = {};
-  for (int64_t i = 0; i < group; i += 16) {
-    f32x16 value = {};
-    if (i < count && is_finite) value = load_first(x + i, count - i);
-    const i32x16 whole = __builtin_convertvector(round_nearest(value * inverse), i32x16);
-    sums += whole;
-    typedef Code Codes __attribute__((vector_size(16 * sizeof(Code)), aligned(sizeof(Code))));
-    Codes some = __builtin_convertvector(whole, Codes);
-    if constexpr (sizeof(Code) == 2) {
-      some = __builtin_shufflevector(some, some, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
-    }
-    std::memcpy(codes + i, &some, sizeof some);
+  if (!is_finite || greatest <= 127 / FLT_MAX) {
+    std::memset(codes, 0, size_t(group) * sizeof(Code));
+    return {is_finite ? 0 : NAN, 0};
   }
-  int32_t sum = 0;
-  for (int i = 0; i < 16; i++) sum += sums[i];
-  return {scale, sum};
+  const Lanes inverse = broadcast(127 / greatest);
+  Ints sums = {};
+  each_register(x, count, [&](Lanes value, int64_t i) {
+    const Ints whole = whole_of(value * inverse);
+    sums += whole;
+    store_codes(codes + i, whole);
+  });
+  for (int64_t i = round_up(count, kLanes); i < group; i += kLanes) store_codes(codes + i, Ints{});
+  return {greatest / 127, sum_of(sums)};
 }
 
 template <class T>

@@ -8,29 +8,13 @@
 
 #include <type_traits>
 
-#include "simd.hpp"
+#include "lanes.hpp"
 
 namespace batchdeck::LEVEL {
 
-// A register of floats. Sums of a row stand in two of them; a panel is kStrips such pairs.
-#ifdef __AVX512F__
-constexpr int kLanes = 16;
-#else
-constexpr int kLanes = 8;
-#endif
+// Sums of a row stand in two registers; a panel is kStrips such pairs.
 constexpr int kPair = 2;
 constexpr int kStrips = int(kPanel) / (kPair * kLanes);
-typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4)));
-typedef uint32_t Words __attribute__((vector_size(4 * kLanes), aligned(4)));
-
-// As a vector's sum with zeros it would be an addition, for 0 + -0 is 0.
-inline Lanes broadcast(const float& value) {
-#ifdef __AVX512F__
-  return (Lanes)_mm512_set1_ps(value);
-#else
-  return (Lanes)_mm256_broadcast_ss(&value);
-#endif
-}
 
 // How many rows the registers have room for: sums, a weight for each register of a row and a number
 // of x take 31 of 32 with AVX-512, all 16 without: there a weight is two, for each of its features one.

@@ -21,8 +21,6 @@ constexpr int64_t kCodeRows = 6;
 constexpr int64_t kCodeRows = 4;
 #endif
 
-typedef int32_t Ints __attribute__((vector_size(4 * kLanes), aligned(4)));
-
 // Four codes of each of kLanes outputs, as they are multiplied.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 struct Quads {
