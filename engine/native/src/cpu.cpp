@@ -35,7 +35,7 @@ bool runs(const std::string& name) {
   if (name == "avx512") return avx512;
   static const bool tiles = may_use_tiles();
   const unsigned d = Features(0).d;
-  const bool amx = (d >> 22 & 1) && (d >> 24 & 1);  // AMX-BF16, AMX-TILE
+  const bool amx = (d >> 22 & 1) && (d >> 24 & 1) && (d >> 25 & 1);  // AMX-BF16, -TILE, -INT8
   return avx512 && amx && tiles;
 }
 

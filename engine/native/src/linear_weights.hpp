@@ -100,7 +100,7 @@ class Coded {
 
   static LinearKind kind(const LinearArgs& args) {
     const Quantization& q = args.quantization;
-    return {kCodeRows, max<int64_t>(1, kCodesChunk / q.group) * q.group, sizeof(Code),
+    return {kCodeRowsAtOnce, max<int64_t>(1, kCodesChunk / q.group) * q.group, sizeof(Code),
             ceil_div(args.k, q.group) * group_bytes(q)};
   }
   int64_t end() const { return groups_ * quantization_.group; }

@@ -1,18 +1,19 @@
 // Products of a few rows of x and one panel of quantized weights, in whole numbers.
 //
 // multiply_codes(x, x_stride, x_groups, groups_stride, rows, weight, q, count, first, c, ahead):
-// c[rows][kPanel] += x W^T over `count` groups, from 0 where `first`; rows are at most kCodeRows. Within
-// a group sums are exact; groups are added in their order, in float32, whatever else is computed
-// beside them.
+// c[rows][kPanel] += x W^T over `count` groups, from 0 where `first`; rows are at most kCodeRowsAtOnce:
+// in vectors, or many of them in tiles of bytes, where the processor has any (AMX). Within a group sums
+// are exact; groups are added in their order, in float32, whatever else is computed beside them.
 #pragma once
 
 #include "codes.hpp"
 #include "multiply.hpp"
+#include "multiply_tiles.hpp"
 
 namespace batchdeck::LEVEL {
 
-// With AVX-512 sums, weights and x take 31 of 32 registers; without, 14 of 16, for weights of 16 bits take
-// more.
+// In vectors. With AVX-512 sums, weights and x take 31 of 32 registers; without, 15 of 16, and 14 where
+// weights are of 16 bits.
 #if defined(__AVX512VNNI__)
 constexpr int64_t kCodeRows = 12;
 #elif defined(__AVXVNNI__)
@@ -55,6 +56,26 @@ inline Lanes load_half(const uint16_t* from) {
   return (Lanes)_mm256_cvtph_ps(load_as<__m128i>(from));
 #endif
 }
+
+// The scales and zeros of a group, for kLanes outputs from `at` on.
+struct GroupScales {
+  GroupScales(const Quantization& q, const uint16_t* scales, int64_t at)
+      : scale(load_half(scales + at)), has_zeros(q.has_zeros) {
+    if (has_zeros) zero = load_half(scales + kPanel + at);
+  }
+  // Adds sums of codes, less those with the zero in the middle, to what was there.
+  void add(Ints sums, const CodedGroup& x, bool is_first, float* to) const {
+    Lanes sum = __builtin_convertvector(sums, Lanes);
+    if (has_zeros) sum -= zero * float(x.sum);
+    Lanes before = {};
+    if (!is_first) before = load_as<Lanes>(to);
+    before += sum * scale * broadcast(x.scale);
+    std::memcpy(to, &before, sizeof before);
+  }
+
+  Lanes scale, zero = {};
+  bool has_zeros;
+};
 
 template <int R, Coding C>
 __attribute__((noinline)) void multiply_code_rows(const Code* x, int64_t x_stride,
@@ -107,19 +128,11 @@ __attribute__((noinline)) void multiply_code_rows(const Code* x, int64_t x_strid
       }
 #pragma GCC unroll 16
       for (int v = 0; v < kPair; v++) {
-        const Lanes scale = load_half(scales + at + v * kLanes);
-        Lanes zero = {};
-        if (has_zeros) zero = load_half(scales + kPanel + at + v * kLanes);
+        const GroupScales of_group(q, scales, at + v * kLanes);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
-          const CodedGroup& of_row = x_groups[r * groups_stride];
-          Lanes sum = __builtin_convertvector(sums[r][v], Lanes);
-          if (has_zeros) sum -= zero * float(of_row.sum);
-          float* to = c + r * kPanel + at + v * kLanes;
-          Lanes before = {};
-          if (!is_first) before = load_as<Lanes>(to);
-          before += sum * scale * broadcast(of_row.scale);
-          std::memcpy(to, &before, sizeof before);
+          of_group.add(sums[r][v], x_groups[r * groups_stride], is_first,
+                       c + r * kPanel + at + v * kLanes);
         }
       }
     }
@@ -127,17 +140,108 @@ __attribute__((noinline)) void multiply_code_rows(const Code* x, int64_t x_strid
 }
 
 template <Coding C, int R = kCodeRows>
+inline void multiply_codes_in_vectors(const Code* x, int64_t x_stride, const CodedGroup* x_groups,
+                                      int64_t groups_stride, int64_t rows, const uint8_t* weight,
+                                      const Quantization& q, int64_t count, bool first, float* c,
+                                      const Ahead& ahead) {
+  if constexpr (R > 1) {
+    if (rows < R) {
+      return multiply_codes_in_vectors<C, R - 1>(x, x_stride, x_groups, groups_stride, rows, weight, q,
+                                                 count, first, c, ahead);
+    }
+  }
+  multiply_code_rows<R, C>(x, x_stride, x_groups, groups_stride, weight, q, count, first, c, ahead);
+}
+
+#ifdef __AMX_INT8__
+constexpr int64_t kCodeRowsAtOnce = kTileRows;
+
+// [depth / 4][kPanel][4 of k] codes of a byte.
+template <Coding C>
+inline const uint8_t* bytes_of(const uint8_t* codes, int64_t depth, uint8_t* memory) {
+  if (C == Coding::int8) return codes;
+  for (int64_t line = 0; line < depth / 8 * kPanel * 4; line += 64) {
+    const auto both = load_as<Words>(codes + line);
+    const Words lower = both & 0x0f0f0f0f, upper = both >> 4 & 0x0f0f0f0f;
+    // Of eight features the first four are a line of the panel, and the last four the next one.
+    uint8_t* to = memory + line / (kPanel * 4) * (2 * kPanel * 4) + line % (kPanel * 4);
+    std::memcpy(to, &lower, sizeof lower);
+    std::memcpy(to + kPanel * 4, &upper, sizeof upper);
+  }
+  return memory;
+}
+
+// As in vectors, to the bit.
+template <Coding C>
+inline void multiply_codes_in_tiles(const Code* x, int64_t x_stride, const CodedGroup* x_groups,
+                                    int64_t groups_stride, int64_t rows, const uint8_t* weight,
+                                    const Quantization& q, int64_t count, bool first, float* c,
+                                    const Ahead& ahead) {
+  constexpr int64_t kLine = kPanel * 4;  // bytes of a panel's four features
+  const int64_t depth = q.group % 64 == 0 ? 64 : q.group % 32 == 0 ? 32 : 16;
+  const int64_t code_bytes = kPanel * depth * bits_of(C) / 8, steps = q.group / depth;
+  const bool is_lower = rows > 16;
+  alignas(64) int32_t sums[kTileRows * kPanel];
+  alignas(64) uint8_t memory[16 * kLine];
+  const int64_t asked = ceil_div(group_bytes(q), 128);
+  shape_tiles(rows, depth);
+  for (int64_t group = 0; group < count; group++, x += q.group, x_groups++) {
+    for (int64_t i = 0; i < asked; i++) ahead.ask(group * asked + i, 0);
+    _tile_zero(0);
+    _tile_zero(1);
+    if (is_lower) _tile_zero(2);
+    if (is_lower) _tile_zero(3);
+    for (int64_t step = 0; step < steps; step++, weight += code_bytes) {
+      const uint8_t* codes = bytes_of<C>(weight, depth, memory);
+      const Code* from = x + step * depth;
+      _tile_loadd(6, codes, kLine);
+      _tile_loadd(7, codes + 64, kLine);
+      _tile_loadd(4, from, x_stride);
+      _tile_dpbsud(0, 4, 6);
+      _tile_dpbsud(1, 4, 7);
+      if (is_lower) {
+        _tile_loadd(5, from + 16 * x_stride, x_stride);
+        _tile_dpbsud(2, 5, 6);
+        _tile_dpbsud(3, 5, 7);
+      }
+    }
+    constexpr int64_t kRow = kPanel * sizeof(int32_t);
+    _tile_stored(0, sums, kRow);
+    _tile_stored(1, sums + 16, kRow);
+    if (is_lower) _tile_stored(2, sums + 16 * kPanel, kRow);
+    if (is_lower) _tile_stored(3, sums + 16 * kPanel + 16, kRow);
+    const auto* scales = reinterpret_cast<const uint16_t*>(weight);
+    for (int64_t at = 0; at < kPanel; at += kLanes) {
+      const GroupScales of_group(q, scales, at);
+      for (int64_t r = 0; r < rows; r++) {
+        const CodedGroup& of_row = x_groups[r * groups_stride];
+        const int32_t middle = q.has_zeros ? 0 : middle_of(C) * of_row.sum;
+        of_group.add(load_as<Ints>(sums + r * kPanel + at) - middle, of_row, first && group == 0,
+                     c + r * kPanel + at);
+      }
+    }
+    weight += group_bytes(q) - steps * code_bytes;
+  }
+  _tile_release();
+}
+#else
+constexpr int64_t kCodeRowsAtOnce = kCodeRows;
+#endif
+
+// Of at most kCodeRowsAtOnce rows.
+template <Coding C>
 inline void multiply_codes(const Code* x, int64_t x_stride, const CodedGroup* x_groups,
                            int64_t groups_stride, int64_t rows, const uint8_t* weight,
                            const Quantization& q, int64_t count, bool first, float* c,
                            const Ahead& ahead) {
-  if constexpr (R > 1) {
-    if (rows < R) {
-      return multiply_codes<C, R - 1>(x, x_stride, x_groups, groups_stride, rows, weight, q, count,
+#ifdef __AMX_INT8__
+  if (rows > kCodeRows) {
+    return multiply_codes_in_tiles<C>(x, x_stride, x_groups, groups_stride, rows, weight, q, count,
                                       first, c, ahead);
-    }
   }
-  multiply_code_rows<R, C>(x, x_stride, x_groups, groups_stride, weight, q, count, first, c, ahead);
+#endif
+  multiply_codes_in_vectors<C>(x, x_stride, x_groups, groups_stride, rows, weight, q, count, first, c,
+                               ahead);
 }
 
 }  // namespace batchdeck::LEVEL

@@ -412,7 +412,7 @@ def test_rows_of_a_table_are_what_the_codes_mean(
         ({"scales": torch.zeros(40, 2)}, "scales must be float16 and have two dimensions"),
         ({"scales": torch.zeros(40, 3).half()}, "scales has 3 columns, not 2"),
         ({"zeros": torch.zeros(40, 2).half()}, "zeros are given, but the quantization has none"),
-        ({"quantization": native.Quantization(4, 32, True)}, "packed has|zeros are missing"),
+        ({"quantization": (4, 32, True)}, "packed has|zeros are missing"),
     ],
 )
 def test_wrong_arguments_are_told_by_name(changed: dict[str, object], message: str) -> None:
@@ -424,8 +424,11 @@ def test_wrong_arguments_are_told_by_name(changed: dict[str, object], message: s
         "quantization": how,
         "packed": torch.zeros(native.coded_size(40, 60, how), dtype=torch.uint8),
     }
+    arguments |= changed
+    if isinstance(arguments["quantization"], tuple):
+        arguments["quantization"] = native.Quantization(*arguments["quantization"])
     with pytest.raises(ValueError, match=message):
-        native.pack_coded(**{**arguments, **changed})
+        native.pack_coded(**arguments)
 
 
 @pytest.mark.parametrize(

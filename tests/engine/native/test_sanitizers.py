@@ -23,7 +23,7 @@ INSTRUCTIONS = {
     "avx2": ("-march=x86-64-v3",),
     "avxvnni": ("-march=x86-64-v3", "-mavxvnni"),
     "avx512": AVX512,
-    "amx": (*AVX512, "-mamx-tile", "-mamx-bf16"),
+    "amx": (*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
 }
 SHIPPED = ("-O3", "-fno-math-errno", "-fno-trapping-math")
 MEMORY = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
