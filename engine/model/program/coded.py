@@ -1,4 +1,6 @@
-"""Coded: which of a model's parameters hold what codes of a few bits mean, and by which scales."""
+"""Coded: which of a model's parameters hold what codes of a few bits mean, and by which scales.
+Coder finds them.
+"""
 
 from __future__ import annotations
 
@@ -91,28 +93,61 @@ class _Matrix:
         return rows if fits and int(rows.max()) < self.shape[-2] else None
 
 
-# In which ways codes are looked for, fewest bytes first: bits, group, and whether there are zeros.
-_WAYS = ((4, 32, False), (4, 32, True), (8, 128, False), (8, 32, False), (8, 16, False))
-
-
 class Coded:
-    """Knows the parameters that were quantized. It holds none of them.
+    """Knows which parameters hold what codes mean, rounded to their type. It holds none of them.
 
-    They hold what their codes mean, rounded to their type. Codes are not kept, because a number and
-    its scale give the code back: bfloat16 rounds 127 scales by less than half of one.
+    Codes are not kept, because a number and its scale give the code back: bfloat16 rounds 127
+    scales by less than half of one.
 
     Attributes:
         saved_bytes: how much smaller the codes are than the parameters.
     """
 
-    def __init__(self, native: ModuleType, model: nn.Module) -> None:
-        self._native = native
-        self._parameters = {
-            parameter.untyped_storage().data_ptr(): parameter.detach()
-            for parameter in model.parameters()
-        }
+    def __init__(self) -> None:
         self._matrices: dict[int, _Matrix] = {}
         self.saved_bytes = 0
+
+    def of(self, weight: Weight) -> Scales | None:
+        """The scales of a weight that consists of rows of such a parameter; else None."""
+        if isinstance(weight, Rows):
+            found = self.of(weight.matrix)
+            return None if found is None else found.rows(weight.index)
+        matrix = self._matrices.get(_address(weight))
+        rows = None if matrix is None else matrix.rows_of(weight)
+        if matrix is None or rows is None:
+            return None
+        return matrix.scales.rows(rows)
+
+    def has(self, parameter: Tensor) -> bool:
+        """Whether the codes of a parameter are known."""
+        return _address(parameter) in self._matrices
+
+    def add(self, turned: Tensor, scales: Scales, coded_bytes: int) -> None:
+        """Learn of a parameter [..., N, k]."""
+        self.saved_bytes += turned.numel() * turned.itemsize - coded_bytes
+        self._matrices[_address(turned)] = _Matrix(
+            int(turned.storage_offset()), tuple(turned.shape), turned.stride(), scales
+        )
+
+
+# In which ways codes are looked for, fewest bytes first: bits, group, and whether there are zeros.
+_WAYS = ((4, 32, False), (4, 32, True), (8, 128, False), (8, 32, False), (8, 16, False))
+
+
+class Coder:
+    """Finds codes for the parameters of a model.
+
+    Args:
+        native: the compiled kernels.
+
+    Attributes:
+        coded: what was found.
+    """
+
+    def __init__(self, native: ModuleType, model: nn.Module) -> None:
+        self.coded = Coded()
+        self._native = native
+        self._parameters = {_address(one): one.detach() for one in model.parameters()}
 
     def quantize(self, weight: Weight, bits: int) -> None:
         """Quantize, in place, the whole parameter that a weight consists of rows of.
@@ -123,7 +158,7 @@ class Coded:
         if turned is None:
             return
         how = self._native.Quantization(bits, group_size(turned.shape[-1], bits))
-        scales = self._empty(turned, how)
+        scales = _empty_scales(turned, how)
         for one, its_scales in zip(_matrices(turned), _matrices(scales), strict=True):
             numbers = one.contiguous()
             self._native.quantize(numbers, its_scales, how)
@@ -136,10 +171,10 @@ class Coded:
         """
         turned = self._turned(weight)
         if turned is None:
-            return self.of(weight) is not None
+            return self.coded.of(weight) is not None
         for bits, group, has_zeros in _WAYS:
             how = self._native.Quantization(bits, group, has_zeros)
-            scales = self._empty(turned, how)
+            scales = _empty_scales(turned, how)
             zeros = torch.empty_like(scales) if has_zeros else None
             matrices = _matrices(turned)
             of_each = [None] * len(matrices) if zeros is None else _matrices(zeros)
@@ -154,39 +189,27 @@ class Coded:
                 return True
         return False
 
-    def of(self, weight: Weight) -> Scales | None:
-        """The scales of a weight; None if it was not quantized."""
-        if isinstance(weight, Rows):
-            found = self.of(weight.matrix)
-            return None if found is None else found.rows(weight.index)
-        matrix = self._matrices.get(weight.untyped_storage().data_ptr())
-        rows = None if matrix is None else matrix.rows_of(weight)
-        if matrix is None or rows is None:
-            return None
-        return matrix.scales.rows(rows)
-
     def _turned(self, weight: Weight) -> Tensor | None:
         """The parameter [..., N, k] of a weight, if it is one that has no codes yet."""
         matrix = weight.matrix if isinstance(weight, Rows) else weight
-        address = matrix.untyped_storage().data_ptr()
-        parameter = self._parameters.get(address)
-        if parameter is None or address in self._matrices or parameter.ndim not in (2, 3):
+        parameter = self._parameters.get(_address(matrix))
+        if parameter is None or self.coded.has(parameter) or parameter.ndim not in (2, 3):
             return None
         turned = parameter if matrix.stride(-1) == 1 else parameter.transpose(-1, -2)
         fits = turned.stride(-1) == matrix.stride(-1) and turned.shape[-1] == matrix.shape[-1]
         return turned if fits else None
 
-    def _empty(self, turned: Tensor, how: Any) -> Tensor:
-        """Memory for scales."""
-        return torch.empty(*turned.shape[:-1], -(-turned.shape[-1] // how.group), dtype=torch.half)
-
     def _add(self, turned: Tensor, scales: Scales) -> None:
-        for one in _matrices(turned):
-            self.saved_bytes += one.numel() * one.itemsize
-            self.saved_bytes -= self._native.coded_size(*one.shape, scales.how)
-        self._matrices[turned.untyped_storage().data_ptr()] = _Matrix(
-            int(turned.storage_offset()), tuple(turned.shape), turned.stride(), scales
-        )
+        sizes = (self._native.coded_size(*one.shape, scales.how) for one in _matrices(turned))
+        self.coded.add(turned, scales, sum(sizes))
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _empty_scales(turned: Tensor, how: Any) -> Tensor:
+    return torch.empty(*turned.shape[:-1], -(-turned.shape[-1] // how.group), dtype=torch.half)
 
 
 def _matrices(turned: Tensor) -> Tensor:

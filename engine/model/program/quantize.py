@@ -14,7 +14,7 @@ from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shapes
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.program.capture import NUM_TOKENS
-from engine.model.program.coded import Coded
+from engine.model.program.coded import Coded, Coder
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Elementwise, Experts, Gated, Graph, Linear
@@ -63,18 +63,18 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
             f"{error}",
             "quantize",
         ) from None
-    coded, bits = Coded(native, model), _BITS[config.quantize]
+    coder, bits = Coder(native, model), _BITS[config.quantize]
     head = _head(graph)
     for product in _products(graph):
         for weight in product.weights:
-            coded.quantize(weight, max(bits, _HEAD_BITS) if product is head else bits)
+            coder.quantize(weight, max(bits, _HEAD_BITS) if product is head else bits)
     logger.info(
         "%s was quantized to %s in %.1f s",
         type(model).__name__,
         config.quantize,
         time.perf_counter() - began,
     )
-    return coded
+    return coder.coded
 
 
 def check_device(config: EngineConfig, shape: ModelShape) -> None:
@@ -123,10 +123,10 @@ def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -
         products = list(_products(_read(model, config, shape)))
     except UnreadableError:
         return None
-    coded = Coded(native, model)
-    found = [coded.recognize(weight) for product in products for weight in product.weights]
+    coder = Coder(native, model)
+    found = [coder.recognize(weight) for product in products for weight in product.weights]
     logger.info("of %d weights of %s, %d stay packed", len(found), type(model).__name__, sum(found))
-    return coded if any(found) else None
+    return coder.coded if any(found) else None
 
 
 def _read(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Graph:

@@ -7,7 +7,9 @@ bits changes them by tenths.
 
 from __future__ import annotations
 
+import gc
 import statistics
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -156,6 +158,24 @@ def test_a_device_without_our_kernels_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="allowed is 'none' here") as caught:
         quantize(model, replace(CONFIG, quantize="int4", device="cuda:0"), shape)
     assert caught.value.param == "quantize"
+
+
+def test_a_program_lets_go_of_the_weights_that_it_packed() -> None:
+    model = tiny_model("llama")
+    weight = model.model.layers[0].mlp.down_proj.weight
+    array = weight.detach().numpy().copy()
+    gone: list[bool] = []
+    weakref.finalize(array, gone.append, True)
+    weight.data = torch.from_numpy(array)
+    del array
+    coded = quantize(model, replace(CONFIG, quantize="int8"), shape_of(model))
+    assert coded is not None
+    gc.collect()
+    assert not gone
+    forward = make_forward(model, CONFIG, shape_of(model), "cpu", coded)
+    gc.collect()
+    assert gone  # while both what was made of it and what knows of it are there
+    assert isinstance(forward, ProgramForward)
 
 
 def test_unasked_nothing_is_quantized() -> None:

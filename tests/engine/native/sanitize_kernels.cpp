@@ -174,6 +174,12 @@ void codes() {
              QuantizeArgs{.dtype = dtype, .quantization = q, .n = n, .k = k, .weight = weight.data,
                           .stride = weight.stride, .scales = numbers<uint16_t>(n * groups),
                           .scales_stride = groups});
+  const bool with_zeros = q.has_zeros && q.coding == Coding::int4;
+  const RecognizeArgs looked_at{
+      .dtype = dtype, .quantization = {q.coding, with_zeros, q.group}, .k = k,
+      .weight = weight.data, .stride = weight.stride, .scales = numbers<uint16_t>(n * groups),
+      .zeros = with_zeros ? numbers<uint16_t>(n * groups) : nullptr, .scales_stride = groups};
+  for (int64_t row = 0; row < n; row++) kernels.recognize_row(looked_at, row);
   const Matrix x = matrix(dtype, m, k), out = matrix(dtype, m, n);
   const CodeRowsArgs rows{.dtype = dtype, .rows = m, .width = k, .group = q.group, .x = x.data,
                           .x_stride = x.stride,
