@@ -2,20 +2,27 @@
 #pragma once
 
 #include <cfloat>
+#include <type_traits>
 
 #include "lanes.hpp"
 #include "share.hpp"
 
 namespace batchdeck::LEVEL {
 
-// With VNNI four codes of x lie beside each other. Without, products are those of 16 bits, for sums of
-// two of 8 by 8 bits do not fit there: four codes are (0, 2, 1, 3), as the even and the odd bytes of a
-// weight's four.
+// What codes of x are multiplied as. With VNNI four of a byte lie beside each other. Without, products of
+// two bytes are summed in 16 bits: there is room for eight such sums where weights have 4 bits, and for
+// none where they have 8; then codes have 16 bits, in the order (0, 2, 1, 3), as the even and the odd bytes
+// of a weight's four.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-using Code = int8_t;
+template <Coding C>
+using CodeOf = int8_t;
 #else
-using Code = int16_t;
+template <Coding C>
+using CodeOf = std::conditional_t<C == Coding::int4, int8_t, int16_t>;
 #endif
+inline int64_t code_size(Coding coding) {
+  return coding == Coding::int4 ? sizeof(CodeOf<Coding::int4>) : sizeof(CodeOf<Coding::int8>);
+}
 
 constexpr int64_t kCodeRowsPiece = 1 << 13;  // numbers
 
@@ -34,24 +41,29 @@ inline void each_register(const T* x, int64_t count, const F& body) {
   body(load_lanes(last), i);
 }
 
-inline void store_codes(Code* to, Ints whole) {
-#if defined(__AVX512VNNI__)
+#ifdef __AVX512F__
+inline void store_codes(int8_t* to, Ints whole) {
   const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)whole);
   std::memcpy(to, &bytes, sizeof bytes);
+}
 #else
-  // Of each four: of 8 bits the first bytes, of 16 the first two, in their order.
-  constexpr bool kIsByte = sizeof(Code) == 1;
-  const __m256i order = _mm256_broadcastsi128_si256(
-      kIsByte ? _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1)
-              : _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
-  const __m256i codes = _mm256_shuffle_epi8((__m256i)whole, order);
+// `order` is which bytes of each four numbers are kept, first.
+template <class Code>
+inline void store_codes(Code* to, Ints whole, __m128i order) {
+  const __m256i codes = _mm256_shuffle_epi8((__m256i)whole, _mm256_broadcastsi128_si256(order));
   const __m128i half[2] = {_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)};
   for (int i = 0; i < 2; i++) std::memcpy(to + 4 * i, &half[i], 4 * sizeof(Code));
-#endif
 }
+inline void store_codes(int8_t* to, Ints whole) {
+  store_codes(to, whole, _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+}
+inline void store_codes(int16_t* to, Ints whole) {
+  store_codes(to, whole, _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1));
+}
+#endif
 
 // [count] numbers, at most a group, as codes.
-template <class T>
+template <class T, class Code>
 inline CodedGroup code_group(const T* x, int64_t count, int64_t group, Code* codes) {
   // Sizes of numbers are in the order of their bits, NaN the last.
   Ints most = {};
@@ -75,7 +87,7 @@ inline CodedGroup code_group(const T* x, int64_t count, int64_t group, Code* cod
   return {greatest / 127, sum_of(sums)};
 }
 
-template <class T>
+template <class T, class Code>
 inline void code_share(const CodeRowsArgs& args, Share share) {
   for (int64_t row = share.first; row < share.last; row++) {
     const T* x = static_cast<const T*>(args.x) + row * args.x_stride;
@@ -87,10 +99,16 @@ inline void code_share(const CodeRowsArgs& args, Share share) {
   }
 }
 
+template <class Code>
+inline void code_rows_as(const CodeRowsArgs& args, Share share) {
+  if (args.dtype == DType::f32) return code_share<float, Code>(args, share);
+  code_share<bf16, Code>(args, share);
+}
+
 inline void code_rows(const CodeRowsArgs& args, int threads, int64_t piece, Scratch&) {
   const Share share = share_of(args.rows, code_rows_pieces(args, threads), piece);
-  if (args.dtype == DType::f32) return code_share<float>(args, share);
-  code_share<bf16>(args, share);
+  if (args.coding == Coding::int4) return code_rows_as<CodeOf<Coding::int4>>(args, share);
+  code_rows_as<CodeOf<Coding::int8>>(args, share);
 }
 
 }  // namespace batchdeck::LEVEL

@@ -56,7 +56,7 @@ struct CodedGroup {
   int32_t sum;
 };
 struct CodedRows {
-  const int8_t* codes;  // [rows][stride]; where a level says so, of 16 bits
+  const int8_t* codes;  // [rows][stride]; where a level's code_size says so, of 16 bits
   int64_t stride;       // in codes
   const CodedGroup* groups;  // [rows][groups_stride]
   int64_t groups_stride;
@@ -114,6 +114,7 @@ constexpr int64_t coded_bytes(const Quantization& q, int64_t n, int64_t k) {
 // one that is not finite has the scale NaN.
 struct CodeRowsArgs {
   DType dtype;
+  Coding coding;  // of the weights that they are multiplied with
   int64_t rows, width, group;
   const void* x;
   int64_t x_stride;
@@ -392,8 +393,8 @@ struct Kernels {
   int64_t (*linear_pieces)(const LinearArgs&, int threads);
   void (*linear)(const LinearArgs&, int threads, int64_t piece, Scratch&);
 
-  // Bytes of a code of x.
-  int64_t code_size;
+  // Bytes of a code of x, by the coding of the weights.
+  int64_t (*code_size)(Coding);
   int64_t (*code_rows_pieces)(const CodeRowsArgs&, int threads);
   void (*code_rows)(const CodeRowsArgs&, int threads, int64_t piece, Scratch&);
   int64_t (*quantize_pieces)(const QuantizeArgs&, int threads);

@@ -21,11 +21,14 @@ constexpr int64_t kCodeRows = 8;
 constexpr int64_t kCodeRows = 4;
 #endif
 
-// Four codes of each of kLanes outputs, as they are multiplied.
+// Four codes of each of kLanes outputs, as they are multiplied. Sums are of 32 bits, or pairs of 16 that
+// hold kMostNarrow of them.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+template <Coding C>
 struct Quads {
+  static constexpr bool kIsNarrow = false;
   explicit Quads(Words bytes) : bytes(bytes) {}
-  Ints dot(Ints sums, const Code* x) const {
+  Ints dot(Ints sums, const int8_t* x) const {
     const Words four = Words{} + load_as<uint32_t>(x);
 #ifdef __AVX512VNNI__
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)bytes, (__m512i)four);
@@ -33,20 +36,42 @@ struct Quads {
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)bytes, (__m256i)four);
 #endif
   }
+  static Ints widened(Ints sums) { return sums; }
   Words bytes;
 };
 #else
-struct Quads {
+template <Coding C>
+struct Quads;
+template <>
+struct Quads<Coding::int8> {
+  static constexpr bool kIsNarrow = false;
   explicit Quads(Words bytes)
       : even(bytes & 0x00ff00ff), odd((Words)_mm256_srli_epi16((__m256i)bytes, 8)) {}
-  Ints dot(Ints sums, const Code* x) const {
+  Ints dot(Ints sums, const int16_t* x) const {
     const Words first = Words{} + load_as<uint32_t>(x), second = Words{} + load_as<uint32_t>(x + 2);
     return sums + (Ints)_mm256_madd_epi16((__m256i)even, (__m256i)first) +
            (Ints)_mm256_madd_epi16((__m256i)odd, (__m256i)second);
   }
+  static Ints widened(Ints sums) { return sums; }
   Words even, odd;
 };
+template <>
+struct Quads<Coding::int4> {
+  static constexpr bool kIsNarrow = true;
+  explicit Quads(Words bytes) : bytes(bytes) {}
+  Ints dot(Ints sums, const int8_t* x) const {
+    const Words four = Words{} + load_as<uint32_t>(x);
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)bytes, (__m256i)four);
+    return (Ints)_mm256_add_epi16((__m256i)sums, pairs);
+  }
+  static Ints widened(Ints sums) {
+    return (Ints)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1));
+  }
+  Words bytes;
+};
 #endif
+constexpr int64_t kMostNarrow = 8;
+static_assert(kMostNarrow * 2 * 15 * 127 <= INT16_MAX);
 
 inline Lanes load_half(const uint16_t* from) {
 #ifdef __AVX512F__
@@ -74,7 +99,7 @@ struct GroupScales {
 };
 
 template <int R, Coding C>
-__attribute__((noinline)) void multiply_code_rows(const Code* x, int64_t x_stride,
+__attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_stride,
                                                   const CodedGroup* x_groups, int64_t groups_stride,
                                                   const uint8_t* weight, const Quantization& q,
                                                   int64_t count, bool first, float* c,
@@ -92,7 +117,7 @@ __attribute__((noinline)) void multiply_code_rows(const Code* x, int64_t x_strid
         if (!first) totals[r][v] = load_as<Lanes>(c + r * kPanel + at + v * kLanes);
       }
     }
-    const Code* of_x = x;
+    const CodeOf<C>* of_x = x;
     const CodedGroup* x_group = x_groups;
     const uint8_t* codes = weight;
     for (int64_t group = 0; group < count; group++, codes += bytes, of_x += q.group, x_group++) {
@@ -102,33 +127,49 @@ __attribute__((noinline)) void multiply_code_rows(const Code* x, int64_t x_strid
         const int32_t sum = q.has_zeros ? 0 : middle_of(C) * x_group[r * groups_stride].sum;
         for (int v = 0; v < kPair; v++) sums[r][v] = Ints{} - sum;
       }
-      for (int64_t pair = 0; pair < pairs; pair++) {
-        mine.ask(group * (pairs + 1) + pair, strip);
-        Words w[kPair];
-        for (int v = 0; v < kPair; v++) {
-          w[v] = load_as<Words>(codes + pair * 4 * kPanel + 4 * (at + v * kLanes));
-        }
-        const Code* from = of_x + pair * kFeatures;
-        if constexpr (C == Coding::int8) {
-          const Quads quads[kPair] = {Quads(w[0]), Quads(w[1])};
-#pragma GCC unroll 16
-          for (int r = 0; r < R; r++) {
-            for (int v = 0; v < kPair; v++) sums[r][v] = quads[v].dot(sums[r][v], from + r * x_stride);
+      const auto multiply = [&](Ints(&part)[R][kPair], int64_t begin, int64_t end) __attribute__((always_inline)) {
+        for (int64_t pair = begin; pair < end; pair++) {
+          mine.ask(group * (pairs + 1) + pair, strip);
+          Words w[kPair];
+          for (int v = 0; v < kPair; v++) {
+            w[v] = load_as<Words>(codes + pair * 4 * kPanel + 4 * (at + v * kLanes));
           }
-        } else {
-          const Quads lower[kPair] = {Quads(w[0] & 0x0f0f0f0f), Quads(w[1] & 0x0f0f0f0f)};
+          const CodeOf<C>* from = of_x + pair * kFeatures;
+          if constexpr (C == Coding::int8) {
+            const Quads<C> quads[kPair] = {Quads<C>(w[0]), Quads<C>(w[1])};
 #pragma GCC unroll 16
-          for (int r = 0; r < R; r++) {
-            for (int v = 0; v < kPair; v++) sums[r][v] = lower[v].dot(sums[r][v], from + r * x_stride);
-          }
-          const Quads upper[kPair] = {Quads(w[0] >> 4 & 0x0f0f0f0f), Quads(w[1] >> 4 & 0x0f0f0f0f)};
+            for (int r = 0; r < R; r++) {
+              for (int v = 0; v < kPair; v++) part[r][v] = quads[v].dot(part[r][v], from + r * x_stride);
+            }
+          } else {
+            const Quads<C> lower[kPair] = {Quads<C>(w[0] & 0x0f0f0f0f), Quads<C>(w[1] & 0x0f0f0f0f)};
 #pragma GCC unroll 16
-          for (int r = 0; r < R; r++) {
-            for (int v = 0; v < kPair; v++) {
-              sums[r][v] = upper[v].dot(sums[r][v], from + r * x_stride + 4);
+            for (int r = 0; r < R; r++) {
+              for (int v = 0; v < kPair; v++) part[r][v] = lower[v].dot(part[r][v], from + r * x_stride);
+            }
+            const Quads<C> upper[kPair] = {Quads<C>(w[0] >> 4 & 0x0f0f0f0f),
+                                           Quads<C>(w[1] >> 4 & 0x0f0f0f0f)};
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) {
+              for (int v = 0; v < kPair; v++) {
+                part[r][v] = upper[v].dot(part[r][v], from + r * x_stride + 4);
+              }
             }
           }
         }
+      };
+      if constexpr (Quads<C>::kIsNarrow) {
+        constexpr int64_t kPairs = kMostNarrow / 2;  // each of which adds twice
+        for (int64_t pair = 0; pair < pairs; pair += kPairs) {
+          Ints part[R][kPair] = {};
+          multiply(part, pair, min(pair + kPairs, pairs));
+#pragma GCC unroll 16
+          for (int r = 0; r < R; r++) {
+            for (int v = 0; v < kPair; v++) sums[r][v] += Quads<C>::widened(part[r][v]);
+          }
+        }
+      } else {
+        multiply(sums, 0, pairs);
       }
       const auto* scales = reinterpret_cast<const uint16_t*>(codes + pairs * 4 * kPanel);
 #pragma GCC unroll 16
@@ -150,7 +191,7 @@ __attribute__((noinline)) void multiply_code_rows(const Code* x, int64_t x_strid
 }
 
 template <Coding C, int R = kCodeRows>
-inline void multiply_codes_in_vectors(const Code* x, int64_t x_stride, const CodedGroup* x_groups,
+inline void multiply_codes_in_vectors(const CodeOf<C>* x, int64_t x_stride, const CodedGroup* x_groups,
                                       int64_t groups_stride, int64_t rows, const uint8_t* weight,
                                       const Quantization& q, int64_t count, bool first, float* c,
                                       const Ahead& ahead) {
@@ -183,7 +224,7 @@ inline const uint8_t* bytes_of(const uint8_t* codes, int64_t depth, uint8_t* mem
 
 // As in vectors, to the bit.
 template <Coding C>
-inline void multiply_codes_in_tiles(const Code* x, int64_t x_stride, const CodedGroup* x_groups,
+inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const CodedGroup* x_groups,
                                     int64_t groups_stride, int64_t rows, const uint8_t* weight,
                                     const Quantization& q, int64_t count, bool first, float* c,
                                     const Ahead& ahead) {
@@ -203,7 +244,7 @@ inline void multiply_codes_in_tiles(const Code* x, int64_t x_stride, const Coded
     if (is_lower) _tile_zero(3);
     for (int64_t step = 0; step < steps; step++, weight += code_bytes) {
       const uint8_t* codes = bytes_of<C>(weight, depth, memory);
-      const Code* from = x + step * depth;
+      const CodeOf<C>* from = x + step * depth;
       _tile_loadd(6, codes, kLine);
       _tile_loadd(7, codes + 64, kLine);
       _tile_loadd(4, from, x_stride);
@@ -243,7 +284,7 @@ constexpr int64_t kCodeRowsAtOnce = kCodeRows;
 
 // Of at most kCodeRowsAtOnce rows.
 template <Coding C>
-inline void multiply_codes(const Code* x, int64_t x_stride, const CodedGroup* x_groups,
+inline void multiply_codes(const CodeOf<C>* x, int64_t x_stride, const CodedGroup* x_groups,
                            int64_t groups_stride, int64_t rows, const uint8_t* weight,
                            const Quantization& q, int64_t count, bool first, float* c,
                            const Ahead& ahead) {

@@ -181,9 +181,9 @@ void codes() {
       .zeros = with_zeros ? numbers<uint16_t>(n * groups) : nullptr, .scales_stride = groups};
   for (int64_t row = 0; row < n; row++) kernels.recognize_row(looked_at, row);
   const Matrix x = matrix(dtype, m, k), out = matrix(dtype, m, n);
-  const CodeRowsArgs rows{.dtype = dtype, .rows = m, .width = k, .group = q.group, .x = x.data,
+  const CodeRowsArgs rows{.dtype = dtype, .coding = q.coding, .rows = m, .width = k, .group = q.group, .x = x.data,
                           .x_stride = x.stride,
-                          .codes = numbers<int8_t>(m * depth * kernels.code_size), .stride = depth,
+                          .codes = numbers<int8_t>(m * depth * kernels.code_size(q.coding)), .stride = depth,
                           .groups = numbers<CodedGroup>(m * groups), .groups_stride = groups};
   run_pieces(kernels.code_rows_pieces, kernels.code_rows, rows);
   run_pieces(kernels.linear_pieces, kernels.linear,

@@ -180,6 +180,21 @@ def test_what_follows_the_sums_is_that_of_other_weights(
     assert is_kept(out, GUARD)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("group", [16, 32, 160])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_largest_codes_are_summed_exactly(bits: int, group: int, sign: int) -> None:
+    """AVX2 sums products of bytes in 16 bits as long as they fit."""
+    m, n, k = 9, 40, 320
+    code = 2.0**bits - 1
+    scales = torch.ones(n, k // group, dtype=torch.float16)
+    how = native.Quantization(bits, group, True)
+    packed = packed_by(torch.full((n, k), code), scales, torch.zeros_like(scales), how)
+    out = torch.empty(m, n)
+    native.linear(out, torch.full((m, k), sign * 127.0), packed, n, k, quantization=how)
+    assert (out == sign * 127.0 * code * k).all()
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_row_is_the_same_whatever_is_beside_it_and_whoever_computes(bits: int) -> None:
     m, n, k = 300, 200, 1100
