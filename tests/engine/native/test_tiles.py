@@ -16,7 +16,7 @@ from tests.engine.native.test_sanitizers import (
     native,
 )
 
-OPTIONS = ("-std=c++20", "-Wno-psabi", *SHIPPED, *AVX512, f"-I{SOURCES}")
+OPTIONS = ("-std=c++20", "-Wno-psabi", "-O1", *SHIPPED[1:], *AVX512, f"-I{SOURCES}")
 
 
 def compiled(folder: Path, level: str, *options: str) -> Path:
