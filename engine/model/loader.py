@@ -32,6 +32,7 @@ from engine.model.device import (
     pick_dtype,
     use_device,
 )
+from engine.model.estimate import Numbers
 from engine.model.folder import (
     default_sampling,
     eos_token_ids,
@@ -52,7 +53,7 @@ from engine.model.loss import AT_LOAD, THOROUGH, LossProbe, Sample, fixed_text
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
 from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward
-from engine.model.program.quantize import check_device, quantize, quantized_bytes, recognize
+from engine.model.program.quantize import check_device, quantize, recognize
 from engine.model.program.verify import MismatchError
 from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
@@ -254,9 +255,8 @@ class _Preparation:
         """
         if self._quantize == "none" or self.traced.shape.saved_bytes:
             return self.traced.shape.saved_bytes
-        multiplied, head = self.traced.num_multiplied, self.traced.num_head
-        quantized = quantized_bytes(self._quantize, multiplied, head)
-        return max((multiplied + head) * self._dtype.itemsize - quantized, 0)
+        numbers = Numbers(self.traced.num_multiplied, self.traced.num_head)
+        return numbers.saved(self._quantize, self._dtype.itemsize)
 
     def _plan_traced(self) -> tuple[str, EngineConfig]:
         """The backend and the envelope of the model as it was traced."""

@@ -20,7 +20,6 @@ from engine.api.sampling import SamplingParams
 from engine.api.status import QuantizationLoss
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.batch.shape import ModelShape
-from engine.builtin.corpus import chats
 from engine.model.forward import Forward
 from engine.model.runner import TorchRunner
 from engine.text.codec import Encoder
@@ -50,6 +49,9 @@ AT_LOAD, THOROUGH = Sample(4, 64), Sample(16, 128)
 
 def fixed_text(encoder: Encoder, sample: Sample) -> list[list[int]] | None:
     """The token ids of chats of ours in the model's own template; None if it does not take them."""
+    # It takes 30 ms to import, and most models are not quantized.
+    from engine.builtin.corpus import chats
+
     exchanges = (pair for chat in chats(_SEED) for pair in chat.exchanges)
     found: list[list[int]] = []
     for _ in range(sample.chats):
@@ -78,7 +80,6 @@ class LossProbe:
 
     def __init__(self, model: PreTrainedModel, token_ids: Sequence[Sequence[int]]) -> None:
         self._token_ids = torch.tensor(token_ids)
-        model.eval()  # type: ignore[no-untyped-call]
         model.set_attn_implementation("eager")
         with torch.inference_mode():
             self._logits: Tensor = model(input_ids=self._token_ids, use_cache=False).logits

@@ -53,7 +53,6 @@ def quantize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) ->
     native = kernels()
     assert native is not None
     began = time.perf_counter()
-    model.eval()  # type: ignore[no-untyped-call]
     try:
         graph = _read(model, config, shape)
     except UnreadableError as error:
@@ -96,13 +95,6 @@ def check_device(config: EngineConfig, shape: ModelShape) -> None:
         )
 
 
-def quantized_bytes(quantize: str, multiplied: int, head: int) -> int:
-    """About how many bytes so many numbers take, of the layers' products and of the head."""
-    bits = _BITS[quantize]
-    each = {8: 1 + 2 / 128, 4: 1 / 2 + 2 / 32}
-    return int(multiplied * each[bits] + head * each[max(bits, _HEAD_BITS)])
-
-
 def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Coded | None:
     """Find the codes that a model's weights were unpacked from, so that they stay packed.
 
@@ -118,7 +110,6 @@ def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -
     """
     native = kernels()
     assert native is not None
-    model.eval()  # type: ignore[no-untyped-call]
     try:
         products = list(_products(_read(model, config, shape)))
     except UnreadableError:
@@ -132,6 +123,7 @@ def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -
 def _read(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Graph:
     if shape.has_latents:
         raise UnreadableError("it stores latents")
+    model.eval()  # type: ignore[no-untyped-call]
     states = find_states(model, shape, 1, 0)
     positions = max(config.max_model_len, NUM_TOKENS)
     return fuse(find_graph(model, shape, positions, states)[0])

@@ -1,12 +1,8 @@
 // What a level of instructions has of its own that differs from AVX2 in products of codes alone; LEVEL is
 // its name (CMakeLists.txt).
 #include "codes.hpp"
+#include "level_name.hpp"
 #include "linear.hpp"
-
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define TEXT_(a) #a
-#define TEXT(a) TEXT_(a)
 
 namespace batchdeck {
 

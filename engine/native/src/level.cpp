@@ -5,6 +5,7 @@
 #include "convolve.hpp"
 #include "elementwise.hpp"
 #include "embed.hpp"
+#include "level_name.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
 #include "quantize.hpp"
@@ -13,11 +14,6 @@
 #include "rotate.hpp"
 #include "route.hpp"
 #include "sample.hpp"
-
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define TEXT_(a) #a
-#define TEXT(a) TEXT_(a)
 
 namespace batchdeck {
 

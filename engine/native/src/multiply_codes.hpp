@@ -12,9 +12,8 @@
 
 namespace batchdeck::LEVEL {
 
-// In vectors. A row takes two registers for the sums of a group and two for the totals, which of groups of
-// 32 is worth more than more rows would be: of 8 rows of 4 bits 790 GFLOPS instead of 710 with AVX-512,
-// of 4 with AVX-VNNI 390 instead of 270 of 6 (a core, one panel in L1, AMD EPYC).
+// In vectors. A row takes two registers for the sums of a group and two for the totals, which in groups of
+// 32 is worth more than more rows would be: their totals would be loaded and stored with each group.
 #ifdef __AVX512VNNI__
 constexpr int64_t kCodeRows = 8;
 #else

@@ -116,7 +116,12 @@ def forced_logits(
     model: PreTrainedModel, texts: list[list[int]], backend: str, dtype: str = "float32"
 ) -> list[Tensor]:
     """Logits of each output position, [NUM_OUTPUTS, vocab], with the tokens of `texts` fed back."""
-    driver = Driver(make_runner(model, backend, dtype), texts)
+    return logits_by(make_runner(model, backend, dtype), texts)
+
+
+def logits_by(runner: TorchRunner, texts: list[list[int]]) -> list[Tensor]:
+    """As `forced_logits`."""
+    driver = Driver(runner, texts)
     found: list[list[Tensor]] = [[] for _ in texts]
     while plan := driver.plan():
         sampling = [row.seq for row in plan.rows if row.samples]

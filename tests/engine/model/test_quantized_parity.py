@@ -28,7 +28,7 @@ from engine.model.program.quantize import quantize
 from engine.model.program.verify import MismatchError
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from tests.engine.model.test_parity import CONFIG, NUM_OUTPUTS, PROMPT_LENGTHS, Driver
+from tests.engine.model.test_parity import CONFIG, NUM_OUTPUTS, PROMPT_LENGTHS, logits_by
 from tests.support.native import kernels_or_skip
 from tests.support.zoo import (
     BY_MODULES,
@@ -87,14 +87,7 @@ def program_logits(model: PreTrainedModel, coded: Coded) -> list[Tensor]:
     shape = shape_of(model)
     forward = make_forward(model, config, shape, "cpu", coded)
     assert isinstance(forward, ProgramForward)
-    driver = Driver(TorchRunner(forward, config, shape), texts())
-    found: list[list[Tensor]] = [[] for _ in PROMPT_LENGTHS]
-    while plan := driver.plan():
-        sampling = [row.seq for row in plan.rows if row.samples]
-        for seq, logits in zip(sampling, driver.runner.logits(plan), strict=True):
-            found[seq].append(logits.clone())
-            driver.sequences[seq].known += 1
-    return [torch.stack(logits) for logits in found]
+    return logits_by(TorchRunner(forward, config, shape), texts())
 
 
 def median_difference(got: list[Tensor], expected: list[Tensor]) -> float:
