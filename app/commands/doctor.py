@@ -280,7 +280,7 @@ def _can_quantize(settings: Settings) -> bool:
 
 def _losses(settings: Settings) -> Iterator[Finding]:
     """What quantizing the model's weights changes, for each width that is asked for."""
-    from engine.model.loader import measure_losses
+    from engine.model.losses import measure_losses
 
     request = settings.load_request()
     entry = Registry.read(settings.models).find(request.model)

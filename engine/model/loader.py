@@ -15,7 +15,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from engine.api.client import LoadRequest
-from engine.api.config import QUANTIZATIONS, EngineConfig
+from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.api.knobs import Knobs
 from engine.api.status import QuantizationLoss
@@ -49,7 +49,7 @@ from engine.model.forward import Forward, ModuleForward, pick_backend
 from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
 from engine.model.latents import ExpansionError
-from engine.model.loss import AT_LOAD, THOROUGH, LossProbe, Sample, fixed_text
+from engine.model.loss import AT_LOAD, LossProbe, Sample, fixed_text
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
 from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward
@@ -106,30 +106,6 @@ def load_entry(
         forward, envelope = preparation.load(encoder, progress)
         runner, envelope = preparation.start(forward, envelope, progress)
     return preparation.describe(envelope, forward, runner, encoder)
-
-
-def measure_losses(
-    entry: ModelEntry, request: LoadRequest, progress: Progress
-) -> dict[str, QuantizationLoss]:
-    """What quantizing a model changes, to what is asked for, or to all that there is.
-
-    It is loaded for each, and let go again.
-
-    Raises:
-        ModelError, InvalidConfigError: as `load_entry`; or the chat template does not take the
-            fixed text.
-    """
-    asked = request.quantize or entry.quantize
-    widths = [one for one in QUANTIZATIONS if one != "none"] if asked == "none" else [asked]
-    found = {}
-    for width in widths:
-        one = replace(request, quantize=width)
-        loaded = load_entry(entry, one, progress, THOROUGH)
-        loaded.close()
-        if loaded.card.loss is None:
-            raise ModelError(f"the chat template of {entry.name} does not take the fixed text")
-        found[width] = loaded.card.loss
-    return found
 
 
 def examine_entry(entry: ModelEntry, folder: Path, request: LoadRequest) -> MemoryNeeds:

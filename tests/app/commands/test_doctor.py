@@ -306,7 +306,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, _kernels: None) -> list[LoadReques
         asked.append(request)
         return LOSSES if request.quantize is None else {request.quantize: LOSSES[request.quantize]}
 
-    monkeypatch.setattr("engine.model.loader.measure_losses", measure)
+    monkeypatch.setattr("engine.model.losses.measure_losses", measure)
     return asked
 
 
@@ -385,7 +385,7 @@ def test_a_model_that_cannot_be_quantized_is_a_fault_only_if_it_is_to_be(
     def refuse(*_: object) -> None:
         raise ModelError("LlamaForCausalLM cannot be quantized to int8: it runs module by module")
 
-    monkeypatch.setattr("engine.model.loader.measure_losses", refuse)
+    monkeypatch.setattr("engine.model.losses.measure_losses", refuse)
     code, text = examine(model="builtin", device="cpu", quantize=width)
     assert code == (ExitCode.FAILED if width else ExitCode.OK)
     assert "\n  quantized  not measured\n" in text

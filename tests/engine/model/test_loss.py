@@ -15,8 +15,9 @@ from engine.api.errors import InvalidConfigError, InvalidRequestError, ModelErro
 from engine.batch.shape import ModelShape
 from engine.model import loader
 from engine.model.forward import make_forward
-from engine.model.loader import load_model, measure_losses
+from engine.model.loader import load_model
 from engine.model.loss import AT_LOAD, LossProbe, Sample, fixed_text
+from engine.model.losses import measure_losses
 from engine.model.program.verify import MismatchError
 from engine.model.registry import Registry
 from engine.model.trace import trace
