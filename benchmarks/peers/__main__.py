@@ -25,10 +25,11 @@ cannot be had is left out, with the reason. Where there is no GPU, set
 PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu, as for batchdeck itself.
 
 The floor of a decode step is its weights and live keys and values over the read bandwidth, or its
-FLOPs over the rate of large matrix products, whichever takes longer; all rates are measured in each
-round. In int8 every matrix has a byte a weight and a scale of two bytes a row; in int4 it has half
-a byte and a scale for each 64 weights of a row, embedding and head included; and products are those
-of 8-bit integers, if they are faster.
+FLOPs over the rate of large matrix products, whichever takes longer. The bandwidth is the mean of
+what a sum over 1 GiB reads just before and after the peer's run, for it may double within minutes;
+the rate of products is the best of all rounds. In int8 every matrix has a byte a weight and a
+scale of two bytes a row; in int4 it has half a byte and a scale for each 64 weights of a row,
+embedding and head included; and products are those of 8-bit integers, if they are faster.
 """
 
 from __future__ import annotations
@@ -90,9 +91,8 @@ def compare(model: str, chosen: argparse.Namespace) -> None:
     print(
         heading(
             f"{chosen.threads} threads",
-            f"reads {machine.bandwidth / 1e9:.1f} GB/s, multiplies {chosen.level.dtype} "
-            f"at {machine.matrix_rate / 1e12:.2f} TFLOPS and int8 at "
-            f"{machine.integer_rate / 1e12:.2f} TOPS",
+            f"multiplies {chosen.level.dtype} at {machine.matrix_rate / 1e12:.2f} TFLOPS "
+            f"and int8 at {machine.integer_rate / 1e12:.2f} TOPS",
             f"rounds: {chosen.rounds}",
         )
     )

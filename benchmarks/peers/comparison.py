@@ -6,15 +6,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
 from benchmarks.peers.peers import OUR_PLAIN
 from benchmarks.peers.run import Measures
 from benchmarks.peers.worker import Worker, WorkerError
 from benchmarks.peers.workload import Recipe, Workload
+from benchmarks.smoke import read_bandwidth
 
 Say = Callable[[str], None]
 
 # The rate of arrivals, as a share of what batchdeck serves when all requests are there at once.
 SHARE_OF_CAPACITY = 0.8
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class Comparison:
         fails."""
         others = [other for other in self.workers if other != name]
         before = {other: self.workers[other].cpu_seconds for other in others}
+        bandwidth = read_bandwidth(_CPU)
         start = time.monotonic()
         try:
             run = self.workers[name].run(workload)
@@ -73,7 +79,9 @@ class Comparison:
             used, passed = self._idle.get(other, (0.0, 0.0))
             used += self.workers[other].cpu_seconds - before[other]
             self._idle[other] = used, passed + seconds
-        return None if run is None else Measures.of(run)
+        # Memory of a shared machine reads 35 to 75 GB/s from one minute to the next.
+        bandwidth = (bandwidth + read_bandwidth(_CPU)) / 2
+        return None if run is None else Measures.of(run, bandwidth)
 
     def close(self) -> None:
         """End all workers."""

@@ -1,4 +1,4 @@
-"""Floor: how fast this machine reads and multiplies, and what that allows a workload."""
+"""Floor: how fast this machine multiplies, and what that and its memory allow a workload."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 
 from benchmarks.peers.width import Weights, Width
 from benchmarks.peers.workload import Workload
-from benchmarks.smoke import read_bandwidth
 from engine.api.telemetry import StepCost
 from engine.batch.plan import Row
 from engine.batch.shape import ModelShape
@@ -25,13 +24,11 @@ class Machine:
     """What was measured of the machine.
 
     Attributes:
-        bandwidth: bytes a second that all threads together read.
         matrix_rate: floating-point operations a second of matrix products.
         integer_rate: operations a second of products of 8-bit integers, by which engines multiply
             weights that are quantized if that is faster.
     """
 
-    bandwidth: float
     matrix_rate: float
     integer_rate: float
 
@@ -42,14 +39,13 @@ class Machine:
         Args:
             dtype: of the products.
         """
-        return cls(read_bandwidth(torch.device("cpu")), _matrix_rate(dtype), _integer_rate())
+        return cls(_matrix_rate(dtype), _integer_rate())
 
     @classmethod
     def best(cls, machines: Iterable[Machine]) -> Machine:
         """The highest rates that were seen, for disturbances only make a measurement slower."""
         machines = tuple(machines)
         return cls(
-            max(machine.bandwidth for machine in machines),
             max(machine.matrix_rate for machine in machines),
             max(machine.integer_rate for machine in machines),
         )
@@ -58,9 +54,13 @@ class Machine:
         """Operations a second at which weights of a width are multiplied at most."""
         return max(self.matrix_rate, self.integer_rate) if width.is_quantized else self.matrix_rate
 
-    def seconds(self, cost: StepCost, width: Width) -> float:
-        """The least time of a step, which reads and multiplies at the same time."""
-        return max(cost.bytes / self.bandwidth, cost.flops / self.rate(width))
+    def seconds(self, cost: StepCost, width: Width, bandwidth: float) -> float:
+        """The least time of a step, which reads and multiplies at the same time.
+
+        Args:
+            bandwidth: bytes a second that all threads together read.
+        """
+        return max(cost.bytes / bandwidth, cost.flops / self.rate(width))
 
 
 def decode_cost(shape: ModelShape, workload: Workload, weights: Weights) -> StepCost:

@@ -61,6 +61,7 @@ class Measures:
         decode_step: the median time from one token of a request to its next, in that period.
         tpot_p50, tpot_p99: over the requests' mean times from token to token.
         peak_bytes: the most resident memory.
+        bandwidth: bytes a second that the machine read beside the run.
     """
 
     rate: float
@@ -71,9 +72,10 @@ class Measures:
     tpot_p50: float
     tpot_p99: float
     peak_bytes: float
+    bandwidth: float
 
     @classmethod
-    def of(cls, run: Run) -> Measures:
+    def of(cls, run: Run, bandwidth: float) -> Measures:
         decode_rate = decode_step = math.nan
         if run.decoding is not None:
             start, end = run.decoding
@@ -97,6 +99,7 @@ class Measures:
             tpot_p50=percentile(tpots, 0.5),
             tpot_p99=percentile(tpots, 0.99),
             peak_bytes=math.nan if run.peak_bytes is None else run.peak_bytes,
+            bandwidth=bandwidth,
         )
 
     @classmethod

@@ -13,7 +13,7 @@ from benchmarks.peers.width import Weights
 from benchmarks.peers.workload import Workload
 from engine.batch.shape import ModelShape
 
-_COLUMNS = (-24, 9, 9, 9, 9, 9, 9, 9, 9, 10)
+_COLUMNS = (-24, 9, 9, 9, 9, 9, 9, 9, 9, 9, 10)
 _HEAD = (
     (
         "peer",
@@ -24,10 +24,11 @@ _HEAD = (
         "TPOT p50",
         "p99",
         "peak",
+        "memory",
         "of floor",
         "batchdeck",
     ),
-    ("", "tok/s", "tok/s", "ms", "ms", "ms", "ms", "MB", "", "/peer"),
+    ("", "tok/s", "tok/s", "ms", "ms", "ms", "ms", "MB", "GB/s", "", "/peer"),
 )
 
 
@@ -41,8 +42,9 @@ def table(
     """A line for each contender. The ratio is batchdeck's output tokens a second over the
     contender's: of batchdeck in the same width, or in bf16 where it does not serve that.
 
-    `of floor` is the time of a decode step over the least that this machine allows. For a workload
-    with one output token, it is the prefill's FLOPs over the machine's rate of products.
+    `of floor` is the time of a decode step over the least that this machine allows, whose memory
+    read at `memory` just before and after the contender ran. For a workload with one output token,
+    it is the prefill's FLOPs over the machine's rate of products.
 
     Args:
         measures: the measures of each contender; None if it cannot take the workload.
@@ -65,6 +67,7 @@ def table(
             _number(1e3 * measured.tpot_p50),
             _number(1e3 * measured.tpot_p99),
             _number(measured.peak_bytes / 1e6, 0),
+            _number(measured.bandwidth / 1e9),
             _of_floor(workload, measured, weights[contender], shape, machine),
             _number(ratio, 2),
         )
@@ -78,7 +81,8 @@ def _of_floor(
     if workload.output_tokens == 1:
         rate = prefill_cost(shape, workload).flops / measured.ttft_p50
         return f"{rate / machine.rate(weights.width):.0%} rate"
-    floor = machine.seconds(decode_cost(shape, workload, weights), weights.width)
+    cost = decode_cost(shape, workload, weights)
+    floor = machine.seconds(cost, weights.width, measured.bandwidth)
     return "-" if math.isnan(measured.decode_step) else f"{measured.decode_step / floor:.2f}x"
 
 

@@ -19,7 +19,7 @@ TWO = Run((served(0.0, 1.0, 2.0, 2.5, 3.0, 3.5, 4.0), served(0.0, 2.0, 2.5, 3.0,
 
 
 def test_rates_and_latencies() -> None:
-    measures = Measures.of(TWO)
+    measures = Measures.of(TWO, 25e9)
     assert measures.rate == pytest.approx(12 / 4.5)
     assert measures.decode_rate == pytest.approx(8 / 2.0)
     assert measures.decode_step == pytest.approx(0.5)
@@ -30,7 +30,7 @@ def test_rates_and_latencies() -> None:
 
 
 def test_ttft_counts_from_the_arrival_and_decoding_needs_a_batch() -> None:
-    measures = Measures.of(Run((served(0.0, 1.0, 2.0), served(3.0, 3.5, 5.0)), 10**6))
+    measures = Measures.of(Run((served(0.0, 1.0, 2.0), served(3.0, 3.5, 5.0)), 10**6), 25e9)
     assert measures.ttft_p50 == pytest.approx(0.75)
     assert measures.rate == pytest.approx(4 / 5.0)
     assert math.isnan(measures.decode_rate)
@@ -39,7 +39,7 @@ def test_ttft_counts_from_the_arrival_and_decoding_needs_a_batch() -> None:
 
 
 def test_one_token_has_no_tpot() -> None:
-    measures = Measures.of(Run((served(0.0, 2.0),)))
+    measures = Measures.of(Run((served(0.0, 2.0),)), 25e9)
     assert measures.rate == pytest.approx(0.5)
     assert math.isnan(measures.tpot_p50)
     assert math.isnan(measures.decode_rate)
@@ -52,6 +52,8 @@ def test_requests_that_never_decode_together_have_no_decode_rate() -> None:
 
 def test_the_median_is_over_rounds() -> None:
     slow = Run(tuple(served(0.0, *(2 * t for t in request.times)) for request in TWO.requests))
-    middle = Measures.median([Measures.of(TWO), Measures.of(slow), Measures.of(TWO)])
-    assert middle.decode_step == pytest.approx(0.5)
+    middle = Measures.median(
+        [Measures.of(TWO, 25e9), Measures.of(slow, 35e9), Measures.of(TWO, 25e9)]
+    )
+    assert (middle.decode_step, middle.bandwidth) == (pytest.approx(0.5), 25e9)
     assert math.isnan(middle.peak_bytes)

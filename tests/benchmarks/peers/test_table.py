@@ -18,10 +18,10 @@ from benchmarks.peers.workload import Workload
 from engine.simulation.shapes import SHAPES
 
 SHAPE = SHAPES["387m"]
-MACHINE = Machine(bandwidth=25e9, matrix_rate=2.5e12, integer_rate=4e12)
+MACHINE = Machine(matrix_rate=2.5e12, integer_rate=4e12)
 PLAIN, HALF = Weights(BF16, SHAPE.weight_bytes), Weights(WIDTHS["int8"], SHAPE.weight_bytes // 2)
 EIGHT = Workload(((1,) * 128,) * 8, 64, (0.0,) * 8)
-MEASURES = Measures(100.0, 160.0, 0.050, 0.2, 0.3, 0.05, 0.06, 1.5e9)
+MEASURES = Measures(100.0, 160.0, 0.050, 0.2, 0.3, 0.05, 0.06, 1.5e9, 25e9)
 
 
 def test_a_decode_step_reads_weights_and_live_context_once() -> None:
@@ -29,7 +29,7 @@ def test_a_decode_step_reads_weights_and_live_context_once() -> None:
     # Half-way a token attends to 128 + 32 before it and to itself, and its own are written.
     context = 8 * (128 + 32 + 1) + 8
     assert cost.bytes == SHAPE.weight_bytes + context * SHAPE.kv_bytes_per_token
-    assert MACHINE.seconds(cost, BF16) == pytest.approx(cost.bytes / 25e9)
+    assert MACHINE.seconds(cost, BF16, 25e9) == pytest.approx(cost.bytes / 25e9)
     assert decode_cost(SHAPE, EIGHT, HALF).bytes == cost.bytes - SHAPE.weight_bytes // 2
 
 
@@ -37,12 +37,12 @@ def test_a_prefill_is_bound_by_its_products() -> None:
     workload = Workload(((1,) * 2048,), 1, (0.0,))
     cost = prefill_cost(SHAPE, workload)
     assert cost.flops > 2 * SHAPE.num_active_params * 2048
-    assert MACHINE.seconds(cost, BF16) == pytest.approx(cost.flops / 2.5e12)
-    assert MACHINE.seconds(cost, WIDTHS["int4"]) == pytest.approx(cost.flops / 4e12)
+    assert MACHINE.seconds(cost, BF16, 25e9) == pytest.approx(cost.flops / 2.5e12)
+    assert MACHINE.seconds(cost, WIDTHS["int4"], 25e9) == pytest.approx(cost.flops / 4e12)
 
 
 def test_the_best_machine_has_the_best_of_each() -> None:
-    assert Machine.best([Machine(1.0, 4.0, 5.0), Machine(2.0, 3.0, 6.0)]) == Machine(2.0, 4.0, 6.0)
+    assert Machine.best([Machine(4.0, 5.0), Machine(3.0, 6.0)]) == Machine(4.0, 6.0)
 
 
 def test_one_line_a_peer() -> None:
@@ -50,13 +50,20 @@ def test_one_line_a_peer() -> None:
     measures = {"batchdeck bf16": MEASURES, "slower": slower, "static": None}
     weights = dict.fromkeys(measures, PLAIN)
     lines = table(EIGHT, measures, weights, SHAPE, MACHINE).splitlines()[2:]
-    floor = MACHINE.seconds(decode_cost(SHAPE, EIGHT, PLAIN), BF16)
+    floor = MACHINE.seconds(decode_cost(SHAPE, EIGHT, PLAIN), BF16, 25e9)
     assert lines[0].split() == [
         *("batchdeck", "bf16", "100.0", "160.0", "200.0", "300.0", "50.0", "60.0", "1,500"),
-        *(f"{0.050 / floor:.2f}x", "1.00"),
+        *("25.0", f"{0.050 / floor:.2f}x", "1.00"),
     ]
-    assert lines[1].split()[-3:] == ["-", "-", "2.50"]
+    assert lines[1].split()[-4:] == ["-", "25.0", "-", "2.50"]
     assert lines[2].split() == ["static", "n/a"]
+
+
+def test_the_floor_is_of_the_memory_beside_the_run() -> None:
+    measures = {OUR_PLAIN: replace(MEASURES, bandwidth=12.5e9)}
+    line = table(EIGHT, measures, {OUR_PLAIN: PLAIN}, SHAPE, MACHINE).splitlines()[2]
+    floor = MACHINE.seconds(decode_cost(SHAPE, EIGHT, PLAIN), BF16, 12.5e9)
+    assert line.split()[-3:] == ["12.5", f"{0.050 / floor:.2f}x", "1.00"]
 
 
 def test_columns_are_under_their_heads() -> None:
