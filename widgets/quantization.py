@@ -1,4 +1,4 @@
-"""Quantization: what a model's weights were quantized to, and what that changed, in words."""
+"""Quantization: how a model's weights are quantized, and what that changed, in words."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from widgets.figures import count, fine_percent
 
 
 def briefly(card: ModelCard) -> str:
-    """In two words, beside a model's name: int8 98.9%; empty if nothing was quantized."""
+    """In two words, beside a model's name: int8 98.9%; empty if no weights are packed."""
     share = f" {fine_percent(card.loss.equal_best)}" if card.loss is not None else ""
-    return _if_quantized(card, f"{card.quantize}{share}")
+    return _if_packed(card, f"{_kind(card)}{share}")
 
 
 def shortly(card: ModelCard) -> str:
-    """In a line that has room: int8, 98.9% equal best; empty if nothing was quantized."""
+    """In a line that has room: int8, 98.9% equal best; empty if no weights are packed."""
     share = f", {fine_percent(card.loss.equal_best)} equal best" if card.loss is not None else ""
-    return _if_quantized(card, f"{card.quantize}{share}")
+    return _if_packed(card, f"{_kind(card)}{share}")
 
 
 def in_full(card: ModelCard) -> str:
-    """A clause that says all that is known of it; empty if nothing was quantized."""
+    """A clause that says all that is known of it; empty if no weights are packed."""
     told = f"weights quantized to {card.quantize}"
+    if card.packed_as:
+        told = f"weights stay packed as {card.packed_as} has them, activations take 8 bits"
     if (loss := card.loss) is not None:
         told += f": after {_compared(loss)} {_STAYS}; divergence {_divergence(loss)} nats a token"
-    return _if_quantized(card, told)
+    return _if_packed(card, told)
 
 
 def loss_in_full(loss: QuantizationLoss) -> str:
@@ -34,8 +36,12 @@ def loss_in_full(loss: QuantizationLoss) -> str:
 _STAYS = "the likeliest next token stays the same"
 
 
-def _if_quantized(card: ModelCard, told: str) -> str:
-    return told if card.quantize != "none" else ""
+def _kind(card: ModelCard) -> str:
+    return card.packed_as or card.quantize
+
+
+def _if_packed(card: ModelCard, told: str) -> str:
+    return told if _kind(card) != "none" else ""
 
 
 def _compared(loss: QuantizationLoss) -> str:

@@ -42,12 +42,13 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationLoss:
-    """How quantized weights change a model's next tokens, over a fixed text.
+    """How quantized weights change a model's next tokens, over a fixed text; or, where weights were
+    quantized on disk and stay as they are, how activations of 8 bits do.
 
     Attributes:
         tokens: how many were compared.
-        equal_best: share of them after which the likeliest next token is the unquantized model's.
-        divergence: of the unquantized model's next token, Kullback and Leibler's, in nats a token.
+        equal_best: share of them after which the likeliest next token is that of the model before.
+        divergence: of that model's next token, Kullback and Leibler's, in nats a token.
     """
 
     tokens: int
@@ -68,7 +69,9 @@ class ModelCard:
         switches_thinking: whether the chat template knows `enable_thinking`.
         presets: of models.toml.
         quantize: what weights were quantized to at load, of `engine.api.config.QUANTIZATIONS`.
-        loss: what that changed; None if nothing was quantized, or if it could not be measured.
+        packed_as: the format in which weights were quantized on disk, if they stay packed, so that
+            activations are rounded to 8 bits; else empty.
+        loss: what either changed; None if nothing is packed, or if it could not be measured.
     """
 
     name: str
@@ -86,4 +89,5 @@ class ModelCard:
     switches_thinking: bool = False
     presets: tuple[Preset, ...] = ()
     quantize: str = "none"
+    packed_as: str = ""
     loss: QuantizationLoss | None = None

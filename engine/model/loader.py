@@ -20,6 +20,7 @@ from engine.api.errors import ModelError
 from engine.api.knobs import Knobs
 from engine.api.status import QuantizationLoss
 from engine.batch.plan import Runner
+from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shapes
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
@@ -152,6 +153,7 @@ class _Preparation:
         self._entry = entry
         self._sample = sample
         self._quantize = request.quantize or entry.quantize
+        self._packed_as = ""
         self._loss: QuantizationLoss | None = None
         file = find_gguf(path)
         gguf = None if file is None else GgufFile(file)
@@ -343,16 +345,18 @@ class _Preparation:
             self.device,
             progress,
         )
-        progress("testing the model", total, total)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
-        if self._quantize != "none":
-            return self._load_quantized(model, envelope, backend, encoder, progress)
-        packed = self._method is not None and backend == "cpu"
-        coded = recognize(model, envelope, self.traced.shape) if packed else None
-        forward = checked_forward(model, envelope, self.traced.shape, backend, coded)
-        self._note_saved(coded)
-        if self._method is not None:
+        coded, probe = self._code(model, envelope, backend, encoder, progress)
+        shape = self.traced.shape
+        progress("testing the model", total, total)
+        forward = checked_forward(model, envelope, shape, backend, coded)
+        if coded is not None:
+            saved = replace(shape, saved_bytes=coded.saved_bytes)
+            self.traced = replace(self.traced, shape=saved)
+        if probe is not None:
+            self._loss = self._compare(probe, forward, envelope, shape)
+        if self._quantize == "none" and self._method is not None:
             logger.info(
                 "%s is quantized by %s on disk, %s; it is served in %s, %s",
                 self._entry.name,
@@ -370,41 +374,53 @@ class _Preparation:
         num_blocks = self._plan(self._backend).num_blocks
         return replace(envelope, num_blocks=max(envelope.num_blocks, num_blocks))
 
-    def _note_saved(self, coded: Coded | None) -> None:
-        if coded is not None:
-            shape = replace(self.traced.shape, saved_bytes=coded.saved_bytes)
-            self.traced = replace(self.traced, shape=shape)
-
-    def _load_quantized(
+    def _code(
         self,
         model: PreTrainedModel,
         envelope: EngineConfig,
         backend: str,
         encoder: Encoder,
         progress: Progress,
-    ) -> Forward:
-        """Quantize the weights, and find out what that changes."""
+    ) -> tuple[Coded | None, LossProbe | None]:
+        """Which weights are multiplied as codes, if any, and what knows the model without that.
+
+        Weights are quantized in place. Those that were stored as codes stay what they are, and only
+        activations are rounded.
+        """
         total = self._checkpoint.num_bytes
-        progress(f"quantizing to {self._quantize}", total, total)
+        self._packed_as, self._loss = "", None
+        if self._quantize != "none":
+            progress(f"quantizing to {self._quantize}", total, total)
+            probe = self._probe(model, encoder)
+            return quantize(model, envelope, self.traced.shape), probe
+        if self._method is None or backend != "cpu":
+            return None, None
+        coded = recognize(model, envelope, self.traced.shape)
+        if coded is None:
+            return None, None
+        self._packed_as = self._method
+        progress("measuring what 8 bits of activations change", total, total)
+        return coded, self._probe(model, encoder)
+
+    def _probe(self, model: PreTrainedModel, encoder: Encoder) -> LossProbe | None:
         token_ids = fixed_text(encoder, self._sample)
-        probe = None if token_ids is None else LossProbe(model, token_ids)
-        shape = self.traced.shape
-        coded = quantize(model, envelope, shape)
-        self._note_saved(coded)
-        progress("testing the model", total, total)
-        forward = checked_forward(model, envelope, shape, backend, coded)
-        if probe is not None:
-            self._loss = probe.compare(forward, envelope, shape)
-            logger.info(
-                "%s in %s: after %.1f %% of %d tokens the likeliest next token is the same, "
-                "divergence %.2g nats",
-                self._entry.name,
-                self._quantize,
-                100 * self._loss.equal_best,
-                self._loss.tokens,
-                self._loss.divergence,
-            )
-        return forward
+        return None if token_ids is None else LossProbe(model, token_ids)
+
+    def _compare(
+        self, probe: LossProbe, forward: Forward, envelope: EngineConfig, shape: ModelShape
+    ) -> QuantizationLoss:
+        """What codes change, told to the log."""
+        loss = probe.compare(forward, envelope, shape)
+        logger.info(
+            "%s in %s: after %.1f %% of %d tokens the likeliest next token is the same, "
+            "divergence %.2g nats",
+            self._entry.name,
+            self._packed_as or self._quantize,
+            100 * loss.equal_best,
+            loss.tokens,
+            loss.divergence,
+        )
+        return loss
 
     def describe(
         self,
@@ -429,6 +445,7 @@ class _Preparation:
             switches_thinking="enable_thinking" in self._vocabulary.template,
             presets=self._entry.presets,
             quantize=self._quantize,
+            packed_as=self._packed_as,
             loss=self._loss,
         )
         logger.info(

@@ -28,6 +28,16 @@ def test_the_more_room_the_more_is_told_of_a_loss() -> None:
     )
 
 
+def test_weights_that_stay_packed_are_told_by_their_format() -> None:
+    awq = replace(MODEL, packed_as="awq", loss=QuantizationLoss(256, 0.996, 0.0002))
+    assert briefly(awq) == "awq 99.6%"
+    assert shortly(awq) == "awq, 99.6% equal best"
+    assert in_full(awq) == (
+        "weights stay packed as awq has them, activations take 8 bits: after 99.6% of 256 tokens"
+        " the likeliest next token stays the same; divergence 0.0002 nats a token"
+    )
+
+
 def test_a_divergence_that_is_next_to_none_is_told_as_that() -> None:
     assert loss_in_full(QuantizationLoss(9, 1.0, 0.00002)) == (
         "the likeliest next token stays the same after 100% of 9 tokens, divergence below 0.0001"

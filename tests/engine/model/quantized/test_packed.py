@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from engine.api.sampling import SamplingParams
+from engine.api.status import ModelCard
 from engine.batch.plan import NewSequence, Row, StepPlan
 from engine.model import loader
+from engine.model.loss import AT_LOAD
 from engine.model.program.coded import Coded
 from engine.model.program.quantize import recognize
 from engine.serving.loading import LoadedModel
@@ -77,6 +79,14 @@ def check(loaded: LoadedModel, model: Any) -> None:
     loaded.close()
 
 
+def check_card(card: ModelCard) -> None:
+    """The card says what the activations' 8 bits change, which is little."""
+    assert (card.quantize, bool(card.packed_as)) == ("none", True)
+    assert card.loss is not None
+    assert card.loss.tokens == AT_LOAD.tokens
+    assert 0 < card.loss.divergence < 0.02
+
+
 @pytest.mark.parametrize(
     ("format_name", "dtype"),
     [
@@ -91,6 +101,7 @@ def test_a_format_stays_packed(
     loaded, coded, model = loaded_with(monkeypatch, tmp_path, dtype=dtype)
     assert coded is not None
     assert loaded.shape.saved_bytes == coded.saved_bytes > 0
+    check_card(loaded.card)
     ways = {one.scales.how.bits for one in coded._matrices.values()}
     assert ways == {4 if format_name in STAY_IN_FOUR else 8}
     check(loaded, model)
@@ -104,6 +115,7 @@ def test_what_no_kernel_serves_is_unpacked(
     loaded, coded, _ = loaded_with(monkeypatch, tmp_path)
     assert coded is None
     assert loaded.shape.saved_bytes == 0
+    assert (loaded.card.packed_as, loaded.card.loss) == ("", None)
     loaded.close()
 
 
@@ -118,6 +130,7 @@ def test_a_gguf_file_stays_packed(
     loaded, coded, model = loaded_with(monkeypatch, file, dtype=dtype)
     assert coded is not None
     assert {one.scales.how.bits for one in coded._matrices.values()} == {4 if "Q4" in kind else 8}
+    assert loaded.card.packed_as == f"GGUF {kind}"
     check(loaded, model)
 
 
