@@ -12,8 +12,9 @@ from typing import Any
 from platformdirs import user_config_path
 from pydantic import SecretStr, ValidationError
 
-from app.gateway.mqtt.settings import MqttSettings, Quota
+from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import redact, split_password
+from app.gateway.quotas import Quota
 from app.settings.alerts import AlertRules
 from app.settings.knobs import find_policy, parse_knob
 from app.settings.own_file import OwnFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from app.gateway.mqtt.settings import Quota
+from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
 from benchmarks.mqtt.asking import Heard
 from benchmarks.mqtt.bench import STEP_SECONDS, USERS, WAIT_SECONDS, Bench, request, wait_for

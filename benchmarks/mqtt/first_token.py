@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from app.gateway.mqtt.settings import Quota
+from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
 from benchmarks.mqtt.asking import Askers
 from benchmarks.mqtt.bench import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from app.gateway.mqtt.settings import Quota
 from app.gateway.mqtt.view import GatewayView
+from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
 from benchmarks.mqtt.bench import LEAD_SECONDS, WAIT_SECONDS, Bench, request, wait_for
 from benchmarks.mqtt.usage import Usage

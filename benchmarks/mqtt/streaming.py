@@ -6,7 +6,8 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from app.gateway.mqtt.settings import MqttSettings, Quota
+from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
 from benchmarks.mqtt.bench import LEAD_SECONDS, RATE, WAIT_SECONDS, Bench, request, wait_for
 from benchmarks.mqtt.paced import reply

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.faults import Fault
 from app.gateway.mqtt.protocol.parsing import parse_request
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller

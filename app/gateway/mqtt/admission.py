@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from app.gateway.faults import Fault
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.node import Node
-from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.requests import ChatRequest
-from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import MqttSettings
+from app.gateway.quotas import Quotas
 from engine.api.client import EngineClient
 from engine.api.status import EnginePhase
 

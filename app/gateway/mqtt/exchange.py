@@ -9,13 +9,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from app.gateway.faults import Fault
 from app.gateway.mqtt import SOURCE
-from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.replies import (
     Accepted,
     Choice,
     DeltaReply,
     DeltaText,
+    ErrorBody,
     ErrorReply,
     Final,
     ReplyCall,
@@ -294,7 +295,7 @@ def error_reply(
     return ErrorReply(
         request_id=caller.request_id,
         attempt=attempt,
-        error=fault.body(),
+        error=ErrorBody.of(fault),
         retry_after_ms=fault.retry_after_ms,
         queue_depth=fault.queue_depth,
         last_seq=last_seq,
@@ -326,7 +327,7 @@ def without_text(ending: bytes, size: int, most: int | None) -> bytes:
     return ErrorReply(
         request_id=reply.request_id,
         attempt=reply.attempt,
-        error=Fault(413, text, reason="reply too large").body(),
+        error=ErrorBody.of(Fault(413, text, reason="reply too large")),
         retry_after_ms=None,
         queue_depth=None,
         last_seq=reply.last_seq,

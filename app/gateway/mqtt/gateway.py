@@ -11,23 +11,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from app.gateway.faults import Fault
+from app.gateway.loop_thread import LoopThread
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.intake import Intake
 from app.gateway.mqtt.knobs import KnobsTopic
-from app.gateway.mqtt.loop_thread import LoopThread
 from app.gateway.mqtt.node import Node, percentiles
 from app.gateway.mqtt.overview import Overview
 from app.gateway.mqtt.protocol.cards import MqttMetrics
-from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.topics import Topics
-from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.retention import Retention
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.tally import Tally
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState
 from app.gateway.mqtt.view import GatewayView, Transcript
+from app.gateway.quotas import Quotas
 from app.store.database import StoreError
 from app.store.store import Store
 from engine.api.client import EngineClient

@@ -7,21 +7,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from app.gateway.faults import Fault
 from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.admission import Admission
 from app.gateway.mqtt.delivery import deliver_ending
 from app.gateway.mqtt.exchange import Exchange, ReplyTo, ending_of, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.node import Node
-from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.parsing import parse_request
 from app.gateway.mqtt.protocol.replies import ErrorReply, parse_reply
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Caller, Topics
-from app.gateway.mqtt.quotas import Quotas
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.tally import TOPIC_LENGTH, Tally
 from app.gateway.mqtt.transport.link import Inbound, Link, Outcome, Outgoing
+from app.gateway.quotas import Quotas
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
 from app.store.history import History

@@ -11,7 +11,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeInt,
     PositiveInt,
     SecretStr,
     model_validator,
@@ -19,6 +18,7 @@ from pydantic import (
 
 from app.gateway.mqtt.protocol.topics import LEVEL, MAX_LEVEL, check_level
 from app.gateway.mqtt.transport.address import AddressError, BrokerAddress, split_password
+from app.gateway.quotas import Quota
 from app.system.paths import Location
 
 # Where the embedded broker listens unless a URL says so.
@@ -39,22 +39,6 @@ def _own_level() -> str:
 
 
 Level = Annotated[str, AfterValidator(_level)]
-
-
-class Quota(BaseModel):
-    """What one user may take.
-
-    Attributes:
-        requests: most unfinished requests at once.
-        per_minute: most requests that may begin in a minute; 0 is no limit.
-        max_priority: the highest priority that a request gets, whatever it asks for.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    requests: PositiveInt = 16
-    per_minute: NonNegativeInt = 0
-    max_priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
 
 
 class MqttSettings(BaseModel):

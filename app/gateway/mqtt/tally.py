@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 
-from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.faults import Fault
 from app.gateway.mqtt.view import BadMessage, Rejection
 from engine.api.telemetry import Distribution, Samples
 

@@ -16,7 +16,7 @@ class Rejection:
     """Requests that were refused for one reason.
 
     Attributes:
-        code: the code of `app.gateway.mqtt.protocol.faults.Fault`.
+        code: the code of `app.gateway.faults.Fault`.
         reason: why, in a few words that are the same for all of them.
         count: how many there were.
     """

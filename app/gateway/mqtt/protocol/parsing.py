@@ -8,7 +8,7 @@ import reprlib
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from app.gateway.mqtt.protocol.faults import Fault
+from app.gateway.faults import Fault
 from app.gateway.mqtt.protocol.requests import ALLOWED, MAX_MESSAGES, ChatRequest
 from app.gateway.mqtt.protocol.topics import EVERY, Caller
 from app.gateway.mqtt.protocol.turns import CalledFunction, ChatTurn, TurnCall, Wire

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from app.gateway.faults import Fault
 from app.gateway.mqtt.protocol.messages import Part, ServerMessage
 
 
@@ -153,6 +154,16 @@ class ErrorBody(Part):
     message: str
     param: str | None
     retryable: bool
+
+    @staticmethod
+    def of(fault: Fault) -> ErrorBody:
+        return ErrorBody(
+            type=fault.type,
+            code=fault.code,
+            message=fault.message,
+            param=fault.param,
+            retryable=fault.retryable,
+        )
 
 
 class ErrorReply(ServerMessage):

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.gateway.mqtt import intake
-from app.gateway.mqtt.quotas import Quotas
-from app.gateway.mqtt.settings import Quota
 from app.gateway.mqtt.transport import link
+from app.gateway.quotas import Quota, Quotas
 from tests.support.brokers import Mosquitto
 from tests.support.clock import VirtualClock
 from tests.support.mqtt_peer import Peer, peer

@@ -9,8 +9,9 @@ from pydantic import SecretStr, ValidationError
 
 from app.commands.doctor import settings_or_default
 from app.gateway.mqtt.protocol.topics import check_level
-from app.gateway.mqtt.settings import MqttSettings, Quota
+from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import AddressError
+from app.gateway.quotas import Quota
 from app.process.crash import CrashReporter
 from app.settings.layers import load_settings, unknown_variables
 from app.settings.settings import MQTT_NAMES, Settings, SettingsError

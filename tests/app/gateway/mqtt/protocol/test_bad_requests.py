@@ -8,8 +8,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, Fault
+from app.gateway.faults import MAX_MESSAGE, Fault
 from app.gateway.mqtt.protocol.parsing import parse_request
+from app.gateway.mqtt.protocol.replies import ErrorBody
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller
 from app.gateway.mqtt.protocol.turns import ChatTurn
@@ -306,7 +307,7 @@ def test_a_bad_request_is_told_what_is_wrong(payload: bytes, part: str, param: s
     assert not fault.retryable
     assert fault.message.isprintable()
     assert len(fault.message) <= MAX_MESSAGE
-    fault.body()
+    ErrorBody.of(fault)
 
 
 def test_each_field_has_a_sentence() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, Fault
+from app.gateway.faults import MAX_MESSAGE, Fault
 from app.gateway.mqtt.protocol.parsing import parse_request
+from app.gateway.mqtt.protocol.replies import ErrorBody
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller
 from engine.api.sampling import SamplingParams
@@ -160,7 +161,7 @@ def check_fault(fault: Fault) -> None:
     assert fault.param is None or fault.param.isprintable()
     assert len(fault.param or "") < 200
     # It reaches its owner.
-    fault.body().model_dump_json().encode()
+    ErrorBody.of(fault).model_dump_json().encode()
 
 
 def check_request(request: ChatRequest) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from app.gateway.faults import TYPES, Fault
 from app.gateway.mqtt.protocol.cards import (
     Limits,
     Metrics,
@@ -16,12 +17,12 @@ from app.gateway.mqtt.protocol.cards import (
     NodeCard,
     Percentiles,
 )
-from app.gateway.mqtt.protocol.faults import Fault
 from app.gateway.mqtt.protocol.replies import (
     Accepted,
     Choice,
     DeltaReply,
     DeltaText,
+    ErrorBody,
     ErrorReply,
     Final,
     ReplyTimings,
@@ -93,7 +94,7 @@ REPLIES: dict[str, tuple[Accepted | DeltaReply | Final | ErrorReply, dict[str, A
         ErrorReply(
             request_id="r1",
             attempt=None,
-            error=Fault(429, "full").body(),
+            error=ErrorBody.of(Fault(429, "full")),
             retry_after_ms=250,
             queue_depth=9,
             last_seq=None,
@@ -213,3 +214,18 @@ def test_every_message_is_in_the_schema() -> None:
     request = schema["$defs"]["ChatRequest"]
     assert request["required"] == ["messages"]
     assert request["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("code", TYPES)
+def test_it_is_told_in_the_shape_that_clients_know(code: int) -> None:
+    retryable = code in (429, 500, 503)
+    body = json.loads(ErrorBody.of(Fault(code, "no", "top_p")).model_dump_json())
+    assert body == {
+        "type": TYPES[code],
+        "code": code,
+        "message": "no",
+        "param": "top_p",
+        "retryable": retryable,
+    }
+    other = ErrorBody.of(Fault(code, "no", retryable=not retryable))
+    assert (other.retryable, other.param) == (not retryable, None)

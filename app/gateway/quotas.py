@@ -1,4 +1,4 @@
-"""Quotas: how much of the server one user may take."""
+"""Quota and Quotas: how much of the server one user may take, and has taken."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from app.gateway.mqtt.protocol.faults import Fault
-from app.gateway.mqtt.settings import Quota
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from app.gateway.faults import Fault
 
 # When to ask again where the pace is not known yet: a guess that keeps clients from asking in a
 # loop.
@@ -19,6 +20,22 @@ MAX_RETRY_SECONDS = 60.0
 READ_BYTES_PER_SECOND = 1 << 19
 MAX_READ_BYTES = 1 << 23
 _USERS_KEPT = 1000
+
+
+class Quota(BaseModel):
+    """What one user may take.
+
+    Attributes:
+        requests: most unfinished requests at once.
+        per_minute: most requests that may begin in a minute; 0 is no limit.
+        max_priority: the highest priority that a request gets, whatever it asks for.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: PositiveInt = 16
+    per_minute: NonNegativeInt = 0
+    max_priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
 
 
 @dataclass(slots=True)

@@ -1,8 +1,7 @@
-"""Fault: why a request is refused or failed, as the protocol tells it."""
+"""Fault: why a request is refused or failed, as every gateway tells it."""
 
 from __future__ import annotations
 
-from app.gateway.mqtt.protocol.replies import ErrorBody
 from engine.api.errors import ErrorInfo
 
 MAX_MESSAGE = 500
@@ -10,6 +9,7 @@ MAX_MESSAGE = 500
 # The type of each code, in OpenAI's words where it has one.
 TYPES = {
     400: "invalid_request_error",
+    401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     408: "deadline_error",
@@ -34,7 +34,7 @@ _CODES = {
 _PARAMS = {"prompt": "messages", "deadline": "deadline_ms"}
 
 
-class Fault(Exception):  # noqa: N818 - a word of the protocol
+class Fault(Exception):  # noqa: N818 - a word of the protocols
     """Ends a request with an error.
 
     Args:
@@ -78,12 +78,3 @@ class Fault(Exception):  # noqa: N818 - a word of the protocol
         error of the engine."""
         param = None if info.param is None else _PARAMS.get(info.param, info.param)
         return cls(_CODES.get(info.type, 500), info.message, param)
-
-    def body(self) -> ErrorBody:
-        return ErrorBody(
-            type=self.type,
-            code=self.code,
-            message=self.message,
-            param=self.param,
-            retryable=self.retryable,
-        )

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from app.gateway.mqtt.protocol.faults import MAX_MESSAGE, TYPES, Fault
+from app.gateway.faults import MAX_MESSAGE, TYPES, Fault
 from app.store.journal import RESTARTED
 from engine.api.errors import (
     DeadlineError,
@@ -52,21 +50,6 @@ def test_an_unknown_type_is_a_failure_of_ours() -> None:
 )
 def test_a_field_has_the_name_that_the_request_gives_it(param: str | None, told: str) -> None:
     assert Fault.of(InvalidRequestError("m", param).info()).param == told
-
-
-@pytest.mark.parametrize("code", TYPES)
-def test_it_is_told_in_the_shape_that_clients_know(code: int) -> None:
-    retryable = code in (429, 500, 503)
-    body = json.loads(Fault(code, "no", "top_p").body().model_dump_json())
-    assert body == {
-        "type": TYPES[code],
-        "code": code,
-        "message": "no",
-        "param": "top_p",
-        "retryable": retryable,
-    }
-    other = Fault(code, "no", retryable=not retryable).body()
-    assert (other.retryable, other.param) == (not retryable, None)
 
 
 def test_it_carries_when_to_ask_again() -> None:

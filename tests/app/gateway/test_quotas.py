@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.gateway.mqtt.protocol.faults import Fault
-from app.gateway.mqtt.quotas import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, Quotas
-from app.gateway.mqtt.settings import Quota
+from app.gateway.faults import Fault
+from app.gateway.quotas import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, Quota, Quotas
 from tests.support.clock import VirtualClock
 
 
