@@ -102,7 +102,7 @@ class WordCodec:
     ) -> list[int]:
         return self.encode(messages, None, arguments)
 
-    def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
+    def check_size(self, size: int, max_model_len: int) -> None:
         pass
 
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:

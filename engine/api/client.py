@@ -49,7 +49,8 @@ class Submission:
     Attributes:
         messages: the whole chat, ending with the message to answer, or with the reply to go on
             with.
-        prompt_token_ids: the prompt as ids, instead of `messages`.
+        prompt: the prompt as text or as token ids, instead of `messages`. A text may spell special
+            tokens, and no template is put around it.
         sampling: replaces the model's defaults by name (`engine.api.sampling.SamplingParams`).
         context: token ids of the leading messages, from the `Finish` of the turn before.
         begun: None asks for a new reply. Else the last message is a reply that was cut off, and
@@ -64,7 +65,7 @@ class Submission:
     """
 
     messages: tuple[ChatMessage, ...] = ()
-    prompt_token_ids: tuple[int, ...] | None = None
+    prompt: str | tuple[int, ...] | None = None
     sampling: Mapping[str, object] = field(default_factory=dict)
     context: Context | None = None
     begun: int | None = None

@@ -33,7 +33,7 @@ class TokenCounter:
 
 def _count(codec: ChatCodec, text: str, future: Future[int]) -> None:
     try:
-        number = codec.count_tokens(text)
+        number = len(codec.encode_text(text, is_whole=False))
     except BaseException as error:  # the model's own code may raise anything
         future.set_exception(error)
     else:

@@ -24,7 +24,7 @@ from engine.serving.pending import Pending
 from engine.serving.prefixes import Prefixes
 from engine.text.codec import ChatCodec
 from engine.text.encodings import Encoding, Encodings
-from engine.text.job import num_bytes
+from engine.text.job import num_bytes, text_bytes
 from engine.text.pool import ClosedError
 from engine.text.processor import Ending, OutputProcessor
 
@@ -209,15 +209,16 @@ class Translator:
         try:
             sampling = model.sampling.override(submission.sampling)
             codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
-            if submission.prompt_token_ids is None:
-                codec.check_size(submission.messages, model.config.max_model_len)
-                size = num_bytes(submission.messages)
-                encode = partial(_encode, pending, codec, sampling.template_arguments)
-            else:
+            size, encode = 0, partial(_encode, pending, codec, sampling.template_arguments)
+            if isinstance(submission.prompt, tuple):
                 # Such a prompt takes its turn too: it may be a fork of one that came before it.
-                codec.check_token_ids(submission.prompt_token_ids, "prompt_token_ids")
-                size = 0
-                encode = partial(list, submission.prompt_token_ids)
+                codec.check_token_ids(submission.prompt, "prompt")
+            else:
+                texts = submission.messages
+                size = (
+                    num_bytes(texts) if submission.prompt is None else text_bytes(submission.prompt)
+                )
+                codec.check_size(size, model.config.max_model_len)
         except BaseException as error:
             pending.refuse(error)
             return
@@ -339,8 +340,12 @@ def _stop(found: StopFound, core: EngineCore) -> None:
 
 
 def _encode(pending: Pending, codec: ChatCodec, arguments: Mapping[str, object]) -> list[int]:
-    """Make the token ids of a chat's prompt, on a thread that may wait for them."""
+    """Make the token ids of a prompt, on a thread that may wait for them."""
     submission = pending.submission
+    if isinstance(submission.prompt, tuple):
+        return list(submission.prompt)
+    if submission.prompt is not None:
+        return codec.encode_text(submission.prompt, is_whole=True)
     messages, context = submission.messages, submission.context
     if submission.begun is None:
         return codec.encode(messages, context, arguments)

@@ -13,7 +13,6 @@ from engine.text.arguments import NO_ARGUMENTS, context_key
 from engine.text.calls import states_calls
 from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
-from engine.text.job import num_bytes
 from engine.text.parts import Parts
 from engine.text.reading import CallReader, Reader
 from engine.text.thinking import TaggedParts, Tags
@@ -39,7 +38,7 @@ class Encoder(Reader, Protocol):
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = ...
     ) -> list[int]: ...
 
-    def count_tokens(self, text: str) -> int: ...
+    def encode_text(self, text: str, *, is_whole: bool) -> list[int]: ...
 
     def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]: ...
 
@@ -116,9 +115,9 @@ class ChatCodec:
         """As `ChatEncoder.common_prefix`."""
         return self._encoder.common_prefix(messages, arguments)
 
-    def count_tokens(self, text: str) -> int:
-        """As `ChatEncoder.count_tokens`."""
-        return self._encoder.count_tokens(text)
+    def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
+        """As `ChatEncoder.encode_text`."""
+        return self._encoder.encode_text(text, is_whole=is_whole)
 
     def read_calls(
         self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
@@ -126,20 +125,21 @@ class ChatCodec:
         """As `CallReader.read`."""
         return self._reader.read(context, num_prompt, tools)
 
-    def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
-        """Check that messages can fit into the context, before anything is spent on encoding them.
+    def check_size(self, size: int, max_model_len: int) -> None:
+        """Check that a prompt can fit into the context, before anything is spent on encoding it.
 
         No token stands for more bytes than the longest one, so that a longer text needs too many
         tokens. A normalizer or a template might drop some of the text and so make it fit. Such
         messages are refused all the same, but no usual text comes near this limit.
 
         Args:
+            size: bytes of its text as UTF-8.
             max_model_len: tokens of the context.
 
         Raises:
-            InvalidRequestError: they have more bytes than `max_model_len` of the longest tokens.
+            InvalidRequestError: it is more than `max_model_len` of the longest tokens have.
         """
-        size, longest = num_bytes(messages), self._vocabulary.longest
+        longest = self._vocabulary.longest
         most = max_model_len * longest
         if size > most:
             raise InvalidRequestError(

@@ -138,9 +138,20 @@ class ChatEncoder:
         same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
         return [token for token, _ in same]
 
-    def count_tokens(self, text: str) -> int:
-        """How many tokens a text is by itself."""
-        return len(self._tokenizer.encode(text, add_special_tokens=False))
+    def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
+        """The token ids of a text, which no template is put around. It may spell special tokens.
+
+        Args:
+            is_whole: whether it is a prompt, which the tokenizer begins as it begins sequences.
+        """
+        own = self._tokenizer.encode(text, add_special_tokens=False)
+        if not is_whole:
+            return own
+        marked = self._tokenizer.encode(text, add_special_tokens=True)
+        for start in range(len(marked) - len(own) + 1):
+            if marked[start : start + len(own)] == own:
+                return marked[: start + len(own)]  # What ends a sequence is still to come.
+        return marked
 
     def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
         """The token ids of a reply that was cut off, as they stand behind those of its prompt.

@@ -23,7 +23,7 @@ _SECONDS_PER_BYTE = 20e-6
 _JOB_MEMORY = 512 * MIB
 _MEMORY_PER_BYTE = 1024
 
-_WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE, _COUNT = b"w", b"t", b"r", b"c", b"u", b"n"
+_WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE = b"w", b"t", b"r", b"c", b"u"
 _BYTES_PER_TOKEN = 4
 
 
@@ -108,17 +108,18 @@ class ReplyJob(Job):
 
 
 @dataclass(frozen=True, slots=True)
-class CountJob(Job):
-    """A text whose tokens are to be counted."""
+class TextJob(Job):
+    """A text to be encoded as `ChatEncoder.encode_text` does."""
 
     text: str
-    name: ClassVar[str] = "counting the tokens"
-    failure: ClassVar[str] = "the tokens cannot be counted"
+    is_whole: bool
+    name: ClassVar[str] = "encoding the text"
+    failure: ClassVar[str] = "the text cannot be encoded"
     doer: ClassVar[str] = "the model's tokenizer"
 
     @property
     def num_bytes(self) -> int:
-        return len(self.text.encode(errors="surrogatepass"))
+        return text_bytes(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,15 @@ class BegunJob(Job):
         return num_bytes([self.reply])
 
 
+def text_bytes(text: str) -> int:
+    """Bytes of a text as UTF-8, whatever is in it."""
+    return len(text.encode(errors="surrogatepass"))
+
+
 def num_bytes(messages: Sequence[ChatMessage]) -> int:
     """Bytes of the text of messages as UTF-8. Content that is no text counts as 0."""
     return sum(
-        len(text.encode(errors="surrogatepass"))
+        text_bytes(text)
         for message in messages
         for text in (
             *(message.content, message.thinking, message.name, message.tool_call_id),
@@ -164,11 +170,6 @@ def pack_use(use: ToolUse | None) -> bytes:
     return _CALLS + json.dumps(None if use is None else asdict(use)).encode()
 
 
-def pack_count(count: int) -> bytes:
-    """An answer with a number of tokens."""
-    return _COUNT + str(count).encode()
-
-
 def pack_unreadable(why: str) -> bytes:
     return _UNREADABLE + why.encode(errors="replace")
 
@@ -189,16 +190,6 @@ def read_use(answer: bytes) -> ToolUse | None:
     _check(answer)
     told = json.loads(answer[1:])
     return None if told is None else ToolUse.load(told)
-
-
-def read_count(answer: bytes) -> int:
-    """Take the number of tokens from an answer.
-
-    Raises:
-        InvalidRequestError: the answer is a refusal.
-    """
-    _check(answer)
-    return int(answer[1:])
 
 
 def _check(answer: bytes) -> None:

@@ -18,12 +18,11 @@ from engine.text.arguments import NO_ARGUMENTS
 from engine.text.job import (
     JOB_SECONDS,
     BegunJob,
-    CountJob,
     Job,
     PromptJob,
     ReplyJob,
+    TextJob,
     read_answer,
-    read_count,
     read_use,
 )
 from engine.text.process import EncoderProcess
@@ -89,9 +88,9 @@ class EncoderPool:
         job = PromptJob(tuple(messages), common=True, arguments=dict(arguments))
         return read_answer(self._run(job), None)
 
-    def count_tokens(self, text: str) -> int:
-        """As `ChatEncoder.count_tokens`; blocks, and raises as `encode`."""
-        return read_count(self._run(CountJob(text)))
+    def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
+        """As `ChatEncoder.encode_text`; blocks, and raises as `encode`."""
+        return read_answer(self._run(TextJob(text, is_whole)), None)
 
     def encode_begun(self, reply: ChatMessage, *, is_open: bool) -> list[int]:
         """As `ChatEncoder.encode_begun`; blocks, and raises as `encode`."""

@@ -20,7 +20,7 @@ from engine.text.wire import pack, read_frame
 
 if TYPE_CHECKING:
     from engine.text.encoder import ChatEncoder
-    from engine.text.job import BegunJob, CountJob, PromptJob, ReplyJob
+    from engine.text.job import BegunJob, PromptJob, ReplyJob, TextJob
 
 # The program kills a process that takes too long. If the program is gone, the process ends itself,
 # this much later.
@@ -73,13 +73,13 @@ def main() -> None:
         return
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
-        job: PromptJob | ReplyJob | CountJob | BegunJob = pickle.loads(frame)
+        job: PromptJob | ReplyJob | TextJob | BegunJob = pickle.loads(frame)
         with _Bounds(start.seconds + job.seconds, job.memory):
             answer = _run(encoder, job)
         _answer(answers, answer)
 
 
-def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob | BegunJob) -> bytes:
+def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | TextJob | BegunJob) -> bytes:
     from engine.api.errors import InvalidRequestError, cause_of
     from engine.text.job import ReplyJob, pack_refusal, pack_unreadable
 
@@ -95,13 +95,13 @@ def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob | BegunJob) 
         return pack_refusal(error)
 
 
-def _do(encoder: ChatEncoder, job: PromptJob | ReplyJob | CountJob | BegunJob) -> bytes:
-    from engine.text.job import BegunJob, CountJob, ReplyJob, pack_count, pack_ids, pack_use
+def _do(encoder: ChatEncoder, job: PromptJob | ReplyJob | TextJob | BegunJob) -> bytes:
+    from engine.text.job import BegunJob, ReplyJob, TextJob, pack_ids, pack_use
 
     if isinstance(job, ReplyJob):
         return pack_use(encoder.read_calls(job.prompt, job.reply, job.tools))
-    if isinstance(job, CountJob):
-        return pack_count(encoder.count_tokens(job.text))
+    if isinstance(job, TextJob):
+        return pack_ids(encoder.encode_text(job.text, is_whole=job.is_whole))
     if isinstance(job, BegunJob):
         return pack_ids(encoder.encode_begun(job.reply, is_open=job.is_open))
     if job.common:

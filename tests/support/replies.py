@@ -13,7 +13,11 @@ Replies: TypeAlias = Mapping[str, str] | Callable[[Submission], str]
 
 
 def echo(submission: Submission) -> str:
-    return f"You said: {submission.messages[-1].content}"
+    """What was asked, or went before."""
+    if submission.prompt is None:
+        return f"You said: {submission.messages[-1].content}"
+    told = submission.prompt
+    return f"And then: {told if isinstance(told, str) else len(told)}"
 
 
 def use_in(text: str) -> ToolUse | None:
@@ -27,8 +31,8 @@ def reply_to(submission: Submission, replies: Replies, stops: Sequence[str]) -> 
     """The reply to the last message, up to the first stop string; what is missing is echoed."""
     reply = (
         replies.get(submission.messages[-1].content, echo(submission))
-        if isinstance(replies, Mapping)
-        else replies(submission)
+        if isinstance(replies, Mapping) and submission.messages
+        else (echo if isinstance(replies, Mapping) else replies)(submission)
     )
     cuts = [reply.find(stop) for stop in stops if stop in reply]
     return reply[: min(cuts)] if cuts else reply

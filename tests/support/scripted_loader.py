@@ -65,15 +65,15 @@ class WordCodec:
             raise InvalidRequestError("the prompt is empty", "prompt")
         return [int(word) for message in messages for word in message.content.split()]
 
-    def count_tokens(self, text: str) -> int:
-        return len(text.split())
+    def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
+        return [int(word) for word in text.split()]
 
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:
         return self.encode(messages, None, arguments)
 
-    def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
+    def check_size(self, size: int, max_model_len: int) -> None:
         pass
 
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:

@@ -35,8 +35,10 @@ class Vocabulary:
 
     def of_prompt(self, submission: Submission, model_key: str) -> tuple[int, ...]:
         """Token ids of the prompt: the context as it is, and what follows it word by word."""
-        if submission.prompt_token_ids is not None:
-            return submission.prompt_token_ids
+        if isinstance(submission.prompt, tuple):
+            return submission.prompt
+        if submission.prompt is not None:
+            return tuple(map(self.id, submission.prompt.split()))
         ids: list[int] = []
         first = 0
         context = submission.context

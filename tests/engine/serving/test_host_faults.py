@@ -45,8 +45,8 @@ class Gated(WordCodec):
     def __post_init__(self) -> None:
         self.before_encode = self._wait
 
-    def check_size(self, messages: Sequence[ChatMessage], max_model_len: int) -> None:
-        if sum(len(message.content) for message in messages) > self.limit:
+    def check_size(self, size: int, max_model_len: int) -> None:
+        if size > self.limit:
             raise InvalidRequestError("too large", "prompt")
 
     def _wait(self, messages: Sequence[ChatMessage]) -> None:

@@ -43,8 +43,8 @@ class TestRefusals:
 
     def test_token_ids_out_of_range(self, host: EngineHost) -> None:
         host.load(LoadRequest("a"))
-        stream = host.submit(Submission(prompt_token_ids=(1, VOCAB)))
-        assert error_of(stream).param == "prompt_token_ids"
+        stream = host.submit(Submission(prompt=(1, VOCAB)))
+        assert error_of(stream).param == "prompt"
 
     def test_a_full_queue(self, host: EngineHost, loader: Loader, turnstile: Turnstile) -> None:
         loader.knobs = {"queue_limit": 2}

@@ -58,9 +58,17 @@ class TestServing:
 
     def test_a_prompt_of_token_ids(self, host: EngineHost) -> None:
         host.load(LoadRequest("a"))
-        stream = host.submit(Submission(prompt_token_ids=(7, 8)))
+        stream = host.submit(Submission(prompt=(7, 8)))
         assert read(stream)[0] == say("a", [7, 8], 5)
         assert (stream.num_prompt_tokens, stream.num_output_tokens) == (2, 5)
+
+    def test_a_prompt_of_text_that_no_template_is_put_around(
+        self, host: EngineHost, loader: Loader
+    ) -> None:
+        host.load(LoadRequest("a"))
+        stream = host.submit(Submission(prompt="7 8"))
+        assert read(stream)[0] == say("a", [7, 8], 5)
+        assert loader.codecs["a"].arguments == []
 
     def test_submitted_before_there_is_a_model(self, host: EngineHost, loader: Loader) -> None:
         early = ask(host, "1")
@@ -128,8 +136,8 @@ def test_a_fork_shares_what_its_source_has(host: EngineHost, loader: Loader) -> 
     loader.knobs = {"prefix_caching": False, "paused": True}
     host.load(LoadRequest("a"))
     prompt = tuple(range(10))
-    first = Submission(prompt_token_ids=prompt)
-    fork = Submission(prompt_token_ids=prompt, fork_of=first.request_id)
+    first = Submission(prompt=prompt)
+    fork = Submission(prompt=prompt, fork_of=first.request_id)
     streams = [host.submit(first), host.submit(fork)]
     snapshot_when(host, lambda found: found.num_waiting == 2)
     host.set_knobs({"paused": False}, "me")

@@ -7,6 +7,7 @@ from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
+from engine.text.job import num_bytes
 from engine.text.vocabulary import Vocabulary
 
 KEY = "model@revision:float32"
@@ -19,14 +20,14 @@ def codec_of(tokenizer: PreTrainedTokenizerFast) -> ChatCodec:
 def test_token_ids_are_held_to_the_vocabulary(byte_level: PreTrainedTokenizerFast) -> None:
     codec = codec_of(byte_level)
     last = len(byte_level) - 1
-    codec.check_token_ids((0, last), "prompt_token_ids")
+    codec.check_token_ids((0, last), "prompt")
     for bad in (-1, last + 1, 2**40, True, "7", 1.0):
         with pytest.raises(InvalidRequestError) as caught:
-            codec.check_token_ids((0, bad), "prompt_token_ids")  # type: ignore[arg-type]
+            codec.check_token_ids((0, bad), "prompt")  # type: ignore[arg-type]
         assert caught.value.message == (
-            f"prompt_token_ids[1] is {bad!r}; it must be a token id from 0 to {last}"
+            f"prompt[1] is {bad!r}; it must be a token id from 0 to {last}"
         )
-        assert caught.value.param == "prompt_token_ids"
+        assert caught.value.param == "prompt"
 
 
 def test_each_reply_has_its_own_detokenizer(byte_level: PreTrainedTokenizerFast) -> None:
@@ -46,9 +47,9 @@ def test_no_prompt_that_fits_is_too_large(name: str, request: pytest.FixtureRequ
     spelt = (vocabulary.utf8(token_id) for token_id in range(vocabulary.size))
     assert vocabulary.longest >= max(map(len, spelt))
     text = "x" * (vocabulary.longest - 1)
-    codec.check_size([ChatMessage("system", text), ChatMessage("user", "x")], 1)
+    codec.check_size(num_bytes([ChatMessage("system", text), ChatMessage("user", "x")]), 1)
     with pytest.raises(InvalidRequestError) as caught:
-        codec.check_size([ChatMessage("system", text), ChatMessage("user", "é")], 1)
+        codec.check_size(num_bytes([ChatMessage("system", text), ChatMessage("user", "é")]), 1)
     longest = vocabulary.longest
     assert caught.value.param == "prompt"
     assert caught.value.message == (
@@ -57,7 +58,6 @@ def test_no_prompt_that_fits_is_too_large(name: str, request: pytest.FixtureRequ
     )
 
 
-def test_what_is_no_text_has_no_size(byte_level: PreTrainedTokenizerFast) -> None:
+def test_what_is_no_text_has_no_size() -> None:
     """What encodes it says what is wrong with it."""
-    codec = codec_of(byte_level)
-    codec.check_size([ChatMessage("user", None), ChatMessage("user", "\ud83d")], 1)  # type: ignore[arg-type]
+    assert num_bytes([ChatMessage("user", None), ChatMessage("user", "\ud83d")]) == 3  # type: ignore[arg-type]

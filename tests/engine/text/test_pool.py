@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers
+from tokenizers.processors import TemplateProcessing
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from engine.api.client import ChatMessage
@@ -63,12 +65,31 @@ def test_it_encodes_as_an_encoder_here_does(byte_level: PreTrainedTokenizerFast)
     there.close()
 
 
-def test_it_counts_the_tokens_of_a_text_alone(byte_level: PreTrainedTokenizerFast) -> None:
+def test_it_encodes_a_text_alone(byte_level: PreTrainedTokenizerFast) -> None:
     with encoding(byte_level, KEY) as there:
         pass
     text = "Hello 😀 <|im_end|>"
-    assert there.count_tokens(text) == len(byte_level.encode(text, add_special_tokens=False))
-    assert there.count_tokens("") == 0
+    assert there.encode_text(text, is_whole=False) == byte_level.encode(
+        text, add_special_tokens=False
+    )
+    assert there.encode_text("", is_whole=False) == []
+
+
+@pytest.mark.parametrize("text", ["Hello", "Hello<|im_end|>"])
+def test_a_prompt_without_a_template_begins_as_sequences_do_and_does_not_end(
+    byte_level: PreTrainedTokenizerFast, text: str
+) -> None:
+    marked = copy.deepcopy(byte_level)
+    first, last = (marked.convert_tokens_to_ids(one) for one in ("<|im_start|>", "<|im_end|>"))
+    marked.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A <|im_end|>",
+        special_tokens=[("<|im_start|>", first), ("<|im_end|>", last)],
+    )
+    own = byte_level.encode(text, add_special_tokens=False)
+    assert marked.encode(text) == [first, *own, last]
+    encoder = ChatEncoder(marked, KEY)
+    assert encoder.encode_text(text, is_whole=True) == [first, *own]
+    assert encoder.encode_text(text, is_whole=False) == own
 
 
 def test_a_tokenizer_in_python_works() -> None:
