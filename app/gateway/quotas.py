@@ -87,21 +87,21 @@ class Quotas:
         """The priority that a user's request gets: as wanted, but no more than they may have."""
         return min(wanted, self.of(user).max_priority)
 
-    def check(self, user: str) -> None:
-        """Check that a user may begin another request.
+    def check(self, user: str, count: int = 1) -> None:
+        """Check that a user may begin so many other requests.
 
         Raises:
             Fault: 429; the user has as many unfinished requests as they may have, or has used up
                 the requests that they may begin in a minute.
         """
         quota, state = self.of(user), self._state(user)
-        if state.open >= quota.requests:
+        if state.open + count > quota.requests:
             message = f"user {user!r} has {state.open} unfinished requests; at most"
             message += f" {quota.requests} are allowed"
             raise self.overloaded(message, "user over quota")
-        if quota.per_minute and state.bucket < 1.0:
+        if quota.per_minute and state.bucket < count:
             message = f"user {user!r} may send {quota.per_minute} requests a minute and sent more"
-            wait = (1.0 - state.bucket) * 60.0 / quota.per_minute
+            wait = (count - state.bucket) * 60.0 / quota.per_minute
             raise self.overloaded(message, "user over rate", wait)
 
     def read(self, user: str, size: int) -> None:

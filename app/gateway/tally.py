@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from app.gateway.faults import Fault
-from app.gateway.mqtt.view import BadMessage, Rejection
+from app.gateway.view import BadMessage, Rejection
 from engine.api.telemetry import Distribution, Samples
 
 WINDOW = 60.0

@@ -27,7 +27,7 @@ from app.gateway.mqtt.protocol.replies import (
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller, user_of
 from app.gateway.mqtt.transport.link import Outgoing
-from app.gateway.mqtt.view import Transcript
+from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
 from app.store.history import History
 from app.store.journal import JournalEntry

@@ -10,10 +10,10 @@ from contextlib import suppress
 from app.gateway.faults import Fault
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchange import Exchange
-from app.gateway.mqtt.tally import Tally
 from app.gateway.mqtt.transport.link import Link
-from app.gateway.mqtt.view import Transcript
 from app.gateway.quotas import Quotas
+from app.gateway.tally import Tally
+from app.gateway.view import Transcript
 from app.store.database import DeletedError, StoreError
 from app.store.store import Store
 from engine.api.client import EngineClient

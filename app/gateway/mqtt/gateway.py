@@ -23,11 +23,12 @@ from app.gateway.mqtt.protocol.cards import MqttMetrics
 from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.retention import Retention
 from app.gateway.mqtt.settings import MqttSettings
-from app.gateway.mqtt.tally import Tally
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState
-from app.gateway.mqtt.view import GatewayView, Transcript
+from app.gateway.mqtt.view import GatewayView
 from app.gateway.quotas import Quotas
+from app.gateway.tally import Tally
+from app.gateway.view import Transcript
 from app.store.database import StoreError
 from app.store.store import Store
 from engine.api.client import EngineClient
@@ -158,14 +159,18 @@ class MqttGateway:
         """Connect and serve, on a thread of its own."""
         self._thread.start()
 
-    def stop(self, drain_seconds: float | None = None) -> None:
-        """Take nothing new, let what runs end, tell the rest, and go. Blocks; after `start` only.
+    def begin_stop(self, drain_seconds: float | None = None) -> None:
+        """Take nothing new, let what runs end, tell the rest, and go; returns at once.
 
         Args:
             drain_seconds: how long requests may still run; None is as the settings have it. A
                 second call may shorten it.
         """
         self._thread.call(self._close, drain_seconds)
+
+    def stop(self, drain_seconds: float | None = None) -> None:
+        """As `begin_stop`, and wait until it is gone; after `start` only."""
+        self.begin_stop(drain_seconds)
         # Not by joining first: where a signal raises in that, Python 3.11 takes the thread for
         # ended.
         self._thread.wait_ended()

@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
 from app.gateway.mqtt import SOURCE
-from app.gateway.mqtt.admission import Admission
 from app.gateway.mqtt.delivery import deliver_ending
 from app.gateway.mqtt.exchange import Exchange, ReplyTo, ending_of, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
@@ -19,9 +19,9 @@ from app.gateway.mqtt.protocol.replies import ErrorReply, parse_reply
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Caller, Topics
 from app.gateway.mqtt.settings import MqttSettings
-from app.gateway.mqtt.tally import TOPIC_LENGTH, Tally
 from app.gateway.mqtt.transport.link import Inbound, Link, Outcome, Outgoing
 from app.gateway.quotas import Quotas
+from app.gateway.tally import TOPIC_LENGTH, Tally
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
 from app.store.history import History
@@ -73,7 +73,13 @@ class Intake:
         self._quotas = quotas
         self._tally = tally
         self._node = node
-        self._admission = Admission(client, settings, exchanges, quotas, node)
+        self._admission = Admission(
+            client,
+            max_request_bytes=settings.max_request_bytes,
+            max_requests=settings.max_requests,
+            quotas=quotas,
+            standing=self._standing,
+        )
         self._system = system
         self._clock = clock
         self._answers: set[asyncio.Task[None]] = set()
@@ -103,6 +109,10 @@ class Intake:
                 admitted.append((message, exchange))
         self._admit(admitted)
 
+    def _standing(self) -> Standing:
+        node, exchanges = self._node, self._exchanges
+        return Standing(node.draining, node.queue_limit, exchanges.num_waiting, len(exchanges))
+
     def _cancel(self, caller: Caller) -> None:
         """End one request of this client, or all of them; what has ended has been told."""
         if caller.request_id == EVERY:
@@ -116,7 +126,7 @@ class Intake:
         """The exchange that a request begins; None where it is answered without one."""
         reply_to = ReplyTo(caller.reply_topic, message.correlation)
         try:
-            self._admission.check_size(message.payload)
+            self._admission.check_size(len(message.payload))
             reply_to = self._reply_to(message, caller)
             last = self._store.journal.last(caller.key)
             # Reading a payload takes up to 20 ms: what cannot be served is refused unread.
@@ -135,7 +145,7 @@ class Intake:
                 return None
             if not is_new:
                 self._admission.check_room(caller.user)
-            self._admission.check_model(request)
+            self._admission.check_model(request.model)
             exchange = self._open(caller, request, digest, reply_to, attempt)
         except Fault as fault:
             self._refuse(message, caller, reply_to, fault)

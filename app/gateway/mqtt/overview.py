@@ -10,10 +10,11 @@ from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchanges import Exchanges
 from app.gateway.mqtt.node import Node
 from app.gateway.mqtt.protocol.topics import Topics
-from app.gateway.mqtt.tally import Tally
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import Link
-from app.gateway.mqtt.view import GatewayView, UserView
+from app.gateway.mqtt.view import GatewayView
+from app.gateway.tally import Tally
+from app.gateway.view import UserView
 
 USERS_SHOWN = 20
 

@@ -2,62 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from app.gateway.mqtt.transport.link import LinkPhase
-from app.store.conversation import Conversation, Message
-from engine.api.stream import Thought
+from app.gateway.view import BadMessage, Rejection, Transcript, UserView
 from engine.api.telemetry import Distribution
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Requests that were refused for one reason.
-
-    Attributes:
-        code: the code of `app.gateway.faults.Fault`.
-        reason: why, in a few words that are the same for all of them.
-        count: how many there were.
-    """
-
-    code: int
-    reason: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class BadMessage:
-    """A message that could not be served, to look at.
-
-    Attributes:
-        time: when it came, in seconds since the epoch.
-        topic, excerpt: the beginnings of topic and payload, as they came. Whoever shows them must
-            make them harmless.
-        code, reason: of the fault; see `Rejection`.
-    """
-
-    time: float
-    topic: str
-    code: int
-    reason: str
-    excerpt: str
-
-
-@dataclass(frozen=True, slots=True)
-class UserView:
-    """One user who has requests here, or had some refused.
-
-    Attributes:
-        running: the user's requests that are accepted and unfinished.
-        waiting: how many of these have no first token.
-        rejected: how many of the user's requests were refused.
-    """
-
-    name: str
-    running: int
-    waiting: int
-    rejected: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,28 +51,6 @@ class GatewayView:
     first_token: Distribution
     bad: tuple[BadMessage, ...]
     users: tuple[UserView, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Transcript:
-    """A chat that is held over MQTT.
-
-    Attributes:
-        messages: the oldest first; the last may be a reply in the making.
-        request_id: the engine's id of the reply in the making; None if there is none.
-        version: grows with every change.
-        num_prompt_tokens, num_output_tokens: tokens of that reply's prompt and output, as far as
-            they are known; 0 without a reply in the making.
-        thought: what that reply has thought so far.
-    """
-
-    conversation: Conversation
-    messages: tuple[Message, ...]
-    request_id: str | None
-    version: int
-    num_prompt_tokens: int = 0
-    num_output_tokens: int = 0
-    thought: Thought = field(default_factory=Thought)
 
 
 class Gateway(Protocol):

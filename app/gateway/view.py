@@ -1,0 +1,79 @@
+"""What gateways have in common for the screen, as immutable plain data for any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.store.conversation import Conversation, Message
+from engine.api.stream import Thought
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Requests that were refused for one reason.
+
+    Attributes:
+        code: the code of `app.gateway.faults.Fault`.
+        reason: why, in a few words that are the same for all of them.
+        count: how many there were.
+    """
+
+    code: int
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadMessage:
+    """A message that could not be served, to look at.
+
+    Attributes:
+        time: when it came, in seconds since the epoch.
+        topic, excerpt: the beginnings of where it came to and of what it was, as they came. Whoever
+            shows them must make them harmless.
+        code, reason: of the fault; see `Rejection`.
+    """
+
+    time: float
+    topic: str
+    code: int
+    reason: str
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserView:
+    """One user who has requests here, or had some refused.
+
+    Attributes:
+        running: the user's requests that are accepted and unfinished.
+        waiting: how many of these have no first token.
+        rejected: how many of the user's requests were refused.
+    """
+
+    name: str
+    running: int
+    waiting: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A chat that is held over a gateway.
+
+    Attributes:
+        messages: the oldest first; the last may be a reply in the making.
+        request_id: the engine's id of the reply in the making; None if there is none.
+        version: grows with every change.
+        num_prompt_tokens, num_output_tokens: tokens of that reply's prompt and output, as far as
+            they are known; 0 without a reply in the making.
+        thought: what that reply has thought so far.
+    """
+
+    conversation: Conversation
+    messages: tuple[Message, ...]
+    request_id: str | None
+    version: int
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    thought: Thought = field(default_factory=Thought)
