@@ -24,7 +24,7 @@ from app.settings.groups import spread, stated
 from app.system.versions import version
 
 if TYPE_CHECKING:
-    from app.gateway.mqtt.gateway import MqttGateway
+    from app.gateway.gateways import Gateways
     from app.settings.settings import Settings
     from engine.api.client import EngineClient
 
@@ -50,6 +50,7 @@ def _tui(
     model: flags.Model,
     engine: flags.Engine,
     sampling: flags.Sampling,
+    http: flags.Http,
     broker: flags.Broker,
     interface: flags.Interface,
     each: Annotated[
@@ -77,12 +78,12 @@ def _tui(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    settings = _settings(model, engine, sampling, broker, interface, common)
+    settings = _settings(model, engine, sampling, http, broker, interface, common)
     from app.commands import plain
     from app.process import process
 
     if demo:
-        for name, value in stated(model, broker).items():
+        for name, value in stated(model, http, broker).items():
             if value is not None and name != "device":
                 raise typer.BadParameter(
                     "the demonstration holds chats of its own on the built-in model",
@@ -96,10 +97,12 @@ def _tui(
                 "it is for the plain program, where standard input or output is no terminal",
                 param_hint="--each" if each else "--json",
             )
-        given = stated(model, engine, sampling, broker, interface, common)
+        given = stated(model, engine, sampling, http, broker, interface, common)
         code = process.run(settings, lambda: _interface(given), stderr=False)
     else:
-        if wrong := [n for n, value in stated(broker, interface).items() if value is not None]:
+        if wrong := [
+            n for n, value in stated(http, broker, interface).items() if value is not None
+        ]:
             raise typer.BadParameter(
                 "it is for the interface; without a terminal there is `tui serve`",
                 param_hint=f"--{wrong[0].replace('_', '-')}",
@@ -211,7 +214,7 @@ def _serve(
     sampling: flags.Sampling,
     common: flags.Common,
 ) -> None:
-    """Serve chats over MQTT, without a screen; SIGTERM lets what runs end."""
+    """Serve over HTTP, MQTT or both, without a screen; SIGTERM lets what runs end."""
     settings = _settings(server, model, engine, sampling, common)
     from app.commands import serve
     from app.process import process
@@ -292,21 +295,21 @@ def _interface(options: dict[str, object]) -> int:
     store = Store(settings.store_file)
     client = EngineHost(load_model)
     try:
-        with _gateway(settings, client) as gateway:
-            return tui.run(client, store, settings, settings.load_request(), gateway, own)
+        with _gateways(settings, client) as running:
+            return tui.run(client, store, settings, settings.load_request(), running.mqtt, own)
     finally:
         store.close()
 
 
-def _gateway(
-    settings: Settings, client: EngineClient
-) -> AbstractContextManager[MqttGateway | None]:
-    """The gateway that the settings ask for; it takes 0.06 s to import."""
-    if not settings.mqtt.is_on:
-        return nullcontext()
-    from app.commands.serve import mqtt_gateway
+def _gateways(settings: Settings, client: EngineClient) -> AbstractContextManager[Gateways]:
+    """The gateways that the settings ask for; each takes 0.06 s or more to import."""
+    from app.gateway.gateways import Gateways
 
-    return mqtt_gateway(settings, client)
+    if not (settings.mqtt.is_on or settings.http.is_on):
+        return nullcontext(Gateways())
+    from app.commands.serve import gateways
+
+    return gateways(settings, client)
 
 
 def _settings(*groups: object, **more: object) -> Settings:
@@ -355,7 +358,7 @@ def _refuse_options(context: typer.Context) -> None:
 
 
 def main() -> None:
-    argv.hide_password()
+    argv.hide_secrets()
     try:
         app(prog_name="tui")
     except SystemExit as ended:

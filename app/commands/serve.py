@@ -1,4 +1,4 @@
-"""serve: runs the MQTT gateway, without a screen or beside one."""
+"""serve: runs the gateways, without a screen or beside one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from app.gateway.gateways import Gateways
+from app.gateway.http.settings import HttpSettings
 from app.gateway.mqtt.gateway import MqttGateway
 from app.gateway.mqtt.transport.embedded import BrokerError, EmbeddedBroker
 from app.process.exits import ExitCode
@@ -30,23 +32,30 @@ def run(settings: Settings) -> int:
 
     Raises:
         AddressError: no broker is stated, or its password cannot be read.
-        SettingsError: the embedded broker cannot be started.
+        HttpError: there cannot be listened, or a key or a certificate cannot be read.
+        SettingsError: nothing is to be served, or the embedded broker cannot be started.
         ModelLoadError: the model could not be loaded.
         StoreError: the store cannot be opened.
-        RuntimeError: the gateway or the engine crashed.
+        RuntimeError: a gateway or the engine crashed.
         KeyboardInterrupt, SystemExit: another signal came while it drained, and ended it at once.
     """
-    settings.mqtt.address()  # an error in it is told before a model is loaded
+    # What is wrong is told before a model is loaded.
+    if settings.mqtt.is_on:
+        settings.mqtt.address()
+    if not (settings.mqtt.is_on or settings.http.is_on):
+        raise SettingsError(
+            "nothing is to be served: state --http [HOST:]PORT or --mqtt URL, TUI_HTTP or TUI_MQTT,"
+            " or listen under [http] or url under [mqtt]"
+        )
     request = settings.load_request()
     log.info("loading %s", request.model)
     with serving(request, error_terminal()) as client:
         if settings.pinned:
             client.pin("system", settings.pinned)
-        with mqtt_gateway(settings, client) as gateway:
-            assert gateway is not None
+        with gateways(settings, client) as running:
             try:
                 systemd.notify("READY=1")
-                _watch(gateway, client)
+                _watch(running, client)
             except (KeyboardInterrupt, SystemExit):
                 log.info("draining; once more ends it at once")
                 return ExitCode.OK
@@ -56,66 +65,107 @@ def run(settings: Settings) -> int:
 
 
 @contextmanager
-def mqtt_gateway(settings: Settings, client: EngineClient) -> Iterator[MqttGateway | None]:
-    """Run the gateway that the settings ask for, until the end of the context; None if they ask for
-    none.
+def gateways(settings: Settings, client: EngineClient) -> Iterator[Gateways]:
+    """Run the gateways that the settings ask for, until the end of the context.
 
-    At the end of the context the gateway drains. An exception, such as that of a signal, ends it at
-    once, also while it drains.
+    At its end they drain, both at once. An exception, such as that of a signal, ends them at once,
+    also while they drain.
 
     Raises:
         AddressError: the broker's password cannot be read.
+        HttpError: there cannot be listened, or a key or a certificate cannot be read.
         SettingsError: the embedded broker cannot be started.
         StoreError: the store cannot be opened.
     """
-    if not settings.mqtt.is_on:
-        yield None
-        return
-    address = settings.mqtt.address()
     with ExitStack() as stack:
-        if settings.mqtt.embedded_broker:
-            try:
-                stack.enter_context(EmbeddedBroker(address.port, host=address.host))
-            except BrokerError as error:
-                raise SettingsError(f"embedded_broker: {error}") from None
-        gateway = MqttGateway(
-            client,
-            settings.mqtt,
-            address,
-            settings.store_file,
-            sampling=settings.sampling,
-            system=settings.system,
-        )
-        pool, node = settings.mqtt.pool, settings.mqtt.node
-        gateway.start()
+        http = None
+        if settings.http.is_on:
+            from app.gateway.http.gateway import HttpGateway
+
+            http = HttpGateway(client, settings.http, sampling=settings.sampling)
+            stack.callback(http.close)
+        mqtt = _mqtt_gateway(settings, client, stack) if settings.mqtt.is_on else None
+        running = [one for one in (http, mqtt) if one is not None]
+        for one in running:
+            one.start()
         try:
-            model = settings.load_request().model
-            # Beside a screen, it is still being loaded.
-            snapshot = client.snapshot()
-            if snapshot is not None and (quantized := shortly(snapshot.model)):
-                model += f" ({quantized})"
-            log.info("serving %s on %s, pool %s, node %s", model, address, pool, node)
-            if settings.mqtt.embedded_broker:
-                log.info('try it: tui ask --mqtt %s --pool %s "Hello!"', address, pool)
-            yield gateway
-            gateway.stop()
+            _tell(settings, client, Gateways(mqtt=mqtt, http=http))
+            yield Gateways(mqtt=mqtt, http=http)
+            for one in running:
+                one.begin_stop()
+            for one in running:
+                one.stop()
         except BaseException:
-            gateway.stop(0.0)
+            for one in running:
+                one.begin_stop(0.0)
+            for one in running:
+                one.stop(0.0)
             raise
 
 
-def _watch(gateway: MqttGateway, client: EngineClient) -> None:
-    """Watch gateway and engine, and tell systemd's watchdog; returns when the gateway has given up.
+def _mqtt_gateway(settings: Settings, client: EngineClient, stack: ExitStack) -> MqttGateway:
+    address = settings.mqtt.address()
+    if settings.mqtt.embedded_broker:
+        try:
+            stack.enter_context(EmbeddedBroker(address.port, host=address.host))
+        except BrokerError as error:
+            raise SettingsError(f"embedded_broker: {error}") from None
+    return MqttGateway(
+        client,
+        settings.mqtt,
+        address,
+        settings.store_file,
+        sampling=settings.sampling,
+        system=settings.system,
+    )
+
+
+def _tell(settings: Settings, client: EngineClient, running: Gateways) -> None:
+    """Say in the log what is served where, and how to try it."""
+    model = settings.load_request().model
+    # Beside a screen, it is still being loaded.
+    snapshot = client.snapshot()
+    if snapshot is not None and (quantized := shortly(snapshot.model)):
+        model += f" ({quantized})"
+    if running.http is not None:
+        log.info("serving %s on %s", model, running.http.url)
+        _warn_of(settings.http, running.http.url)
+    if running.mqtt is not None:
+        address, pool = settings.mqtt.address(), settings.mqtt.pool
+        log.info("serving %s on %s, pool %s, node %s", model, address, pool, settings.mqtt.node)
+        if settings.mqtt.embedded_broker:
+            log.info('try it: tui ask --mqtt %s --pool %s "Hello!"', address, pool)
+
+
+def _warn_of(settings: HttpSettings, url: str) -> None:
+    is_open = settings.api_key is None and not settings.keys
+    if is_open and not settings.address.is_loopback:
+        log.warning(
+            "anybody who reaches %s may ask; --api-key or [http.keys] let in those who have a key",
+            url,
+        )
+
+
+def _watch(running: Gateways, client: EngineClient) -> None:
+    """Watch gateways and engine, and tell systemd's watchdog; returns when one has given up.
 
     Raises:
-        RuntimeError: the gateway or the engine crashed.
+        RuntimeError: a gateway or the engine crashed.
     """
+    watched = {"MQTT": running.mqtt, "HTTP": running.http}
+    there = {name: one for name, one in watched.items() if one is not None}
     expected = systemd.watchdog_seconds()
     pause = LOOK_SECONDS if expected is None else min(LOOK_SECONDS, expected / 4)
-    while not gateway.wait_ended(pause) and not gateway.failure:
+    first, *others = there.values()
+    while not first.wait_ended(pause):
+        if first.failure or any(one.failure or one.wait_ended(0.0) for one in others):
+            break
         check_engine(client)
-        if expected is not None and time.monotonic() - gateway.view().time < HUNG_SECONDS:
+        is_alive = all(time.monotonic() - one.view().time < HUNG_SECONDS for one in there.values())
+        if expected is not None and is_alive:
             systemd.notify("WATCHDOG=1")
-    log.error("no longer serving: %s", gateway.failure)
-    if gateway.wait_ended(0.0):
-        raise RuntimeError(f"the MQTT gateway crashed: {gateway.failure}")
+    for name, one in there.items():
+        if one.failure:
+            log.error("no longer serving over %s: %s", name, one.failure)
+        if one.wait_ended(0.0):
+            raise RuntimeError(f"the {name} gateway crashed: {one.failure}")

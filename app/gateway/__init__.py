@@ -1,1 +1,1 @@
-"""Front ends that are no screen: standard input and output, and MQTT."""
+"""Front ends that are no screen: standard input and output, HTTP and MQTT, and what they share."""

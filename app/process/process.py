@@ -13,6 +13,7 @@ from typing import TextIO
 
 import typer
 
+from app.gateway.http.settings import HttpError
 from app.gateway.mqtt.transport.address import AddressError
 from app.process.crash import CrashReporter
 from app.process.exits import ExitCode
@@ -33,6 +34,7 @@ class StreamError(Exception):
 _CODES: dict[type[Exception], ExitCode] = {
     SettingsError: ExitCode.USAGE,
     AddressError: ExitCode.USAGE,
+    HttpError: ExitCode.USAGE,
     ModelLoadError: ExitCode.NO_MODEL,
     StoreError: ExitCode.NO_FILE,
     StreamError: ExitCode.NO_FILE,

@@ -193,6 +193,20 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """Where requests over HTTP come in."""
+
+    http: Annotated[
+        str | None,
+        Option("--http", metavar="[HOST:]PORT", help="Serve OpenAI's HTTP interface there."),
+    ] = None
+    api_key: Annotated[
+        str | None,
+        Option("--api-key", metavar="KEY", help="Key that its clients must have."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """By what a broker knows us, and by what we know the broker."""
 
@@ -213,8 +227,9 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Which broker a server is at, and under which names."""
+    """Where a server is asked, and under which names."""
 
+    http: Http
     broker: Broker
     pool: Pool = None
     node: Annotated[

@@ -12,6 +12,7 @@ from typing import Any
 from platformdirs import user_config_path
 from pydantic import SecretStr, ValidationError
 
+from app.gateway.http.settings import ApiKey, HttpSettings
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import redact, split_password
 from app.gateway.quotas import Quota
@@ -21,6 +22,7 @@ from app.settings.own_file import OwnFile
 from app.settings.own_settings import OwnSettings
 from app.settings.settings import (
     APP,
+    HTTP_NAMES,
     MQTT_NAMES,
     NAMES,
     PREFIX,
@@ -37,8 +39,11 @@ from engine.api.sampling import SamplingParams
 _ENVIRONMENT = {
     f"{PREFIX}{name.upper()}": name
     for name in (*NAMES, *SAMPLING_NAMES, "policy")
-    if name == "mqtt" or name not in TABLES
-} | {f"{PREFIX}MQTT_{name.upper()}": name for name in MQTT_NAMES}
+    if name in ("mqtt", "http") or name not in TABLES
+}
+_ENVIRONMENT |= {f"{PREFIX}MQTT_{name.upper()}": name for name in MQTT_NAMES}
+_ENVIRONMENT |= {f"{PREFIX}HTTP_{name.upper()}": f"http_{name}" for name in HTTP_NAMES[2:]}
+_ENVIRONMENT[f"{PREFIX}API_KEY"] = "api_key"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
 # An envelope that is at least as wide as any. The real one is known only when a model is loaded,
@@ -54,6 +59,7 @@ _Key = tuple[str, str]
 _Stated = dict[_Key, tuple[object, str]]
 
 _URL, _PASSWORD, _PASSWORD_FILE = ("mqtt", "url"), ("mqtt", "password"), ("mqtt", "password_file")
+_API_KEY = ("http", "api_key")
 _EITHER: tuple[tuple[_Key, _Key], ...] = (
     (("", "kv_memory"), ("", "num_blocks")),
     (_PASSWORD, _PASSWORD_FILE),
@@ -89,8 +95,9 @@ def load_settings(
 
     Args:
         flags: values by name. A name is that of a setting, of a sampling parameter, one of
-            `MQTT_NAMES`, or `policy`. The value of `knobs` is a list of `name=value`, that of
-            `mqtt` is the URL. None means not stated.
+            `MQTT_NAMES`, one of `HTTP_NAMES` behind `http_`, `api_key`, or `policy`. The value of
+            `knobs` is a list of `name=value`, that of `mqtt` the URL, and that of `http` where to
+            listen. None means not stated, and so does an `api_key` of "-": the environment has it.
         config: the file named on the command line, which must exist; None if none was named.
 
     Raises:
@@ -169,7 +176,7 @@ def _from_flags(flags: Mapping[str, object]) -> _Stated:
     stated: _Stated = {
         _key(name): (value, f"--{name.replace('_', '-')}")
         for name, value in flags.items()
-        if value is not None and name != "knobs"
+        if value is not None and name != "knobs" and (name, value) != ("api_key", "-")
     }
     texts = flags.get("knobs") or ()
     assert isinstance(texts, Sequence)
@@ -187,22 +194,29 @@ def _key(name: str) -> _Key:
         return ("knobs", name)
     if name == "mqtt":
         return ("mqtt", "url")
+    if name == "http":
+        return ("http", "listen")
+    if name == "api_key":
+        return ("http", name)
+    if name.startswith("http_"):
+        return ("http", name.removeprefix("http_"))
     if name in MQTT_NAMES:
         return ("mqtt", name)
     return ("sampling" if name in SAMPLING_NAMES else "", name)
 
 
 def _hide_password(layer: _Stated) -> _Stated:
-    """Take the broker's password out of its URL, and put it where nothing prints it."""
+    """Take the broker's password out of its URL, and put secrets where nothing prints them."""
     stated, source = layer.get(_URL, (None, ""))
     if isinstance(stated, str):
         url, password = split_password(stated)
         layer[_URL] = (url, source)
         if password is not None:
             layer[_PASSWORD] = (password, source)
-    stated, source = layer.get(_PASSWORD, (None, ""))
-    if isinstance(stated, str):
-        layer[_PASSWORD] = (SecretStr(stated), source)
+    for key in (_PASSWORD, _API_KEY):
+        stated, source = layer.get(key, (None, ""))
+        if isinstance(stated, str):
+            layer[key] = (SecretStr(stated), source)
     return layer
 
 
@@ -279,11 +293,12 @@ def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
     """A sentence on what pydantic found wrong. It begins with where that was stated."""
     place = [str(part) for part in detail["loc"] if part != "[key]"]
     reason = detail["msg"].removeprefix("Value error, ").replace("Input should", "it should")
-    if place == ["mqtt"] and ("", "mqtt") not in stated:
+    table = place[0]
+    if place in (["mqtt"], ["http"]) and ("", table) not in stated:
         # The fault is in several settings together. The reason names them, and begins with the one
         # at fault.
-        key = ("mqtt", reason.partition(" ")[0])
-        source = next(stated[k][1] for k in (key, _URL, *stated) if k in stated and k[0] == "mqtt")
+        key = (table, reason.partition(" ")[0])
+        source = next(stated[k][1] for k in (key, _URL, *stated) if k in stated and k[0] == table)
         return f"{source}: {reason}"
     key = (place[0], place[1]) if place[0] in TABLES and len(place) > 1 else ("", place[0])
     value, source = stated[key]
@@ -292,7 +307,7 @@ def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
     name = ".".join(place)
     if detail["type"] == "extra_forbidden":
         return f"{source}: {name} is no setting; allowed are {', '.join(_siblings(place))}"
-    if key == _PASSWORD:
+    if key in (_PASSWORD, _API_KEY) or place[:2] == ["http", "keys"]:
         return f"{source}: {name} is not shown; {reason}"
     if detail["loc"][-1] == "[key]":
         value = place[-1]
@@ -303,6 +318,8 @@ def _sentence(detail: dict[str, Any], stated: _Stated) -> str:
 def _siblings(place: Sequence[str]) -> tuple[str, ...]:
     if place[0] == "alerts":
         return tuple(AlertRules.model_fields)
-    if place[0] != "mqtt":
+    if place[0] not in ("mqtt", "http"):
         return NAMES
-    return tuple((MqttSettings if len(place) == 2 else Quota).model_fields)
+    if len(place) == 2:
+        return tuple((MqttSettings if place[0] == "mqtt" else HttpSettings).model_fields)
+    return tuple((ApiKey if place[1] == "keys" else Quota).model_fields)

@@ -17,6 +17,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from app.gateway.http.settings import HttpSettings
 from app.gateway.mqtt.settings import MqttSettings
 from app.settings.alerts import AlertRules
 from app.system.paths import CRASHES, Location
@@ -96,6 +97,7 @@ class Settings(BaseModel):
         keys: keys by the name of what they do.
         alerts: of what the interface warns.
         mqtt: the broker, if there is one, and what its users may take.
+        http: where requests over HTTP come in, if they do, and what their users may take.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -127,6 +129,7 @@ class Settings(BaseModel):
     keys: dict[str, str] = {}
     alerts: AlertRules = Field(default_factory=AlertRules)
     mqtt: MqttSettings = Field(default_factory=MqttSettings)
+    http: HttpSettings = Field(default_factory=HttpSettings)
 
     @property
     def store_file(self) -> Path:
@@ -163,7 +166,13 @@ class Settings(BaseModel):
 
 
 NAMES = tuple(Settings.model_fields)
-TABLES = ("sampling", "knobs", "keys", "alerts", "mqtt")
+TABLES = ("sampling", "knobs", "keys", "alerts", "mqtt", "http")
 # The settings of the table [mqtt] that one text can state. `url` is not among them, for its flag
 # and its variable are --mqtt and TUI_MQTT.
 MQTT_NAMES = tuple(n for n in MqttSettings.model_fields if n not in ("url", "quota", "users"))
+# Those of [http] that a variable can state; the flags and variables of the first two have names of
+# their own.
+HTTP_NAMES = (
+    *("listen", "api_key"),
+    *("cert_file", "key_file", "max_request_bytes", "max_requests", "drain_seconds"),
+)

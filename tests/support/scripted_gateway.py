@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.gateway.mqtt.transport.link import LinkPhase
-from app.gateway.mqtt.view import GatewayView, Transcript
+from app.gateway.mqtt.view import GatewayView
+from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
 from engine.api.client import ChatMessage, EngineClient, Submission
 from engine.api.origin import Origin

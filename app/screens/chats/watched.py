@@ -13,7 +13,8 @@ from engine.api.stream import Thought
 
 if TYPE_CHECKING:
     # It brings aiomqtt, which takes 80 ms to import and is not needed without a broker.
-    from app.gateway.mqtt.view import Gateway, Transcript
+    from app.gateway.mqtt.view import Gateway
+    from app.gateway.view import Transcript
 
 
 class WatchedChat:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.argv import VARIABLE, without_password
+from app.commands.argv import KEY_VARIABLE, VARIABLE, without_secrets
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.settings.layers import load_settings
 
@@ -40,8 +40,26 @@ def test_the_password_goes_to_the_environment(
     arguments: list[str], shown: list[str], password: str | None
 ) -> None:
     environment: dict[str, str] = {}
-    assert without_password(arguments, environment) == shown
+    assert without_secrets(arguments, environment) == shown
     assert environment.get(VARIABLE) == password
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown", "key"),
+    [
+        (["serve", "--api-key", "k 1"], ["serve", "--api-key", "-"], "k 1"),
+        (["--api-key=a", "--api-key=b"], ["--api-key=-", "--api-key=-"], "b"),
+        (["--api-key", "-"], ["--api-key", "-"], None),
+        (["--api-key"], ["--api-key"], None),
+        (["ask", "api-key", "x"], ["ask", "api-key", "x"], None),
+    ],
+)
+def test_a_key_goes_there_too(arguments: list[str], shown: list[str], key: str | None) -> None:
+    environment = {"TUI_CONFIG": os.devnull}
+    assert without_secrets(arguments, environment) == shown
+    assert environment.get(KEY_VARIABLE) == key
+    own = load_settings({"api_key": "-"}, env=environment).http.api_key
+    assert (own.get_secret_value() if own else None) == key
 
 
 @pytest.mark.parametrize(
@@ -54,7 +72,7 @@ def test_the_password_goes_to_the_environment(
 )
 def test_it_goes_before_what_the_environment_has(stated: dict[str, str]) -> None:
     environment = dict(stated)
-    _, url = without_password(["--mqtt", "mqtt://a:p@h"], environment)
+    _, url = without_secrets(["--mqtt", "mqtt://a:p@h"], environment)
     settings = load_settings({"mqtt": url}, env=environment | {"TUI_CONFIG": os.devnull})
     assert settings.mqtt.address() == BrokerAddress.parse("mqtt://a:p@h")
 

@@ -227,7 +227,7 @@ WRONG = {
     "--mqtt mqtt://host": "--mqtt: it is for the interface; without a terminal",
     "--embedded-broker": "--embedded-broker: it is for the interface",
     "--mqtt mqtt://host serve": "--mqtt: it stands before serve",
-    "serve": "no broker is set: state --mqtt URL",
+    "serve": "nothing is to be served: state --http [HOST:]PORT or --mqtt URL",
     "serve --mqtt host": "--mqtt: the broker's address 'host' is not mqtt://HOST",
     "serve --mqtt mqtt://host --pool a/b": "--pool: mqtt.pool is 'a/b'; ",
     "ask --mqtt mqtt://host --timeout 0 hi": "--timeout",

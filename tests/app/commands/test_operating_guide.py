@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from app.commands.cli import app
+from app.gateway.http.settings import HttpSettings
 from app.gateway.mqtt.settings import MqttSettings
 from app.process.exits import ExitCode
 from app.settings.settings import NAMES, SAMPLING_NAMES, TABLES
@@ -104,6 +105,28 @@ def test_each_setting_of_mqtt_has_its_row(name: str) -> None:
     option = "--mqtt" if name == "url" else f"--{name.replace('_', '-')}"
     otherwise = "in the URL" if name == "password" else ""
     assert flag == (f"`{option}`" if option in _options("serve") else otherwise)
+
+
+HTTP_ROWS = {
+    name.strip(" `"): [cell.strip() for cell in cells]
+    for name, *cells in (
+        row.strip("|").split("|")
+        for row in GUIDE.split("### HTTP\n")[1].split("|---|---|---|---|\n")[1].splitlines()
+        if row.startswith("|")
+    )
+}
+HTTP_SHOWN = {"quota": "[http.quota]", "keys": "[http.keys.NAME]"}
+
+
+@pytest.mark.parametrize("name", HttpSettings.model_fields)
+def test_each_setting_of_http_has_its_row(name: str) -> None:
+    flag, default, _ = HTTP_ROWS[HTTP_SHOWN.get(name, name)]
+    value = getattr(HttpSettings(), name)
+    told = {None: ("none", "in `cert_file`"), (): ("`[]`",)}
+    if name not in HTTP_SHOWN:
+        assert default in (told.get(value) or (f"{value:g}", str(value)))
+    option = {"listen": "--http", "api_key": "--api-key"}.get(name, "")
+    assert flag == (f"`{option}`" if option else "")
 
 
 def test_each_flag_is_in_it() -> None:

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from app.commands import serve
+from app.gateway.gateways import Gateways
+from app.gateway.http.settings import HttpError, HttpSettings
 from app.gateway.mqtt.settings import MqttSettings
 from app.process.exits import ExitCode
 from app.settings.settings import Settings, SettingsError
@@ -218,6 +220,9 @@ class FakeGateway:
             raise self.raises
         return self.has_ended
 
+    def begin_stop(self, drain_seconds: float | None = None) -> None:
+        """What ends is told by `stop`."""
+
     def stop(self, drain_seconds: float | None = None) -> None:
         self.calls.append(("stop", drain_seconds))
         if self.raises is not None and drain_seconds is None:
@@ -241,7 +246,7 @@ def test_a_gateway_that_gave_up_is_a_failure(
     monkeypatch.setattr(FakeGateway, "failure", "another server took over")
     assert serve.run(fake) == ExitCode.FAILED
     assert made[0].calls == ["start", ("stop", None)]
-    assert caplog.messages[-1] == "no longer serving: another server took over"
+    assert caplog.messages[-1] == "no longer serving over MQTT: another server took over"
 
 
 def test_the_first_line_tells_what_the_weights_were_quantized_to(
@@ -307,21 +312,21 @@ def test_what_comes_while_it_drains_ends_it_at_once(
 
 
 def test_what_comes_before_it_drains_ends_it_at_once(fake: Settings) -> None:
-    with pytest.raises(ZeroDivisionError), serve.mqtt_gateway(fake, ScriptedEngine()):
+    with pytest.raises(ZeroDivisionError), serve.gateways(fake, ScriptedEngine()):
         raise ZeroDivisionError
     assert made[0].calls == ["start", ("stop", 0.0)]
 
 
 def test_beside_the_screen_it_ends_with_the_screen(fake: Settings) -> None:
-    with serve.mqtt_gateway(fake, ScriptedEngine()) as gateway:
-        assert made == [gateway]
+    with serve.gateways(fake, ScriptedEngine()) as running:
+        assert (made, running.http) == ([running.mqtt], None)
         assert made[0].calls == ["start"]
     assert made[0].calls == ["start", ("stop", None)]
 
 
 def test_without_a_broker_there_is_no_gateway(fake: Settings) -> None:
-    with serve.mqtt_gateway(Settings(), ScriptedEngine()) as gateway:
-        assert gateway is None
+    with serve.gateways(Settings(), ScriptedEngine()) as running:
+        assert running == Gateways()
     assert made == []
 
 
@@ -331,3 +336,20 @@ def test_an_embedded_broker_that_cannot_listen_is_told(fake: Settings, broker: M
     with pytest.raises(SettingsError, match=rf"^embedded_broker: port {broker.port} of .* taken"):
         serve.run(taken)
     assert made == []
+
+
+def test_http_is_served_beside_or_without_mqtt(
+    fake: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    http = HttpSettings(listen="0.0.0.0:0")
+    for settings in (Settings(http=http), fake.model_copy(update={"http": http})):
+        caplog.clear()
+        with serve.gateways(settings, ScriptedEngine()) as running:
+            assert running.http is not None
+            assert (running.mqtt is None) is not settings.mqtt.is_on
+            assert f"on {running.http.url}" in caplog.text
+            assert f"anybody who reaches {running.http.url} may ask" in caplog.text
+        assert running.http.wait_ended(0.0)
+    with pytest.raises(HttpError, match="it cannot listen there"):
+        serve.run(Settings(http=HttpSettings(listen="203.0.113.1:1")))

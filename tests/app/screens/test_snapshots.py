@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from textual.pilot import Pilot
 
-from app.gateway.mqtt.view import BadMessage
+from app.gateway.view import BadMessage
 from app.screens.pump import Pump
 from app.screens.tui import Tui
 from app.settings.settings import Settings

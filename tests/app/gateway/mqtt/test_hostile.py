@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt.tally import TOPIC_LENGTH
 from app.gateway.mqtt.transport.embedded import EmbeddedBroker
+from app.gateway.tally import TOPIC_LENGTH
 from tests.support.brokers import Mosquitto
 from tests.support.mqtt_peer import Peer, peer
 from tests.support.mqtt_serving import Serving, serving

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from app.gateway.mqtt.transport.link import LinkPhase
-from app.gateway.mqtt.view import BadMessage, Rejection, UserView
+from app.gateway.view import BadMessage, Rejection, UserView
 from app.screens.feeds.mqtt_watch import MqttWatch
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway

@@ -1,0 +1,56 @@
+"""make_application: the addresses that are served over HTTP, and what stands before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.gateway.faults import TYPES, Fault
+from app.gateway.http.chat_completions import ChatCompletions
+from app.gateway.http.completions import Completions
+from app.gateway.http.endpoint import error_body, refusal
+from app.gateway.http.models import Health, Models, Version
+from app.gateway.http.service import Service
+
+
+def make_application(service: Service, cors: Sequence[str]) -> Starlette:
+    """
+    Args:
+        cors: origins whose pages may ask; without any, no browser's page of elsewhere may.
+    """
+    models = Models(service)
+    routes = [
+        Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
+        Route("/v1/completions", Completions(service), methods=["POST"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{name:path}", models, methods=["GET"]),
+        Route("/health", Health(service), methods=["GET"]),
+        Route("/version", Version(service), methods=["GET"]),
+    ]
+    middleware = []
+    if cors:
+        middleware.append(
+            Middleware(CORSMiddleware, allow_origins=cors, allow_methods=["*"], allow_headers=["*"])
+        )
+    return Starlette(
+        routes=routes, middleware=middleware, exception_handlers={HTTPException: _told}
+    )
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """What Starlette itself refuses, as our errors are told."""
+    assert isinstance(error, HTTPException)
+    code = error.status_code if error.status_code in TYPES else 404
+    text = f"{request.method} {request.url.path!r} is nothing that is served here"
+    fault = Fault(code, text, reason="no such address")
+    response = refusal(fault, error_body(fault))
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response

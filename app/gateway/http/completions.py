@@ -1,0 +1,52 @@
+"""Completions: /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.gateway.http import SOURCE
+from app.gateway.http.chat_completions import title
+from app.gateway.http.completion_form import CompletionForm
+from app.gateway.http.generation import Generation
+from app.gateway.http.protocol.completions import CompletionRequest
+from engine.api.client import Submission, new_request_id
+from engine.api.origin import Origin
+
+
+class Completions(Generation[CompletionRequest]):
+    """Text that goes on with one or several prompts."""
+
+    kind = CompletionRequest
+
+    def submissions(self, user: str, asked: CompletionRequest) -> Sequence[Submission]:
+        sampling = {**self.service.sampling, **asked.sampling()}
+        priority = self.service.quotas.priority(user, -(asked.priority or 0))
+        first = new_request_id()
+        made: list[Submission] = []
+        for number, prompt in enumerate(asked.prompts()):
+            named = title(prompt) if isinstance(prompt, str) else f"{len(prompt)} token ids"
+            origin = Origin(user=user, conversation=f"{SOURCE}/{first}", source=SOURCE, title=named)
+            begun = f"{first}-{number * asked.choices}" if number else first
+            made += [
+                Submission(
+                    prompt=prompt,
+                    sampling=asked.of_choice(sampling, choice),
+                    request_id=f"{first}-{len(made) + choice}" if made or choice else first,
+                    origin=origin,
+                    priority=priority,
+                    fork_of=begun if choice else None,
+                )
+                for choice in range(asked.choices)
+            ]
+        return made
+
+    def form(
+        self, asked: CompletionRequest, model: str, submissions: Sequence[Submission]
+    ) -> CompletionForm:
+        return CompletionForm(asked, model, submissions)
+
+    def streams(self, asked: CompletionRequest) -> bool:
+        return bool(asked.stream)
+
+    def asked_model(self, asked: CompletionRequest) -> str | None:
+        return asked.model

@@ -1,0 +1,104 @@
+"""Endpoint: one address of the interface, from a request to the end of its answer."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from app.gateway.faults import Fault
+from app.gateway.http.service import Service
+from engine.api.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+# The status of a fault for which HTTP has none: whoever asked did not cancel, but the operator.
+_STATUS = {499: 503}
+
+
+class Endpoint(ABC):
+    """Answers requests to one path. Whatever it raises becomes an error that clients know."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    @abstractmethod
+    async def answer(self, request: Request, send: Send) -> Response | None:
+        """Answer a request.
+
+        Returns:
+            what is sent; None if it was sent already.
+
+        Raises:
+            Fault, EngineError: it is refused.
+            ClientDisconnect: nobody is there to be answered.
+        """
+
+    def error(self, fault: Fault) -> dict[str, object]:
+        """The body of an error, as clients of this address know it."""
+        return error_body(fault)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        sent = _Sent(send)
+        try:
+            response = await self.answer(request, sent)
+        except ClientDisconnect:
+            return
+        except Fault as fault:
+            response = self._refuse(fault)
+        except EngineError as error:
+            response = self._refuse(Fault.of(error.info()))
+        except Exception:
+            if sent.has_begun:
+                raise  # Nobody can be told any more: the server closes the connection.
+            log.exception("%s %s could not be handled", request.method, ascii(request.url.path))
+            mistake = "the server could not handle this request"
+            response = self._refuse(Fault(500, mistake, reason="our mistake"))
+        if response is not None:
+            await response(scope, receive, sent)
+
+    def _refuse(self, fault: Fault) -> Response:
+        self.service.tally.refused(fault, "")
+        return refusal(fault, self.error(fault))
+
+
+class _Sent:
+    """A `send` that knows whether an answer has begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.has_begun = True
+        await self._send(message)
+
+
+def error_body(fault: Fault) -> dict[str, object]:
+    """An error in the shape that OpenAI's clients know. The code is the fault's in few words."""
+    return {
+        "error": {
+            "message": fault.message,
+            "type": fault.type,
+            "param": fault.param,
+            "code": fault.reason.replace(" ", "_"),
+        }
+    }
+
+
+def refusal(fault: Fault, body: Mapping[str, object]) -> Response:
+    """The answer to a request that is refused or fails."""
+    headers = {}
+    if fault.retry_after_ms is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(fault.retry_after_ms / 1000)))
+    if fault.code == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if fault.code in (408, 413):
+        headers["Connection"] = "close"  # What is left of the body is not read.
+    return JSONResponse(body, _STATUS.get(fault.code, fault.code), headers)

@@ -1,0 +1,291 @@
+"""HttpGateway: requests over HTTP into the engine's batch, and the replies back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import uvicorn
+
+from app.gateway.admission import Admission, Standing
+from app.gateway.faults import Fault
+from app.gateway.http.access import Access
+from app.gateway.http.application import make_application
+from app.gateway.http.connection import Connection
+from app.gateway.http.exchanges import Exchanges
+from app.gateway.http.service import Service
+from app.gateway.http.settings import Address, HttpError, HttpSettings
+from app.gateway.http.view import HttpView
+from app.gateway.loop_thread import LoopThread
+from app.gateway.quotas import Quotas
+from app.gateway.tally import Tally
+from app.gateway.view import UserView
+from engine.api.client import EngineClient
+
+log = logging.getLogger(__name__)
+
+VIEW_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+# Between the lines that show a client who waits that it is not forgotten, and us that it is there.
+NUDGE_SECONDS = 10.0
+# For the last words of a stream to go out.
+FAREWELL_SECONDS = 5.0
+KEEP_ALIVE_SECONDS = 75
+# Connections that the system holds until they are accepted: a load generator opens hundreds at
+# once.
+_BACKLOG = 2048
+# For a client that takes nothing, and does not go: milliseconds.
+_DEAF_MS = 120_000
+USERS_SHOWN = 20
+
+ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
+
+
+class HttpGateway:
+    """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
+
+    What a request began ends with it: nothing is journalled, for its owner holds the connection and
+    sees at once where there is no answer.
+
+    Args:
+        sampling: for what a request leaves open, over the model's defaults.
+
+    Attributes:
+        url: where it is reached.
+
+    Raises:
+        HttpError: it cannot listen, or a key or a certificate cannot be read.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        settings: HttpSettings,
+        *,
+        sampling: Mapping[str, object] | None = None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._thread = LoopThread("http", "the HTTP gateway", self._serve, (self._abandon,))
+        self._closing = asyncio.Event()
+        self._drain_seconds = settings.drain_seconds
+        self._draining = False
+        self._engine_drains = False
+        self._queue_limit = 1 << 30
+        self._tally = Tally(time.monotonic)
+        self._quotas = Quotas(settings.quota, settings.keys, self._tally.pace, time.monotonic)
+        self._exchanges = Exchanges(
+            client=client,
+            quotas=self._quotas,
+            tally=self._tally,
+            loop=self._thread.loop,
+            clock=time.monotonic,
+        )
+        service = Service(
+            client=client,
+            access=Access(settings.secrets()),
+            admission=Admission(
+                client,
+                max_request_bytes=settings.max_request_bytes,
+                max_requests=settings.max_requests,
+                quotas=self._quotas,
+                standing=self._standing,
+            ),
+            quotas=self._quotas,
+            exchanges=self._exchanges,
+            tally=self._tally,
+            names=frozenset(settings.names),
+            sampling=dict(sampling or {}),
+        )
+        self._server = self._make_server(service)
+        self._socket = _bound(settings.address)
+        host, port = self._socket.getsockname()[:2]
+        scheme = "http" if settings.cert_file is None else "https"
+        self.url = f"{scheme}://{Address(host, port)}"
+        self._view = self._look()
+
+    def _make_server(self, service: Service) -> uvicorn.Server:
+        settings = self._settings
+        cert, key = settings.cert_file, settings.key_file
+        config = uvicorn.Config(
+            make_application(service, settings.cors),
+            http=Connection,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(FAREWELL_SECONDS),
+            ssl_certfile=None if cert is None else str(cert),
+            ssl_keyfile=None if key is None else str(key),
+        )
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise HttpError(
+                f"http.cert_file is {str(cert)!r}; it cannot be used: {error}"
+            ) from None
+        return uvicorn.Server(config)
+
+    def start(self) -> None:
+        """Serve, on a thread of its own."""
+        self._thread.start()
+
+    def begin_stop(self, drain_seconds: float | None = None) -> None:
+        """Take nothing new, let what runs end, tell the rest, and go; returns at once.
+
+        Args:
+            drain_seconds: how long requests may still run; None is as the settings have it. A
+                second call may shorten it.
+        """
+        self._thread.call(self._close, drain_seconds)
+
+    def stop(self, drain_seconds: float | None = None) -> None:
+        """As `begin_stop`, and wait until it is gone; after `start` only."""
+        self.begin_stop(drain_seconds)
+        # As `MqttGateway.stop` does.
+        self._thread.wait_ended()
+        self._thread.join()
+
+    def wait_ended(self, timeout: float | None = None) -> bool:
+        """Whether it has ended, of itself or by `stop`; blocks until then or for `timeout` s."""
+        return self._thread.wait_ended(timeout)
+
+    def close(self) -> None:
+        """Let go of the address, of a gateway that was never started too."""
+        self._socket.close()
+
+    @property
+    def failure(self) -> str:
+        """Why it has given up; empty if it has not."""
+        return self._thread.crash
+
+    def view(self) -> HttpView:
+        return self._view
+
+    # On the loop.
+
+    def _abandon(self) -> None:
+        """Nobody is left to read the replies that are being made."""
+        self._exchanges.cancel_all(ENDING)
+        self._view = self._look()
+        self._socket.close()
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            server = tasks.create_task(self._thread.guard(self._server.serve([self._socket])))
+            others = [
+                tasks.create_task(self._thread.guard(self._tick())),
+                *(tasks.create_task(e.wait()) for e in (self._closing, self._thread.failed)),
+            ]
+            await asyncio.wait([server, *others], return_when=asyncio.FIRST_COMPLETED)
+            if not self._thread.failed.is_set():
+                await self._drain()
+            self._server.should_exit = True
+            await server
+            for task in others:
+                task.cancel()
+
+    async def _drain(self) -> None:
+        """Let requests end, then end them, and see that their owners know."""
+        self._draining = True
+        began = time.monotonic()
+        while len(self._exchanges) and time.monotonic() < began + self._drain_seconds:
+            await asyncio.sleep(0.02)
+        self._exchanges.cancel_all(ENDING)
+        began = time.monotonic()
+        while len(self._exchanges) and time.monotonic() < began + FAREWELL_SECONDS:
+            await asyncio.sleep(0.01)
+
+    def _close(self, drain_seconds: float | None) -> None:
+        if drain_seconds is not None:
+            self._drain_seconds = drain_seconds
+        self._closing.set()
+
+    async def _tick(self) -> None:
+        """Refresh the view and what is known of the engine, and let those who wait know."""
+        nudge_at, look_at = time.monotonic() + NUDGE_SECONDS, 0.0
+        while True:
+            self._view = self._look()
+            if time.monotonic() >= look_at:
+                # A snapshot is made anew each time, for some milliseconds.
+                look_at = time.monotonic() + LOOK_SECONDS
+                self._look_at_engine()
+            if time.monotonic() >= nudge_at:
+                nudge_at = time.monotonic() + NUDGE_SECONDS
+                self._exchanges.nudge_all()
+            await asyncio.sleep(VIEW_SECONDS)
+
+    def _standing(self) -> Standing:
+        return Standing(
+            draining=self._draining or self._engine_drains,
+            queue_limit=self._queue_limit,
+            waiting=self._exchanges.num_waiting,
+            running=self._exchanges.num_replies,
+        )
+
+    def _look_at_engine(self) -> None:
+        snapshot = self._client.snapshot()
+        knobs = {} if snapshot is None else {one.name: one.effective for one in snapshot.knobs}
+        self._engine_drains = bool(knobs.get("draining"))
+        if isinstance(limit := knobs.get("queue_limit"), int):
+            self._queue_limit = limit
+
+    def _look(self) -> HttpView:
+        tally, exchanges = self._tally, self._exchanges
+        return HttpView(
+            time=time.monotonic(),
+            url=self.url,
+            draining=self._draining,
+            connections=len(self._server.server_state.connections),
+            running=len(exchanges),
+            waiting=exchanges.num_waiting,
+            accepted=tally.accepted,
+            finished=tally.finished,
+            rejected=tally.rejected,
+            first_token=tally.first_tokens,
+            bad=tally.bad_messages,
+            users=self._users(),
+        )
+
+    def _users(self) -> tuple[UserView, ...]:
+        running = Counter(exchange.user for exchange in self._exchanges)
+        waiting = Counter(one.user for one in self._exchanges if not one.started)
+        rejected = self._tally.rejected_by_user
+        busiest = sorted({*running, *rejected}, key=lambda user: (-running[user], user))
+        return tuple(
+            UserView(user, running[user], waiting[user], rejected.get(user, 0))
+            for user in busiest[:USERS_SHOWN]
+        )
+
+
+def _bound(address: Address) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        HttpError: it cannot.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # What is accepted has it, too.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAF_MS)
+    try:
+        listening.bind((address.host, address.port))
+        listening.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        why = getattr(error, "strerror", None) or str(error)
+        raise HttpError(f"http.listen is {str(address)!r}; it cannot listen there: {why}") from None
+    listening.setblocking(False)
+    return listening

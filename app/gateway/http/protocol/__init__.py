@@ -1,0 +1,1 @@
+"""What clients ask over HTTP, as docs/http.md has it."""

@@ -1,0 +1,94 @@
+"""ChatCompletionRequest: what a client asks of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from app.gateway.http.protocol.generating import Generating, refuse
+from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.turns import TURNS_ALLOWED, Turns, as_tool, chat
+from engine.api.client import ChatMessage
+from engine.api.sampling import MAX_LOGPROBS
+from engine.api.tools import MAX_TOOLS
+
+Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class ResponseFormat(Told):
+    """In which form the reply is wanted."""
+
+    type: str
+
+
+class ChatCompletionRequest(Generating):
+    """A request for the next message of a chat.
+
+    Attributes:
+        max_completion_tokens: most tokens of a reply, thinking included; goes before `max_tokens`,
+            its older name.
+        logprobs: whether each token comes with its log-probability.
+        top_logprobs: how many of the likeliest tokens come with each.
+        tool_choice: `none` leaves the tools out, `auto` leaves it to the model.
+        reasoning_effort: goes to the chat template.
+        chat_template_kwargs: arguments of the chat template by name.
+        include_reasoning: whether the thinking is told.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        **Generating.ALLOWED,
+        **TURNS_ALLOWED,
+        "max_completion_tokens": "an integer of at least 1",
+        "logprobs": "true or false",
+        "top_logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
+        "response_format": "an object with type",
+        "response_format.type": "text",
+        "tools": f"a list of at most {MAX_TOOLS} functions",
+        "tools.*": "an object with type and function",
+        "tool_choice": "none or auto",
+        "reasoning_effort": "text",
+        "chat_template_kwargs": "a map of names to values",
+        "include_reasoning": "true or false",
+    }
+
+    messages: Turns
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Tools | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    include_reasoning: bool = True
+
+    def chat(self) -> tuple[ChatMessage, ...]:
+        """The chat as the engine takes it.
+
+        Raises:
+            InvalidRequestError: it is none that can be answered.
+        """
+        return chat(self.messages)
+
+    def more_sampling(self) -> dict[str, Any]:
+        """
+        Raises:
+            InvalidRequestError: fields do not go together.
+        """
+        if self.top_logprobs is not None and not self.logprobs:
+            text = "null" if self.logprobs is None else "false"
+            raise refuse("logprobs", text, "true where top_logprobs is stated")
+        if self.response_format is not None and self.response_format.type != "text":
+            raise refuse("response_format.type", self.response_format.type, "'text'")
+        arguments = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            arguments.setdefault("reasoning_effort", self.reasoning_effort)
+        wants_tools = bool(self.tools) and self.tool_choice != "none"
+        most = self.max_completion_tokens
+        return {
+            "max_tokens": self.max_tokens if most is None else most,
+            "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
+            "tools": [as_tool(tool) for tool in self.tools or ()] if wants_tools else None,
+            "chat_template_kwargs": arguments or None,
+        }

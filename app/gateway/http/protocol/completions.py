@@ -1,0 +1,68 @@
+"""CompletionRequest: what a client asks of /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from app.gateway.http.protocol.generating import MAX_CHOICES, Generating, refuse
+from engine.api.sampling import MAX_LOGPROBS
+
+_TokenIds = Annotated[tuple[int, ...], Field(min_length=1, fail_fast=True)]
+_Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+_SeveralIds = Annotated[
+    tuple[_TokenIds, ...], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
+]
+
+
+class CompletionRequest(Generating):
+    """A request for text that goes on with a prompt, around which no template is put.
+
+    Attributes:
+        prompt: text or token ids; or several of either, each of which gets `n` replies.
+        echo: whether the prompt stands before its replies.
+        logprobs: how many of the likeliest tokens come with each token.
+        best_of, suffix: read to be refused, unless they change nothing.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        **Generating.ALLOWED,
+        "prompt": f"text, a list of token ids, or a list of 1 to {MAX_CHOICES} of either",
+        "echo": "true or false",
+        "logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
+        "best_of": "an integer",
+        "suffix": "text",
+    }
+
+    prompt: str | _TokenIds | _Texts | _SeveralIds
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+    def prompts(self) -> tuple[str | tuple[int, ...], ...]:
+        """Each prompt as the engine takes it."""
+        if isinstance(self.prompt, str):
+            return (self.prompt,)
+        if isinstance(self.prompt[0], int):
+            return (self.prompt,)
+        return self.prompt
+
+    def more_sampling(self) -> dict[str, Any]:
+        """
+        Raises:
+            InvalidRequestError: something is asked that is not served.
+        """
+        if self.best_of not in (None, self.choices):
+            raise refuse("best_of", self.best_of, f"n, {self.choices}, or left out")
+        if self.suffix:
+            raise refuse("suffix", self.suffix, "empty or left out")
+        if self.echo and any(not isinstance(prompt, str) for prompt in self.prompts()):
+            raise refuse("echo", True, "false where the prompt is token ids")
+        if self.echo and self.logprobs is not None:
+            raise refuse("echo", True, "false where logprobs is stated")
+        if self.choices * len(self.prompts()) > MAX_CHOICES:
+            text = f"a number that makes at most {MAX_CHOICES} replies of {len(self.prompts())} "
+            raise refuse("n", self.choices, text + "prompts")
+        return super().more_sampling() | {"logprobs": self.logprobs}

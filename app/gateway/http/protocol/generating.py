@@ -1,0 +1,132 @@
+"""Generating: the fields that all requests for text have, whatever they begin with."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from app.gateway.http.protocol.told import Told
+from engine.api.errors import InvalidRequestError
+from engine.api.sampling import MAX_STOPS, SamplingParams
+from engine.core.admission import MAX_PRIORITY
+
+MAX_CHOICES = 128
+
+Stops = Annotated[tuple[str, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
+
+# Sampling parameters that have the names that the engine gives them.
+_SAME = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "logit_bias", "ignore_eos", "min_tokens", "stop_token_ids"),
+)
+
+
+class StreamOptions(Told):
+    """How a stream ends.
+
+    Attributes:
+        include_usage: whether a last chunk has the token counts.
+    """
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Generating(Told):
+    """A request for text. None is the model's default.
+
+    Attributes:
+        n: how many replies to one prompt are wanted.
+        stop: strings that end a reply.
+        seed: of the first reply; the others have the numbers that follow it.
+        user: whom the client asks for; it is shown, and counts for no quota.
+        priority: as vLLM has it: a request with a smaller number goes first.
+        logit_bias, stop_token_ids, top_k, min_p, repetition_penalty, ignore_eos, min_tokens: as
+            `engine.api.sampling.SamplingParams` has them.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "model": "text, the name of the model",
+        "n": f"an integer from 1 to {MAX_CHOICES}",
+        "temperature": "a number",
+        "top_p": "a number",
+        "top_k": "an integer",
+        "min_p": "a number",
+        "repetition_penalty": "a number",
+        "presence_penalty": "a number",
+        "frequency_penalty": "a number",
+        "logit_bias": "a map of token ids to numbers from -100 to 100",
+        "stop": f"text or a list of at most {MAX_STOPS} texts, none of them empty",
+        "stop_token_ids": "a list of token ids",
+        "seed": "an integer",
+        "max_tokens": "an integer of at least 1",
+        "min_tokens": "an integer of at least 0",
+        "ignore_eos": "true or false",
+        "stream": "true or false",
+        "stream_options": "an object with include_usage",
+        "stream_options.include_usage": "true or false",
+        "stream_options.continuous_usage_stats": "true or false",
+        "priority": f"an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}",
+        "user": "text",
+    }
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: str | Stops | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    user: str | None = None
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that were stated, by the engine's names.
+
+        Raises:
+            InvalidRequestError: one is outside its range.
+        """
+        stated = {name: getattr(self, name) for name in _SAME} | self.more_sampling()
+        stated["stop"] = (self.stop,) if isinstance(self.stop, str) else self.stop
+        stated["seed"] = self.seed
+        given = {name: value for name, value in stated.items() if value is not None}
+        if given.get("top_k") == -1:  # vLLM's word for all
+            given["top_k"] = 0
+        SamplingParams().override(given)
+        return given
+
+    def more_sampling(self) -> dict[str, Any]:
+        """What else is stated of sampling, by the engine's names."""
+        return {"max_tokens": self.max_tokens}
+
+    def of_choice(self, sampling: dict[str, Any], choice: int) -> dict[str, Any]:
+        """The sampling parameters of one of the replies."""
+        seed = sampling.get("seed")
+        if seed is None or choice == 0:
+            return sampling
+        return {**sampling, "seed": (seed + choice) % 2**64}
+
+
+def refuse(name: str, value: object, allowed: str) -> InvalidRequestError:
+    """The error of a value that is not served."""
+    return InvalidRequestError(f"{name} is {value!r}; it must be {allowed}", name)

@@ -1,0 +1,101 @@
+"""Told: what clients send as JSON, read with its unknown fields set apart, or refused in words."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from app.gateway.faults import Fault
+from engine.api.errors import EngineError
+
+_MAX_NAME = 64
+_MAX_NAMES = 20
+
+T = TypeVar("T", bound="Told")
+
+
+class Told(BaseModel):
+    """What a client sends. A field that is not known is kept apart and has no effect: clients send
+    what another server of the same interface knows.
+
+    Attributes:
+        ALLOWED: what a value must be, by its path with `*` for numbers and keys.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
+
+    ALLOWED: ClassVar[dict[str, str]] = {}
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The names of fields that were stated and have no effect, at most 20."""
+        extra = self.model_extra or {}
+        return tuple(_name(name) for name in list(extra)[:_MAX_NAMES])
+
+
+def read(kind: type[T], body: bytes) -> T:
+    """Read what a client sent.
+
+    Raises:
+        Fault: 400, with one sentence that says what is wrong first.
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise _fault(kind, error.errors(include_url=False)[0]) from None
+    except EngineError as error:
+        raise Fault.of(error.info()) from None
+
+
+def _fault(kind: type[Told], detail: ErrorDetails) -> Fault:
+    """What pydantic found, as a fault."""
+    place, value = detail["loc"], detail["input"]
+    if detail["type"] == "json_invalid":
+        return Fault(400, f"the request cannot be read as JSON: {detail['ctx']['error']}")
+    if not place:
+        return Fault(400, f"the request is {show(value)}; it must be an object")
+    place, allowed = _allowed(kind, place)
+    path = _path(place)
+    if detail["type"] == "missing":
+        return Fault(400, f"{path} is missing; it must be {allowed}", path)
+    if detail["type"] in ("too_long", "too_short"):
+        return Fault(400, f"{path} has {len(value)} entries; it must be {allowed}", path)
+    return Fault(400, f"{path} is {show(value)}; it must be {allowed}", path)
+
+
+def _allowed(kind: type[Told], place: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], str]:
+    """The longest beginning of a place that is told of, and what a value there must be. For a
+    field of several types, pydantic adds the one that it tried; that is dropped.
+    """
+    for length in range(len(place), 0, -1):
+        parts = place[:length]
+        pattern = ".".join("*" if isinstance(part, int) else part for part in parts)
+        if (allowed := kind.ALLOWED.get(pattern)) is not None:
+            return parts, allowed
+    return place, "of another type"
+
+
+def _path(place: tuple[int | str, ...]) -> str:
+    """A place as OpenAI's errors have it: messages[0].role."""
+    path = ""
+    for part in place:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{_name(part)}" if path else _name(part)
+    return path
+
+
+def _name(part: str) -> str:
+    return part if part.isprintable() and len(part) <= _MAX_NAME else reprlib.repr(part)
+
+
+def show(value: Any) -> str:
+    """A value in few characters; null, true and false are written as in JSON."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return reprlib.repr(value)

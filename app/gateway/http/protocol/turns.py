@@ -1,0 +1,151 @@
+"""Turn: one message of the chat that a client states, in the form of OpenAI's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.tools import ToolCall
+
+MAX_MESSAGES = 10_000
+
+
+class Piece(BaseModel):
+    """A part of a message. What else is in it has no effect: clients send back what they got, with
+    fields of their own.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class TextPart(Piece):
+    """A part of a content. Only text is served, so the others are read to be refused."""
+
+    type: str
+    text: str = ""
+
+
+class CalledFunction(Piece):
+    """A function that the assistant called, and with what: a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class TurnCall(Piece):
+    """A call of a tool in a message of the assistant."""
+
+    function: CalledFunction
+    type: Literal["function"] = "function"
+    id: str | None = None
+
+
+Parts = Annotated[tuple[TextPart, ...], Field(fail_fast=True)]
+
+
+class Turn(Piece):
+    """One message of a chat.
+
+    Attributes:
+        role: developer is another word for system.
+        content: text, or parts that are joined. None is for an assistant that only calls tools.
+        tool_call_id, name: of a tool: the call that it answers, and what it is called.
+        reasoning_content, reasoning: what the assistant thought; vLLM has had both names.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Parts | None = None
+    tool_calls: Annotated[tuple[TurnCall, ...], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    def message(self, place: str) -> ChatMessage:
+        """The message as the engine takes it.
+
+        Args:
+            place: begins the path of a field at fault.
+
+        Raises:
+            InvalidRequestError: it has parts that are no text, or nothing in it.
+        """
+        if self.content is None and not self.tool_calls:
+            how = "null" if "content" in self.model_fields_set else "missing"
+            path = f"{place}.content"
+            raise InvalidRequestError(f"{path} is {how}; it must be text or a list of parts", path)
+        calls = self.tool_calls or ()
+        is_tool = self.role == "tool"
+        return ChatMessage(
+            "system" if self.role == "developer" else self.role,
+            joined(self.content or "", f"{place}.content"),
+            (self.reasoning_content or self.reasoning or "") if self.role == "assistant" else "",
+            tool_calls=tuple(
+                ToolCall(call.function.name, call.function.arguments, call.id) for call in calls
+            ),
+            tool_call_id=(self.tool_call_id or "") if is_tool else "",
+            name=(self.name or "") if is_tool else "",
+        )
+
+
+def joined(content: str | Sequence[TextPart], path: str) -> str:
+    """The text of a content.
+
+    Raises:
+        InvalidRequestError: a part of it is no text.
+    """
+    if isinstance(content, str):
+        return content
+    for number, part in enumerate(content):
+        if part.type not in ("text", "input_text", "output_text"):
+            at = f"{path}[{number}].type"
+            text = f"{at} is {part.type!r}; models are served for text only, so it must be 'text'"
+            raise InvalidRequestError(text, at)
+    return "".join(part.text for part in content)
+
+
+# What each field of a message must be, by its path.
+TURNS_ALLOWED: dict[str, str] = {
+    "messages": f"a list of 1 to {MAX_MESSAGES} messages",
+    "messages.*": "an object with role and content",
+    "messages.*.role": "one of system, developer, user, assistant, tool",
+    "messages.*.content": "text or a list of parts",
+    "messages.*.tool_calls": "a list of calls",
+    "messages.*.tool_calls.*": "an object with function and id",
+    "messages.*.tool_calls.*.id": "text",
+    "messages.*.tool_calls.*.type": "function",
+    "messages.*.tool_calls.*.function": "an object with name and arguments",
+    "messages.*.tool_calls.*.function.name": "text",
+    "messages.*.tool_calls.*.function.arguments": "a JSON object, as text",
+    "messages.*.tool_call_id": "text",
+    "messages.*.name": "text",
+    "messages.*.reasoning_content": "text",
+    "messages.*.reasoning": "text",
+}
+Turns = Annotated[tuple[Turn, ...], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+
+
+def chat(turns: Sequence[Turn]) -> tuple[ChatMessage, ...]:
+    """The messages of a chat as the engine takes them.
+
+    Raises:
+        InvalidRequestError: one of them is wrong, or the last one asks for nothing.
+    """
+    messages = tuple(turn.message(f"messages[{at}]") for at, turn in enumerate(turns))
+    if messages[-1].role not in ("user", "tool"):
+        path = f"messages[{len(messages) - 1}].role"
+        text = f"{path} is {turns[-1].role!r}; the last message must be the user's or a tool's"
+        raise InvalidRequestError(text, path)
+    return messages
+
+
+def as_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """A function as a chat template takes it; what only OpenAI's servers heed is left out."""
+    function = tool.get("function")
+    if isinstance(function, dict):
+        return {**tool, "function": {k: v for k, v in function.items() if k != "strict"}}
+    return tool

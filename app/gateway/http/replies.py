@@ -1,0 +1,112 @@
+"""Replies: what has come of each reply to a request so far, and what is told of its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+
+from engine.api.lifecycle import FinishReason
+from engine.api.logprobs import OutputToken
+from engine.api.stream import Delta, Finish, Usage
+from engine.api.tools import ToolCall
+
+
+@dataclass(slots=True)
+class Reply:
+    """One reply, as far as it has come.
+
+    Attributes:
+        num_tokens: of its output so far.
+        is_told: whether anything of it was told.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    logprobs: list[OutputToken] = field(default_factory=list)
+    num_tokens: int = 0
+    finish: Finish | None = None
+    is_told: bool = False
+
+    def take(self, delta: Delta) -> None:
+        self.texts.append(delta.text)
+        self.thoughts.append(delta.thinking)
+        self.logprobs += delta.logprobs
+        self.num_tokens += delta.num_tokens
+        self.finish = delta.finish
+
+    @property
+    def text(self) -> str:
+        """What the reply says; of one that calls tools, beside the calls."""
+        use = self.finish.tool_use if self.finish is not None else None
+        return "".join(self.texts) if use is None else use.content
+
+    @property
+    def thinking(self) -> str:
+        return "".join(self.thoughts)
+
+
+def created() -> int:
+    """Now, as OpenAI's answers have it."""
+    return int(time.time())
+
+
+def finish_reason(finish: Finish) -> str:
+    """Why a reply ended that went well."""
+    if finish.reason is FinishReason.LENGTH:
+        return "length"
+    return "tool_calls" if finish.tool_use is not None else "stop"
+
+
+def went_well(finish: Finish | None) -> bool:
+    """Whether a reply has ended, and as it should."""
+    return finish is not None and finish.reason in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def usage_of(replies: list[Reply]) -> dict[str, object]:
+    """The token counts of a request. The prompt counts once, however many replies it has."""
+    found = [reply.finish.usage for reply in replies if reply.finish is not None] or [
+        Usage(0, 0, 0)
+    ]
+    prompt = max(one.prompt_tokens for one in found)
+    output = sum(one.completion_tokens for one in found)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": found[0].cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(one.reasoning_tokens for one in found)
+        },
+    }
+
+
+def called(call: ToolCall, request_id: str, number: int) -> dict[str, object]:
+    """A call in OpenAI's form. One that has no id gets one, by which its outcome names it."""
+    told = call.in_openai_form()
+    told["id"] = call.id or f"call_{request_id}_{number}"
+    return told
+
+
+def token_bytes(token: OutputToken) -> dict[str, object]:
+    """A token and its alternatives in OpenAI's form."""
+    chosen = token.chosen
+    return {
+        "token": chosen.text,
+        "logprob": chosen.logprob,
+        "bytes": list(chosen.utf8),
+        "top_logprobs": [
+            {"token": one.text, "logprob": one.logprob, "bytes": list(one.utf8)}
+            for one in token.top
+        ],
+    }
+
+
+def quoted(text: str) -> str:
+    """A text as JSON has it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def compact(data: object) -> str:
+    """Plain data as JSON without blanks."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))

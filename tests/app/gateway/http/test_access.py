@@ -1,0 +1,107 @@
+"""Who may ask, and how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from app.gateway.http.gateway import HttpGateway
+from app.gateway.http.settings import Address, HttpError, HttpSettings
+from tests.support.http_serving import HttpServing, http_serving
+from tests.support.scripted_engine import ScriptedEngine
+
+BODY = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+def test_without_keys_anybody_may(serving: HttpServing) -> None:
+    assert serving.ask().status_code == 200
+
+
+def test_a_key_names_its_user(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from a file\n")
+    keys = {
+        "ann": {"key": "ann's", "max_priority": 5},
+        "bob": {"file": str(tmp_path / "key"), "requests": 1},
+    }
+    with http_serving(api_key="sesame", keys=keys) as serving, serving.running():
+        for header, value, user, priority in (
+            ("authorization", "Bearer sesame", "default", 0),
+            ("Authorization", "bearer ann's", "ann", 5),
+            ("x-api-key", "from a file", "bob", 0),
+        ):
+            body = {**BODY, "priority": -9}
+            answer = serving.http.post("/v1/chat/completions", json=body, headers={header: value})
+            assert answer.status_code == 200
+            asked = serving.engine.submissions[-1]
+            assert (asked.origin.user, asked.priority) == (user, priority)
+        for headers in ({}, {"authorization": "Basic ann's"}, {"authorization": "Bearer wrong"}):
+            for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models")):
+                answer = serving.http.request(method, path, headers=headers)
+                assert answer.status_code == 401
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert answer.json()["error"]["type"] == "authentication_error"
+        assert serving.http.get("/health").status_code == 200
+        bob = {"x-api-key": "from a file"}
+        answer = serving.http.post("/v1/chat/completions", json={**BODY, "n": 2}, headers=bob)
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "user 'bob' has 0 unfinished requests; at most 1" in answer.text
+
+
+def test_only_pages_of_stated_origins_may_ask() -> None:
+    asks = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    with http_serving() as serving:
+        assert serving.http.options("/v1/chat/completions", headers=asks).status_code == 405
+    with http_serving(cors=["https://a.example"]) as serving:
+        answer = serving.http.options("/v1/chat/completions", headers=asks)
+        assert answer.headers["access-control-allow-origin"] == "https://a.example"
+        other = {**asks, "Origin": "https://b.example"}
+        answer = serving.http.options("/v1/chat/completions", headers=other)
+        assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("8000", ("127.0.0.1", 8000)),
+        (":80", ("127.0.0.1", 80)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),
+        ("[::1]:8000", ("::1", 8000)),
+        ("box.example:1", ("box.example", 1)),
+    ],
+)
+def test_where_it_listens(text: str, address: tuple[str, int]) -> None:
+    assert HttpSettings(listen=text).address == address
+    assert Address.parse(str(Address(*address))) == address
+
+
+@pytest.mark.parametrize("text", ["", "http://a:1", "a:b", "65536", "::1:80", "a b:1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match=r"it must be \[HOST:\]PORT"):
+        HttpSettings(listen=text)
+
+
+def test_what_is_reached_from_elsewhere() -> None:
+    told = {text: Address.parse(text).is_loopback for text in ("1", "localhost:1", "[::1]:1")}
+    assert set(told.values()) == {True}
+    assert not Address.parse("0.0.0.0:1").is_loopback
+
+
+def test_what_cannot_be_is_told_before_it_starts(serving: HttpServing, tmp_path: Path) -> None:
+    taken = serving.url.removeprefix("http://")
+    (tmp_path / "empty").touch()
+    for settings, message in (
+        ({"listen": taken}, f"http.listen is '{taken}'; it cannot listen there: Address"),
+        ({"keys": {"a": {"file": "/nowhere"}}}, "http.keys.a.file is '/nowhere'; No such file"),
+        ({"keys": {"a": {"file": str(tmp_path / "empty")}}}, "http.keys.a is empty"),
+        ({"api_key": "k", "keys": {"a": {"key": "k"}}}, "one key under two names"),
+        ({"cert_file": "/nowhere"}, "http.cert_file is '/nowhere'; it cannot be used"),
+    ):
+        with pytest.raises(HttpError, match=message.replace(".", r"\.")):
+            HttpGateway(ScriptedEngine(), HttpSettings(**{"listen": "0", **settings}))
+    with pytest.raises(ValidationError, match="state either key or file"):
+        HttpSettings(keys={"a": {}})
+    with pytest.raises(ValidationError, match="key_file is set without cert_file"):
+        HttpSettings(key_file="x")

@@ -1,0 +1,100 @@
+"""HttpServing: an HTTP gateway over a scripted engine, whose time passes when told to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.gateway.http import gateway
+from app.gateway.http.gateway import HttpGateway
+from app.gateway.http.settings import HttpSettings
+from tests.support.scripted_engine import ScriptedEngine
+
+TIMEOUT = 10.0
+
+
+class HttpServing:
+    """
+    Attributes:
+        http: a client that knows where the gateway is.
+    """
+
+    def __init__(self, engine: ScriptedEngine | None = None, **settings: Any) -> None:
+        self.engine = engine or ScriptedEngine()
+        values = {"listen": "127.0.0.1:0", "drain_seconds": 0.0, **settings}
+        self.gateway = HttpGateway(self.engine, HttpSettings(**values))
+        self.gateway.start()
+        self.http = httpx2.Client(base_url=self.gateway.url, timeout=TIMEOUT, trust_env=False)
+        self._driver: threading.Thread | None = None
+        self._parked = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    def ask(self, text: str = "hello", **fields: Any) -> httpx2.Response:
+        """The answer to a chat of one message, while the engine steps."""
+        messages = [{"role": "user", "content": text}]
+        with self.running():
+            return self.http.post("/v1/chat/completions", json={"messages": messages, **fields})
+
+    def until(self, condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
+        """Wait, without a step of the engine."""
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, f"not in {timeout} s: {self.gateway.view()}"
+            time.sleep(0.002)
+
+    def check_idle(self) -> None:
+        """Nothing runs or waits, and every block is free or cached."""
+
+        def is_idle() -> bool:
+            self.engine.advance()
+            snapshot = self.engine.snapshot()
+            assert snapshot is not None
+            busy = snapshot.num_running, snapshot.num_waiting, snapshot.blocks.used
+            return len(self.gateway._exchanges) == 0 and busy == (0, 0, 0)
+
+        self.until(is_idle)
+        assert self.gateway._exchanges.num_waiting == self.gateway._exchanges.num_replies == 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The engine steps by itself, on a thread."""
+        self._parked.clear()
+
+        def drive() -> None:
+            while not self._parked.is_set():
+                if not self.engine.advance():
+                    time.sleep(0.001)
+
+        driver = threading.Thread(target=drive, daemon=True)
+        driver.start()
+        try:
+            yield
+        finally:
+            self._parked.set()
+            driver.join()
+
+    def stop(self, drain_seconds: float | None = None) -> None:
+        self.http.close()
+        self.gateway.stop(drain_seconds)
+
+
+@contextmanager
+def http_serving(engine: ScriptedEngine | None = None, **settings: Any) -> Iterator[HttpServing]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Tests wait for it.
+        patch.setattr(gateway, "LOOK_SECONDS", 0.05)
+        patch.setattr(gateway, "VIEW_SECONDS", 0.02)
+        one = HttpServing(engine, **settings)
+        try:
+            yield one
+        finally:
+            one.stop(0.0)
