@@ -296,7 +296,8 @@ def _interface(options: dict[str, object]) -> int:
     client = EngineHost(load_model)
     try:
         with _gateways(settings, client) as running:
-            return tui.run(client, store, settings, settings.load_request(), running.mqtt, own)
+            load = settings.load_request()
+            return tui.run(client, store, settings, load, running.mqtt, own, running.http)
     finally:
         store.close()
 

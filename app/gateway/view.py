@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from app.store.conversation import Conversation, Message
 from engine.api.stream import Thought
@@ -77,3 +78,16 @@ class Transcript:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     thought: Thought = field(default_factory=Thought)
+
+
+class Transcripts(Protocol):
+    """Chats that are held over a gateway, for the screen; from any thread."""
+
+    def transcript(self, request_id: str) -> Transcript | None:
+        """The chat of a request that runs or has ended lately, by the engine's id. If its session
+        has gone on since, the chat has the later turns too."""
+        ...
+
+    def holds(self, conversation_id: str) -> bool:
+        """Whether a chat is at hand here, so that whoever holds it may go on with it."""
+        ...

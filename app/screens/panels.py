@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.gateway.mqtt import SOURCE
+from app.gateway.sources import MQTT
 from app.screens.chats.numbering import Numbering, session_of
 from app.screens.feeds.engine_watch import EngineWatch
 from app.screens.feeds.mqtt_watch import MqttWatch
@@ -118,6 +118,6 @@ def _rows(
         rows.append(ChatRow(key, numbering.names[view.ordinal], source, known, failures.get(key)))
     idle = [(name, key) for key, name in numbering.chats.items() if key not in newest]
     for name, key in sorted(idle, key=lambda chat: chat[0].number):
-        source = SOURCE if name.number.theirs else YOU
+        source = MQTT if name.number.theirs else YOU
         rows.append(ChatRow(key, name, source, failure=failures.get(key)))
     return rows

@@ -47,6 +47,7 @@ from widgets.glyphs import ASCII, UNICODE
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway
+    from app.gateway.view import Transcripts
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class Tui(Loading):
         load: LoadRequest,
         gateway: Gateway | None = None,
         own: OwnSettings | None = None,
+        http: Transcripts | None = None,
     ) -> None:
         # Without colours the background is the terminal's own, as with the theme "ansi".
         super().__init__(ansi_color="NO_COLOR" in os.environ or None)
@@ -129,7 +131,12 @@ class Tui(Loading):
         self.models = ModelSwitch(client, load)
         self._pinned = settings.pinned
         self._sessions = SessionList(
-            client, store, system=settings.system, sampling=settings.sampling, gateway=gateway
+            client,
+            store,
+            system=settings.system,
+            sampling=settings.sampling,
+            gateway=gateway,
+            http=http,
         )
         self.ending = Ending(client, self._sessions)
         glyphs = ASCII if settings.ascii else UNICODE
@@ -311,12 +318,13 @@ def run(
     load: LoadRequest,
     gateway: Gateway | None = None,
     own: OwnSettings | None = None,
+    http: Transcripts | None = None,
     kind: type[Tui] = Tui,
 ) -> int:
     """Run the interface until the user leaves; returns the exit code.
 
-    The screen is painted first. Then the engine is told to load, and at the end to shut down. A
-    gateway is only shown: the caller starts and closes it.
+    The screen is painted first. Then the engine is told to load, and at the end to shut down.
+    Gateways are only shown: the caller starts and closes them.
 
     Args:
         kind: of application.
@@ -327,7 +335,7 @@ def run(
     """
     read_alt_keys()
     try:
-        app = kind(client, store, settings, load, gateway, own)
+        app = kind(client, store, settings, load, gateway, own, http)
     except BaseException:
         client.shutdown()
         raise

@@ -1,4 +1,1 @@
 """Chat over HTTP: requests as OpenAI's clients make them, in the same batch as the screen."""
-
-# The name of this source in requests.
-SOURCE = "http"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.gateway.http import SOURCE
 from app.gateway.http.chat_form import ChatForm
 from app.gateway.http.generation import Generation
 from app.gateway.http.protocol.chat import ChatCompletionRequest
+from app.gateway.sources import HTTP
 from engine.api.client import ChatMessage, Submission, new_request_id
 from engine.api.origin import Origin
 
@@ -24,7 +24,7 @@ class ChatCompletions(Generation[ChatCompletionRequest]):
         sampling = {**self.service.sampling, **asked.sampling()}
         first = new_request_id()
         origin = Origin(
-            user=user, conversation=f"{SOURCE}/{first}", source=SOURCE, title=title_of(messages)
+            user=user, conversation=f"{HTTP}/{first}", source=HTTP, title=title_of(messages)
         )
         return [
             Submission(

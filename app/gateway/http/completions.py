@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.gateway.http import SOURCE
 from app.gateway.http.chat_completions import title
 from app.gateway.http.completion_form import CompletionForm
 from app.gateway.http.generation import Generation
 from app.gateway.http.protocol.completions import CompletionRequest
+from app.gateway.sources import HTTP
 from engine.api.client import Submission, new_request_id
 from engine.api.origin import Origin
 
@@ -25,7 +25,7 @@ class Completions(Generation[CompletionRequest]):
         made: list[Submission] = []
         for number, prompt in enumerate(asked.prompts()):
             named = title(prompt) if isinstance(prompt, str) else f"{len(prompt)} token ids"
-            origin = Origin(user=user, conversation=f"{SOURCE}/{first}", source=SOURCE, title=named)
+            origin = Origin(user=user, conversation=f"{HTTP}/{first}", source=HTTP, title=named)
             begun = f"{first}-{number * asked.choices}" if number else first
             made += [
                 Submission(

@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from app.gateway.faults import Fault
+from app.gateway.view import Transcript
+from app.store.conversation import Conversation, Message
 from engine.api.client import Submission
 from engine.api.lifecycle import FinishReason
-from engine.api.stream import Delta, Finish, RequestStream
+from engine.api.stream import Delta, Finish, RequestStream, Thought
+from engine.api.tools import ToolUse
+
+# All exchanges share one count, so that the one that changed last has the largest version.
+_versions = count(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +32,8 @@ class Exchange:
         started: whether any reply has one.
         finishes: how each reply ended; None while it runs.
         refusal: what its owner is told in place of the engine's reason for an abort.
+        texts, thoughts: pieces of what each reply says and thinks, as far as they were read.
+        version: grows with every change.
     """
 
     user: str
@@ -36,11 +45,16 @@ class Exchange:
     started: bool = False
     finishes: list[Finish | None] = field(default_factory=list)
     refusal: Fault | None = None
+    texts: list[list[str]] = field(default_factory=list)
+    thoughts: list[list[str]] = field(default_factory=list)
+    version: int = field(default_factory=lambda: next(_versions))
     _news: list[tuple[int, Delta]] = field(default_factory=list)
     _waiter: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         self.finishes = [None] * len(self.submissions)
+        self.texts = [[] for _ in self.submissions]
+        self.thoughts = [[] for _ in self.submissions]
 
     @property
     def has_ended(self) -> bool:
@@ -65,7 +79,10 @@ class Exchange:
         """Take in what the engine has given, and wake whoever waits for it."""
         for choice, stream in enumerate(self.streams):
             if self.finishes[choice] is None and (delta := stream.drain()) is not None:
+                self.texts[choice].append(delta.text)
+                self.thoughts[choice].append(delta.thinking)
                 self.finishes[choice] = delta.finish
+                self.version = next(_versions)
                 if delta.num_tokens and not self.started:
                     self.started = True
                     self.began(self)
@@ -104,3 +121,65 @@ class Exchange:
                 return Fault.of(finish.error)
             return self.refusal or Fault(499, "the operator of the server stopped this request")
         return None
+
+    def transcript(self, choice: int) -> Transcript:
+        """One of the replies and what it answers, as they stand now. May be called from any
+        thread."""
+        submission, finish = self.submissions[choice], self.finishes[choice]
+        origin, request_id = submission.origin, submission.request_id
+        held = Conversation(
+            id=origin.conversation, user=origin.user, source=origin.source, title=origin.title
+        )
+        messages = [
+            Message(
+                id=f"{request_id}/{place}",
+                conversation_id=held.id,
+                parent_id=None,
+                role=told.role,
+                content=told.content,
+                thinking=told.thinking,
+                tool_use=ToolUse(told.tool_calls, told.content) if told.tool_calls else None,
+                tool_call_id=told.tool_call_id,
+                name=told.name,
+                created=held.created,
+            )
+            for place, told in enumerate(submission.messages)
+        ]
+        if isinstance(submission.prompt, str):
+            messages.append(
+                Message(
+                    id=f"{request_id}/prompt",
+                    conversation_id=held.id,
+                    parent_id=None,
+                    role="user",
+                    content=submission.prompt,
+                    created=held.created,
+                )
+            )
+        messages.append(
+            Message(
+                id=request_id,
+                conversation_id=held.id,
+                parent_id=None,
+                role="assistant",
+                content="".join(self.texts[choice]),
+                thinking="".join(self.thoughts[choice]),
+                tool_use=None if finish is None else finish.tool_use,
+                created=held.created,
+                request_id=request_id,
+                finish_reason=None if finish is None else finish.reason,
+                error=None if finish is None else finish.error,
+                usage=None if finish is None else finish.usage,
+                timings=None if finish is None else finish.timings,
+            )
+        )
+        stream = self.streams[choice] if finish is None and self.streams else None
+        return Transcript(
+            held,
+            tuple(messages),
+            request_id if finish is None else None,
+            self.version,
+            num_prompt_tokens=stream.num_prompt_tokens if stream else 0,
+            num_output_tokens=stream.num_output_tokens if stream else 0,
+            thought=stream.thought if stream else Thought(),
+        )

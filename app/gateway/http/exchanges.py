@@ -11,13 +11,17 @@ from app.gateway.faults import Fault
 from app.gateway.http.exchange import Exchange
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
+from app.gateway.view import Transcript
 from engine.api.client import EngineClient, Submission
 
 log = logging.getLogger(__name__)
 
+ENDED_KEPT = 64
+
 
 class Exchanges:
-    """The requests that run. `wake` may be called from any thread, all else on the gateway's loop.
+    """The requests that run. `wake` and `transcript` may be called from any thread, all else on the
+    gateway's loop.
 
     The engine wakes the loop at most once a step. Only those are looked at then whose clients have
     taken all that there was: what a slow reader has not taken stays in its stream as one piece, and
@@ -46,6 +50,8 @@ class Exchanges:
         self._loop = loop
         self._clock = clock
         self._open: dict[Exchange, None] = {}
+        # By the engine's ids, the oldest first: all that run, and the last that have ended.
+        self._kept: dict[str, tuple[Exchange, int]] = {}
         self._woken = False
         self.num_waiting = 0
         self.num_replies = 0
@@ -69,6 +75,7 @@ class Exchanges:
         for _ in submissions:
             self._quotas.opened(user)
         try:
+            self._keep(exchange)
             exchange.streams = [self._client.submit(one, self.wake) for one in submissions]
             yield exchange
         finally:
@@ -98,6 +105,21 @@ class Exchanges:
         """Let those that wait for news say that they still do."""
         for exchange in self:
             exchange.nudge()
+
+    def transcript(self, request_id: str) -> Transcript | None:
+        """The chat of a request that runs or has ended lately, by the engine's id."""
+        found = self._kept.get(request_id)
+        return None if found is None else found[0].transcript(found[1])
+
+    def _keep(self, exchange: Exchange) -> None:
+        """Keep a request at hand for whoever watches."""
+        for choice, submission in enumerate(exchange.submissions):
+            self._kept[submission.request_id] = exchange, choice
+        for request_id in tuple(self._kept):
+            if len(self._kept) <= self.num_replies + ENDED_KEPT:
+                break
+            if self._kept[request_id][0] not in self._open:
+                del self._kept[request_id]
 
     def _poll(self) -> None:
         self._woken = False

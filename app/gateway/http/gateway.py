@@ -24,7 +24,7 @@ from app.gateway.http.view import HttpView
 from app.gateway.loop_thread import LoopThread
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
-from app.gateway.view import UserView
+from app.gateway.view import Transcript, UserView
 from engine.api.client import EngineClient
 
 log = logging.getLogger(__name__)
@@ -171,6 +171,13 @@ class HttpGateway:
 
     def view(self) -> HttpView:
         return self._view
+
+    def transcript(self, request_id: str) -> Transcript | None:
+        return None if self._thread.has_ended else self._exchanges.transcript(request_id)
+
+    def holds(self, conversation_id: str) -> bool:
+        """Never: a chat over HTTP is its owner's, who states all of it each time."""
+        return False
 
     # On the loop.
 

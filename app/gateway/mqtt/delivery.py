@@ -6,10 +6,10 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.exchange import ReplyTo, ending_of, without_text
 from app.gateway.mqtt.protocol.topics import Caller
 from app.gateway.mqtt.transport.link import Link, LinkPhase, Outcome, Outgoing
+from app.gateway.sources import MQTT
 from app.store.database import StoreError
 from app.store.store import Store
 
@@ -68,9 +68,9 @@ class Delivery:
             StoreError: the journal cannot be read or written.
         """
         journal, prefix = self._store.journal, f"{pool}/"
-        if not journal.adopt(SOURCE, prefix):
+        if not journal.adopt(MQTT, prefix):
             return
-        for entry in journal.untold(SOURCE, prefix):
+        for entry in journal.untold(MQTT, prefix):
             try:
                 ending = ending_of(Caller.of(entry.request_id), entry)
                 assert ending is not None

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from app.gateway.faults import Fault
-from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.protocol.replies import (
     Accepted,
     Choice,
@@ -27,6 +26,7 @@ from app.gateway.mqtt.protocol.replies import (
 from app.gateway.mqtt.protocol.requests import ChatRequest
 from app.gateway.mqtt.protocol.topics import Caller, user_of
 from app.gateway.mqtt.transport.link import Outgoing
+from app.gateway.sources import MQTT
 from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
 from app.store.history import History
@@ -147,7 +147,7 @@ class Exchange:
             origin=Origin(
                 user=self.caller.user,
                 conversation=self.conversation.id,
-                source=SOURCE,
+                source=MQTT,
                 title=self.conversation.title,
             ),
             priority=self.priority,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
-from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.delivery import deliver_ending
 from app.gateway.mqtt.exchange import Exchange, ReplyTo, ending_of, error_reply
 from app.gateway.mqtt.exchanges import Exchanges
@@ -21,6 +20,7 @@ from app.gateway.mqtt.protocol.topics import EVERY, LEVEL, MAX_OWN_LEVELS, Calle
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.link import Inbound, Link, Outcome, Outgoing
 from app.gateway.quotas import Quotas
+from app.gateway.sources import MQTT
 from app.gateway.tally import TOPIC_LENGTH, Tally
 from app.store.conversation import Conversation, Message
 from app.store.database import StoreError
@@ -194,7 +194,7 @@ class Intake:
                 attempt=exchange.attempt,
                 user=exchange.caller.user,
                 conversation_id=exchange.conversation.id if exchange.is_session else None,
-                source=SOURCE,
+                source=MQTT,
                 digest=exchange.digest,
                 reply_to=exchange.reply_to.dump(),
             )
@@ -265,7 +265,7 @@ class Intake:
         if request.session_id is None:
             # No session has such an id, whatever its pool is called.
             name = f"once/{caller.key}"
-            conversation = Conversation(id=name, user=caller.user, source=SOURCE)
+            conversation = Conversation(id=name, user=caller.user, source=MQTT)
             history = History(conversation)  # in memory
         else:
             history = self._session(caller, request, request.session_id)
@@ -303,7 +303,7 @@ class Intake:
 
     def _session(self, caller: Caller, request: ChatRequest, session_id: str) -> History:
         """The conversation that a request goes on with, or begins."""
-        conversation_id = f"{SOURCE}/{caller.pool}/{caller.user}/{session_id}"
+        conversation_id = f"{MQTT}/{caller.pool}/{caller.user}/{session_id}"
         if self._exchanges.is_busy(conversation_id):
             raise _busy(session_id)
         told = request.messages[0].role == "system"
@@ -318,7 +318,7 @@ class Intake:
                 id=conversation_id,
                 system=request.messages[0].message().content if told else self._system,
                 user=caller.user,
-                source=SOURCE,
+                source=MQTT,
                 is_open=False,
             )
         elif told and request.messages[0].content != conversation.system:

@@ -6,9 +6,9 @@ import asyncio
 import json
 
 from app.gateway.control import Answer, Control, knob_state, refusal
-from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.transport.link import Inbound, Link, Outgoing
+from app.gateway.sources import MQTT
 from engine.api.client import EngineClient
 from engine.api.errors import ErrorInfo, InvalidRequestError
 from engine.api.snapshot import Snapshot
@@ -22,7 +22,7 @@ class KnobsTopic:
 
     def __init__(self, client: EngineClient, topics: Topics) -> None:
         self._topics = topics
-        self._control = Control(client, SOURCE)
+        self._control = Control(client, MQTT)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._shown: tuple[object, object] | None = None

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from app.gateway.mqtt import SOURCE
+from app.gateway.sources import MQTT
 from app.store.database import StoreError
 from app.store.store import Store
 
@@ -42,7 +42,7 @@ class Retention:
         self, store: Store, pool: str, days: float, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
-        self._prefix = f"{SOURCE}/{pool}/"
+        self._prefix = f"{MQTT}/{pool}/"
         self._days = days
         self._clock = clock
 
@@ -72,10 +72,10 @@ class Retention:
         """Remove a slice; returns how many conversations it had, or None if nothing is left to
         do."""
         now, store = self._clock(), self._store
-        requests = store.journal.forget(SOURCE, now - JOURNAL_SECONDS, REQUESTS)
+        requests = store.journal.forget(MQTT, now - JOURNAL_SECONDS, REQUESTS)
         conversations = 0
         if self._days:
-            conversations = store.forget(SOURCE, self._prefix, now - self._days * DAY, SLICE)
+            conversations = store.forget(MQTT, self._prefix, now - self._days * DAY, SLICE)
         if requests or conversations or store.shrink(PAGES) > 0:
             return conversations
         return None

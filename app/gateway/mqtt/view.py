@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.gateway.mqtt.transport.link import LinkPhase
-from app.gateway.view import BadMessage, Rejection, Transcript, UserView
+from app.gateway.view import BadMessage, Rejection, Transcripts, UserView
 from engine.api.telemetry import Distribution
 
 
@@ -53,19 +53,10 @@ class GatewayView:
     users: tuple[UserView, ...]
 
 
-class Gateway(Protocol):
+class Gateway(Transcripts, Protocol):
     """What the screen may ask of a gateway; from any thread."""
 
     def view(self) -> GatewayView: ...
-
-    def transcript(self, request_id: str) -> Transcript | None:
-        """The chat of a request that runs or has ended lately, by the engine's id. If its session
-        has gone on since, the chat has the later turns too."""
-        ...
-
-    def holds(self, conversation_id: str) -> bool:
-        """Whether a chat is at hand here, so that whoever holds it may go on with it."""
-        ...
 
     def reconnect(self) -> None:
         """Connect again now, after a takeover or in the middle of a pause."""

@@ -62,8 +62,7 @@ class ChatKeeper:
 
     def check(self, key: str) -> None:
         """Raise `HeldError` if a chat may not be changed here."""
-        gateway = self._sessions.gateway
-        if gateway is None or not gateway.holds(key):
+        if not self._sessions.is_held_elsewhere(key):
             return
         session = self._sessions.find(key)
         chat = session.chat.conversation if session is not None else self._store.conversation(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import date
 
-from app.gateway.mqtt import SOURCE
+from app.gateway.sources import THEIRS
 from app.screens.chats.chat_settings import ChatSettings
 from app.screens.chats.watched import WatchedChat
 from app.store.conversation import Conversation
@@ -143,6 +143,6 @@ def title_of(conversation: Conversation) -> str:
     """The title that a person sees. It begins with whoever holds the conversation, if that is not
     the user of the screen."""
     title = conversation.title or UNTITLED
-    if conversation.source == SOURCE:
+    if conversation.source in THEIRS:
         title = f"@{conversation.user} {title}"
     return UNICODE.fit(title)

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.gateway.mqtt import SOURCE
+from app.gateway.sources import MQTT
 from app.screens.chats.chat_settings import ChatSettings, Defaults
 from app.screens.chats.last_view import LastView
 from app.screens.chats.numbering import Numbering
@@ -26,6 +26,7 @@ from widgets.chat_number import ChatNumber
 
 if TYPE_CHECKING:
     from app.gateway.mqtt.view import Gateway
+    from app.gateway.view import Transcript, Transcripts
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class SessionList:
         sampling: sampling parameters that hold where a conversation has none of its own. They
             replace the model's defaults.
         gateway: has the chats that are held over MQTT; None without MQTT.
+        http: has those that are held over HTTP; None without HTTP.
 
     Attributes:
         system: as above.
@@ -60,9 +62,11 @@ class SessionList:
         system: str = "",
         sampling: Mapping[str, object] | None = None,
         gateway: Gateway | None = None,
+        http: Transcripts | None = None,
     ) -> None:
         self.client = client
         self.gateway = gateway
+        self._theirs = [one for one in (gateway, http) if one is not None]
         self.numbering = Numbering(self._chat_of)
         self.store = store
         self.system = system
@@ -73,7 +77,7 @@ class SessionList:
         failed = store.failed()
         self.sessions: list[OpenSession] = []
         self.closed: list[OpenSession] = []
-        own = [conversation for conversation in kept if conversation.source != SOURCE]
+        own = [conversation for conversation in kept if conversation.source != MQTT]
         if new := [conversation for conversation in own if conversation.number is None]:
             self._number(new)
         for conversation in own:
@@ -157,7 +161,7 @@ class SessionList:
                 conversation = self.store.conversation(conversation_id)
                 if conversation is None:
                     return False
-                is_theirs = conversation.source == SOURCE
+                is_theirs = conversation.source == MQTT
                 session = self._watch(conversation) if is_theirs else self._open(conversation)
                 session.read()
             self.sessions.append(session)
@@ -168,17 +172,17 @@ class SessionList:
         return True
 
     def watch(self, request_id: str) -> bool:
-        """Go to the chat of a request that came over MQTT; False if the gateway has it no more.
+        """Go to the chat of a request that came over a gateway; False if that has it no more.
 
         Args:
             request_id: the engine's id.
         """
-        transcript = self.gateway.transcript(request_id) if self.gateway else None
+        gateway, transcript = self._held_elsewhere(request_id)
         if transcript is None:
             return False
         session = self.find(transcript.conversation.id)
         if session is None:
-            chat = WatchedChat(self.client, transcript.conversation, (), self.gateway, request_id)
+            chat = WatchedChat(self.client, transcript.conversation, (), gateway, request_id)
             session = OpenSession(chat)
             self.sessions.append(session)
         elif isinstance(session.chat, WatchedChat):
@@ -325,13 +329,24 @@ class SessionList:
         return max(self.sessions, key=lambda s: s.chat.conversation.updated)
 
     def _chat_of(self, request_id: str) -> Conversation | None:
-        """The chat that made a request last, or came over MQTT with it; None if none is open or at
-        the gateway."""
+        """The chat that made a request last, or came over a gateway with it; None if none is open
+        or at a gateway."""
         for session in self._held:
             if session.last_request == request_id:
                 return session.chat.conversation
-        transcript = self.gateway.transcript(request_id) if self.gateway else None
+        _, transcript = self._held_elsewhere(request_id)
         return transcript.conversation if transcript else None
+
+    def is_held_elsewhere(self, key: str) -> bool:
+        """Whether a chat is at hand at a gateway, so that whoever holds it may go on with it."""
+        return any(gateway.holds(key) for gateway in self._theirs)
+
+    def _held_elsewhere(self, request_id: str) -> tuple[Transcripts | None, Transcript | None]:
+        """The gateway over which a request came, and its chat."""
+        for gateway in self._theirs:
+            if (transcript := gateway.transcript(request_id)) is not None:
+                return gateway, transcript
+        return None, None
 
     def _watch(self, conversation: Conversation) -> OpenSession:
         messages = self.store.branch(conversation.leaf) if conversation.leaf else ()

@@ -1,4 +1,4 @@
-"""WatchedChat: a chat that somebody holds over MQTT, to be read and stopped here."""
+"""WatchedChat: a chat that somebody holds over a gateway, to be read and stopped here."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from engine.api.errors import InvalidRequestError
 from engine.api.stream import Thought
 
 if TYPE_CHECKING:
-    # It brings aiomqtt, which takes 80 ms to import and is not needed without a broker.
-    from app.gateway.mqtt.view import Gateway
-    from app.gateway.view import Transcript
+    from app.gateway.view import Transcript, Transcripts
 
 
 class WatchedChat:
@@ -41,7 +39,7 @@ class WatchedChat:
         client: EngineClient,
         conversation: Conversation,
         messages: Sequence[Message] = (),
-        gateway: Gateway | None = None,
+        gateway: Transcripts | None = None,
         request_id: str = "",
     ) -> None:
         self.conversation = conversation
@@ -160,5 +158,5 @@ class WatchedChat:
 
 
 def held_by(user: str) -> str:
-    """Why nobody else can do anything to a chat that is held over MQTT."""
+    """Why nobody else can do anything to a chat that is held over a gateway."""
     return f"{user} holds this chat over MQTT; here it can be watched and stopped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import on
 from textual.screen import Screen
 
-from app.gateway.mqtt import SOURCE
+from app.gateway.sources import THEIRS
 from app.screens.chats.sessions import SessionList
 from app.screens.dialogs.confirm import Confirm
 from app.screens.dialogs.pick_named import Named
@@ -69,7 +69,7 @@ class Steering(Screen[None]):
         view = row.view if row else None
         if row is None or view is None or view.finish_reason is not None:
             return
-        if view.origin.source == SOURCE:
+        if view.origin.source in THEIRS:
             self.stop_theirs(view.request_id, row.name.title, view.origin.user)
         else:
             self._client.abort(view.request_id)

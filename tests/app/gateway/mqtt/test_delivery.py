@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from app.gateway.mqtt import SOURCE
 from app.gateway.mqtt import delivery as module
 from app.gateway.mqtt.delivery import Delivery
 from app.gateway.mqtt.exchange import ReplyTo
@@ -24,6 +23,7 @@ from app.gateway.mqtt.protocol.replies import (
     parse_reply,
 )
 from app.gateway.mqtt.transport.link import LinkPhase, Outcome, Outgoing
+from app.gateway.sources import MQTT
 from app.store.database import StoreError
 from app.store.journal import JournalEntry
 from app.store.store import Store
@@ -189,7 +189,7 @@ async def test_an_ending_that_is_damaged_keeps_no_other_from_being_told(tmp_path
         for name in "123":
             entry = JournalEntry(
                 request_id=f"pool/alice/c/{name}",
-                source=SOURCE,
+                source=MQTT,
                 reply_to=ReplyTo(topic + name).dump(),
             )
             store.journal.begin(entry)

@@ -1,0 +1,62 @@
+"""What the screen sees of chats over HTTP."""
+
+from __future__ import annotations
+
+from app.gateway.http import exchanges
+from tests.support.http_serving import HttpServing
+
+
+def test_a_chat_is_seen_while_it_runs_and_after(serving: HttpServing) -> None:
+    with serving.http.stream(
+        "POST",
+        "/v1/chat/completions",
+        json={
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "hello there"},
+            ],
+            "stream": True,
+        },
+    ) as answer:
+        # The scripted engine takes a step when told to, so that the reply stops on its way.
+        serving.engine.advance()
+        lines = answer.iter_lines()
+        assert next(lines)
+        (asked,) = serving.engine.submissions
+        seen = serving.gateway.transcript(asked.request_id)
+        assert seen is not None
+        assert seen.request_id == asked.request_id
+        assert (seen.conversation.title, seen.conversation.user) == ("hello there", "anybody")
+        assert [one.role for one in seen.messages] == ["system", "user", "assistant"]
+        assert seen.messages[-1].content == "You"
+        assert seen.num_output_tokens == 1
+        with serving.running():
+            list(lines)
+    ended = serving.gateway.transcript(asked.request_id)
+    assert ended is not None
+    assert ended.messages[-1].content == "You said: hello there"
+    assert ended.messages[-1].usage is not None
+    assert ended.request_id is None
+    assert ended.version > seen.version
+    assert not serving.gateway.holds(asked.origin.conversation)
+    assert serving.gateway.transcript("other") is None
+
+
+def test_those_that_ended_last_are_kept(serving: HttpServing) -> None:
+    number = exchanges.ENDED_KEPT + 3
+    for n in range(number):
+        assert serving.ask(str(n)).status_code == 200
+    ids = [one.request_id for one in serving.engine.submissions]
+    kept = [serving.gateway.transcript(one) is not None for one in ids]
+    assert kept == [False] * 2 + [True] * (number - 2)
+
+
+def test_a_prompt_is_seen_as_a_message(serving: HttpServing) -> None:
+    with serving.running():
+        serving.http.post("/v1/completions", json={"prompt": "Once"})
+    seen = serving.gateway.transcript(serving.engine.submissions[0].request_id)
+    assert seen is not None
+    assert [(one.role, one.content) for one in seen.messages] == [
+        ("user", "Once"),
+        ("assistant", "And then: Once"),
+    ]
