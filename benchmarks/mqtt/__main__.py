@@ -25,8 +25,7 @@ D. CPU time of the gateway's thread for a request while the engine is paused: re
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -35,16 +34,13 @@ from app.process.console import write_json
 from benchmarks.figure import HEAD, Figure
 from benchmarks.heading import heading
 from benchmarks.mqtt.asking import Askers
-from benchmarks.mqtt.bench import LEAD_SECONDS, RATE, STEP_SECONDS, USERS, Bench, wait_for
+from benchmarks.mqtt.bench import LEAD_SECONDS, RATE, STEP_SECONDS, USERS, Bench
 from benchmarks.mqtt.burst import burst
 from benchmarks.mqtt.first_token import ARRIVALS, first_token
 from benchmarks.mqtt.journal import journal
 from benchmarks.mqtt.mosquitto import mosquitto, shipped_limits
-from benchmarks.mqtt.paced import NAME, PacedLoader
 from benchmarks.mqtt.streaming import stream
-from engine.api.client import LoadRequest
-from engine.api.status import EnginePhase
-from engine.serving.host import EngineHost
+from benchmarks.paced import PacedLoader, loaded
 
 PARTS = {"A": stream, "B": first_token, "C": burst, "D": journal}
 
@@ -94,17 +90,6 @@ def main() -> None:
             },
             options.json_file,
         )
-
-
-@contextmanager
-def loaded(loader: PacedLoader) -> Iterator[EngineHost]:
-    host = EngineHost(loader)
-    try:
-        host.load(LoadRequest(NAME))
-        wait_for(lambda: host.status().phase is EnginePhase.READY, "the model loaded")
-        yield host
-    finally:
-        host.shutdown()
 
 
 if __name__ == "__main__":

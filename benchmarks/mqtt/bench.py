@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import LinkPhase
 from benchmarks.mqtt.asking import Ask, Askers
 from benchmarks.mqtt.mosquitto import Mosquitto
+from benchmarks.paced import wait_for
 from engine.serving.host import EngineHost
 
 STEP_SECONDS = 0.025
@@ -25,7 +25,6 @@ RATE = 1 / STEP_SECONDS
 USERS = tuple(f"user{i}" for i in range(10))
 PROMPT = " ".join(f"word{i}" for i in range(64))
 MAX_REQUESTS = 100_000
-WAIT_SECONDS = 60.0
 # Until streams that begin together have settled, and from the last look at them to their end.
 LEAD_SECONDS = 2.0
 
@@ -56,14 +55,6 @@ class Bench:
                 yield gateway
             finally:
                 gateway.stop(0.0)
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not in {WAIT_SECONDS:.0f} s")
-        time.sleep(0.005)
 
 
 def request(index: int, name: str, max_tokens: int, at: float = 0.0) -> Ask:

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
 from benchmarks.mqtt.asking import Heard
-from benchmarks.mqtt.bench import STEP_SECONDS, USERS, WAIT_SECONDS, Bench, request, wait_for
-from benchmarks.mqtt.usage import peak_memory
+from benchmarks.mqtt.bench import STEP_SECONDS, USERS, Bench, request
+from benchmarks.paced import WAIT_SECONDS, wait_for
+from benchmarks.usage import peak_memory
 
 BURST_TOKENS = 16
 

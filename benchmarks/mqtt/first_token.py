@@ -11,16 +11,9 @@ from dataclasses import dataclass, field, replace
 from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
 from benchmarks.mqtt.asking import Askers
-from benchmarks.mqtt.bench import (
-    LEAD_SECONDS,
-    PROMPT,
-    RATE,
-    USERS,
-    WAIT_SECONDS,
-    Bench,
-    request,
-)
+from benchmarks.mqtt.bench import LEAD_SECONDS, PROMPT, RATE, USERS, Bench, request
 from benchmarks.mqtt.mosquitto import mosquitto
+from benchmarks.paced import WAIT_SECONDS
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin
 from engine.api.stream import RequestStream

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from app.gateway.mqtt.view import GatewayView
 from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
-from benchmarks.mqtt.bench import LEAD_SECONDS, WAIT_SECONDS, Bench, request, wait_for
-from benchmarks.mqtt.usage import Usage
+from benchmarks.mqtt.bench import LEAD_SECONDS, Bench, request
+from benchmarks.paced import WAIT_SECONDS, wait_for
+from benchmarks.usage import Usage
 
 # The journal has who was told a little after they were.
 SETTLE_SECONDS = 0.5

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
-from benchmarks.mqtt.bench import LEAD_SECONDS, RATE, WAIT_SECONDS, Bench, request, wait_for
-from benchmarks.mqtt.paced import reply
-from benchmarks.mqtt.usage import Usage
+from benchmarks.mqtt.bench import LEAD_SECONDS, RATE, Bench, request
+from benchmarks.paced import WAIT_SECONDS, reply, wait_for
+from benchmarks.usage import Usage
 
 # What the gateway's thread may take of a core.
 CORES = 0.25

@@ -159,4 +159,4 @@ class WatchedChat:
 
 def held_by(user: str) -> str:
     """Why nobody else can do anything to a chat that is held over a gateway."""
-    return f"{user} holds this chat over MQTT; here it can be watched and stopped"
+    return f"{user} holds this chat elsewhere; here it can be watched and stopped"

@@ -102,7 +102,7 @@ async def test_watching_says_nothing_and_leaves_without_a_trace(
 ) -> None:
     async with staged(tmp_path, REPLIES, mqtt=True) as stage:
         await watch(stage, stage.gateway.ask("alice", session, "long"))
-        refusal = "alice holds this chat over MQTT; here it can be watched and stopped"
+        refusal = "alice holds this chat elsewhere; here it can be watched and stopped"
         assert refusal in await stage.screen()
         asked = len(stage.engine.submissions)
         await stage.send("mine")
@@ -232,7 +232,7 @@ async def test_a_chat_that_is_kept_is_read_with_and_without_a_gateway(tmp_path: 
             assert "The Danube is long." in stage.transcript
             await stage.send("mine")
             assert stage.toasts == [
-                "alice holds this chat over MQTT; here it can be watched and stopped"
+                "alice holds this chat elsewhere; here it can be watched and stopped"
             ]
             (kept,) = stage.store.conversations()
             assert kept.title == "Rivers"
@@ -279,7 +279,7 @@ async def test_a_chat_that_somebody_holds_is_not_deleted_where_it_is_found(tmp_p
         await stage.turn()
         await stage.press("f6", "f7", "f8")
         assert isinstance(stage.app.screen, FindChat)
-        refusal = "alice holds this chat over MQTT; here it can be watched and stopped"
+        refusal = "alice holds this chat elsewhere; here it can be watched and stopped"
         assert str(stage.app.screen.query_one("#found", Label).content) == refusal
         (kept,) = stage.store.conversations()
         assert (kept.title, kept.is_archived) == ("Rivers", False)

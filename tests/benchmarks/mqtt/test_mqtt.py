@@ -6,7 +6,7 @@ import json
 import time
 
 from benchmarks.mqtt.asking import Heard, digest
-from benchmarks.mqtt.paced import NAME, PacedLoader, reply
+from benchmarks.paced import NAME, PacedLoader, reply
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.lifecycle import FinishReason
 from engine.serving.host import EngineHost

@@ -167,7 +167,7 @@ async def test_a_watched_chat_has_no_branches_here(tmp_path: Path) -> None:
         stage.deck.action_resume()
         stage.deck.action_edit_last()
         await stage.turn()
-        refusal = "alice holds this chat over MQTT; here it can be watched and stopped"
+        refusal = "alice holds this chat elsewhere; here it can be watched and stopped"
         assert stage.toasts == [refusal] * 5
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -12,14 +13,16 @@ from engine.api.config import BLOCK_SIZE, EngineConfig
 from engine.api.errors import InvalidRequestError
 from engine.api.knobs import Knobs
 from engine.api.sampling import SamplingParams
-from engine.api.status import ModelCard
+from engine.api.status import EnginePhase, ModelCard
 from engine.api.stream import Context
 from engine.batch.plan import StepPlan, StepResult
+from engine.serving.host import EngineHost
 from engine.serving.loading import LoadedModel, Progress
 from engine.simulation.shapes import SHAPES
 from engine.text.arguments import NO_ARGUMENTS
 
 NAME = "paced"
+WAIT_SECONDS = 60.0
 BUDGET = 4096
 # A submit that comes later than this after a step has found the device idle. One that comes sooner
 # was only delayed by the host's work between two steps.
@@ -153,3 +156,28 @@ class PacedLoader:
             eos_token_ids=frozenset(),
             close=lambda: None,
         )
+
+
+@contextmanager
+def loaded(loader: PacedLoader) -> Iterator[EngineHost]:
+    """An engine host that serves the model."""
+    host = EngineHost(loader)
+    try:
+        host.load(LoadRequest(NAME))
+        wait_for(lambda: host.status().phase is EnginePhase.READY, "the model loaded")
+        yield host
+    finally:
+        host.shutdown()
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Wait for what must come to be.
+
+    Raises:
+        TimeoutError: it does not within a minute.
+    """
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not in {WAIT_SECONDS:.0f} s")
+        time.sleep(0.005)

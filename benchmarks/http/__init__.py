@@ -1,0 +1,1 @@
+"""What chat over HTTP costs, with a model that is paced: `python -m benchmarks.http`."""
