@@ -1,0 +1,1 @@
+"""Structures of replies: compiled to grammars over a vocabulary, and followed token by token."""

@@ -1,0 +1,87 @@
+"""Matcher: follows one reply, and says what it may say next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
+
+Bits = npt.NDArray[np.int32]
+
+_WORD = 32
+# Why llguidance allows no more text. All other reasons are failures.
+_SOUND_STOPS = frozenset(("NotStopped", "NoExtension", "EndOfSentence"))
+
+
+class Matcher:
+    """Follows one reply. One thread at a time may use it.
+
+    Args:
+        matcher: of llguidance; nobody else uses it.
+        ends: token ids that end the output.
+        barred: token ids that may not come while anything else may, and for how many tokens of
+            output. They are those at which the output would end.
+
+    Attributes:
+        has_failed: it cannot follow any more: what it is to find out goes beyond its bounds, or the
+            reply does not follow the grammar.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, ends: frozenset[int], barred: Mapping[int, float]
+    ) -> None:
+        self._matcher = matcher
+        self._ends = ends
+        self._barred = barred
+        self._num_tokens = 0
+        self.has_failed = False
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """Take in the next tokens of the reply. One that ends the output changes nothing."""
+        self._num_tokens += len(token_ids)
+        said = [token for token in token_ids if token not in self._ends]
+        if said and not self.has_failed and not self._matcher.consume_tokens(said):
+            self.has_failed = True
+
+    def _settle(self, bits: Bits) -> None:
+        """Complete the mask that llguidance has made.
+
+        Where nothing may follow, that is one of the tokens that end the output.
+        """
+        matcher = self._matcher
+        if matcher.is_error() or matcher.stop_reason() not in _SOUND_STOPS:
+            self.has_failed = True
+            return
+        barred = [token for token, until in self._barred.items() if self._num_tokens < until]
+        if barred:
+            rest = bits.view(np.uint32).copy()
+            for token in barred:
+                rest[token // _WORD] &= ~np.uint32(1 << token % _WORD)
+            if rest.any():
+                bits[:] = rest.view(np.int32)
+
+    @staticmethod
+    def fill(matchers: Sequence[Matcher], bits: Bits, executor: LLExecutor) -> None:
+        """Say what each reply may say next. The interpreter's lock is free meanwhile.
+
+        Args:
+            bits: [len(matchers), words] gets a bit for each token, the lowest of a word first; none
+                is set where a matcher has failed.
+            executor: the threads that this is done by.
+        """
+        from llguidance.numpy import fill_next_token_bitmask_par
+
+        bits[:] = 0
+        sound = [(one, row) for row, one in enumerate(matchers) if not one.has_failed]
+        if sound:
+            pairs = [(one._matcher, row) for one, row in sound]
+            fill_next_token_bitmask_par(executor, pairs, bits)
+        for one, row in sound:
+            one._settle(bits[row])
+            if one.has_failed:
+                bits[row] = 0
