@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from engine.api.errors import InvalidRequestError
+from engine.api.structure import Structure
 from engine.api.tools import check_tools
 
 MAX_STOPS = 16
@@ -54,6 +55,9 @@ class SamplingParams:
             with values as JSON has them. Whoever states some replaces all.
         tools: functions that the model may call, as OpenAI's interface has them
             (`engine.api.tools.check_tools`). The template tells the model of them.
+        structure: the form that the reply must have, its thinking aside. Where the form is
+            complete the output ends, whatever `min_tokens` and `ignore_eos` are. `override` takes
+            a map of one kind to its source (`engine.api.structure.Structure.of`).
 
     Raises:
         InvalidRequestError: a value is outside its range; `param` names the field.
@@ -76,6 +80,7 @@ class SamplingParams:
     ignore_eos: bool = False
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict, hash=False)
     tools: tuple[Mapping[str, object], ...] = field(default=(), hash=False)
+    structure: Structure | None = None
 
     def __post_init__(self) -> None:
         self._check_number("temperature", 0.0, 100.0)
@@ -102,6 +107,12 @@ class SamplingParams:
         self._check_bias()
         self._check_arguments()
         check_tools(self.tools)
+        if self.structure is not None and not isinstance(self.structure, Structure):
+            raise InvalidRequestError(
+                f"structure is {reprlib.repr(self.structure)}; it must be a Structure, or "
+                "`override` be given the map that states one",
+                "structure",
+            )
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError(
                 f"ignore_eos is {self.ignore_eos!r}; it must be true or false", "ignore_eos"
@@ -123,6 +134,9 @@ class SamplingParams:
         clean = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
         if isinstance(bias := clean.get("logit_bias"), Mapping):
             clean["logit_bias"] = tuple((_token_id(key), value) for key, value in bias.items())
+        structure = changes.get("structure")
+        if structure is not None and not isinstance(structure, Structure):
+            clean["structure"] = Structure.of(structure)
         return replace(self, **clean)  # type: ignore[arg-type]  # __post_init__ checks the values
 
     @property

@@ -21,4 +21,5 @@ SAMPLING_MEANINGS = {
     "ignore_eos": "go on past the model's own end",
     "chat_template_kwargs": "arguments of the chat template, which differ from model to model",
     "tools": "functions that the model may call, as OpenAI's interface has them",
+    "structure": "the form of the reply: a JSON Schema, an expression, choices, a grammar",
 }

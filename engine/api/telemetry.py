@@ -52,11 +52,17 @@ class BlockEvents:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Seconds that a step spent in the runner: building inputs, in the forward pass, sampling."""
+    """Seconds that a step spent in the runner: building inputs, in the forward pass, sampling.
+
+    Attributes:
+        mask: what it waited, before it could sample, for what structures allow. It is part of none
+            of the others.
+    """
 
     prepare: float = 0.0
     forward: float = 0.0
     sample: float = 0.0
+    mask: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,7 @@ class StepRecord:
             runner's phases.
         prefill_tokens, decode_tokens: tokens computed; their sum is the step's size.
         prefill_rows, decode_rows: the number of sequences they belong to.
+        structured_rows: rows that sampled a token of a reply with a structure.
         padding_tokens: prompt tokens that a padded batch would compute besides, for nothing.
         bubble_tokens: tokens that such a batch would compute for members that have ended.
         budget: tokens that the policy let the step have.
@@ -145,6 +152,7 @@ class StepRecord:
     restored: tuple[str, ...] = ()
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
+    structured_rows: int = 0
     error: str = ""
 
     @property

@@ -8,6 +8,10 @@ from typing import NamedTuple, Protocol
 from engine.api.logprobs import TokenLogprobs
 from engine.api.sampling import SamplingParams
 from engine.api.telemetry import PhaseTimes
+from engine.structure.grammar import Grammar
+
+NOT_FINITE = -1
+NOT_FOLLOWED = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class NewSequence:
         suppressed: token ids that may not be sampled before `sampling.min_tokens` outputs.
         block_ids: blocks that it holds already, from the cache, a copy or the host pool; their
             tokens are computed.
+        grammar: what its output is to follow, from its first token; None if it is free.
     """
 
     seq: int
@@ -32,6 +37,7 @@ class NewSequence:
     seed: int
     suppressed: tuple[int, ...]
     block_ids: tuple[int, ...]
+    grammar: Grammar | None = None
 
 
 class Row(NamedTuple):
@@ -105,8 +111,9 @@ class StepResult:
     """What a step gave.
 
     Attributes:
-        token_ids: the token for each row that samples, in row order. It is -1 where the logits were
-            not finite, which ends that request alone.
+        token_ids: the token for each row that samples, in row order. It is `NOT_FINITE` where the
+            logits were not finite, and `NOT_FOLLOWED` where what a grammar allows could not be
+            found out. That ends that request alone.
         times: where the time went.
         logprobs: one for each of `token_ids`, None where the row asks for none or has no token;
             empty when no row asks.

@@ -10,6 +10,7 @@ from engine.api.lifecycle import FinishReason, RequestState, RequestTimings
 from engine.api.origin import Origin
 from engine.api.sampling import SamplingParams
 from engine.api.telemetry import Recent
+from engine.structure.grammar import Grammar
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,7 @@ class Request:
         ordinal: number in the order of arrival; of two equals in the queue, the smaller goes first.
         max_output_tokens: `sampling.max_tokens`, or as many as model length and pool leave.
         fork_of: a live request whose computed tokens this one starts from, as far as both agree.
+        grammar: what the output is to follow; None if it is free.
         prompt_token_ids, output_token_ids: packed, for a list of Python's integers takes ten times
             the memory.
         num_prompt_tokens: how many `prompt_token_ids` there are.
@@ -57,6 +59,7 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     fork_of: Request | None = None
+    grammar: Grammar | None = None
 
     state: RequestState = RequestState.WAITING
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
@@ -118,6 +121,9 @@ class Request:
     def ends_at(self, token_id: int) -> FinishReason | None:
         """Why the output ends with this token, which was just appended; None if it goes on."""
         n = len(self.output_token_ids)
+        if self.grammar is not None and token_id in self.grammar.ends:
+            # Where the request goes on past it, it comes only if nothing else may.
+            return FinishReason.STOP
         if n >= self.sampling.min_tokens:
             if token_id in self.sampling.stop_token_ids:
                 return FinishReason.STOP

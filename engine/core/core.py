@@ -32,6 +32,7 @@ from engine.core.roster import Roster
 from engine.scheduling.policies import DEFAULT, policy_names
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.swap_cost import SwapCost
+from engine.structure.grammar import Grammar
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class EngineCore:
         token_ids: Sequence[int],
         sampling: SamplingParams,
         arrival: float | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         """Queue a request. A refusal comes out of the next `step` as the request's end.
 
@@ -126,9 +128,10 @@ class EngineCore:
             submission: who asks, and how urgently. Its prompt and its sampling are not read here:
                 `token_ids` and `sampling` are what was made of them.
             arrival: engine clock when it arrived, seconds; None means now.
+            grammar: what was made of the structure in `sampling`, if there is one.
         """
         self._idle = False
-        self._roster.submit(submission, token_ids, sampling, arrival)
+        self._roster.submit(submission, token_ids, sampling, arrival, grammar)
 
     def abort(self, request_id: str) -> None:
         """End a request with reason `abort`; an unknown or ended one is ignored."""

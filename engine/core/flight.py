@@ -89,6 +89,7 @@ class Flight:
             restored=tuple(request.request_id for request in planned.swapped_in),
             swapped_out_blocks=len(planned.plan.swaps_out),
             swapped_in_blocks=len(planned.plan.swaps_in),
+            structured_rows=0 if error else planned.num_structured,
             prefix_queried_tokens=planned.prefix_queried_tokens,
             prefix_hit_tokens=planned.prefix_hit_tokens,
             blocks=pool.take_events(),

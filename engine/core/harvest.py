@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
 from engine.batch.output import TokenOutput
-from engine.batch.plan import StepResult
+from engine.batch.plan import NOT_FINITE, NOT_FOLLOWED, StepResult
 from engine.batch.request import Request
 from engine.core.observer import Observer
 from engine.core.roster import Roster
 from engine.scheduling.planned import Planned
+
+_FAILURES = {
+    NOT_FINITE: "the model gave logits that are not finite",
+    NOT_FOLLOWED: "what the structure of the reply allows next took too much to find out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Harvest:
             if request.finish_reason is not None:
                 continue
             if token_id < 0:
-                info = ErrorInfo("engine_error", "the model gave logits that are not finite")
+                info = ErrorInfo("engine_error", _FAILURES[token_id])
                 # It ends at once, so that this step's blocks are not published with NaN in them.
                 roster.end(request, FinishReason.ERROR, info)
                 continue

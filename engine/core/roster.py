@@ -32,6 +32,7 @@ from engine.core.deadlines import Deadlines
 from engine.core.ledger import KnobLedger
 from engine.core.observer import Observer
 from engine.scheduling.scheduler import Scheduler
+from engine.structure.grammar import Grammar
 
 
 class Roster:
@@ -85,12 +86,13 @@ class Roster:
         token_ids: Sequence[int],
         sampling: SamplingParams,
         arrival: float | None,
+        grammar: Grammar | None,
     ) -> None:
         """Queue a request, or tell its owner why it is refused."""
         now = self._clock()
         arrival = now if arrival is None else arrival
         try:
-            request = self._request(submission, token_ids, sampling, arrival)
+            request = self._request(submission, token_ids, sampling, arrival, grammar)
         except EngineError as error:
             if isinstance(error, InvalidRequestError):
                 tell_refusal(submission, error)
@@ -113,6 +115,7 @@ class Roster:
         token_ids: Sequence[int],
         sampling: SamplingParams,
         arrival: float,
+        grammar: Grammar | None,
     ) -> Request:
         """The request that a submission asks for.
 
@@ -126,6 +129,10 @@ class Roster:
         check_vocabulary(token_ids, self._vocab_size)
         biased = [token_id for token_id, _ in sampling.logit_bias]
         check_vocabulary(biased, self._vocab_size, "logit_bias")
+        if sampling.structure is not None and grammar is None:
+            raise InvalidRequestError(
+                "structure is stated, and nothing has compiled it for this model", "structure"
+            )
         deadline, source = submission.deadline, submission.fork_of
         return Request(
             request_id=submission.request_id,
@@ -140,6 +147,7 @@ class Roster:
             priority=submission.priority,
             deadline=None if deadline is None else arrival + deadline,
             fork_of=None if source is None else self.live.get(source),
+            grammar=grammar,
         )
 
     def _check_room(self, request_id: str) -> None:

@@ -68,6 +68,7 @@ from engine.model.trace import trace
 from engine.model.weights import load_weights
 from engine.serving.loading import LoadedModel, Progress
 from engine.text.codec import ChatCodec, Encoder
+from engine.text.grammars import Grammars
 from engine.text.pool import EncoderPool, encoding
 
 logger = logging.getLogger(__name__)
@@ -463,7 +464,15 @@ class _Preparation:
             config=envelope,
             shape=shape,
             runner=runner,
-            codec=ChatCodec(self._vocabulary, encoder, self._key),
+            codec=ChatCodec(
+                self._vocabulary,
+                encoder,
+                self._key,
+                # The sampler of a GPU's graphs knows no masks.
+                Grammars(encoder, self._vocabulary.special, self._ends, shape.vocab_size)
+                if isinstance(runner, TorchRunner)
+                else None,
+            ),
             sampling=self._sampling,
             knobs=_starting_knobs(envelope),
             eos_token_ids=self._ends,

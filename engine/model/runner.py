@@ -85,7 +85,8 @@ class TorchRunner:
         times = PhaseTimes(
             prepare=handle.prepared - handle.started,
             forward=computed - handle.prepared,
-            sample=perf_counter() - computed,
+            sample=perf_counter() - computed - sampled.waited,
+            mask=sampled.waited,
         )
         return StepResult(tuple(sampled.token_ids.tolist()), times, sampled.logprobs)
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from engine.api.logprobs import TokenLogprobs
-from engine.batch.plan import NewSequence
+from engine.batch.plan import NOT_FOLLOWED, NewSequence
 from engine.model.draw import Draw, Filters, draw_on
 from engine.model.logprobs import RawLogprobs
+from engine.model.masks import Allowed, Masks
 from engine.model.sending import synchronize
 
 IntArray = npt.NDArray[np.int64]
@@ -25,22 +26,25 @@ class Sampled(NamedTuple):
     """What a step's sampling gave.
 
     Attributes:
-        token_ids: [S]; -1 where a row has a NaN, +inf, or nothing finite.
+        token_ids: [S]; `NOT_FINITE` where a row has a NaN, +inf, or nothing finite, `NOT_FOLLOWED`
+            where its structure cannot be followed.
         logprobs: one for each row, None where it asks for none or has no token; empty if no row
             asks.
+        waited: seconds that it waited for what structures allow.
     """
 
     token_ids: IntArray
     logprobs: tuple[TokenLogprobs | None, ...]
+    waited: float = 0.0
 
 
 class Sampler:
     """Chooses tokens by `engine.api.sampling.SamplingParams`, for sequences at fixed batch indices.
 
     These act in this order: logit_bias; repetition, frequency and presence penalty; suppressed
-    tokens; temperature, top_k, top_p and min_p; and one draw. With a temperature of 0, the
-    likeliest token is taken after the suppression. Bias before penalties is the order of
-    transformers and vLLM.
+    tokens, or all that a structure does not allow; temperature, top_k, top_p and min_p; and one
+    draw. With a temperature of 0, the likeliest token is taken after the suppression. Bias before
+    penalties is the order of transformers and vLLM.
 
     Each filter sets the least logit that a row still allows, and the draw inverts the distribution
     function in the order of the vocabulary. So equal logits share one fate. Neither their order in
@@ -75,6 +79,7 @@ class Sampler:
         self._suppressed: dict[int, tuple[int, tuple[int, ...]]] = {}  # min_tokens, tokens
         # For sequences with a penalty: how often each token that was seen is in the output.
         self._counts: dict[int, dict[int, int]] = {}
+        self._masks = Masks(vocab_size)
 
     def add(self, index: int, new: NewSequence) -> None:
         """Learn a sequence's parameters and, for its penalties, the tokens that it has so far."""
@@ -91,8 +96,10 @@ class Sampler:
         if sampling.logit_bias:
             tokens, biases = zip(*sampling.logit_bias, strict=True)
             self._biases[index] = np.array(tokens, np.int64), np.array(biases, np.float32)
+        self._masks.add(index, new)
         suppressed = tuple(token for token in new.suppressed if token < self._vocab_size)
-        if suppressed and sampling.min_tokens:
+        # A structure's mask has them left out already, unless there is nothing else.
+        if suppressed and sampling.min_tokens and new.grammar is None:
             self._suppressed[index] = sampling.min_tokens, suppressed
         penalties = (
             sampling.repetition_penalty,
@@ -109,6 +116,7 @@ class Sampler:
         """Forget the sequence at this index."""
         for some in (self._num_logprobs, self._biases, self._suppressed, self._counts):
             some.pop(index, None)
+        self._masks.remove(index)
 
     def sample(self, logits: Tensor, index: IntArray, lengths: IntArray) -> Sampled:
         """Choose the next token of each row; it counts for the row's penalties from now on.
@@ -128,6 +136,9 @@ class Sampler:
         positions = lengths - self._num_prompt_tokens[index]
         if waiting := _of_rows(self._suppressed, rows):
             self._suppress(logits, positions, waiting)
+        allowed = self._masks.take(rows)
+        if allowed is not None:
+            self._bind(logits, allowed)
 
         temperature = self._temperature[index]
         tokens = self._draw(
@@ -147,11 +158,16 @@ class Sampler:
             token = int(tokens[row])
             if token >= 0:
                 counts[token] = counts.get(token, 0) + 1
+        waited = 0.0
+        if allowed is not None:
+            tokens[allowed.failed] = NOT_FOLLOWED
+            self._masks.accept((rows[row], int(tokens[row])) for row in allowed.rows)
+            waited = allowed.waited
         if raw is None:
-            return Sampled(tokens, ())
+            return Sampled(tokens, (), waited)
         started = raw.start(self._to_device(tokens))
         synchronize(self._device)
-        return Sampled(tokens, started.of(tokens))
+        return Sampled(tokens, started.of(tokens), waited)
 
     def _add_biases(
         self, logits: Tensor, biased: _OfRows[tuple[IntArray, npt.NDArray[np.float32]]]
@@ -189,6 +205,17 @@ class Sampler:
         if flat:
             # -inf is added, not stored, because a NaN must stay one.
             logits.view(-1)[torch.tensor(flat, device=self._device)] += float("-inf")
+
+    def _bind(self, logits: Tensor, allowed: Allowed) -> None:
+        """Forbid what the structures of some rows do not allow."""
+        bits = np.unpackbits(
+            allowed.bits.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little"
+        )
+        may = self._to_device(bits).bool()
+        rows = torch.tensor(allowed.rows, device=self._device)
+        bound = logits[rows]
+        # As above, a NaN must stay one.
+        logits[rows] = torch.where(may, bound, bound + float("-inf"))
 
     def _to_device(self, array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

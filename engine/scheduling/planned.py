@@ -41,3 +41,9 @@ class Planned:
     budget: int
     given_slots: int
     unused_slots: int
+
+    @property
+    def num_structured(self) -> int:
+        """Rows that sample a token of a reply with a structure."""
+        rows = zip(self.requests, self.plan.rows, strict=True)
+        return sum(request.grammar is not None and row.samples for request, row in rows)

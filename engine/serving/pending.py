@@ -10,6 +10,7 @@ from engine.api.errors import EngineError, ErrorInfo, InvalidRequestError, cause
 from engine.api.lifecycle import FinishReason
 from engine.api.stream import RequestStream
 from engine.batch.refusal import tell_refusal
+from engine.structure.grammar import Grammar
 from engine.text.encodings import Encoding
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class Pending:
     Attributes:
         arrival: monotonic seconds.
         begun: how many of its token ids, at their end, are those of a reply to go on with.
+        grammar: what its reply is to follow, once its prompt is encoded; None if that is free.
         encoding: its place in the turns to be encoded; None until there is a model for it.
     """
 
@@ -29,6 +31,7 @@ class Pending:
     stream: RequestStream
     arrival: float
     begun: int = 0
+    grammar: Grammar | None = None
     encoding: Encoding | None = None
 
     def refuse(self, error: BaseException) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -209,7 +209,7 @@ class Translator:
         try:
             sampling = model.sampling.override(submission.sampling)
             codec.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
-            size, encode = 0, partial(_encode, pending, codec, sampling.template_arguments)
+            size, encode = 0, partial(_encode, pending, codec, sampling)
             if isinstance(submission.prompt, tuple):
                 # Such a prompt takes its turn too: it may be a fork of one that came before it.
                 codec.check_token_ids(submission.prompt, "prompt")
@@ -252,8 +252,8 @@ class Translator:
         stream, user = pending.stream, submission.origin.user
         num_messages = len(submission.messages) - (submission.begun is not None)
         self._processor.open(stream, sampling, num_messages, token_ids, user, pending.begun)
-        arrival = pending.arrival
-        self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival))
+        arrival, grammar = pending.arrival, pending.grammar
+        self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival, grammar))
 
     def _abort(self, request_id: str) -> None:
         pending = self._pending.pop(request_id, None) or self._encoding.pop(request_id, None)
@@ -339,8 +339,17 @@ def _stop(found: StopFound, core: EngineCore) -> None:
     core.stop(found)
 
 
-def _encode(pending: Pending, codec: ChatCodec, arguments: Mapping[str, object]) -> list[int]:
-    """Make the token ids of a prompt, on a thread that may wait for them."""
+def _encode(pending: Pending, codec: ChatCodec, sampling: SamplingParams) -> list[int]:
+    """Make the token ids of a prompt, on a thread that may wait for them, and the grammar of its
+    reply.
+    """
+    token_ids = _prompt(pending, codec, sampling.template_arguments)
+    if sampling.structure is not None:
+        pending.grammar = codec.grammar(sampling.structure, token_ids, pending.begun)
+    return token_ids
+
+
+def _prompt(pending: Pending, codec: ChatCodec, arguments: Mapping[str, object]) -> list[int]:
     submission = pending.submission
     if isinstance(submission.prompt, tuple):
         return list(submission.prompt)

@@ -8,11 +8,15 @@ from typing import Protocol
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
+from engine.api.structure import Structure
 from engine.api.tools import ToolUse
+from engine.structure.grammar import Grammar
+from engine.structure.lead import NO_LEAD, Lead, behind_channels, behind_tags
 from engine.text.arguments import NO_ARGUMENTS, context_key
 from engine.text.calls import states_calls
 from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
+from engine.text.grammars import Grammars
 from engine.text.parts import Parts
 from engine.text.reading import CallReader, Reader
 from engine.text.thinking import TaggedParts, Tags
@@ -52,15 +56,23 @@ class ChatCodec:
 
     Args:
         model_key: the model's `LoadedModel.key`.
+        grammars: of the model; None if its replies can be given no structure.
 
     Attributes:
         reads_calls: whether the tokenizer states what tool calls look like.
     """
 
-    def __init__(self, vocabulary: Vocabulary, encoder: Encoder, model_key: str) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        encoder: Encoder,
+        model_key: str,
+        grammars: Grammars | None = None,
+    ) -> None:
         self.model_key = model_key
         self._vocabulary = vocabulary
         self._encoder = encoder
+        self._grammars = grammars
         self._channels = Channels.find(vocabulary)
         self._tags = Tags.find(vocabulary)
         self._reader = CallReader(encoder, model_key)
@@ -118,6 +130,27 @@ class ChatCodec:
     def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
         """As `ChatEncoder.encode_text`."""
         return self._encoder.encode_text(text, is_whole=is_whole)
+
+    def grammar(self, structure: Structure, prompt: Sequence[int], begun: int) -> Grammar:
+        """What a reply is to follow that has a structure behind its thinking; blocks.
+
+        Args:
+            prompt: the token ids before what is still to come of the reply.
+            begun: how many of them, at their end, are the reply's own.
+
+        Raises:
+            InvalidRequestError: the structure cannot be compiled, or the reply has another one.
+            EngineError: as `encode`.
+        """
+        if self._grammars is None:
+            raise InvalidRequestError(
+                "structure is stated, and the engine gives the replies of this model none where it "
+                "runs; ask without it",
+                "structure",
+            )
+        start = len(prompt) - begun
+        grammar = self._grammars.grammar(structure, self._lead(prompt[:start]))
+        return grammar.behind(prompt[start:])
 
     def read_calls(
         self, context: Sequence[int], num_prompt: int, tools: Sequence[Mapping[str, object]]
@@ -183,6 +216,17 @@ class ChatCodec:
             return ChannelParts(self._channels, has_begun=begins_message(end))
         assert self._tags is not None
         return TaggedParts(self._tags, is_open=end.endswith(self._tags.open))
+
+    def _lead(self, prompt: Sequence[int]) -> Lead:
+        """What a reply may say before its structure, as `parts` tells it apart."""
+        end = self._end(prompt)
+        if self._channels is not None:
+            return behind_channels(*self._channels) if begins_message(end) else NO_LEAD
+        tags = self._tags
+        # A template that lets a model think no more writes thinking of its own, which is empty.
+        if tags is None or end.endswith(tags.close):
+            return NO_LEAD
+        return behind_tags(*tags, is_open=end.endswith(tags.open))
 
     def _end(self, prompt: Sequence[int]) -> str:
         """The text at the end of a prompt, the blanks behind it left out."""

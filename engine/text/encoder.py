@@ -11,7 +11,12 @@ from itertools import takewhile
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
+from engine.api.structure import Structure
 from engine.api.tools import ToolUse
+from engine.structure.compiler import Compiler
+from engine.structure.lead import Lead
+from engine.structure.rules import write
+from engine.structure.words import Words
 from engine.text.arguments import NO_ARGUMENTS, context_key, map_texts
 from engine.text.begun import begun_text
 from engine.text.calls import read_calls
@@ -61,6 +66,7 @@ class ChatEncoder:
         )
         self._guard = ContentGuard(tokenizer, self._vocabulary, self._find_turns())
         self._anchor = self._find_anchor()
+        self._compiler: Compiler | None = None
 
     def encode(
         self,
@@ -172,6 +178,31 @@ class ChatEncoder:
     ) -> ToolUse | None:
         """As `engine.text.calls.read_calls`."""
         return read_calls(self._tokenizer, prompt, reply, tools)
+
+    def words(self) -> list[bytes]:
+        """The bytes that each token stands for, by id."""
+        return [self._vocabulary.utf8(token_id) for token_id in range(self._vocabulary.size)]
+
+    def try_structure(
+        self, structure: Structure, lead: Lead, ends: Sequence[int], size: int
+    ) -> str:
+        """Compile a structure behind a lead, and give it up again.
+
+        Args:
+            ends, size: as `Words.of` takes them; the same at every call.
+
+        Returns:
+            what was compiled.
+
+        Raises:
+            InvalidRequestError: it cannot be compiled.
+        """
+        rules = write(structure, lead)
+        if self._compiler is None:
+            words = Words.of(self.words(), self._vocabulary.special.keys(), ends, size)
+            self._compiler = Compiler(words)
+        self._compiler.compile(rules, structure.kind)
+        return rules
 
     @cached_property
     def _writes_tools(self) -> bool:

@@ -7,12 +7,15 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from typing import ClassVar
 
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, InvalidRequestError
 from engine.api.stream import Context
+from engine.api.structure import Structure
 from engine.api.tools import ToolUse
+from engine.structure.lead import Lead
 
 MIB = 1 << 20
 # On a busy core, 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB, and
@@ -24,6 +27,7 @@ _JOB_MEMORY = 512 * MIB
 _MEMORY_PER_BYTE = 1024
 
 _WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE = b"w", b"t", b"r", b"c", b"u"
+_WORDS, _RULES = b"s", b"g"
 _BYTES_PER_TOKEN = 4
 
 
@@ -32,13 +36,15 @@ class Job(ABC):
 
     Attributes:
         name, failure: what is done, and that it cannot be, for errors.
-        doer: what of the model's own does it.
+        doer: what does it, mostly of the model's own.
+        param: the field of a request that it is about.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     failure: ClassVar[str]
     doer: ClassVar[str]
+    param: ClassVar[str] = "prompt"
 
     @property
     @abstractmethod
@@ -58,12 +64,12 @@ class Job(ABC):
     def late(self, seconds: float) -> InvalidRequestError:
         """The error if it took all of its time, `seconds`."""
         text = f"{self.failure}: {self.doer} did not come to an end within {seconds:.3g} s"
-        return InvalidRequestError(text, "prompt")
+        return InvalidRequestError(text, self.param)
 
     def greedy(self) -> InvalidRequestError:
         """The error if it took all of its memory."""
         text = f"{self.name} needs more than {self.memory // MIB} MiB of memory in {self.doer}"
-        return InvalidRequestError(text, "prompt")
+        return InvalidRequestError(text, self.param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +143,42 @@ class BegunJob(Job):
         return num_bytes([self.reply])
 
 
+@dataclass(frozen=True, slots=True)
+class WordsJob(Job):
+    """The bytes that each token stands for, wanted by id."""
+
+    name: ClassVar[str] = "spelling the vocabulary"
+    failure: ClassVar[str] = "the vocabulary cannot be spelled"
+    doer: ClassVar[str] = "the model's tokenizer"
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class StructureJob(Job):
+    """A structure to compile, to find out whether that comes to an end within bounds.
+
+    Attributes:
+        ends: token ids that end an output.
+        size: how many logits the model has.
+    """
+
+    structure: Structure
+    lead: Lead
+    ends: tuple[int, ...]
+    size: int
+    name: ClassVar[str] = "compiling the structure"
+    failure: ClassVar[str] = "the structure cannot be compiled"
+    doer: ClassVar[str] = "the compiler of grammars"
+    param: ClassVar[str] = "structure"
+
+    @property
+    def num_bytes(self) -> int:
+        return 0  # What compiling takes depends on what the source says, and not on its length.
+
+
 def text_bytes(text: str) -> int:
     """Bytes of a text as UTF-8, whatever is in it."""
     return len(text.encode(errors="surrogatepass"))
@@ -170,6 +212,17 @@ def pack_use(use: ToolUse | None) -> bytes:
     return _CALLS + json.dumps(None if use is None else asdict(use)).encode()
 
 
+def pack_words(words: Sequence[bytes]) -> bytes:
+    """An answer with the bytes of each token."""
+    lengths = array("I", map(len, words))
+    return _WORDS + array("I", (len(words),)).tobytes() + lengths.tobytes() + b"".join(words)
+
+
+def pack_rules(rules: str) -> bytes:
+    """An answer with a grammar that was compiled."""
+    return _RULES + rules.encode()
+
+
 def pack_unreadable(why: str) -> bytes:
     return _UNREADABLE + why.encode(errors="replace")
 
@@ -190,6 +243,34 @@ def read_use(answer: bytes) -> ToolUse | None:
     _check(answer)
     told = json.loads(answer[1:])
     return None if told is None else ToolUse.load(told)
+
+
+def read_words(answer: bytes) -> list[bytes]:
+    """Take the bytes of each token from an answer.
+
+    Raises:
+        InvalidRequestError: the answer is a refusal.
+    """
+    _check(answer)
+    numbers = array("I")
+    width = numbers.itemsize
+    first = 1 + width
+    numbers.frombytes(answer[1:first])
+    begin = first + width * numbers[0]
+    lengths = array("I")
+    lengths.frombytes(answer[first:begin])
+    bounds = accumulate(lengths, initial=begin)
+    return [answer[start:end] for start, end in pairwise(bounds)]
+
+
+def read_rules(answer: bytes) -> str:
+    """Take a grammar that was compiled from an answer.
+
+    Raises:
+        InvalidRequestError: the answer is a refusal.
+    """
+    _check(answer)
+    return answer[1:].decode()
 
 
 def _check(answer: bytes) -> None:

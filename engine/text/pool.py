@@ -13,7 +13,9 @@ from dataclasses import replace
 from engine.api.client import ChatMessage
 from engine.api.errors import EngineError, UnavailableError
 from engine.api.stream import Context
+from engine.api.structure import Structure
 from engine.api.tools import ToolUse
+from engine.structure.lead import Lead
 from engine.text.arguments import NO_ARGUMENTS
 from engine.text.job import (
     JOB_SECONDS,
@@ -21,9 +23,13 @@ from engine.text.job import (
     Job,
     PromptJob,
     ReplyJob,
+    StructureJob,
     TextJob,
+    WordsJob,
     read_answer,
+    read_rules,
     read_use,
+    read_words,
 )
 from engine.text.process import EncoderProcess
 from engine.text.vocabulary import Tokenizer
@@ -109,6 +115,16 @@ class EncoderPool:
             EngineError: as `encode`.
         """
         return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools))))
+
+    def words(self) -> list[bytes]:
+        """As `ChatEncoder.words`; blocks, and raises as `encode`."""
+        return read_words(self._run(WordsJob()))
+
+    def try_structure(
+        self, structure: Structure, lead: Lead, ends: Sequence[int], size: int
+    ) -> str:
+        """As `ChatEncoder.try_structure`; blocks, and raises as `encode`."""
+        return read_rules(self._run(StructureJob(structure, lead, tuple(ends), size)))
 
     def ready(self) -> None:
         """Wait for the process that was started first.

@@ -20,7 +20,7 @@ from engine.text.wire import pack, read_frame
 
 if TYPE_CHECKING:
     from engine.text.encoder import ChatEncoder
-    from engine.text.job import BegunJob, PromptJob, ReplyJob, TextJob
+    from engine.text.job import Job
 
 # The program kills a process that takes too long. If the program is gone, the process ends itself,
 # this much later.
@@ -73,13 +73,13 @@ def main() -> None:
         return
     _answer(answers, b"")
     while (frame := read_frame(requests)) is not None:
-        job: PromptJob | ReplyJob | TextJob | BegunJob = pickle.loads(frame)
+        job: Job = pickle.loads(frame)
         with _Bounds(start.seconds + job.seconds, job.memory):
             answer = _run(encoder, job)
         _answer(answers, answer)
 
 
-def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | TextJob | BegunJob) -> bytes:
+def _run(encoder: ChatEncoder, job: Job) -> bytes:
     from engine.api.errors import InvalidRequestError, cause_of
     from engine.text.job import ReplyJob, pack_refusal, pack_unreadable
 
@@ -91,19 +91,35 @@ def _run(encoder: ChatEncoder, job: PromptJob | ReplyJob | TextJob | BegunJob) -
         if isinstance(job, ReplyJob):
             return pack_unreadable(cause_of(error))
         if not isinstance(error, InvalidRequestError):
-            error = InvalidRequestError(f"{job.failure}: {cause_of(error)}", "prompt")
+            error = InvalidRequestError(f"{job.failure}: {cause_of(error)}", job.param)
         return pack_refusal(error)
 
 
-def _do(encoder: ChatEncoder, job: PromptJob | ReplyJob | TextJob | BegunJob) -> bytes:
-    from engine.text.job import BegunJob, ReplyJob, TextJob, pack_ids, pack_use
+def _do(encoder: ChatEncoder, job: Job) -> bytes:
+    from engine.text.job import (
+        BegunJob,
+        PromptJob,
+        ReplyJob,
+        StructureJob,
+        TextJob,
+        WordsJob,
+        pack_ids,
+        pack_rules,
+        pack_use,
+        pack_words,
+    )
 
+    if isinstance(job, WordsJob):
+        return pack_words(encoder.words())
+    if isinstance(job, StructureJob):
+        return pack_rules(encoder.try_structure(job.structure, job.lead, job.ends, job.size))
     if isinstance(job, ReplyJob):
         return pack_use(encoder.read_calls(job.prompt, job.reply, job.tools))
     if isinstance(job, TextJob):
         return pack_ids(encoder.encode_text(job.text, is_whole=job.is_whole))
     if isinstance(job, BegunJob):
         return pack_ids(encoder.encode_begun(job.reply, is_open=job.is_open))
+    assert isinstance(job, PromptJob)
     if job.common:
         return pack_ids(encoder.common_prefix(job.messages, job.arguments))
     if job.context is not None:

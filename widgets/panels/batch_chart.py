@@ -169,6 +169,7 @@ class BatchChart(Panel, can_focus=True):
             ("fwd", times.forward),
             ("sched", last.plan),
             ("sample", times.sample),
+            *([("mask", times.mask)] if times.mask else []),
             ("prep", times.prepare),
             ("commit", last.commit),
         )

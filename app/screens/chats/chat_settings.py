@@ -10,6 +10,7 @@ from typing import Any
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
+from engine.api.structure import Structure
 from widgets.line import shorten
 
 THINKING = "enable_thinking"
@@ -103,6 +104,8 @@ def as_text(name: str, value: object) -> str:
             return only
     if name == "logit_bias" and isinstance(value, tuple):
         value = dict(value)
+    if isinstance(value, Structure):
+        value = value.stated
     if isinstance(value, float) and float(short := f"{value:g}") == value:
         return short
     return json.dumps(value, ensure_ascii=False)

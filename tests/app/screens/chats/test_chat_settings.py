@@ -56,6 +56,11 @@ def test_the_system_prompt_comes_last_and_whole_and_thinking_is_a_word() -> None
     assert shown == 'tiny · temp 1 · thinking on · chat_template_kwargs {"effort": 2}'
 
 
+def test_a_structure_is_shown_as_it_was_stated() -> None:
+    shown = line(ChatSettings(sampling={"structure": {"regex": "a+"}}), card())
+    assert shown == 'tiny · temp 1 · structure {"regex": "a+"}'
+
+
 def test_each_default_says_where_it_comes_from() -> None:
     defaults = Defaults(card(top_k=20), {"temperature": 0.2})
     assert (defaults.value("temperature"), defaults.source("temperature")) == (0.2, STARTED)
@@ -92,6 +97,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "ignore_eos": st.booleans(),
     "chat_template_kwargs": st.dictionaries(st.text(), JSON),
     "tools": st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": JSON})),
+    "structure": st.none() | st.sampled_from([{"regex": "a\n"}, {"json_schema": {"const": "ä"}}]),
 }
 
 

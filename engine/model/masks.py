@@ -1,0 +1,149 @@
+"""Masks: which tokens the structures of sequences allow next, computed beside the steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from engine.batch.plan import NewSequence
+from engine.structure.matcher import Bits, Matcher
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor
+
+_WORD = 32
+# Threads that compute masks of several rows at once. On a GPU a step waits for them, and on a
+# processor they take time from the forward pass.
+_MOST_THREADS = 8
+
+
+class Allowed(NamedTuple):
+    """What structures allow in a step.
+
+    Attributes:
+        rows: rows of the step that have one, at least one, in order.
+        bits: [len(rows), words] int32, a bit for each token, the lowest of a word first.
+        failed: those of `rows` whose structure cannot be followed any more. They allow nothing.
+        waited: seconds that the step waited for them.
+    """
+
+    rows: list[int]
+    bits: Bits
+    failed: list[int]
+    waited: float
+
+
+class _Structured:
+    """A sequence with a structure.
+
+    Attributes:
+        masks: the masks of some sequences, when they are computed.
+        place: that of this one among them.
+    """
+
+    __slots__ = ("_matcher", "_new", "masks", "place")
+
+    def __init__(self, new: NewSequence) -> None:
+        self.masks: Future[Bits]
+        self.place = 0
+        self._new = new
+        self._matcher: Matcher | None = None
+
+    def moved(self, token_ids: Sequence[int]) -> Matcher:
+        """What follows its reply, moved on by some tokens, on the thread that computes masks."""
+        if self._matcher is None:
+            new, sampling = self._new, self._new.sampling
+            assert new.grammar is not None
+            barred: dict[int, float] = dict.fromkeys(new.suppressed, sampling.min_tokens)
+            if sampling.ignore_eos:
+                barred |= dict.fromkeys(new.grammar.ends, float("inf"))
+            # Its output so far, of which a sequence has some that was preempted.
+            self._matcher = new.grammar.matcher(new.token_ids[new.num_prompt_tokens :], barred)
+        self._matcher.accept(token_ids)
+        return self._matcher
+
+
+class Masks:
+    """Follows the structures of sequences at fixed batch indices.
+
+    A thread of its own computes what a sequence may say next as soon as its last token is known:
+    beside what the engine's thread does then, and beside the forward pass.
+
+    Args:
+        vocab_size: how many logits the model has.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._num_words = -(-vocab_size // _WORD)
+        self._structured: dict[int, _Structured] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        self._executor: LLExecutor | None = None
+
+    def add(self, index: int, new: NewSequence) -> None:
+        """Learn a sequence; one without a structure is ignored."""
+        if new.grammar is not None:
+            one = self._structured[index] = _Structured(new)
+            self._compute([(one, ())])
+
+    def remove(self, index: int) -> None:
+        """Forget the sequence at this index."""
+        self._structured.pop(index, None)
+
+    def rows(self, index: Sequence[int]) -> list[int]:
+        """Which rows of a step have a structure.
+
+        Args:
+            index: [S], batch index of each row.
+        """
+        some = self._structured
+        return [row for row, at in enumerate(index) if at in some] if some else []
+
+    def take(self, index: Sequence[int]) -> Allowed | None:
+        """What the rows of a step may say; waits until it is known. None if no row has a structure.
+
+        Args:
+            index: as `rows` takes it.
+        """
+        rows = self.rows(index)
+        if not rows:
+            return None
+        started = perf_counter()
+        bits = np.empty((len(rows), self._num_words), np.int32)
+        for place, row in enumerate(rows):
+            one = self._structured[index[row]]
+            bits[place] = one.masks.result()[one.place]
+        failed = [rows[place] for place in np.flatnonzero(~bits.any(axis=1))]
+        return Allowed(rows, bits, failed, perf_counter() - started)
+
+    def accept(self, tokens: Iterable[tuple[int, int]]) -> None:
+        """Take in the tokens that were chosen: (batch index, token) of sequences with a structure.
+
+        A token below 0 is none.
+        """
+        some = [(self._structured[at], (token,)) for at, token in tokens if token >= 0]
+        if some:
+            self._compute(some)
+
+    def _compute(self, some: Sequence[tuple[_Structured, Sequence[int]]]) -> None:
+        """Move sequences on by some tokens and compute their masks, in the order of the calls."""
+        if self._thread is None:
+            from llguidance import LLExecutor
+
+            threads = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
+            self._executor = LLExecutor(threads)
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine-masks")
+        masks = self._thread.submit(self._run, some)
+        for place, (one, _) in enumerate(some):
+            one.masks, one.place = masks, place
+
+    def _run(self, some: Sequence[tuple[_Structured, Sequence[int]]]) -> Bits:
+        assert self._executor is not None
+        matchers = [one.moved(token_ids) for one, token_ids in some]
+        bits = np.empty((len(some), self._num_words), np.int32)
+        Matcher.fill(matchers, bits, self._executor)
+        return bits
