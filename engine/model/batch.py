@@ -199,5 +199,10 @@ class Batch:
         An index whose sequence was released while the step ran is left alone. It may be another
         sequence's by now.
         """
-        (current,) = np.nonzero(self._generations[step.sampling] == step.generations)
+        current = self.current(step)
         self._token_ids[step.sampling[current], step.lengths[current]] = token_ids[current]
+
+    def current(self, step: PackedRows) -> IntArray:
+        """Those of a step's sampling rows whose sequence still has its index."""
+        (current,) = np.nonzero(self._generations[step.sampling] == step.generations)
+        return current

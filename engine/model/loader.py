@@ -468,10 +468,7 @@ class _Preparation:
                 self._vocabulary,
                 encoder,
                 self._key,
-                # The sampler of a GPU's graphs knows no masks.
-                Grammars(encoder, self._vocabulary.special, self._ends, shape.vocab_size)
-                if isinstance(runner, TorchRunner)
-                else None,
+                Grammars(encoder, self._vocabulary.special, self._ends, shape.vocab_size),
             ),
             sampling=self._sampling,
             knobs=_starting_knobs(envelope),

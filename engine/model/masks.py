@@ -94,6 +94,11 @@ class Masks:
         """Forget the sequence at this index."""
         self._structured.pop(index, None)
 
+    @property
+    def follows_any(self) -> bool:
+        """Whether any sequence has a structure."""
+        return bool(self._structured)
+
     def rows(self, index: Sequence[int]) -> list[int]:
         """Which rows of a step have a structure.
 

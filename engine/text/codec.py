@@ -144,8 +144,7 @@ class ChatCodec:
         """
         if self._grammars is None:
             raise InvalidRequestError(
-                "structure is stated, and the engine gives the replies of this model none where it "
-                "runs; ask without it",
+                "structure is stated, and replies of this model can be given none",
                 "structure",
             )
         start = len(prompt) - begun

@@ -30,6 +30,7 @@ FIELDS = tl.constexpr(len(sampling_fields.FIELDS))
 PENALISED = tl.constexpr(sampling_fields.PENALISED)
 SUPPRESSING = tl.constexpr(sampling_fields.SUPPRESSING)
 MOST_COUNTED = tl.constexpr(sampling_fields.MOST_COUNTED)
+MASK_WORD = tl.constexpr(sampling_fields.MASK_WORD)
 
 
 @triton.jit
@@ -55,13 +56,16 @@ def score(
     rows,
     counts,
     biases,
+    masks,
     VOCAB: tl.constexpr,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     MAX_BIASES: tl.constexpr,
+    MASKED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Adjust TILE logits of a row: bias, penalties, suppressed tokens; the grid is [tiles, S].
+    """Adjust TILE logits of a row: bias, penalties, suppressed tokens, mask; the grid is
+    [tiles, S].
 
     Args:
         logits: [S, VOCAB] float32, left as they are.
@@ -72,6 +76,8 @@ def score(
         rows: [S, FIELDS] int32, see `engine.triton.sampling_fields`.
         counts: [max_num_seqs, VOCAB] int16, likewise.
         biases: [max_num_seqs, MAX_BIASES, 2] int32, tokens and the bits of their biases.
+        masks: [max_num_seqs, words] int32, a bit for each token that a structure allows.
+        MASKED: whether the rows have structures, all of them or none.
     """
     let_next_start(OVERLAP)
     row = tl.program_id(1).to(tl.int64)
@@ -109,6 +115,11 @@ def score(
             if (flags & SUPPRESSING) != 0:
                 # -inf is added, not stored, because a NaN must stay one.
                 score += tl.where(count < 0, float("-inf"), 0.0)
+        if MASKED:
+            words_of_mask = (VOCAB + MASK_WORD - 1) // MASK_WORD
+            place = masks + index * words_of_mask + token // MASK_WORD
+            allowed = (tl.load(place, mask=mask, other=0) >> (token % MASK_WORD)) & 1
+            score += tl.where(allowed == 0, float("-inf"), 0.0)
         if (flags != 0) | (num_biases > 0):
             tl.store(scores + token, score, mask=mask)
         top = tl.max(score, 1)

@@ -21,9 +21,14 @@ FIELDS = (
     "top_p_high",
 )
 
-# Bits of `flags`: the sequence has penalties; its suppressed tokens are forbidden in this step.
+# Bits of `flags`: the sequence has penalties; its suppressed tokens are forbidden in this step; it
+# has a structure, whose mask says what is forbidden.
 PENALISED = 1
 SUPPRESSING = 2
+STRUCTURED = 4
+
+# Tokens that a word of a mask has a bit for, the lowest first.
+MASK_WORD = 32
 
 # A count of a token is 0 if it was never seen, 1 if it is in the prompt only, and n + 1 after n
 # outputs. The sign of the 16 bits is set for a token that may be suppressed.

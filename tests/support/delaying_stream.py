@@ -55,3 +55,7 @@ class DelayedMark:
     def wait(self) -> float:
         self.stream.do(self.number)
         return 0.001
+
+    def since(self, other: DelayedMark) -> float:
+        assert other.number < self.number
+        return 0.0005

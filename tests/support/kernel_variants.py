@@ -121,7 +121,7 @@ def wide_attend(tile: int) -> Launcher:
     return attend(attention.attend, TILE=tile, **wide, **features)
 
 
-def sample(vocab_size: int, kernel: str) -> Launcher:
+def sample(vocab_size: int, kernel: str, *, masked: bool = False) -> Launcher:
     """Sampling of 8 rows; both kernels are launched, and the one of this name is compiled."""
     chunk, chunks = chunk_of(vocab_size)
     sizes = {"VOCAB": vocab_size, "CHUNK": chunk, "CHUNKS": chunks}
@@ -130,8 +130,9 @@ def sample(vocab_size: int, kernel: str) -> Launcher:
     counts = matrix(8, vocab_size, dtype=torch.int16)
     if kernel == "score":
         return lambda: sampling.score[1, 1](
-            logits, logits, maxima, sums, rows, counts, integers(8, 1024, 2), **sizes,
-            MAX_BIASES=1024, num_warps=SCORING_WARPS, enable_fp_fusion=False, **launch_options(),
+            logits, logits, maxima, sums, rows, counts, integers(8, 1024, 2), integers(8, 4008),
+            **sizes, MAX_BIASES=1024, MASKED=masked, num_warps=SCORING_WARPS,
+            enable_fp_fusion=False, **launch_options(),
         )  # fmt: skip
     return lambda: sampling.choose[(1,)](
         logits, logits, maxima, sums, integers(8, chunks), integers(8, 2, CANDIDATES), rows, counts,
@@ -170,6 +171,8 @@ BESIDE: dict[str, Launcher] = {
 SAMPLING: dict[str, Launcher] = {
     "score": sample(128_256, "score"),
     "score of 262,208": sample(262_208, "score"),
+    "score with masks": sample(128_256, "score", masked=True),
+    "score of 262,208 with masks": sample(262_208, "score", masked=True),
     "choose": sample(128_256, "choose"),
     "choose of 262,144": sample(262_144, "choose"),
     "choose of 262,208": sample(262_208, "choose"),

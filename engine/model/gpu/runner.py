@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +17,7 @@ from engine.api.config import EngineConfig
 from engine.api.errors import cause_of
 from engine.api.sampling import MAX_LOGPROBS
 from engine.api.telemetry import PhaseTimes
-from engine.batch.plan import StepPlan, StepResult
+from engine.batch.plan import NOT_FOLLOWED, StepPlan, StepResult
 from engine.batch.shape import ModelShape
 from engine.cache.parts import PoolParts
 from engine.cache.storage import cache_shapes
@@ -38,22 +40,32 @@ logger = logging.getLogger(__name__)
 DEPTH = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Handle:
     """A step that has been started.
 
     Attributes:
         step: None if the plan had no rows.
-        tokens: [S] int32 on the host, once `mark` has been waited for.
+        marks: its pieces of work.
+        tokens: [S] int32 on the host, once all `marks` have been waited for.
+        asking: rows that ask for log-probabilities, as `DeviceSampler.asking` gives them.
         logprobs: empty if no row asks for them.
         prepare: seconds that the host took to start it.
+        bound: what the sampler reads of its rows with structures, whose tokens are still to be
+            chosen; None if there are none, or no more.
+        failed: rows whose structure cannot be followed.
+        failure: what was raised when their tokens were to be chosen.
     """
 
     step: PackedRows | None
-    mark: Mark
+    marks: list[Mark]
     tokens: Tensor
-    logprobs: list[Logprobs]
-    prepare: float
+    asking: Sequence[tuple[int, int]] = ()
+    logprobs: list[Logprobs] = field(default_factory=list)
+    prepare: float = 0.0
+    bound: Int32Array | None = None
+    failed: Sequence[int] = ()
+    failure: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,11 @@ class GpuRunner:
     device, one graph, and one copy back. Sampled tokens stay on the device, where the next step
     reads them, and their host copies are read a step later. Steps that are larger than the largest
     graph are launched kernel by kernel, which takes the host less time than the device.
+
+    What a structure allows next is known only when the host has read the token before. So in a step
+    with structures, the graph chooses the tokens of all other rows. Theirs are chosen by launches
+    behind it, which the host makes when it has read the tokens of the step before, and computed the
+    masks, while the device runs the graph. Steps without structures know nothing of that.
 
     Args:
         forward: the model's forward pass. From now on it computes for this runner only.
@@ -106,6 +123,7 @@ class GpuRunner:
         self._staged = [stream.pinned(num_words) for _ in range(DEPTH)]
         self._taken = [stream.pinned(config.max_num_seqs) for _ in range(DEPTH)]
         self._num_submitted = 0
+        self._unread: deque[_Handle] = deque()
         self._rungs: dict[StepSize, _Rung] = {}
         self._fit = Rungs(()).fit
 
@@ -142,13 +160,15 @@ class GpuRunner:
 
     def try_largest(self) -> None:
         """Launch the largest step, all of it padding, and wait for its end. All rows ask for
-        log-probabilities, as requests may.
+        log-probabilities and have structures, as requests may.
         """
         step = self._padding(self._largest)
         asking = [(row, MAX_LOGPROBS) for row in range(len(self._tokens))]
 
         def work() -> None:
             step.start()
+            # So the kernels of these launches are compiled before a request waits for them.
+            self._launch_bound(np.full((len(asking), ROW_FIELDS), -1, np.int32))
             RawLogprobs(self._forward.logits[: len(asking)], asking).start(self._tokens)
 
         self._stream.enqueue(work).wait()
@@ -161,44 +181,57 @@ class GpuRunner:
         updates = np.array(appended, np.int32).reshape(-1, len(UPDATE))
         if not plan.rows:
             mark = self._stream.enqueue(lambda: self._update_tables(updates))
-            return _Handle(None, mark, self._tokens[:0], [], perf_counter() - started)
+            handle = _Handle(None, [mark], self._tokens[:0], prepare=perf_counter() - started)
+            self._unread.append(handle)
+            return handle
         step = self._batch.rows(plan.rows)
         rung = self._rung(self._forward.size_of(step))
         turn = self._num_submitted % DEPTH
         words = self._staged[turn][: rung.layout.num_words]
         room = rung.layout.num_updates
         sampling = self._sampler.pack(step.sampling, step.lengths)
+        bound = self._sampler.part(sampling)
         rung.layout.fill(words.numpy(), step, step.index, sampling, updates[:room])
-        tokens = self._taken[turn][: len(sampling)]
         asking = self._sampler.asking(step.sampling)
-        logprobs: list[Logprobs] = []
+        handle = _Handle(step, [], self._taken[turn][: len(sampling)], asking, bound=bound)
 
         def work() -> None:
             self._update_tables(updates[room:])
             self._words[: len(words)].copy_(words, non_blocking=True)
             rung.start()
-            chosen = self._tokens[: len(tokens)]
-            tokens.copy_(chosen, non_blocking=True)
-            if asking:
-                logits = self._forward.logits[: len(tokens)]
-                logprobs.append(RawLogprobs(logits, asking).start(chosen))
+            if bound is None:
+                self._fetch(handle)
 
-        mark = self._stream.enqueue(work)
+        handle.marks.append(self._stream.enqueue(work))
         self._batch.expect(step)
         self._num_submitted += 1
-        return _Handle(step, mark, tokens, logprobs, perf_counter() - started)
+        handle.prepare = perf_counter() - started
+        if not self._unread:
+            # The tokens before are known, and the device computes meanwhile.
+            self._bind(handle)
+        self._unread.append(handle)
+        return handle
 
     def result(self, handle: object) -> StepResult:
         """Wait for a step's tokens; see `Runner.result`."""
         assert isinstance(handle, _Handle)
-        seconds = handle.mark.wait()
+        self._unread.remove(handle)
+        self._bind(handle)
+        if handle.failure is not None:
+            raise handle.failure
+        seconds = sum(mark.wait() for mark in handle.marks)
         waited = perf_counter()
+        mask = sum(later.since(mark) for mark, later in pairwise(handle.marks))
         if handle.step is None:
             return StepResult((), PhaseTimes(handle.prepare, seconds))
         tokens: IntArray = handle.tokens.numpy().astype(np.int64)
+        tokens[list(handle.failed)] = NOT_FOLLOWED
         self._batch.append(handle.step, tokens)
+        self._accept(handle.step, tokens)
+        if self._unread:
+            self._bind(self._unread[0])
         logprobs = handle.logprobs[0].of(tokens) if handle.logprobs else ()
-        times = PhaseTimes(handle.prepare, seconds, perf_counter() - waited)
+        times = PhaseTimes(handle.prepare, seconds, perf_counter() - waited, mask)
         return StepResult(tuple(tokens.tolist()), times, logprobs)
 
     def close(self) -> None:
@@ -207,6 +240,52 @@ class GpuRunner:
         """
         self._rungs.clear()
         del self._forward, self._storage, self._sampler, self._words, self._tokens
+
+    def _bind(self, handle: _Handle) -> None:
+        """Choose the tokens of rows with structures, if that is still to be done. The tokens of the
+        step before are known.
+        """
+        step, bound, handle.bound = handle.step, handle.bound, None
+        if step is None or bound is None:
+            return
+        try:
+            allowed = self._sampler.masks.take(step.sampling.tolist())
+
+            def work() -> None:
+                if allowed is not None:
+                    self._sampler.bind(step.sampling, allowed)
+                self._launch_bound(bound)
+                self._fetch(handle)
+
+            handle.marks.append(self._stream.enqueue(work))
+            handle.failed = () if allowed is None else allowed.failed
+        except Exception as error:
+            # It is this step's, and another one's result may be what is asked for.
+            handle.failure = error
+
+    def _accept(self, step: PackedRows, tokens: IntArray) -> None:
+        """Tell structures of the tokens that were chosen. An index whose sequence was released
+        while the step ran is left alone, as by `Batch.append`.
+        """
+        if not self._sampler.masks.follows_any:
+            return
+        index, current = step.sampling.tolist(), set(self._batch.current(step).tolist())
+        rows = [row for row in self._sampler.masks.rows(index) if row in current]
+        self._sampler.masks.accept((index[row], int(tokens[row])) for row in rows)
+
+    def _fetch(self, handle: _Handle) -> None:
+        """Bring the tokens of a step to the host, and what it asks for of their probabilities."""
+        chosen = self._tokens[: len(handle.tokens)]
+        handle.tokens.copy_(chosen, non_blocking=True)
+        if handle.asking:
+            logits = self._forward.logits[: len(chosen)]
+            handle.logprobs.append(RawLogprobs(logits, handle.asking).start(chosen))
+
+    def _launch_bound(self, bound: Int32Array) -> None:
+        rows = send(bound, self._words.device)
+        logits = self._forward.logits[: len(bound)]
+        tokens, latest = self._tokens[: len(bound)], self._forward.resident.latest
+        self._sampler.launch(logits, rows, tokens, latest, masked=True)
 
     def _learn(self, plan: StepPlan) -> list[tuple[int, int, int]]:
         """Do what a plan says of sequences, and of blocks that are copied or swapped.

@@ -12,6 +12,7 @@ from engine.api.sampling import MAX_BIASES
 from engine.batch.plan import NewSequence
 from engine.model.attention.base import IntArray
 from engine.model.gpu.inputs import Int32Array
+from engine.model.masks import Allowed, Masks
 from engine.model.sampler import uniforms
 from engine.model.sending import send
 from engine.triton.overlap import launch_options
@@ -19,9 +20,11 @@ from engine.triton.sampling import choose, score
 from engine.triton.sampling_fields import (
     CANDIDATES,
     FIELDS,
+    MASK_WORD,
     MAY_BE_SUPPRESSED,
     MOST_COUNTED,
     PENALISED,
+    STRUCTURED,
     SUPPRESSING,
     TILE,
     chunk_of,
@@ -39,7 +42,12 @@ class DeviceSampler:
 
     What a row is drawn by comes with the step's inputs, as words. Only what has an entry for each
     token of the vocabulary stays on the device: how often a sequence has each token, for its
-    penalties and for the tokens that min_tokens suppresses, and its biases.
+    penalties and for the tokens that min_tokens suppresses, its biases, and what its structure
+    allows next. That is known only when its last token is, and so rows that have a structure are
+    chosen for by launches of their own (`bound`).
+
+    Attributes:
+        masks: what structures allow.
     """
 
     def __init__(self, *, max_num_seqs: int, vocab_size: int, device: torch.device | str) -> None:
@@ -64,6 +72,8 @@ class DeviceSampler:
         self._num_prompt_tokens = np.zeros(max_num_seqs, np.int64)
         self._min_tokens = np.zeros(max_num_seqs, np.int64)
         self._num_logprobs: dict[int, int] = {}
+        self.masks = Masks(vocab_size)
+        self._allowed = room(-(-vocab_size // MASK_WORD), dtype=torch.int32)
 
     def add(self, index: int, new: NewSequence) -> Callable[[], None] | None:
         """Learn a sequence.
@@ -73,7 +83,10 @@ class DeviceSampler:
             there is nothing to bring.
         """
         sampling = new.sampling
-        suppressed = [token for token in new.suppressed if token < self._vocab_size]
+        self.masks.add(index, new)
+        # A structure's mask has them left out already, unless there is nothing else.
+        barred = () if new.grammar is not None else new.suppressed
+        suppressed = [token for token in barred if token < self._vocab_size]
         penalties = (
             sampling.repetition_penalty,
             sampling.frequency_penalty,
@@ -88,6 +101,8 @@ class DeviceSampler:
         words = self._words[index]
         words[_AT["index"]] = index
         words[_AT["flags"]] = PENALISED if has_penalties else 0
+        if new.grammar is not None:
+            words[_AT["flags"]] |= STRUCTURED
         words[_AT["biases"]] = len(sampling.logit_bias)
         words[_AT["top_k"]] = min(sampling.top_k, self._vocab_size) or self._vocab_size
         # A temperature that is too small for float32 becomes 0, which is greedy, as it should be.
@@ -106,6 +121,7 @@ class DeviceSampler:
     def remove(self, index: int) -> None:
         """Forget the sequence at this index."""
         self._num_logprobs.pop(index, None)
+        self.masks.remove(index)
 
     def pack(self, index: IntArray, lengths: IntArray) -> Int32Array:
         """What the kernels read of the rows of a step: [S, ROW_FIELDS].
@@ -122,6 +138,33 @@ class DeviceSampler:
         words[:, place] = uniform.view(np.int32).reshape(-1, 2)
         return words
 
+    def part(self, words: Int32Array) -> Int32Array | None:
+        """Take the rows with structures out of the rows of a step.
+
+        Args:
+            words: as from `pack`; those rows become padding.
+
+        Returns:
+            the rows of the step with all others padding; None if none has a structure.
+        """
+        if not self.masks.follows_any:
+            return None
+        has_structure = (words[:, _AT["flags"]] & STRUCTURED) != 0
+        if not has_structure.any():
+            return None
+        bound = np.where(has_structure[:, None], words, -1)
+        words[has_structure] = -1
+        return bound
+
+    def bind(self, index: IntArray, allowed: Allowed) -> None:
+        """Bring what structures allow to the device.
+
+        Args:
+            index: [S], batch index of each row.
+        """
+        rows = send(index[allowed.rows], self._device)
+        self._allowed.index_copy_(0, rows, send(allowed.bits, self._device))
+
     def asking(self, index: IntArray) -> list[tuple[int, int]]:
         """(row, how many of the likeliest tokens it asks for), of rows with these batch indices
         that ask for log-probabilities.
@@ -131,7 +174,15 @@ class DeviceSampler:
             [(row, some[at]) for row, at in enumerate(index.tolist()) if at in some] if some else []
         )
 
-    def launch(self, logits: Tensor, rows: Tensor, tokens: Tensor, latest: Tensor) -> None:
+    def launch(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        tokens: Tensor,
+        latest: Tensor,
+        *,
+        masked: bool = False,
+    ) -> None:
         """Choose the token of each row; it counts for the row's penalties from now on.
 
         Args:
@@ -139,6 +190,7 @@ class DeviceSampler:
             rows: [S, ROW_FIELDS] int32, as from `pack`; rows of -1 are padding.
             tokens: [S] int32, gets the tokens; -1 where a row has a NaN, +inf, or nothing finite.
             latest: [max_num_seqs] int32, gets each token at its row's batch index.
+            masked: whether the rows that are no padding have structures, all of them or none.
         """
         if not len(rows):
             return
@@ -156,7 +208,9 @@ class DeviceSampler:
             rows,
             self._counts,
             self._biases,
+            self._allowed,
             MAX_BIASES=MAX_BIASES,
+            MASKED=masked,
             num_warps=SCORING_WARPS,
             # A multiplication and an addition in one would round a penalised score in another way
             # than the sampler by torch does, and break ties.

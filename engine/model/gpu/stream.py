@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
@@ -20,6 +20,14 @@ class Mark(Protocol):
 
         Returns:
             the seconds that the device took for it.
+        """
+        ...
+
+    def since(self, other: Any) -> float:
+        """Seconds from the end of another piece to its beginning; both have been waited for.
+
+        Args:
+            other: a mark of the same stream, of work before this.
         """
         ...
 
@@ -60,7 +68,7 @@ class HostStream:
         started = perf_counter()
         with torch.inference_mode():
             work()
-        return _Done(perf_counter() - started)
+        return _Done(started, perf_counter())
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """See `Stream.capture`. There is nothing to capture in."""
@@ -68,11 +76,14 @@ class HostStream:
 
 
 class _Done:
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, begun: float, ended: float) -> None:
+        self._begun, self._ended = begun, ended
 
     def wait(self) -> float:
-        return self._seconds
+        return self._ended - self._begun
+
+    def since(self, other: _Done) -> float:
+        return self._begun - other._ended
 
 
 class CudaStream:
@@ -141,6 +152,10 @@ class _Recorded:
     def wait(self) -> float:
         self._end.synchronize()
         milliseconds: float = self._begin.elapsed_time(self._end)
+        return milliseconds / 1000
+
+    def since(self, other: _Recorded) -> float:
+        milliseconds: float = other._end.elapsed_time(self._begin)
         return milliseconds / 1000
 
 
