@@ -458,18 +458,15 @@ class _Preparation:
             envelope.num_blocks,
             envelope.block_size,
         )
+        grammars = Grammars(encoder, self._vocabulary.special, self._ends, shape.vocab_size)
+        grammars.prepare()
         return LoadedModel(
             key=self._key,
             card=card,
             config=envelope,
             shape=shape,
             runner=runner,
-            codec=ChatCodec(
-                self._vocabulary,
-                encoder,
-                self._key,
-                Grammars(encoder, self._vocabulary.special, self._ends, shape.vocab_size),
-            ),
+            codec=ChatCodec(self._vocabulary, encoder, self._key, grammars),
             sampling=self._sampling,
             knobs=_starting_knobs(envelope),
             eos_token_ids=self._ends,

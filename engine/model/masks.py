@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from engine.batch.plan import NewSequence
-from engine.structure.matcher import Bits, Matcher
+from engine.structure.matcher import Bits, Matcher, num_words
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor
 
-_WORD = 32
 # Threads that compute masks of several rows at once. On a GPU a step waits for them, and on a
 # processor they take time from the forward pass.
 _MOST_THREADS = 8
@@ -79,7 +78,7 @@ class Masks:
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self._num_words = -(-vocab_size // _WORD)
+        self._num_words = num_words(vocab_size)
         self._structured: dict[int, _Structured] = {}
         self._thread: ThreadPoolExecutor | None = None
         self._executor: LLExecutor | None = None

@@ -22,6 +22,14 @@ _T = TypeVar("_T")
 _OfRows: TypeAlias = list[tuple[int, _T]]  # row of the step, what it has
 
 
+# What is added to the logits of eight tokens of a mask's byte, the lowest bit first.
+_BIAS_OF_BYTE = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"),
+    np.float32(0),
+    np.float32("-inf"),
+)
+
+
 class Sampled(NamedTuple):
     """What a step's sampling gave.
 
@@ -208,14 +216,11 @@ class Sampler:
 
     def _bind(self, logits: Tensor, allowed: Allowed) -> None:
         """Forbid what the structures of some rows do not allow."""
-        bits = np.unpackbits(
-            allowed.bits.view(np.uint8), axis=1, count=self._vocab_size, bitorder="little"
-        )
-        may = self._to_device(bits).bool()
-        rows = torch.tensor(allowed.rows, device=self._device)
-        bound = logits[rows]
-        # As above, a NaN must stay one.
-        logits[rows] = torch.where(may, bound, bound + float("-inf"))
+        for row, bits in zip(allowed.rows, allowed.bits, strict=True):
+            # 30 us for 152,000 tokens, where `masked_fill_` takes up to 250 us. As above, -inf is
+            # added, because a NaN must stay one.
+            bias = np.take(_BIAS_OF_BYTE, bits.view(np.uint8), axis=0).reshape(-1)
+            logits[row] += self._to_device(bias[: self._vocab_size])
 
     def _to_device(self, array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

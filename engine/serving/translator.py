@@ -219,6 +219,8 @@ class Translator:
                     num_bytes(texts) if submission.prompt is None else text_bytes(submission.prompt)
                 )
                 codec.check_size(size, model.config.max_model_len)
+            if sampling.structure is not None:
+                size += len(sampling.structure.source)
         except BaseException as error:
             pending.refuse(error)
             return

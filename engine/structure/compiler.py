@@ -21,6 +21,8 @@ _LIMITS = {
     "max_lexer_states": 30_000,
     "max_grammar_size": 200_000,
 }
+# llguidance has no room for longer words. They say nothing there, so that no grammar allows them.
+_LONGEST_WORD = 1000
 _LONGEST_REASON = 300
 
 
@@ -30,7 +32,7 @@ class Compiler:
     """
 
     def __init__(self, words: Words) -> None:
-        # It is imported when the first structure comes.
+        # It is imported while a model is loaded, for the first screen is waited for.
         from llguidance import LLTokenizer
 
         self._ends = frozenset(words.ends)
@@ -72,7 +74,7 @@ class _Speller:
     bos_token_id = None
 
     def __init__(self, words: Words) -> None:
-        self.tokens = list(words.utf8)
+        self.tokens = [one if len(one) <= _LONGEST_WORD else b"" for one in words.utf8]
         self.special_token_ids = sorted(words.special)
         self.eos_token_id = words.ends[0]
         self.tokenizer: LLTokenizer | None = None

@@ -18,6 +18,11 @@ _WORD = 32
 _SOUND_STOPS = frozenset(("NotStopped", "NoExtension", "EndOfSentence"))
 
 
+def num_words(vocab_size: int) -> int:
+    """How many words a mask has."""
+    return -(-vocab_size // _WORD)
+
+
 class Matcher:
     """Follows one reply. One thread at a time may use it.
 

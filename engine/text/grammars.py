@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from engine.api.errors import InvalidRequestError
+from engine.api.errors import InvalidRequestError, cause_of
 from engine.api.structure import Structure
 from engine.structure.compiler import Compiler
 from engine.structure.grammar import Grammar
 from engine.structure.lead import Lead
 from engine.structure.words import Words
+
+log = logging.getLogger(__name__)
 
 # Most have some 100 KB each, and the largest that are allowed some 50 MB.
 MAX_GRAMMARS = 64
@@ -54,6 +57,19 @@ class Grammars:
         self._compiler: Compiler | None = None
         self._making = threading.Lock()
 
+    def prepare(self) -> None:
+        """Make the compiler ready for the first structure; blocks.
+
+        That holds the interpreter's lock for some 0.3 s where a vocabulary has 150,000 words, which
+        is better spent while a model is loaded than while it serves.
+        """
+        try:
+            if self._has_end:
+                self._compiler_here()
+        except BaseException as error:  # a panic is no Exception
+            # It is tried again for each structure, and the error is told then.
+            log.warning("structures of replies cannot be compiled: %s", cause_of(error))
+
     def grammar(self, structure: Structure, lead: Lead) -> Grammar:
         """The grammar of replies that have a structure behind a lead; blocks.
 
@@ -66,7 +82,7 @@ class Grammars:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        if not any(token < self._size for token in self._ends):
+        if not self._has_end:
             raise InvalidRequestError(
                 "structure is stated, and the model has no token that ends a reply; ask another "
                 "model",
@@ -79,6 +95,10 @@ class Grammars:
             while len(self._kept) > MAX_GRAMMARS:
                 self._kept.popitem(last=False)
         return grammar
+
+    @property
+    def _has_end(self) -> bool:
+        return any(token < self._size for token in self._ends)
 
     def _compiler_here(self) -> Compiler:
         with self._making:

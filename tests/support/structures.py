@@ -17,7 +17,7 @@ from engine.api.structure import Structure
 from engine.structure.compiler import Compiler
 from engine.structure.grammar import Grammar
 from engine.structure.lead import NO_LEAD, Lead
-from engine.structure.matcher import Matcher
+from engine.structure.matcher import Matcher, num_words
 from engine.structure.rules import write
 from engine.structure.words import Words
 
@@ -73,7 +73,7 @@ def ids_of(text: str) -> list[int]:
 
 def allowed(matcher: Matcher, size: int = SIZE) -> set[int]:
     """The tokens that a reply may go on with."""
-    bits = np.full((1, -(-size // 32)), -1, np.int32)
+    bits = np.full((1, num_words(size)), -1, np.int32)
     Matcher.fill([matcher], bits, LLExecutor(1))
     return set(np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist())
 

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from engine.api.errors import InvalidRequestError
+from engine.api.structure import Structure
+from engine.structure.compiler import Compiler
+from engine.structure.lead import NO_LEAD
+from engine.structure.rules import write
 from engine.structure.words import Words
 from tests.support.structures import ENDS, SIZE, allowed, grammar, ids_of
 
@@ -150,3 +154,11 @@ def test_a_vocabulary_is_as_wide_as_the_logits() -> None:
     assert allowed(made.matcher(), SIZE + 40) == {ord("~"), ord("y")}
     with pytest.raises(ValueError, match="no token that ends a reply"):
         Words.of([b"a"], (), {7}, 5)
+
+
+def test_a_word_without_end_is_left_out() -> None:
+    utf8 = [b"", b"x", b"x" * 1000, b"x" * 1001, b"x" * 5000]
+    made = Compiler(Words.of(utf8, (), [0], 5)).compile(
+        write(Structure.of({"regex": "x+"}), NO_LEAD), "regex"
+    )
+    assert allowed(made.matcher(), 5) == {1, 2}

@@ -80,6 +80,23 @@ def test_a_model_without_an_end_is_given_no_structure() -> None:
     assert (caught.value.param, trial.tried) == ("structure", [])
 
 
+def test_a_model_is_ready_for_structures_when_it_is_loaded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    some = Grammars(Trial(), SPECIAL, ENDS, SIZE)
+    some.prepare()
+    ready = some._compiler
+    assert ready is not None
+    some.grammar(YES, NO_LEAD)
+    assert some._compiler is ready
+    Grammars(Trial(), SPECIAL, (), SIZE).prepare()
+    assert not caplog.messages
+    broken = Trial()
+    broken.words = lambda: 1 // 0  # type: ignore[method-assign]
+    Grammars(broken, SPECIAL, ENDS, SIZE).prepare()
+    assert "structures of replies cannot be compiled: ZeroDivisionError" in caplog.text
+
+
 def test_words_come_as_they_went() -> None:
     for words in ([], [b""], [b"a", b"", "日本".encode(), b"\xff" * 300]):
         assert read_words(pack_words(words)) == words

@@ -185,6 +185,19 @@ def test_a_structure_that_cannot_be_followed_ends_its_row_alone() -> None:
     assert found == [(NOT_FOLLOWED, ord("a")), (NOT_FOLLOWED, ord("b"))]
 
 
+def test_a_place_that_another_sequence_has_by_now_is_left_alone() -> None:
+    """The token of a sequence that ended while its step ran is not the next one's."""
+    runner = gpu_runner(DelayingStream())
+    first, second = new(0, {"regex": "ab"}), new(1, {"regex": "xy"})
+    handles = [
+        runner.submit(StepPlan(1, (Row(0, 0, 3, (0,), True, True),), new=(first,))),
+        runner.submit(StepPlan(2, (Row(1, 0, 3, (1,), True, True),), new=(second,), released=(0,))),
+    ]
+    found = [runner.result(handle).token_ids for handle in handles]
+    last = runner.submit(StepPlan(3, (Row(1, 3, 1, (), True, False),)))
+    assert [*found, runner.result(last).token_ids] == [(ord("a"),), (ord("x"),), (ord("y"),)]
+
+
 def test_what_is_raised_for_a_step_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = gpu_runner(DelayingStream())
     handles = start(runner, new(0, {"regex": "ab"}))
