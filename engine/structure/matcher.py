@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Bits = npt.NDArray[np.int32]
 
 _WORD = 32
+# The interpreter's lock is held for so many tokens, some 2 us each, of a reply that is followed
+# anew.
+_AT_ONCE = 256
 # Why llguidance allows no more text. All other reasons are failures.
 _SOUND_STOPS = frozenset(("NotStopped", "NoExtension", "EndOfSentence"))
 
@@ -50,8 +53,9 @@ class Matcher:
         """Take in the next tokens of the reply. One that ends the output changes nothing."""
         self._num_tokens += len(token_ids)
         said = [token for token in token_ids if token not in self._ends]
-        if said and not self.has_failed and not self._matcher.consume_tokens(said):
-            self.has_failed = True
+        for begin in range(0, len(said), _AT_ONCE):
+            if self.has_failed or not self._matcher.consume_tokens(said[begin : begin + _AT_ONCE]):
+                self.has_failed = True
 
     def _settle(self, bits: Bits) -> None:
         """Complete the mask that llguidance has made.

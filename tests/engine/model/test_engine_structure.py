@@ -13,7 +13,18 @@ from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.batch.output import End
 from engine.core.core import EngineCore
-from tests.support.structures import ENDS, check, grammar, ids_of, text_of
+from engine.structure.lead import behind_tags
+from tests.support.structures import (
+    CLOSE,
+    ENDS,
+    NOTHING,
+    OPEN,
+    SPECIAL,
+    check,
+    grammar,
+    ids_of,
+    text_of,
+)
 from tests.support.swapping import AMPLE, swapping_core
 from tests.support.zoo import VOCAB_SIZE
 
@@ -159,6 +170,30 @@ def test_what_cannot_be_followed_any_more_ends_with_the_reason(backend: str) -> 
     assert end.error.message == (
         "what the structure of the reply allows next took too much to find out"
     )
+
+
+def test_thinking_is_what_it_is_without_a_structure(backend: str) -> None:
+    """Up to the closing tag; what is said then is bound."""
+    never = {*ENDS, NOTHING, *SPECIAL} - {CLOSE}
+    bias = (*((token, -100.0) for token in sorted(never)), (CLOSE, 3.0))
+    sampling = SamplingParams(seed=11, logit_bias=bias, max_tokens=100)
+    lead = behind_tags("[T]", "[/T]", OPEN, CLOSE, is_open=True)
+    bound = sampling.override({"structure": {"regex": "[a-f]{5}"}})
+    made = grammar({"regex": "[a-f]{5}"}, lead)
+    said: dict[bool, list[int]] = {}
+    for is_bound in (False, True):
+        core = swapping_core("llama", backend, AMPLE)
+        run = Run(core, {})
+        run.tokens = {"it": []}
+        params, followed = (bound, made) if is_bound else (sampling, None)
+        core.submit(Submission(request_id="it"), list(range(20, 50)), params, None, followed)
+        run.go()
+        said[is_bound] = run.tokens["it"]
+    end = said[True].index(CLOSE)
+    assert end > 3
+    assert said[True][: end + 1] == said[False][: end + 1]
+    check({"regex": "[a-f]{5}"}, text_of(said[True][end + 1 :]).lstrip("\n"))
+    assert said[True][-1] in ENDS
 
 
 def test_the_length_still_ends_a_reply(backend: str) -> None:

@@ -277,3 +277,11 @@ def test_cells_add_up(steps: list[tuple[int, int]], height: int) -> None:
         assert filled == "".join(kind * filled.count(kind) for kind in "#/")
         assert abs(len(filled) - (work + waste) * height / top) < 2
         assert ("#" in filled) == (work > 0)
+
+
+async def test_what_a_step_waited_for_structures_is_a_phase() -> None:
+    chart = BatchChart(UNICODE)
+    times = replace(STEPS[-1].times, mask=0.0031)
+    async with hosted(chart, 94, 5):
+        chart.show((*STEPS[:-1], replace(STEPS[-1], times=times)), BUDGET)
+        assert "sample 0.5ms mask 3.1ms prep 0.2ms" in rows(chart)[-2]
