@@ -278,7 +278,8 @@ class ScriptedEngine:
             prompt, begun = self._vocabulary.of_begun(submission, prompt, script)
         self.prompts[submission.request_id] = prompt
         stream.num_prompt_tokens = len(prompt)
-        sampling = replace(sampling, stop_token_ids=stops)
+        # What is scripted has the structure that it has.
+        sampling = replace(sampling, stop_token_ids=stops, structure=None)
         chat = ScriptedChat(submission, stream, prompt, script[begun:], sampling, self.clock.now)
         chat.resume([(i, self._vocabulary.text((i,))) for i in script[:begun]])
         return chat

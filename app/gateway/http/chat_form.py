@@ -22,6 +22,7 @@ from app.gateway.http.replies import (
 from engine.api.client import Submission
 from engine.api.logprobs import OutputToken
 from engine.api.stream import Delta
+from engine.api.tools import ToolUse
 
 DONE = b"data: [DONE]\n\n"
 
@@ -42,6 +43,7 @@ class ChatForm:
         self._asked = asked
         # The text of calls is in the model's own format; a client is told them at the end.
         self._holds_text = bool(submissions[0].sampling.get("tools"))
+        self._forced = asked.forced_calls()
         self._replies = [Reply() for _ in submissions]
         head = {
             "id": f"chatcmpl-{self._id}",
@@ -64,18 +66,20 @@ class ChatForm:
         finish = delta.finish
         if finish is None or not went_well(finish):
             return
-        if self._holds_text and reply.text:
-            yield self._chunk(choice, self._part(reply, reply.text, ""))
-        if finish.tool_use is not None:
+        use = self._use(reply)
+        content = reply.text if use is None else use.content
+        if self._holds_text and content:
+            yield self._chunk(choice, self._part(reply, content, ""))
+        if use is not None:
             calls = [
                 {"index": number, **called(call, self._call_id(choice), number)}
-                for number, call in enumerate(finish.tool_use.calls)
+                for number, call in enumerate(use.calls)
             ]
             role = "" if reply.is_told else '"role":"assistant",'
             reply.is_told = True
             yield self._chunk(choice, f'{role}"tool_calls":{compact(calls)}')
         part = "" if reply.is_told else '"role":"assistant","content":""'
-        yield self._chunk(choice, part, reason=finish_reason(finish))
+        yield self._chunk(choice, part, reason=finish_reason(finish, use))
 
     def end(self) -> Iterator[bytes]:
         if self._asked.includes_usage:
@@ -103,11 +107,10 @@ class ChatForm:
         message: dict[str, object] = {"role": "assistant", "content": reply.text, "refusal": None}
         if reply.thinking and self._asked.include_reasoning:
             message["reasoning_content"] = reply.thinking
-        if finish.tool_use is not None:
-            message["content"] = reply.text or None
+        if (use := self._use(reply)) is not None:
+            message["content"] = use.content or None
             message["tool_calls"] = [
-                called(call, self._call_id(choice), number)
-                for number, call in enumerate(finish.tool_use.calls)
+                called(call, self._call_id(choice), number) for number, call in enumerate(use.calls)
             ]
         logprobs = None
         if self._asked.logprobs:
@@ -116,8 +119,16 @@ class ChatForm:
             "index": choice,
             "message": message,
             "logprobs": logprobs,
-            "finish_reason": finish_reason(finish),
+            "finish_reason": finish_reason(finish, use),
         }
+
+    def _use(self, reply: Reply) -> ToolUse | None:
+        """The tools that a reply calls that has ended."""
+        assert reply.finish is not None
+        if self._forced is not None:
+            calls = self._forced.calls("".join(reply.texts))
+            return ToolUse(calls) if calls else None
+        return reply.finish.tool_use
 
     def _call_id(self, choice: int) -> str:
         return f"{self._id}_{choice}" if choice else self._id

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from engine.api.lifecycle import FinishReason
 from engine.api.logprobs import OutputToken
 from engine.api.stream import Delta, Finish, Usage
-from engine.api.tools import ToolCall
+from engine.api.tools import ToolCall, ToolUse
 
 
 @dataclass(slots=True)
@@ -51,11 +51,11 @@ def created() -> int:
     return int(time.time())
 
 
-def finish_reason(finish: Finish) -> str:
-    """Why a reply ended that went well."""
+def finish_reason(finish: Finish, use: ToolUse | None = None) -> str:
+    """Why a reply ended that went well, and that calls these tools."""
     if finish.reason is FinishReason.LENGTH:
         return "length"
-    return "tool_calls" if finish.tool_use is not None else "stop"
+    return "stop" if use is None else "tool_calls"
 
 
 def went_well(finish: Finish | None) -> bool:

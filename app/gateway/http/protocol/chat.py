@@ -7,19 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from app.gateway.http.protocol.generating import Generating, refuse
-from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ChosenTool, ForcedCalls
 from app.gateway.http.protocol.turns import TURNS_ALLOWED, Turns, as_tool, chat
 from engine.api.client import ChatMessage
 from engine.api.sampling import MAX_LOGPROBS
 from engine.api.tools import MAX_TOOLS
 
 Tools = Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS, fail_fast=True)]
-
-
-class ResponseFormat(Told):
-    """In which form the reply is wanted."""
-
-    type: str
 
 
 class ChatCompletionRequest(Generating):
@@ -30,7 +24,8 @@ class ChatCompletionRequest(Generating):
             its older name.
         logprobs: whether each token comes with its log-probability.
         top_logprobs: how many of the likeliest tokens come with each.
-        tool_choice: `none` leaves the tools out, `auto` leaves it to the model.
+        tool_choice: `none` leaves the tools out, `auto` leaves it to the model, `required` has it
+            call one at least, and a function has it call that one.
         reasoning_effort: goes to the chat template.
         chat_template_kwargs: arguments of the chat template by name.
         include_reasoning: whether the thinking is told.
@@ -42,11 +37,9 @@ class ChatCompletionRequest(Generating):
         "max_completion_tokens": "an integer of at least 1",
         "logprobs": "true or false",
         "top_logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
-        "response_format": "an object with type",
-        "response_format.type": "text",
         "tools": f"a list of at most {MAX_TOOLS} functions",
         "tools.*": "an object with type and function",
-        "tool_choice": "none or auto",
+        "tool_choice": ALLOWED,
         "reasoning_effort": "text",
         "chat_template_kwargs": "a map of names to values",
         "include_reasoning": "true or false",
@@ -56,9 +49,8 @@ class ChatCompletionRequest(Generating):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: ResponseFormat | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool = True
@@ -79,8 +71,6 @@ class ChatCompletionRequest(Generating):
         if self.top_logprobs is not None and not self.logprobs:
             text = "null" if self.logprobs is None else "false"
             raise refuse("logprobs", text, "true where top_logprobs is stated")
-        if self.response_format is not None and self.response_format.type != "text":
-            raise refuse("response_format.type", self.response_format.type, "'text'")
         arguments = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
@@ -92,3 +82,26 @@ class ChatCompletionRequest(Generating):
             "tools": [as_tool(tool) for tool in self.tools or ()] if wants_tools else None,
             "chat_template_kwargs": arguments or None,
         }
+
+    def structure(self) -> dict[str, Any] | None:
+        """
+        Raises:
+            InvalidRequestError: calls are to be made, and another form is wanted, too.
+        """
+        stated, forced = super().structure(), self.forced_calls()
+        if forced is None:
+            return stated
+        if stated is not None:
+            told = self.tool_choice if isinstance(self.tool_choice, str) else "a function"
+            raise refuse("tool_choice", told, "none or auto where the reply has a form")
+        return {"json_schema": forced.schema}
+
+    def forced_calls(self) -> ForcedCalls | None:
+        """The calls that the reply has to make; None if it need not.
+
+        Raises:
+            InvalidRequestError: there is no such function.
+        """
+        if isinstance(self.tool_choice, ChosenTool):
+            return ForcedCalls(self.tools or (), self.tool_choice.function.name)
+        return ForcedCalls(self.tools or (), None) if self.tool_choice == ANY else None

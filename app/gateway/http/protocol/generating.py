@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from app.gateway.http.protocol.structured import STRUCTURED_ALLOWED, Structured
 from app.gateway.http.protocol.told import Told
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_STOPS, SamplingParams
@@ -33,7 +34,7 @@ class StreamOptions(Told):
     continuous_usage_stats: bool = False
 
 
-class Generating(Told):
+class Generating(Structured):
     """A request for text. None is the model's default.
 
     Attributes:
@@ -47,6 +48,7 @@ class Generating(Told):
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
+        **STRUCTURED_ALLOWED,
         "model": "text, the name of the model",
         "n": f"an integer from 1 to {MAX_CHOICES}",
         "temperature": "a number",
@@ -109,6 +111,7 @@ class Generating(Told):
         stated = {name: getattr(self, name) for name in _SAME} | self.more_sampling()
         stated["stop"] = (self.stop,) if isinstance(self.stop, str) else self.stop
         stated["seed"] = self.seed
+        stated["structure"] = self.structure()
         given = {name: value for name, value in stated.items() if value is not None}
         if given.get("top_k") == -1:  # vLLM's word for all
             given["top_k"] = 0

@@ -1,0 +1,155 @@
+"""Structured: in which form a reply is wanted, as OpenAI's interface has it and as vLLM has it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import Field
+
+from app.gateway.http.protocol.told import Told
+from engine.api.errors import InvalidRequestError
+
+_FORMATS = ("text", "json_object", "json_schema")
+
+
+class JsonSchema(Told):
+    """A schema with the name that OpenAI's interface asks for."""
+
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    name: str | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(Told):
+    """OpenAI's way to say it."""
+
+    type: str
+    json_schema: JsonSchema | None = None
+
+    def structure(self) -> dict[str, Any] | None:
+        """The structure as the engine takes it; None for text.
+
+        Raises:
+            InvalidRequestError: there is no such format, or it lacks its schema.
+        """
+        if self.type not in _FORMATS:
+            allowed = ", ".join(_FORMATS)
+            text = f"response_format.type is {self.type!r}; it must be one of {allowed}"
+            raise InvalidRequestError(text, "response_format.type")
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return {"json_object": True}
+        if self.json_schema is None or self.json_schema.schema_ is None:
+            path = "response_format.json_schema.schema"
+            raise InvalidRequestError(f"{path} is missing; it must be a JSON schema", path)
+        return {"json_schema": self.json_schema.schema_}
+
+
+class StructuredOutputs(Told):
+    """vLLM's way to say it. One of the fields is stated.
+
+    Attributes:
+        json_: a JSON schema, as an object or as text.
+        grammar: in Lark's form, or in GBNF.
+    """
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def structure(self, place: str = "structured_outputs") -> dict[str, Any] | None:
+        """The structure as the engine takes it; None if nothing is stated.
+
+        Raises:
+            InvalidRequestError: there are several, or the schema is no JSON.
+        """
+        stated = {
+            name: value
+            for name, value in (
+                ("json_schema", _schema(self.json_, f"{place}.json")),
+                ("regex", self.regex),
+                ("choice", self.choice),
+                ("grammar", self.grammar),
+                ("json_object", self.json_object or None),
+            )
+            if value is not None
+        }
+        if len(stated) > 1:
+            names = ", ".join(stated)
+            raise InvalidRequestError(f"{place} has {names}; only one is allowed", place)
+        return stated or None
+
+
+STRUCTURED_ALLOWED: dict[str, str] = {
+    "response_format": "an object with type",
+    "response_format.type": f"one of {', '.join(_FORMATS)}",
+    "response_format.json_schema": "an object with schema",
+    "response_format.json_schema.schema": "a JSON schema",
+    "response_format.json_schema.name": "text",
+    "response_format.json_schema.strict": "true or false",
+    "structured_outputs": "an object with json, regex, choice, grammar or json_object",
+    "structured_outputs.json": "a JSON schema",
+    "structured_outputs.regex": "text",
+    "structured_outputs.choice": "a list of texts",
+    "structured_outputs.grammar": "text",
+    "structured_outputs.json_object": "true or false",
+    "guided_json": "a JSON schema",
+    "guided_regex": "text",
+    "guided_choice": "a list of texts",
+    "guided_grammar": "text",
+}
+
+
+class Structured(Told):
+    """The fields by which a request states it, `guided_...` in the way of older vLLM."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    def structure(self) -> dict[str, Any] | None:
+        """The structure as the engine takes it; None if none is stated.
+
+        Raises:
+            InvalidRequestError: there is more than one, or one cannot be read.
+        """
+        found = {}
+        if self.response_format is not None:
+            found["response_format"] = self.response_format.structure()
+        if self.structured_outputs is not None:
+            found["structured_outputs"] = self.structured_outputs.structure()
+        for name, kind in (
+            *(("guided_json", "json_schema"), ("guided_regex", "regex")),
+            *(("guided_choice", "choice"), ("guided_grammar", "grammar")),
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                value = _schema(value, name) if kind == "json_schema" else value
+                found[name] = {kind: value}
+        stated = {name: one for name, one in found.items() if one is not None}
+        if len(stated) > 1:
+            first, second, *_ = stated
+            text = f"{second} is stated beside {first}; only one of them is allowed"
+            raise InvalidRequestError(text, second)
+        return next(iter(stated.values()), None)
+
+
+def _schema(told: dict[str, Any] | str | None, path: str) -> Any:
+    """
+    Raises:
+        InvalidRequestError: a text is no JSON.
+    """
+    if not isinstance(told, str):
+        return told
+    try:
+        return json.loads(told)
+    except (ValueError, RecursionError):
+        raise InvalidRequestError(f"{path} is no JSON; it must be a JSON schema", path) from None

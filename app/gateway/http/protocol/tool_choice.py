@@ -1,0 +1,77 @@
+"""ToolChoice: which of the tools that are stated a reply has to call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from app.gateway.http.protocol.told import Told
+from engine.api.errors import InvalidRequestError
+from engine.api.tools import ToolCall
+
+ANY = "required"
+ALLOWED = "none, auto, required, or the function to call"
+
+
+class ChosenFunction(Told):
+    name: str
+
+
+class ChosenTool(Told):
+    """A function by its name."""
+
+    type: str = "function"
+    function: ChosenFunction
+
+
+class ForcedCalls:
+    """Calls that a reply has to make. It is written as JSON of this form, whatever the format is in
+    which its model writes calls by itself.
+
+    Args:
+        tools: as the request states them.
+        name: of the one to call; None is any, one or several.
+
+    Raises:
+        InvalidRequestError: there is no such function.
+    """
+
+    def __init__(self, tools: Sequence[dict[str, Any]], name: str | None) -> None:
+        functions = [tool["function"] for tool in tools if isinstance(tool.get("function"), dict)]
+        self._name = name
+        chosen = [one for one in functions if name in (None, one.get("name"))]
+        if not chosen:
+            stated = ", ".join(repr(one.get("name")) for one in functions) or "none"
+            text = f"tool_choice is {ANY if name is None else name!r}; the tools are {stated}"
+            raise InvalidRequestError(text, "tool_choice")
+        if name is not None:
+            self.schema: dict[str, Any] = _parameters(chosen[0])
+            return
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": one.get("name")}, "parameters": _parameters(one)},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+            for one in chosen
+        ]
+        self.schema = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+
+    def calls(self, text: str) -> tuple[ToolCall, ...]:
+        """The calls that a reply makes; none if it was cut off before they were whole."""
+        try:
+            told = json.loads(text)
+        except ValueError:
+            return ()
+        if self._name is not None:
+            return (ToolCall(self._name, json.dumps(told, ensure_ascii=False)),)
+        return tuple(
+            ToolCall(one["name"], json.dumps(one["parameters"], ensure_ascii=False)) for one in told
+        )
+
+
+def _parameters(function: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a function's arguments: an object, whatever else is stated."""
+    return {"type": "object", **(function.get("parameters") or {})}
