@@ -235,6 +235,32 @@ def _ask(*, client: flags.Client, options: flags.Ask, common: flags.Common) -> N
     raise typer.Exit(process.run(settings, lambda: ask.run(settings, options), stderr=False))
 
 
+@app.command("batch")
+@spread
+def _batch(
+    *,
+    file: Annotated[Path, Argument(help="Requests, a JSON object a line; see docs/http.md.")],
+    output: Annotated[
+        Path | None,
+        Option("--output", metavar="FILE", help="For answers; else FILE.out.jsonl."),
+    ] = None,
+    at_once: Annotated[
+        int, Option("--at-once", min=1, metavar="N", help="Most requests in the engine at a time.")
+    ] = 256,
+    model: flags.Model,
+    engine: flags.Engine,
+    sampling: flags.Sampling,
+    common: flags.Common,
+) -> None:
+    """Answer the requests of a file, in the form of OpenAI's batches; goes on where it was."""
+    settings = _settings(model, engine, sampling, common)
+    from app.commands import batch
+    from app.process import process
+
+    code = process.run(settings, lambda: batch.run(settings, file, output, at_once), stderr=True)
+    raise typer.Exit(code)
+
+
 @app.command("bench")
 @spread
 def _bench(

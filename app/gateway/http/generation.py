@@ -84,6 +84,19 @@ class Generation(Endpoint, Generic[T]):
     @abstractmethod
     def asked_model(self, asked: T) -> str | None: ...
 
+    async def reply(self, user: str, asked: T) -> dict[str, object]:
+        """All of the replies to a request that came otherwise than over HTTP.
+
+        Raises:
+            Fault, EngineError: it is refused, or failed.
+        """
+        model = self.service.model(self.asked_model(asked))
+        submissions = self.submissions(user, asked)
+        form = self.form(asked, model, submissions)
+        with self.service.exchanges.run(user, submissions) as exchange:
+            await _read(exchange, form)
+        return form.whole()
+
     async def answer(self, request: Request, send: Send) -> Response | None:
         user, asked = await self.service.take(request, self.kind)
         model = self.service.model(self.asked_model(asked))

@@ -1,0 +1,104 @@
+"""batch: answers the requests of a file, in the form of OpenAI's batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from app.gateway.http.batch import Batch, custom_id_of
+from app.process.console import progress_bar, writing
+from app.process.exits import ExitCode
+from app.process.process import StreamError, complain, error_terminal
+from app.process.serving import serving
+from app.settings.settings import Settings
+from engine.api.client import EngineClient
+
+
+def run(settings: Settings, file: Path, output: Path | None, at_once: int) -> int:
+    """Answer all requests to which the output has no answer; returns the exit code.
+
+    Answers are added to the output as they come, so that a run that was broken off goes on where it
+    was.
+
+    Args:
+        output: None is a file beside the requests, with the ending .out.jsonl.
+        at_once: most requests that the engine has at a time.
+
+    Raises:
+        StreamError: a file cannot be read or written.
+        ModelLoadError: the model could not be loaded.
+    """
+    output = output or file.with_suffix(".out.jsonl")
+    answered = set(_answered(output))
+    lines = [line for line in _lines(file) if custom_id_of(line) not in answered]
+    failed = 0
+    if lines:
+        with (
+            writing(output),
+            output.open("a", encoding="utf-8") as out,
+            serving(settings.load_request(), error_terminal()) as client,
+        ):
+            failed = asyncio.run(_answer(client, settings, at_once, lines, out))
+    number = len(lines)
+    skipped = f", {len(answered)} had been before" if answered else ""
+    complain(f"{number} answered, {failed} of them with an error{skipped}: {output}")
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+async def _answer(
+    client: EngineClient,
+    settings: Settings,
+    at_once: int,
+    lines: list[bytes],
+    out: TextIO,
+) -> int:
+    """Answer requests; returns how many ended with an error."""
+    failed = 0
+    with progress_bar() as progress:
+        bar = progress.add_task("requests", total=len(lines))
+
+        def tell(answer: str, is_well: bool) -> None:
+            nonlocal failed
+            failed += not is_well
+            out.write(f"{answer}\n")
+            out.flush()
+            progress.advance(bar)
+
+        batch = Batch(client, sampling=settings.sampling, at_once=at_once)
+        await batch.run(lines, tell)
+    return failed
+
+
+def _lines(file: Path) -> list[bytes]:
+    """The lines of a file that have anything in them.
+
+    Raises:
+        StreamError: it cannot be read.
+    """
+    try:
+        return [line for line in file.read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise StreamError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _answered(output: Path) -> Iterator[str]:
+    """The ids of the requests to which there is an answer. The last line may have been cut off; it
+    is no answer then, and the next one begins a line.
+
+    Raises:
+        StreamError: the file cannot be read, or it is no such file.
+    """
+    if not output.exists():
+        return
+    lines = _lines(output)
+    for number, line in enumerate(lines, start=1):
+        name = custom_id_of(line)
+        if name is not None:
+            yield name
+        elif number < len(lines):
+            raise StreamError(f"{output} has no answer in line {number}; state another --output")
+    if lines and not output.read_bytes().endswith(b"\n"):
+        with writing(output), output.open("ab") as out:
+            out.write(b"\n")
