@@ -7,8 +7,17 @@ import pytest
 from tests.support.http_serving import HttpServing, http_serving
 
 
-@pytest.fixture
-def serving() -> Iterator[HttpServing]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[HttpServing]:
+    """One gateway for the tests of a file, since its end takes 0.1 s."""
     with http_serving() as one:
         yield one
-        one.check_idle()
+
+
+@pytest.fixture
+def serving(shared: HttpServing) -> Iterator[HttpServing]:
+    """A gateway with nothing running, whose engine has been asked nothing."""
+    shared.engine.submissions.clear()
+    shared.engine.prompts.clear()
+    yield shared
+    shared.check_idle()

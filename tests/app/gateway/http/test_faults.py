@@ -50,7 +50,8 @@ def test_a_client_that_goes_away_ends_its_request(serving: HttpServing, stream: 
         serving.until(lambda: serving.engine.submissions)
         serving.engine.advance()
     serving.check_idle()
-    serving.until(lambda: serving.gateway.view().finished == 1)
+    view = serving.gateway.view
+    serving.until(lambda: view().finished == view().accepted > 0)
 
 
 def test_a_client_that_goes_away_within_its_body_has_asked_nothing(serving: HttpServing) -> None:
@@ -146,12 +147,28 @@ def test_without_a_model_it_is_unavailable() -> None:
         assert serving.ask().status_code == 200
 
 
-def test_while_the_operator_drains_nothing_new_comes_in(serving: HttpServing) -> None:
-    serving.engine.set_knobs({"draining": True}, "me")
-    serving.engine.advance()
-    serving.until(lambda: serving.http.get("/health").status_code == 503)
-    answer = serving.http.post(PATH, content=payload())
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+def test_while_the_operator_drains_nothing_new_comes_in() -> None:
+    with http_serving() as serving:
+        serving.engine.set_knobs({"draining": True}, "me")
+        serving.engine.advance()
+        serving.until(lambda: serving.http.get("/health").status_code == 503)
+        answer = serving.http.post(PATH, content=payload())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+
+
+def test_answers_on_a_kept_connection_go_out_at_once(serving: HttpServing) -> None:
+    """Head and body are two pieces: without TCP_NODELAY the second waits for the first's
+    acknowledgement."""
+    with connected(serving) as line:
+        line.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert line.recv(65536).startswith(b"HTTP/1.1 200 ")
+        (connection,) = (
+            one
+            for one in serving.gateway._server.server_state.connections
+            if one.transport.get_extra_info("peername") == line.getsockname()
+        )
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_full_server_says_when_to_ask_again() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from app.gateway.http import exchanges
+import pytest
+
+from app.gateway.http import exchanges, generation
 from tests.support.http_serving import HttpServing
 
 
-def test_a_chat_is_seen_while_it_runs_and_after(serving: HttpServing) -> None:
+def test_a_chat_is_seen_while_it_runs_and_after(
+    serving: HttpServing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
     with serving.http.stream(
         "POST",
         "/v1/chat/completions",
@@ -19,9 +24,11 @@ def test_a_chat_is_seen_while_it_runs_and_after(serving: HttpServing) -> None:
         },
     ) as answer:
         # The scripted engine takes a step when told to, so that the reply stops on its way.
-        serving.engine.advance()
         lines = answer.iter_lines()
-        assert next(lines)
+        assert next(lines) == generation.WAITING.decode().strip()
+        serving.engine.advance()
+        while not next(lines):
+            pass
         (asked,) = serving.engine.submissions
         seen = serving.gateway.transcript(asked.request_id)
         assert seen is not None
