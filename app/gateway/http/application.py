@@ -17,6 +17,7 @@ from app.gateway.http.chat_completions import ChatCompletions
 from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body, refusal
 from app.gateway.http.models import Health, Models, Version
+from app.gateway.http.openapi import OpenApi
 from app.gateway.http.service import Service
 
 
@@ -34,6 +35,7 @@ def make_application(service: Service, cors: Sequence[str]) -> Starlette:
         Route("/health", Health(service), methods=["GET"]),
         Route("/version", Version(service), methods=["GET"]),
     ]
+    routes.append(Route("/openapi.json", OpenApi(service, routes), methods=["GET"]))
     middleware = []
     if cors:
         middleware.append(

@@ -32,9 +32,10 @@ class Told(BaseModel):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The names of fields that were stated and have no effect, at most 20."""
+        """The names of fields that were stated and have no effect, at most 20, as a header may have
+        them."""
         extra = self.model_extra or {}
-        return tuple(_name(name) for name in list(extra)[:_MAX_NAMES])
+        return tuple(ascii(_name(name))[1:-1] for name in list(extra)[:_MAX_NAMES])
 
 
 def read(kind: type[T], body: bytes) -> T:

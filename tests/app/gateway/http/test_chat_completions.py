@@ -153,6 +153,8 @@ def test_what_has_no_effect_is_named(serving: HttpServing) -> None:
     answer = serving.ask(store=True, metadata={}, service_tier="auto")
     assert answer.status_code == 200
     assert answer.headers["x-batchdeck-ignored"] == "store, metadata, service_tier"
+    odd = serving.ask(**{"größe\n": 1, "x" * 99: 2})
+    assert odd.headers["x-batchdeck-ignored"].startswith("'gr\\xf6\\xdfe\\\\n', 'xxx")
 
 
 @pytest.mark.parametrize(

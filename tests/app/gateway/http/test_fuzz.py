@@ -1,0 +1,98 @@
+"""Whatever is sent, there is one answer, never a mistake of ours, and nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.gateway.http.protocol.chat import ChatCompletionRequest
+from app.gateway.http.protocol.completions import CompletionRequest
+from tests.support.http_serving import HttpServing, http_serving
+
+KINDS = {
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/completions": CompletionRequest,
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+GOOD: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "hello"}],
+    "prompt": "hello",
+    "n": 2,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "temperature": 0.5,
+    "max_tokens": 2,
+    "logprobs": 1,
+    "stop": ["x"],
+    "response_format": {"type": "json_object"},
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
+    """A path and what is sent to it: mostly fields that are known, some of them with any value."""
+    path = draw(st.sampled_from(sorted(KINDS)))
+    if draw(st.integers(0, 9)) == 0:
+        return path, draw(st.binary(max_size=60))
+    known = sorted(KINDS[path].model_fields)
+    names = draw(st.lists(st.sampled_from(known) | st.text(max_size=8), max_size=5, unique=True))
+    body = {name: GOOD[name] for name in ("messages", "prompt") if name in known}
+    for name in names:
+        is_good = name in GOOD and draw(st.booleans())
+        body[name] = GOOD[name] if is_good else draw(JSON)
+    return path, json.dumps(body).encode()
+
+
+def check(serving: HttpServing, path: str, body: bytes) -> None:
+    answer = serving.http.post(path, content=body)
+    assert answer.status_code in (200, 400, 404), answer.text
+    if answer.status_code != 200:
+        error = answer.json()["error"]
+        assert error["message"]
+        assert error["type"] in ("invalid_request_error", "not_found_error")
+    elif answer.headers["content-type"].startswith("text/event-stream"):
+        assert answer.text.endswith("data: [DONE]\n\n")
+    else:
+        assert answer.json()["choices"]
+
+
+FEW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@pytest.mark.parametrize(
+    "examples", [200, pytest.param(100_000, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_whatever_is_sent_has_one_answer(examples: int) -> None:
+    with http_serving() as serving, serving.running():
+
+        @settings(max_examples=examples, **FEW)
+        @given(bodies())
+        def run(sent: tuple[str, bytes]) -> None:
+            check(serving, *sent)
+
+        run()
+        serving.until(lambda: len(serving.gateway._exchanges) == 0)
+        view = serving.gateway.view
+        serving.until(lambda: view().finished == view().accepted)
+
+
+def test_the_document_tells_of_each_address(serving: HttpServing) -> None:
+    told = serving.http.get("/openapi.json").json()
+    for path, kind in KINDS.items():
+        body = told["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert body["schema"] == {"$ref": f"#/components/schemas/{kind.__name__}"}
+        fields = told["components"]["schemas"][kind.__name__]["properties"]
+        assert set(fields) == set(kind.model_fields)
+    assert "get" in told["paths"]["/v1/models/{name}"]
