@@ -86,6 +86,10 @@ class Exchanges:
             for _ in submissions:
                 self._quotas.ended(user)
             self._tally.ended()
+            if not exchange.started:
+                # It may be as long as requests may be, and there is nothing to see of it.
+                for submission in submissions:
+                    self._kept.pop(submission.request_id, None)
 
     def wake(self) -> None:
         """Have the loop look for news of the engine. May be called from any thread."""

@@ -58,6 +58,12 @@ def test_those_that_ended_last_are_kept(serving: HttpServing) -> None:
     assert kept == [False] * 2 + [True] * (number - 2)
 
 
+def test_what_was_refused_is_not_kept(serving: HttpServing) -> None:
+    assert serving.ask("x " * 3000).status_code == 400
+    (asked,) = serving.engine.submissions
+    assert serving.gateway.transcript(asked.request_id) is None
+
+
 def test_a_prompt_is_seen_as_a_message(serving: HttpServing) -> None:
     with serving.running():
         serving.http.post("/v1/completions", json={"prompt": "Once"})
