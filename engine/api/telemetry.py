@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from engine.api.lifecycle import FinishReason
+from engine.api.lifecycle import FinishReason, Timings
 from engine.api.waiting import Wait
 
 T = TypeVar("T")
@@ -74,11 +74,13 @@ class StepCost:
 
 
 class Ended(NamedTuple):
-    """A request that ended: how many tokens it had got by then, and why it got no more."""
+    """A request that ended: how many tokens it had got by then, why it got no more, and when."""
 
     request_id: str
     output_tokens: int
     reason: FinishReason
+    prompt_tokens: int = 0
+    timings: Timings = Timings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,17 +231,20 @@ class Recent:
 
     Attributes:
         numbers: oldest first.
+        gone: how many came before them.
     """
 
-    __slots__ = ("capacity", "numbers")
+    __slots__ = ("capacity", "gone", "numbers")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.numbers = array("d")
+        self.gone = 0
 
     def append(self, number: float) -> None:
         self.numbers.append(number)
         if len(self.numbers) >= 2 * self.capacity:
+            self.gone += len(self.numbers) - self.capacity
             del self.numbers[: -self.capacity]
 
     def last(self) -> array[float]:
@@ -262,7 +267,13 @@ class Samples:
         copied = Samples(self._times.capacity)
         copied._times.numbers = self._times.last()
         copied._values.numbers = self._values.last()
+        copied._values.gone = self.total - len(copied._values.numbers)
         return copied
+
+    @property
+    def total(self) -> int:
+        """How many were added so far, those that are no longer held among them."""
+        return self._values.gone + len(self._values.numbers)
 
     def add(self, time: float, value: float) -> None:
         self._times.append(time)
@@ -276,6 +287,11 @@ class Samples:
         """
         first = bisect_left(self._times.last(), since)
         return Distribution.of([*unfinished, *self._values.last()[first:]])
+
+    def since(self, number: int) -> array[float]:
+        """The values from number `number` on, counted from 0, that are still held."""
+        values = self._values.last()
+        return values[max(number - (self.total - len(values)), 0) :]
 
     def between(self, since: float, until: float) -> tuple[array[float], array[float]]:
         """The times and the values of the samples from `since` to `until`, the oldest first."""

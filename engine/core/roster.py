@@ -190,13 +190,14 @@ class Roster:
         request.error = error
         self._scheduler.finish(request, reason)
         self._observer.ended(request, self._ledger.knobs, self._clock())
-        count = len(request.output_token_ids)
-        self._ended.append(Ended(request.request_id, count, reason))
+        count, prompt = len(request.output_token_ids), request.num_prompt_tokens
+        timings = Timings.of(request.timings, count)
+        self._ended.append(Ended(request.request_id, count, reason, prompt, timings))
         del self.live[request.request_id]
         end = End(
             reason,
-            Usage(request.num_prompt_tokens, count, request.num_cached_tokens),
-            Timings.of(request.timings, count),
+            Usage(prompt, count, request.num_cached_tokens),
+            timings,
             request.prompt_token_ids + request.output_token_ids,
             error,
         )

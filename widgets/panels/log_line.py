@@ -93,9 +93,10 @@ def engine_events(
         say(Level.INFO, "sched", text, record.start, record.admitted)
     if record.error:
         say(Level.ERROR, "engine", f"step {count(record.step)} failed: {record.error}", record.end)
-    for request_id, output_tokens, reason in record.finished:
-        text = f"finish {of(request_id).name}: {count(output_tokens)} tok, {reason}"
-        say(Level.INFO, "sched", text, record.end, [request_id])
+    for ended in record.finished:
+        tokens = f"{count(ended.output_tokens)} tok"
+        text = f"finish {of(ended.request_id).name}: {tokens}, {ended.reason}"
+        say(Level.INFO, "sched", text, record.end, [ended.request_id])
     return lines
 
 

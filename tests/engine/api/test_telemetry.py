@@ -106,6 +106,16 @@ class TestSamples:
         samples.add(4.0, 4.0)
         assert copied.over(0.0) == Distribution.of([0.0, 1.0, 2.0, 3.0])
 
+    def test_a_reader_goes_on_where_it_was(self) -> None:
+        samples = Samples(capacity=4)
+        for number in range(30):
+            held = list(map(float, range(max(0, number - 4), number)))
+            for read in (samples, copy(samples), copy(copy(samples))):
+                assert read.total == number
+                for since in range(number + 2):
+                    assert list(read.since(since)) == [value for value in held if value >= since]
+            samples.add(0.0, float(number))
+
 
 def test_events_by_kind() -> None:
     events = BlockEvents(

@@ -8,7 +8,7 @@ import pytest
 
 from engine.api.block_map import PinView, Sharing
 from engine.api.knobs import KNOB_SPECS
-from engine.api.lifecycle import FinishReason, RequestState
+from engine.api.lifecycle import FinishReason, RequestState, Timings
 from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
 from engine.api.telemetry import Distribution, Ended, PhaseTimes
@@ -193,12 +193,17 @@ class TestRecords:
         engine.submit("b", PROMPT, 3)
         engine.submit("c", PROMPT, 3)
         engine.step()
-        assert engine.records[-1].finished == (Ended("a", 1, FinishReason.LENGTH),)
+        (ended,) = engine.records[-1].finished
+        timings = Timings(queue=0.0, prefill=1.0, decode=0.0, ttft=1.0, tpot=None, e2e=1.0)
+        assert ended == Ended("a", 1, FinishReason.LENGTH, len(PROMPT), timings)
         engine.core.abort("c")
         engine.step()
-        assert engine.records[-1].finished == (Ended("c", 1, FinishReason.ABORT),)
+        (ended,) = engine.records[-1].finished
+        assert ended[:3] == ("c", 1, FinishReason.ABORT)
         engine.step()
-        assert engine.records[-1].finished == (Ended("b", 3, FinishReason.LENGTH),)
+        (ended,) = engine.records[-1].finished
+        timings = Timings(queue=0.0, prefill=1.0, decode=2.0, ttft=1.0, tpot=1.0, e2e=3.0)
+        assert ended == Ended("b", 3, FinishReason.LENGTH, len(PROMPT), timings)
 
     def test_tokens_of_the_dead_are_not_counted(self) -> None:
         """Depth 2: the aborted request had a token in flight."""
@@ -229,7 +234,8 @@ class TestRecords:
         failed = [record for record in engine.records if record.error]
         assert failed[0].step == 3
         assert failed[0].error == "MemoryError: scripted failure"
-        assert failed[0].finished == (Ended("a", 2, FinishReason.ERROR),)
+        (ended,) = failed[0].finished
+        assert ended[:3] == ("a", 2, FinishReason.ERROR)
         assert (failed[0].num_tokens, failed[0].output_tokens) == (0, 0)
         assert (failed[0].cost.flops, failed[0].cost.bytes) == (0, 0)
         assert engine.snapshot().step == len(engine.records)
