@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,15 +17,20 @@ from app.gateway.faults import TYPES, Fault
 from app.gateway.http.chat_completions import ChatCompletions
 from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body, refusal
+from app.gateway.http.metrics.scrape import Scrape
 from app.gateway.http.models import Health, Models, Version
 from app.gateway.http.openapi import OpenApi
 from app.gateway.http.service import Service
 
 
-def make_application(service: Service, cors: Sequence[str]) -> Starlette:
+def make_application(
+    service: Service, cors: Sequence[str], metrics: Collector, *, metrics_open: bool
+) -> Starlette:
     """
     Args:
         cors: origins whose pages may ask; without any, no browser's page of elsewhere may.
+        metrics: what Prometheus reads.
+        metrics_open: whether it does so without a key.
     """
     models = Models(service)
     routes = [
@@ -33,6 +39,7 @@ def make_application(service: Service, cors: Sequence[str]) -> Starlette:
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", models, methods=["GET"]),
         Route("/health", Health(service), methods=["GET"]),
+        Route("/metrics", Scrape(service, metrics, is_open=metrics_open), methods=["GET"]),
         Route("/version", Version(service), methods=["GET"]),
     ]
     routes.append(Route("/openapi.json", OpenApi(service, routes), methods=["GET"]))

@@ -18,6 +18,8 @@ from app.gateway.http.access import Access
 from app.gateway.http.application import make_application
 from app.gateway.http.connection import Connection
 from app.gateway.http.exchanges import Exchanges
+from app.gateway.http.metrics.exposition import Exposition
+from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.service import Service
 from app.gateway.http.settings import Address, HttpError, HttpSettings
 from app.gateway.http.view import HttpView
@@ -86,6 +88,7 @@ class HttpGateway:
             loop=self._thread.loop,
             clock=time.monotonic,
         )
+        self._watch = Watch(client)
         service = Service(
             client=client,
             access=Access(settings.secrets()),
@@ -112,8 +115,9 @@ class HttpGateway:
     def _make_server(self, service: Service) -> uvicorn.Server:
         settings = self._settings
         cert, key = settings.cert_file, settings.key_file
+        metrics = Exposition(self._watch, self.view, settings.metrics_prefix)
         config = uvicorn.Config(
-            make_application(service, settings.cors),
+            make_application(service, settings.cors, metrics, metrics_open=settings.metrics_open),
             http=Connection,
             ws="none",
             loop="none",
@@ -227,6 +231,8 @@ class HttpGateway:
                 # A snapshot is made anew each time, for some milliseconds.
                 look_at = time.monotonic() + LOOK_SECONDS
                 self._look_at_engine()
+            else:
+                self._watch.catch_up()
             if time.monotonic() >= nudge_at:
                 nudge_at = time.monotonic() + NUDGE_SECONDS
                 self._exchanges.nudge_all()
@@ -242,6 +248,7 @@ class HttpGateway:
 
     def _look_at_engine(self) -> None:
         snapshot = self._client.snapshot()
+        self._watch.look(snapshot)
         knobs = {} if snapshot is None else {one.name: one.effective for one in snapshot.knobs}
         self._engine_drains = bool(knobs.get("draining"))
         if isinstance(limit := knobs.get("queue_limit"), int):

@@ -23,6 +23,8 @@ from app.system.paths import Location
 
 LISTEN = "[HOST:]PORT, such as 8000, 0.0.0.0:8000 or [::1]:8000"
 _LISTEN = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]*):)?(?P<port>[0-9]{1,5})")
+PREFIX = "how a metric's name may begin, such as vllm:, with letters, digits, _ and :"
+_PREFIX = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,63}")
 _LOOPBACK = "127.0.0.1"
 MAX_NAME = 64
 
@@ -71,6 +73,12 @@ def _name(value: str) -> str:
     return value
 
 
+def _prefix(value: str) -> str:
+    if not _PREFIX.fullmatch(value):
+        raise ValueError(f"it must be {PREFIX}")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 
 
@@ -110,6 +118,8 @@ class HttpSettings(BaseModel):
         max_request_bytes: larger requests are refused.
         max_requests: most unfinished replies, those of all users together.
         drain_seconds: how long requests may go on when the program is to end.
+        metrics_prefix: of the metrics that vLLM has, in place of its own.
+        metrics_open: whether metrics are read without a key, where keys are set.
         quota: what each user may take who has no key of an own.
     """
 
@@ -125,6 +135,8 @@ class HttpSettings(BaseModel):
     max_request_bytes: int = Field(default=4_194_304, ge=1024, le=1 << 30)
     max_requests: PositiveInt = 4096
     drain_seconds: float = Field(default=10.0, ge=0.0, le=3600.0, allow_inf_nan=False)
+    metrics_prefix: Annotated[str, AfterValidator(_prefix)] = "vllm:"
+    metrics_open: bool = False
     quota: Quota = Quota(requests=1024)
 
     @model_validator(mode="after")
