@@ -146,7 +146,9 @@ class EngineClient(Protocol):
         ...
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
-        """The records of steps numbered above `since` that are still held."""
+        """The records of steps numbered above `since` that are still held. Those of the last steps
+        on a model stay until another one is loaded.
+        """
         ...
 
     def set_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:

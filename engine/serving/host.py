@@ -19,7 +19,7 @@ from engine.api.knobs import KnobChange, Knobs
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase, EngineStatus
 from engine.api.stream import RequestStream
-from engine.api.telemetry import StepRecord
+from engine.api.telemetry import Ring, StepRecord
 from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
 from engine.serving.attempt import LoadAttempt, LoadCancelledError
@@ -84,6 +84,8 @@ class EngineHost:
         self._status_lock = threading.Lock()
         self._core: EngineCore | None = None
         self._draft: Draft | None = None
+        # They outlive their core: who reads them each second has not seen the last ones.
+        self._records: Ring[StepRecord] = Ring(0)
         self._snapshot_wanted = False
         self._block: BlockView | None = None
         self._block_wanted = False
@@ -155,8 +157,7 @@ class EngineHost:
         self._block = view
 
     def step_records(self, since: int) -> tuple[StepRecord, ...]:
-        core = self._core
-        return core.records.since(since) if core is not None else ()
+        return self._records.since(since)
 
     def set_knobs(self, changes: Mapping[str, object], who: str) -> Knobs:
         knobs = self._loaded().change_knobs(changes, who)
@@ -281,6 +282,7 @@ class EngineHost:
                 swap_rate=model.swap_rate,
             )
             self._block, self._block_wanted = None, False
+            self._records = core.records
             self._core, self._draft = core, core.draft()
             self._counter.codec = model.codec
             self._step_limit = step_limit(model.shape, model.config.max_num_batched_tokens)

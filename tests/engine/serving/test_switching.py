@@ -11,7 +11,7 @@ from engine.api.client import ChatMessage, LoadRequest
 from engine.api.lifecycle import FinishReason
 from engine.api.status import EnginePhase
 from engine.serving.host import EngineHost
-from tests.support.asking import ask, error_of, read, say
+from tests.support.asking import ask, error_of, read, say, snapshot_when
 from tests.support.scripted_loader import TIMEOUT, Loader, Turnstile
 
 
@@ -88,3 +88,19 @@ class TestSwitching:
             assert finish.reason is FinishReason.LENGTH
             assert text in (say(name, [i, 1], 1 + i % 7) for name in "ab")
         assert read(ask(host, "5"))[0] == say("b", [5], 5)
+
+    def test_the_records_of_the_last_steps_stay_until_another_model_is_there(
+        self, host: EngineHost, loader: Loader
+    ) -> None:
+        host.load(LoadRequest("a"))
+        read(ask(host))
+        loader.gates["b"] = threading.Event()
+        host.load(LoadRequest("b"))
+        assert loader.entered.wait(TIMEOUT)
+        records = host.step_records(0)
+        assert [record.step for record in records] == list(range(1, len(records) + 1))
+        assert sum(record.output_tokens for record in records) == 5
+        assert host.snapshot() is None
+        loader.gates["b"].set()
+        snapshot_when(host, lambda snapshot: snapshot.model.name == "b")
+        assert host.step_records(0) == ()

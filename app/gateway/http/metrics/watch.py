@@ -72,8 +72,8 @@ class Watch:
 
     def catch_up(self) -> None:
         """Take in the steps since the last one that was taken in, as far as it is certain that they
-        are of the same model; what is not stays for `look`. For between two looks, since a model
-        takes the records of its last steps with it.
+        are of the same model; what is not stays for `look`. For between two looks, since those of
+        a model are gone when another one is there.
         """
         if self._card is None or self._last is None:
             return
