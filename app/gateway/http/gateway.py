@@ -27,6 +27,7 @@ from app.gateway.loop_thread import LoopThread
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
 from app.gateway.view import Transcript, UserView
+from app.system.driver import Driver
 from engine.api.client import EngineClient
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class HttpGateway:
             clock=time.monotonic,
         )
         self._watch = Watch(client)
+        self._driver = Driver()
         service = Service(
             client=client,
             access=Access(settings.secrets()),
@@ -115,7 +117,7 @@ class HttpGateway:
     def _make_server(self, service: Service) -> uvicorn.Server:
         settings = self._settings
         cert, key = settings.cert_file, settings.key_file
-        metrics = Exposition(self._watch, self.view, settings.metrics_prefix)
+        metrics = Exposition(self._watch, self.view, self._driver, settings.metrics_prefix)
         config = uvicorn.Config(
             make_application(service, settings.cors, metrics, metrics_open=settings.metrics_open),
             http=Connection,
@@ -165,8 +167,11 @@ class HttpGateway:
         return self._thread.wait_ended(timeout)
 
     def close(self) -> None:
-        """Let go of the address, of a gateway that was never started too."""
+        """Let go of the address and of the GPUs' driver, of a gateway that was never started
+        too.
+        """
         self._socket.close()
+        self._driver.close()
 
     @property
     def failure(self) -> str:
@@ -189,7 +194,7 @@ class HttpGateway:
         """Nobody is left to read the replies that are being made."""
         self._exchanges.cancel_all(ENDING)
         self._view = self._look()
-        self._socket.close()
+        self.close()
 
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from app.gateway.http.metrics.counts import Counts
 from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.view import HttpView
+from app.system.driver import Driver
 from app.system.versions import version
 from engine.api.knobs import KnobState
 from engine.api.lifecycle import FinishReason, RequestState
@@ -69,19 +70,23 @@ _HISTOGRAMS = {
 
 
 class Exposition(Collector):
-    """Makes families of what was last seen; the engine is asked nothing.
+    """Makes families of what was last seen; the engine is asked nothing. GPUs are read anew.
 
     Counters and histograms have a series for each model that was ever loaded, gauges one for the
     model that is there.
 
     Args:
         view: the gateway's newest.
+        driver: that of the GPUs.
         prefix: of the names that vLLM has, in place of its own.
     """
 
-    def __init__(self, watch: Watch, view: Callable[[], HttpView], prefix: str) -> None:
+    def __init__(
+        self, watch: Watch, view: Callable[[], HttpView], driver: Driver, prefix: str
+    ) -> None:
         self._watch = watch
         self._view = view
+        self._driver = driver
         self._prefix = prefix
         # Not of the library's registry: that one is the process's, and there may be two gateways.
         self._process = ProcessCollector(registry=None)
@@ -105,6 +110,7 @@ class Exposition(Collector):
         yield missed
         yield from _of_engine(snapshot)
         yield from _of_http(self._view())
+        yield from _of_gpus(self._driver)
         yield from self._process.collect()
 
     def _vllm_gauges(self, snapshot: Snapshot | None) -> Iterator[Metric]:
@@ -295,3 +301,24 @@ def _of_http(view: HttpView) -> Iterator[Metric]:
     for one in view.rejected:
         refusals.add_metric((str(one.code), one.reason), one.count)
     yield refusals
+
+
+def _of_gpus(driver: Driver) -> Iterator[Metric]:
+    """Of each GPU; of one that is partitioned, of its instances, which tell no utilization."""
+    labels = ("uuid", "name")
+    used, total, utilization = (
+        GaugeMetricFamily(f"{OWN}gpu_{name}", help_text, labels=labels)
+        for name, help_text in (
+            ("memory_used_bytes", "Memory of a GPU that is used, by others too."),
+            ("memory_total_bytes", "Memory of a GPU."),
+            ("utilization_ratio", "Share of time in which a GPU was busy, as its driver tells."),
+        )
+    )
+    for part in (part for gpu in driver.gpus for part in driver.instances(gpu) or [gpu]):
+        of = driver.uuid(part), driver.name(part)
+        if (memory := driver.ask("nvmlDeviceGetMemoryInfo", part)) is not None:
+            used.add_metric(of, memory.used)
+            total.add_metric(of, memory.total)
+        if (rates := driver.ask("nvmlDeviceGetUtilizationRates", part)) is not None:
+            utilization.add_metric(of, rates.gpu / 100)
+    yield from (used, total, utilization)

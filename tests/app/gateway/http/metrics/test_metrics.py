@@ -13,8 +13,10 @@ from app.gateway.http.metrics.exposition import Exposition
 from app.gateway.http.metrics.histogram import FIRST_TOKEN, REQUEST, STEP_TOKENS, TOKEN
 from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.settings import HttpSettings
+from app.system.driver import Driver
 from engine.api.client import ChatMessage, LoadRequest, Submission
 from tests.support.http_serving import HttpServing, http_serving
+from tests.support.nvml import Gpu, install
 from tests.support.scripted_engine import ScriptedEngine
 
 # Names and types as vLLM's `PrometheusStatLogger` has them; the parser cuts `_total` off counters.
@@ -66,7 +68,7 @@ def read(serving: HttpServing, headers: dict[str, str] | None = None) -> Read:
     return found
 
 
-def value(read: Read, name: str, **labels: str) -> float:
+def value(read: Read, name: str, /, **labels: str) -> float:
     """Of the only series of this name that has these labels."""
     base = name.removesuffix("_total").removesuffix("_count").removesuffix("_sum")
     family = read.get(name) or read[base]
@@ -207,12 +209,24 @@ def test_a_scrape_asks_the_engine_nothing() -> None:
         serving.ask()
         watch = Watch(serving.engine)
         watch.look(serving.engine.snapshot())
-        exposition = Exposition(watch, serving.gateway.view, "vllm:")
+        exposition = Exposition(watch, serving.gateway.view, Driver(), "vllm:")
         with pytest.MonkeyPatch.context() as patch:
             for asked in ("snapshot", "step_records", "status"):
                 patch.delattr(ScriptedEngine, asked)
             told = generate_latest(exposition).decode()
     assert 'finished_reason="stop",model_name="scripted"} 1.0' in told
+
+
+def test_gpus_are_told_with_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = ("nvmlDeviceGetUtilizationRates",)
+    part = Gpu("MIG-1", used=5, total=10, silent=silent)
+    install(monkeypatch, Gpu("GPU-1"), Gpu("GPU-2", instances=(part,)))
+    with http_serving() as serving:
+        found = read(serving)
+    assert value(found, "batchdeck:gpu_memory_used_bytes", uuid="GPU-1", name="NVIDIA H100") == 31
+    assert value(found, "batchdeck:gpu_memory_total_bytes", uuid="MIG-1") == 10
+    told = found["batchdeck:gpu_utilization_ratio"].samples
+    assert [(s.labels["uuid"], s.value) for s in told] == [("GPU-1", 0.87)]
 
 
 def test_names_may_have_our_prefix() -> None:
