@@ -29,6 +29,7 @@ class Exchanges:
 
     Args:
         clock: monotonic seconds.
+        ended: told of each request when it is over, within what handled it.
 
     Attributes:
         num_waiting: how many of those that run have no first token.
@@ -43,12 +44,14 @@ class Exchanges:
         tally: Tally,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
+        ended: Callable[[Exchange], None],
     ) -> None:
         self._client = client
         self._quotas = quotas
         self._tally = tally
         self._loop = loop
         self._clock = clock
+        self._ended = ended
         self._open: dict[Exchange, None] = {}
         # By the engine's ids, the oldest first: all that run, and the last that have ended.
         self._kept: dict[str, tuple[Exchange, int]] = {}
@@ -90,6 +93,7 @@ class Exchanges:
                 # It may be as long as requests may be, and there is nothing to see of it.
                 for submission in submissions:
                     self._kept.pop(submission.request_id, None)
+            self._ended(exchange)
 
     def wake(self) -> None:
         """Have the loop look for news of the engine. May be called from any thread."""

@@ -11,17 +11,20 @@ from collections import Counter
 from collections.abc import Mapping
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
 from app.gateway.http.access import Access
 from app.gateway.http.application import make_application
 from app.gateway.http.connection import Connection
+from app.gateway.http.exchange import Exchange
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.metrics.exposition import Exposition
 from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.service import Service
 from app.gateway.http.settings import Address, HttpError, HttpSettings
+from app.gateway.http.tracing.opening import open_traces
 from app.gateway.http.view import HttpView
 from app.gateway.loop_thread import LoopThread
 from app.gateway.quotas import Quotas
@@ -88,9 +91,11 @@ class HttpGateway:
             tally=self._tally,
             loop=self._thread.loop,
             clock=time.monotonic,
+            ended=self._ended,
         )
         self._watch = Watch(client)
         self._driver = Driver()
+        self._traces = open_traces()
         service = Service(
             client=client,
             access=Access(settings.secrets()),
@@ -118,8 +123,13 @@ class HttpGateway:
         settings = self._settings
         cert, key = settings.cert_file, settings.key_file
         metrics = Exposition(self._watch, self.view, self._driver, settings.metrics_prefix)
+        application: ASGIApp = make_application(
+            service, settings.cors, metrics, metrics_open=settings.metrics_open
+        )
+        if self._traces is not None:
+            application = self._traces.wrap(application)
         config = uvicorn.Config(
-            make_application(service, settings.cors, metrics, metrics_open=settings.metrics_open),
+            application,
             http=Connection,
             ws="none",
             loop="none",
@@ -167,11 +177,12 @@ class HttpGateway:
         return self._thread.wait_ended(timeout)
 
     def close(self) -> None:
-        """Let go of the address and of the GPUs' driver, of a gateway that was never started
-        too.
-        """
+        """Let go of what it holds, of a gateway that was never started too."""
         self._socket.close()
         self._driver.close()
+        if (traces := self._traces) is not None:
+            self._traces = None
+            traces.close()
 
     @property
     def failure(self) -> str:
@@ -242,6 +253,10 @@ class HttpGateway:
                 nudge_at = time.monotonic() + NUDGE_SECONDS
                 self._exchanges.nudge_all()
             await asyncio.sleep(VIEW_SECONDS)
+
+    def _ended(self, exchange: Exchange) -> None:
+        if self._traces is not None:
+            self._traces.ended(exchange, self._client.status().model)
 
     def _standing(self) -> Standing:
         return Standing(

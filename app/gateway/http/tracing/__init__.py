@@ -1,0 +1,1 @@
+"""Traces by OpenTelemetry: what became of each request over HTTP, as spans."""
