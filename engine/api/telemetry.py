@@ -74,12 +74,17 @@ class StepCost:
 
 
 class Ended(NamedTuple):
-    """A request that ended: how many tokens it had got by then, why it got no more, and when."""
+    """A request that ended: how many tokens it had got by then, and why it got no more.
+
+    Attributes:
+        cached_tokens: those of its prompt that were found in the prefix cache.
+    """
 
     request_id: str
     output_tokens: int
     reason: FinishReason
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     timings: Timings = Timings()
 
 

@@ -190,13 +190,14 @@ class Roster:
         request.error = error
         self._scheduler.finish(request, reason)
         self._observer.ended(request, self._ledger.knobs, self._clock())
-        count, prompt = len(request.output_token_ids), request.num_prompt_tokens
+        prompt, cached = request.num_prompt_tokens, request.num_cached_tokens
+        count = len(request.output_token_ids)
         timings = Timings.of(request.timings, count)
-        self._ended.append(Ended(request.request_id, count, reason, prompt, timings))
+        self._ended.append(Ended(request.request_id, count, reason, prompt, cached, timings))
         del self.live[request.request_id]
         end = End(
             reason,
-            Usage(prompt, count, request.num_cached_tokens),
+            Usage(prompt, count, cached),
             timings,
             request.prompt_token_ids + request.output_token_ids,
             error,

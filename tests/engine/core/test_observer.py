@@ -195,7 +195,7 @@ class TestRecords:
         engine.step()
         (ended,) = engine.records[-1].finished
         timings = Timings(queue=0.0, prefill=1.0, decode=0.0, ttft=1.0, tpot=None, e2e=1.0)
-        assert ended == Ended("a", 1, FinishReason.LENGTH, len(PROMPT), timings)
+        assert ended == Ended("a", 1, FinishReason.LENGTH, len(PROMPT), 0, timings)
         engine.core.abort("c")
         engine.step()
         (ended,) = engine.records[-1].finished
@@ -203,7 +203,7 @@ class TestRecords:
         engine.step()
         (ended,) = engine.records[-1].finished
         timings = Timings(queue=0.0, prefill=1.0, decode=2.0, ttft=1.0, tpot=1.0, e2e=3.0)
-        assert ended == Ended("b", 3, FinishReason.LENGTH, len(PROMPT), timings)
+        assert ended == Ended("b", 3, FinishReason.LENGTH, len(PROMPT), 0, timings)
 
     def test_tokens_of_the_dead_are_not_counted(self) -> None:
         """Depth 2: the aborted request had a token in flight."""

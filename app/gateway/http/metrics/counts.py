@@ -50,8 +50,13 @@ class Counts:
             "request_decode_time_seconds": Histogram(REQUEST),
             "request_prompt_tokens": Histogram(tokens),
             "request_generation_tokens": Histogram(tokens),
+            "request_prefill_kv_computed_tokens": Histogram(tokens),
             "iteration_tokens_total": Histogram(STEP_TOKENS),
         }
+        # vLLM's greatest of a request's replies; each reply is a request here.
+        self.histograms["request_max_num_generation_tokens"] = self.histograms[
+            "request_generation_tokens"
+        ]
 
     def take(self, records: Sequence[StepRecord]) -> None:
         """Count steps that were not counted before."""
@@ -61,6 +66,7 @@ class Counts:
             totals["generation_tokens"] += record.output_tokens
             totals["prefix_cache_queries"] += record.prefix_queried_tokens
             totals["prefix_cache_hits"] += record.prefix_hit_tokens
+            totals["prompt_tokens_cached"] += record.prefix_hit_tokens
             totals["num_preemptions"] += len(record.preempted)
             totals["steps"] += 1
             totals["failed_steps"] += bool(record.error)
@@ -101,6 +107,9 @@ class Counts:
             "request_decode_time_seconds": [one.decode for one in times],
             "request_prompt_tokens": [one.prompt_tokens for one in whole],
             "request_generation_tokens": [one.output_tokens for one in whole],
+            "request_prefill_kv_computed_tokens": [
+                one.prompt_tokens - one.cached_tokens for one in whole
+            ],
         }
         for name, numbers in found.items():
             self.histograms[name].add([number for number in numbers if number is not None])

@@ -29,6 +29,11 @@ OWN = "batchdeck:"
 # vLLM numbers the engines behind one address; there is one here.
 _ENGINE = "0"
 _LABELS = ("model_name", "engine")
+# What is room, of that for which requests wait.
+_CAPACITY = (
+    *(Cause.NEXT, Cause.PREEMPTION, Cause.SLOT, Cause.BUDGET, Cause.WHOLE_PROMPT),
+    *(Cause.BLOCKS, Cause.TIME),
+)
 
 # vLLM's counters, and those of ours that are of the engine, by names of `Counts.totals`.
 _COUNTERS = {
@@ -36,6 +41,7 @@ _COUNTERS = {
     "generation_tokens": "Tokens that requests got.",
     "prefix_cache_queries": "Prompt tokens that were looked up in the prefix cache.",
     "prefix_cache_hits": "Prompt tokens that were found in the prefix cache.",
+    "prompt_tokens_cached": "Prompt tokens of admitted requests that were cached.",
     "num_preemptions": "Preemptions of running requests.",
 }
 _OWN_COUNTERS = {
@@ -65,6 +71,8 @@ _HISTOGRAMS = {
     "request_decode_time_seconds": "From a request's first token to its last.",
     "request_prompt_tokens": "Tokens of a request's prompt.",
     "request_generation_tokens": "Tokens that a request got.",
+    "request_max_num_generation_tokens": "Tokens that a request got, each reply by itself.",
+    "request_prefill_kv_computed_tokens": "Tokens of a request's prompt that were not cached.",
     "iteration_tokens_total": "Tokens computed in a step.",
 }
 
@@ -96,6 +104,7 @@ class Exposition(Collector):
         yield from self._vllm_gauges(snapshot)
         for name, help_text in _COUNTERS.items():
             yield self._counter(self._prefix + name, help_text, name)
+        yield self._sources()
         yield self._endings()
         for name, help_text in _HISTOGRAMS.items():
             yield self._histogram(name, help_text)
@@ -126,6 +135,18 @@ class Exposition(Collector):
             if snapshot is not None:
                 family.add_metric((snapshot.model.name, _ENGINE), value(snapshot))
             yield family
+        family = GaugeMetricFamily(
+            f"{self._prefix}num_requests_waiting_by_reason",
+            "Requests that wait for room, and those that wait for something else.",
+            labels=(*_LABELS, "reason"),
+        )
+        if snapshot is not None:
+            causes = _causes(snapshot)
+            capacity = sum(causes[cause] for cause in _CAPACITY)
+            deferred = snapshot.num_waiting - capacity
+            for reason, number in (("capacity", capacity), ("deferred", deferred)):
+                family.add_metric((snapshot.model.name, _ENGINE, reason), number)
+        yield family
         info = {} if snapshot is None else _cache_config(snapshot)
         family = GaugeMetricFamily(
             f"{self._prefix}cache_config_info",
@@ -143,6 +164,19 @@ class Exposition(Collector):
         family = CounterMetricFamily(name, help_text, labels=_LABELS)
         for labels, counts in self._counts():
             family.add_metric(labels, counts.totals[key])
+        return family
+
+    def _sources(self) -> Metric:
+        family = CounterMetricFamily(
+            f"{self._prefix}prompt_tokens_by_source",
+            "Prompt tokens of admitted requests, by whether they were computed or cached.",
+            labels=(*_LABELS, "source"),
+        )
+        for labels, counts in self._counts():
+            cached = counts.totals["prompt_tokens_cached"]
+            computed = counts.totals["prompt_tokens"] - cached
+            family.add_metric((*labels, "local_compute"), computed)
+            family.add_metric((*labels, "local_cache_hit"), cached)
         return family
 
     def _endings(self) -> Metric:
@@ -188,6 +222,7 @@ def _cache_config(snapshot: Snapshot) -> dict[str, str]:
         "engine": _ENGINE,
         "block_size": str(config.block_size),
         "cache_dtype": config.dtype,
+        "kv_cache_size_tokens": str(config.num_slots),
         "enable_prefix_caching": str(knobs["prefix_caching"]),
         "num_cpu_blocks": str(config.num_host_blocks),
         "num_gpu_blocks": str(config.num_blocks),

@@ -23,10 +23,13 @@ from tests.support.scripted_engine import ScriptedEngine
 VLLM = {
     "num_requests_running": "gauge",
     "num_requests_waiting": "gauge",
+    "num_requests_waiting_by_reason": "gauge",
     "kv_cache_usage_perc": "gauge",
     "gpu_cache_usage_perc": "gauge",
     "cache_config_info": "gauge",
     "prompt_tokens": "counter",
+    "prompt_tokens_cached": "counter",
+    "prompt_tokens_by_source": "counter",
     "generation_tokens": "counter",
     "prefix_cache_queries": "counter",
     "prefix_cache_hits": "counter",
@@ -42,6 +45,8 @@ VLLM = {
     "request_decode_time_seconds": "histogram",
     "request_prompt_tokens": "histogram",
     "request_generation_tokens": "histogram",
+    "request_max_num_generation_tokens": "histogram",
+    "request_prefill_kv_computed_tokens": "histogram",
     "iteration_tokens_total": "histogram",
 }
 BOUNDS = {
@@ -126,6 +131,20 @@ def test_names_types_labels_and_bounds_are_vllms(serving: HttpServing) -> None:
     assert reasons == {"stop", "length", "abort", "error"}
 
 
+def test_prompts_are_told_by_what_was_cached_of_them(serving: HttpServing) -> None:
+    text = "word " * 100
+    usages = [serving.ask(text).json()["usage"] for _ in range(2)]
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+    computed = sum(usage["prompt_tokens"] for usage in usages) - cached
+    found = when(serving, lambda read: ended(read) == 2)
+    assert value(found, "vllm:prompt_tokens_cached_total") == cached > 0
+    assert value(found, "vllm:prefix_cache_hits_total") == cached
+    sources = "vllm:prompt_tokens_by_source_total"
+    assert value(found, sources, source="local_cache_hit") == cached
+    assert value(found, sources, source="local_compute") == computed
+    assert value(found, "vllm:request_prefill_kv_computed_tokens_sum") == computed
+
+
 def test_values_are_those_of_the_requests(serving: HttpServing) -> None:
     usages = [serving.ask("one two three").json()["usage"] for _ in range(2)]
     found = when(serving, lambda read: ended(read) == 2)
@@ -154,6 +173,9 @@ def test_waiting_requests_are_told_by_cause_and_blocks_by_state(serving: HttpSer
     found = when(serving, lambda read: value(read, "vllm:num_requests_waiting") == 300 - 32)
     causes = {s.labels["cause"]: s.value for s in found["batchdeck:requests_waiting"].samples}
     assert causes["slot"] == sum(causes.values()) == 300 - 32
+    by_reason = found["vllm:num_requests_waiting_by_reason"]
+    told = {s.labels["reason"]: s.value for s in by_reason.samples}
+    assert told == {"capacity": 300 - 32, "deferred": 0}
     assert value(found, "vllm:num_requests_running") == 32
     states = {s.labels["state"]: s.value for s in found["batchdeck:blocks"].samples}
     assert sum(states.values()) == 256
@@ -161,7 +183,10 @@ def test_waiting_requests_are_told_by_cause_and_blocks_by_state(serving: HttpSer
     assert value(found, "vllm:kv_cache_usage_perc") == held / 256 > 0
     assert value(found, "vllm:gpu_cache_usage_perc") == held / 256
     serving.engine.set_knobs({"queue_limit": 7, "paused": True}, "test")
-    found = when(serving, lambda read: value(read, "batchdeck:knob", knob="paused") == 1)
+    serving.engine.advance()
+    reasons = "vllm:num_requests_waiting_by_reason"
+    found = when(serving, lambda read: value(read, reasons, reason="deferred") == 300 - 32)
+    assert value(found, "batchdeck:knob", knob="paused") == 1
     assert value(found, "batchdeck:knob", knob="queue_limit") == 7
     serving.engine.set_knobs({"paused": False}, "test")
     serving.engine.finish_all()
