@@ -103,6 +103,7 @@ class StepRecord:
         padding_tokens: prompt tokens that a padded batch would compute besides, for nothing.
         bubble_tokens: tokens that such a batch would compute for members that have ended.
         budget: tokens that the policy let the step have.
+        model: the name of the loaded model.
         cost: FLOPs and bytes that the step had to spend, from the model's shape.
         output_tokens: tokens that requests got.
         running, waiting: how many requests ran and waited after planning.
@@ -153,6 +154,7 @@ class StepRecord:
     used_blocks: int
     given_slots: int
     unused_slots: int
+    model: str = ""
     head_wait: Wait | None = None
     preempted_for: tuple[str, ...] = ()
     swapped: tuple[str, ...] = ()

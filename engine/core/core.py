@@ -70,6 +70,7 @@ class EngineCore:
         self.ledger = KnobLedger(knobs, config, policy_names())
         self._runner = runner
         self._shape = shape
+        self._model = card.name
         self._clock = clock
         cache = KVCache(config, key, keeps_states=bool(shape.state_bytes))
         self.pins = Pins(cache)
@@ -315,6 +316,7 @@ class EngineCore:
             times,
             self._shape.cost(rows),
             self._scheduler.cache.pool,
+            model=self._model,
             num_outputs=num_outputs,
             finished=self._roster.take_ended(),
             begun=max(flight.start, self._observer.last_end),

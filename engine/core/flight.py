@@ -42,6 +42,7 @@ class Flight:
         cost: StepCost,
         pool: BlockPool,
         *,
+        model: str,
         num_outputs: int,
         finished: tuple[Ended, ...],
         begun: float,
@@ -53,6 +54,7 @@ class Flight:
 
         Args:
             rows, cost: the rows that were computed, none if the step failed, and their cost.
+            model: the name of the loaded one.
             num_outputs: tokens that requests got.
             begun: as in `StepRecord`.
             finished: requests that ended since the record before.
@@ -77,6 +79,7 @@ class Flight:
             output_tokens=num_outputs,
             budget=planned.budget,
             policy=self.knobs.policy,
+            model=model,
             cost=cost,
             running=self.running,
             waiting=self.waiting,

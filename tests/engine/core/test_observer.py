@@ -179,6 +179,7 @@ class TestRecords:
         assert record.num_tokens == engine.runner.plans[-1].num_tokens == 16
         assert record.output_tokens == 2
         assert (record.budget, record.policy) == (16, "stall_free")
+        assert record.model == CARD.name
         assert record.admitted == ("b", "c")
         assert (record.prefix_queried_tokens, record.prefix_hit_tokens) == (11 + 30, 8)
         assert (record.running, record.waiting) == (3, 1)

@@ -38,27 +38,44 @@ class Watch:
         self.missed: Counter[str] = Counter(dict.fromkeys(("records", *_SAMPLES), 0))
 
     def look(self, snapshot: Snapshot | None) -> None:
-        """Take in a snapshot, and the steps that there were; once a second.
+        """Take in a snapshot, and the steps that there were; once a second. Of a model that came
+        and went between two looks nothing is known.
 
         Args:
             snapshot: the engine's newest.
         """
         self.snapshot = snapshot
-        if snapshot is None:
-            self.catch_up()
-            return
-        card = snapshot.model
-        if card is not self._card:  # Each load makes a card of its own.
-            self._card, self._last = card, None
-            self._read.clear()
-            self.counts.setdefault(card.name, Counts(card.max_model_len))
-        counts = self.counts[card.name]
-        records = self._records()
-        first = 1 if self._last is None else self._last.step + 1
-        if records:
+        if snapshot is not None:
+            self._take(snapshot)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take in the steps since the last one that was taken in. For between two looks, since
+        those of a model are gone when another one is there.
+        """
+        last, first = self._last, 1
+        records = self._client.step_records(last.step - 1 if last is not None else 0)
+        if last is not None:
+            # The last one is asked for, too: a record of the same number may be another load's.
+            if records and records[0] is last:
+                records = records[1:]
+                first = last.step + 1
+            else:
+                records = self._client.step_records(0)
+                if records and records[0].step > last.step:
+                    first = last.step + 1  # It was overwritten: other loads begin at 1.
+        if records and (counts := self.counts.get(records[-1].model)) is not None:
             self.missed["records"] += records[0].step - first
             self._last = records[-1]
             counts.take(records)
+
+    def _take(self, snapshot: Snapshot) -> None:
+        card = snapshot.model
+        if card is not self._card:  # Each load makes a card of its own.
+            self._card = card
+            self._read.clear()
+            self.counts.setdefault(card.name, Counts(card.max_model_len))
+        counts = self.counts[card.name]
         for name, histogram in _SAMPLES.items():
             samples = snapshot.latency.samples[name]
             values = samples.since(self._read[name])
@@ -69,19 +86,3 @@ class Watch:
             total = getattr(snapshot.totals, name)
             counts.totals[called] += total - self._read[name]
             self._read[name] = total
-
-    def catch_up(self) -> None:
-        """Take in the steps since the last one that was taken in, as far as it is certain that they
-        are of the same model; what is not stays for `look`. For between two looks, since those of
-        a model are gone when another one is there.
-        """
-        if self._card is None or self._last is None:
-            return
-        # The last one is asked for, too: a record with its number may be another model's.
-        records = self._client.step_records(self._last.step - 1)
-        if records and records[0] is self._last and len(records) > 1:
-            self._last = records[-1]
-            self.counts[self._card.name].take(records[1:])
-
-    def _records(self) -> tuple[StepRecord, ...]:
-        return self._client.step_records(self._last.step if self._last is not None else 0)

@@ -206,11 +206,12 @@ def test_nothing_goes_down_when_models_come_and_go(serving: HttpServing) -> None
         assert not {key for key, number in before.items() if growing(found)[key] < number}
         serving.engine.ready()
     serving.ask("one two three")
-    found = when(serving, lambda read: ended(read) == 4)
+    gauge = "vllm:kv_cache_usage_perc"
+    found = when(serving, lambda read: ended(read) == 4 and bool(read[gauge].samples))
     told = found["vllm:request_success"].samples
     stopped = {s.labels["model_name"]: s.value for s in told if s.value}
     assert stopped == {"scripted": 2, "other": 2}
-    assert [s.labels["model_name"] for s in found["vllm:kv_cache_usage_perc"].samples] == ["other"]
+    assert [s.labels["model_name"] for s in found[gauge].samples] == ["other"]
 
 
 def test_refusals_by_code(serving: HttpServing) -> None:

@@ -103,6 +103,25 @@ def test_steps_before_a_load_are_taken_while_it_lasts() -> None:
     assert watch.counts["scripted"].ended == {FinishReason.STOP: 1}
 
 
+def test_steps_before_the_first_look_count_too() -> None:
+    engine = ScriptedEngine()
+    watch = Watch(engine)
+    watch.look(engine.snapshot())
+    ask(engine)
+    engine.finish_all()
+    engine.load(LoadRequest("scripted"))
+    watch.look(engine.snapshot())
+    engine.ready()
+    ask(engine)
+    engine.finish_all()
+    watch.catch_up()
+    snapshot = engine.snapshot()
+    watch.look(snapshot)
+    assert snapshot is not None
+    assert watch.counts["scripted"].ended == {FinishReason.STOP: 2}
+    assert watch.counts["scripted"].totals["generation_tokens"] == 2 * snapshot.totals.output_tokens
+
+
 def test_what_was_overwritten_is_counted_as_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "RECORDS", 4)
     engine = ScriptedEngine()
@@ -112,7 +131,7 @@ def test_what_was_overwritten_is_counted_as_missed(monkeypatch: pytest.MonkeyPat
     watch.look(engine.snapshot())
     engine.advance(10)
     watch.catch_up()
-    assert watch.counts["scripted"].totals["steps"] == 3
+    assert watch.counts["scripted"].totals["steps"] == 3 + 4
     snapshot = engine.snapshot()
     assert snapshot is not None
     gaps = Samples(capacity=4)
@@ -120,7 +139,7 @@ def test_what_was_overwritten_is_counted_as_missed(monkeypatch: pytest.MonkeyPat
         gaps.add(float(number), 1.0)
     samples = {**snapshot.latency.samples, "itl": gaps}
     watch.look(replace(snapshot, latency=replace(snapshot.latency, samples=samples)))
-    assert watch.counts["scripted"].totals["steps"] == 7
+    assert watch.counts["scripted"].totals["steps"] == 3 + 4
     # Of 16 gaps two were seen after three steps, and four are still held.
     assert watch.missed == {"records": 6, "itl": 16 - 2 - 4, "ttft": 0}
 
