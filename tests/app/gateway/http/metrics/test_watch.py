@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,11 @@ from engine.api.client import ChatMessage, LoadRequest, Submission
 from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import Samples
 from engine.core import observer
+from engine.serving.host import EngineHost
+from tests.support.asking import ask as ask_host
+from tests.support.asking import read, snapshot_when
 from tests.support.scripted_engine import ScriptedEngine
+from tests.support.scripted_loader import TIMEOUT, Loader
 
 
 def ask(engine: ScriptedEngine, words: int = 4) -> str:
@@ -157,3 +162,29 @@ def test_aborts_are_no_latencies() -> None:
     assert counts.ended == {FinishReason.STOP: 1, FinishReason.ABORT: 1}
     assert counts.histograms["e2e_request_latency_seconds"].buckets[-1][1] == 1
     assert counts.histograms["request_generation_tokens"].buckets[-1][1] == 1
+
+
+def test_what_an_engine_did_before_it_let_its_model_go_is_counted() -> None:
+    loader = Loader()
+    loader.gates["b"] = threading.Event()
+    host = EngineHost(loader)
+    try:
+        watch = Watch(host)
+        host.load(LoadRequest("a"))
+        watch.look(snapshot_when(host, lambda snapshot: True))
+        streams = [ask_host(host, f"{number} 1", max_tokens=3) for number in range(9)]
+        host.load(LoadRequest("b"))
+        for stream in streams:
+            read(stream)
+        assert loader.entered.wait(TIMEOUT)
+        watch.look(host.snapshot())
+        loader.gates["b"].set()
+        read(ask_host(host, "2", max_tokens=4))
+        watch.look(snapshot_when(host, lambda snapshot: snapshot.model.name == "b"))
+    finally:
+        loader.gates["b"].set()
+        host.shutdown()
+    assert watch.counts["a"].ended == {FinishReason.LENGTH: 9}
+    assert watch.counts["a"].totals["generation_tokens"] == 9 * 3
+    assert watch.counts["b"].ended == {FinishReason.LENGTH: 1}
+    assert watch.counts["b"].totals["generation_tokens"] == 4
