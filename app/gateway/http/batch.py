@@ -82,6 +82,7 @@ class Batch:
                 tally=tally,
                 loop=asyncio.get_running_loop(),
                 clock=time.monotonic,
+                ended=lambda _: None,
             ),
             tally=tally,
             names=frozenset("*"),

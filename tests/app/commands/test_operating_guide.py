@@ -122,9 +122,10 @@ HTTP_SHOWN = {"quota": "[http.quota]", "keys": "[http.keys.NAME]"}
 def test_each_setting_of_http_has_its_row(name: str) -> None:
     flag, default, _ = HTTP_ROWS[HTTP_SHOWN.get(name, name)]
     value = getattr(HttpSettings(), name)
-    told = {None: ("none", "in `cert_file`"), (): ("`[]`",)}
+    told = {None: ("none", "in `cert_file`"), (): ("`[]`",), False: ("`false`",)}
+    own = (f"{value:g}", str(value)) if type(value) in (int, float) else (f"`{value}`",)
     if name not in HTTP_SHOWN:
-        assert default in (told.get(value) or (f"{value:g}", str(value)))
+        assert default in told.get(value, own)
     option = {"listen": "--http", "api_key": "--api-key"}.get(name, "")
     assert flag == (f"`{option}`" if option else "")
 
