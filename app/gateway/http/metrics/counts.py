@@ -17,7 +17,7 @@ from engine.api.lifecycle import FinishReason
 from engine.api.telemetry import BlockChange, Ended, StepRecord
 
 # What a step spends its time on, in this order.
-PHASES = ("plan", "prepare", "forward", "sample", "commit")
+PHASES = ("plan", "prepare", "forward", "mask", "sample", "commit")
 
 
 class Counts:
@@ -81,7 +81,14 @@ class Counts:
             totals["swapped_in_blocks"] += record.swapped_in_blocks
             totals["evictions"] += len(record.blocks.blocks(BlockChange.EVICTED))
             times = record.times
-            spent = (record.plan, times.prepare, times.forward, times.sample, record.commit)
+            spent = (
+                record.plan,
+                times.prepare,
+                times.forward,
+                times.mask,
+                times.sample,
+                record.commit,
+            )
             for phase, seconds in zip(PHASES, spent, strict=True):
                 phases[phase] += seconds
         # A step that failed has computed nothing.
