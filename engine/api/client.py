@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from engine.api.block_map import BlockView
@@ -16,6 +17,9 @@ from engine.api.status import EngineStatus
 from engine.api.stream import Context, RequestStream
 from engine.api.telemetry import StepRecord
 from engine.api.tools import ToolCall
+
+# Sampling parameters that are all left to the model.
+NOTHING_STATED: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +199,39 @@ class EngineClient(Protocol):
         """Let a pinned prefix be evicted again; an unknown name is ignored."""
         ...
 
-    def count_tokens(self, text: str) -> Future[int]:
-        """How many tokens a text is by itself, without what a chat template puts around it.
+    def tokenize(
+        self,
+        prompt: str | tuple[ChatMessage, ...],
+        sampling: Mapping[str, object] = NOTHING_STATED,
+        *,
+        add_special_tokens: bool = True,
+        user: str = "",
+    ) -> Future[list[int]]:
+        """The token ids of a prompt, which may be longer than the context, as a request has them.
 
-        The future may end with an `EngineError`: no model is loaded, or the text cannot be encoded.
-        Its callbacks run on a thread of the engine.
+        Futures of this and the next two may end with an `EngineError`: no model is loaded, or what
+        was given cannot be read. Their callbacks run on a thread of the engine. One that is
+        cancelled before its turn costs nothing.
+
+        Args:
+            prompt: a text, which no template is put around and which may spell special tokens; or
+                a chat, with what the template puts around its messages and before the next reply.
+            sampling: as `Submission.sampling`; a chat's tools and arguments of its template are in
+                it.
+            add_special_tokens: whether a text begins as the tokenizer begins sequences.
+            user: by whom it takes turns with prompts at being encoded.
+        """
+        ...
+
+    def detokenize(self, token_ids: Sequence[int]) -> Future[str]:
+        """The text of token ids, at most as many as the context holds, special tokens by their
+        names. Futures are as those of `tokenize`.
+        """
+        ...
+
+    def spell(self, token_ids: Sequence[int]) -> Future[list[str]]:
+        """The text of each token id by itself, as `engine.api.logprobs.Candidate` has it; else
+        as `detokenize`.
         """
         ...
 

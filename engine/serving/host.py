@@ -6,14 +6,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.api.block_map import BlockView
-from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.client import NOTHING_STATED, ChatMessage, LoadRequest, Submission
 from engine.api.errors import EngineError, UnavailableError, cause_of
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.snapshot import Snapshot
@@ -23,7 +23,6 @@ from engine.api.telemetry import Ring, StepRecord
 from engine.batch.output import TokenOutput
 from engine.core.admission import check_priority
 from engine.serving.attempt import LoadAttempt, LoadCancelledError
-from engine.serving.counting import TokenCounter
 from engine.serving.loading import LoadedModel, ModelLoader
 from engine.serving.lock import prompt_switches
 from engine.serving.mail import Mail
@@ -93,7 +92,6 @@ class EngineHost:
         self._newest: LoadRequest | None = None  # as soon as it was asked for
         self._load_lock = threading.Lock()
         self._stopping = False
-        self._counter = TokenCounter()
         self._text = Translator(clock, self._mailbox.put, self._text_failed)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -175,8 +173,21 @@ class EngineHost:
     def unpin(self, name: str) -> None:
         self._text.unpin(name)
 
-    def count_tokens(self, text: str) -> Future[int]:
-        return self._counter.count(text)
+    def tokenize(
+        self,
+        prompt: str | tuple[ChatMessage, ...],
+        sampling: Mapping[str, object] = NOTHING_STATED,
+        *,
+        add_special_tokens: bool = True,
+        user: str = "",
+    ) -> Future[list[int]]:
+        return self._text.tokenize(prompt, sampling, add_special_tokens, user)
+
+    def detokenize(self, token_ids: Sequence[int]) -> Future[str]:
+        return self._text.detokenize(token_ids)
+
+    def spell(self, token_ids: Sequence[int]) -> Future[list[str]]:
+        return self._text.spell(token_ids)
 
     def load(self, request: LoadRequest) -> None:
         request = replace(request)  # Identity tells wishes apart, even equal ones.
@@ -284,7 +295,6 @@ class EngineHost:
             self._block, self._block_wanted = None, False
             self._records = core.records
             self._core, self._draft = core, core.draft()
-            self._counter.codec = model.codec
             self._step_limit = step_limit(model.shape, model.config.max_num_batched_tokens)
             self._say(EngineStatus(EnginePhase.READY, model.card.name, loaded.failure))
             self._text.serve(model, wanted)
@@ -300,7 +310,7 @@ class EngineHost:
             while not core.idle:  # Steps in flight use the model, too.
                 self._text.deliver(self._step(core))
         finally:
-            self._core = self._draft = self._counter.codec = None
+            self._core = self._draft = None
             model.close()
 
     def _step(self, core: EngineCore) -> list[TokenOutput]:

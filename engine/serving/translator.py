@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from engine.api.block_map import BlockView
 from engine.api.client import ChatMessage, LoadRequest, Submission
@@ -22,6 +23,7 @@ from engine.serving.loading import LoadedModel
 from engine.serving.mail import Mail
 from engine.serving.pending import Pending
 from engine.serving.prefixes import Prefixes
+from engine.serving.tokenizing import Tokenizing
 from engine.text.codec import ChatCodec
 from engine.text.encodings import Encoding, Encodings
 from engine.text.job import num_bytes, text_bytes
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from engine.core.core import EngineCore
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 JOIN_TIMEOUT = 10.0
 # No user has a name that ends like this: an ending does not wait for its user's prompts.
@@ -74,6 +78,7 @@ class Translator:
         self._encoding: dict[str, Pending] = {}
         self._encodings = Encodings()
         self._prefixes = Prefixes(self._encodings, self._post, forward)
+        self._tokenizing = Tokenizing(self._encodings, self._post)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed: EngineError | None = None
@@ -106,6 +111,33 @@ class Translator:
 
     def unpin(self, name: str) -> None:
         self._post(partial(self._prefixes.unpin, name))
+
+    def tokenize(
+        self,
+        prompt: str | tuple[ChatMessage, ...],
+        sampling: Mapping[str, object],
+        add_special_tokens: bool,
+        user: str,
+    ) -> Future[list[int]]:
+        """As `EngineClient.tokenize`."""
+        tokenize = self._tokenizing.tokenize
+        return self._promise(partial(tokenize, prompt, sampling, add_special_tokens, user))
+
+    def detokenize(self, token_ids: Sequence[int]) -> Future[str]:
+        """As `EngineClient.detokenize`."""
+        return self._promise(partial(self._tokenizing.detokenize, token_ids))
+
+    def spell(self, token_ids: Sequence[int]) -> Future[list[str]]:
+        """As `EngineClient.spell`."""
+        return self._promise(partial(self._tokenizing.spell, token_ids))
+
+    def _promise(self, action: Callable[[Future[T]], None]) -> Future[T]:
+        """Have the text thread do something whose outcome it tells."""
+        future: Future[T] = Future()
+        if not self._post(partial(action, future)):
+            assert self._closed is not None
+            future.set_exception(self._closed)
+        return future
 
     def deliver(self, outputs: list[TokenOutput]) -> None:
         """Take in the tokens of a step, to make text of them."""
@@ -179,6 +211,7 @@ class Translator:
     def _end_all(self, error: EngineError) -> None:
         """End whatever is open."""
         self._encodings.close()
+        self._tokenizing.close(error)
         for waiting in (self._encoding, self._pending):
             for entry in waiting.values():
                 entry.refuse(error)
@@ -306,6 +339,7 @@ class Translator:
         self._awaited = self._untold = request
         self._holding = True
         self._prefixes.hold()
+        self._tokenizing.refuse(UnavailableError("another model is being loaded"))
         self._refusal = None
         self._tell_wish()
 
@@ -325,6 +359,7 @@ class Translator:
         self._processor = OutputProcessor(model.codec, self._abort, read)
         self._holding = False
         self._prefixes.serve(model)
+        self._tokenizing.serve(model)
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             self._encode(entry, model)
@@ -332,6 +367,7 @@ class Translator:
     def _refuse_until_loaded(self, error: EngineError, request: LoadRequest) -> None:
         if request is self._awaited:
             self._refusal = error
+            self._tokenizing.refuse(error)
             pending, self._pending = self._pending, {}
             for entry in pending.values():
                 entry.refuse(error)

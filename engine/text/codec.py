@@ -196,6 +196,10 @@ class ChatCodec:
                     f"{param}[{i}] is {token_id!r}; it must be a token id from 0 to {last}", param
                 )
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens by their names."""
+        return self._vocabulary.decode(list(token_ids), names_special=True)
+
     def detokenizer(self) -> Detokenizer:
         """A new detokenizer, for one reply."""
         return Detokenizer(self._vocabulary)

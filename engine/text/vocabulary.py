@@ -105,14 +105,19 @@ class Vocabulary:
         self._utf8 = {token_id: text.encode() for token_id, text in self.added.items()}
         self._utf8 |= {token_id: bytes((byte,)) for token_id, byte in self.bytes.items()}
 
-    def decode(self, token_ids: list[int]) -> str:
-        """Text of token ids without special tokens, as the tokenizer's `decode` gives it."""
+    def decode(self, token_ids: list[int], *, names_special: bool = False) -> str:
+        """Text of token ids, as the tokenizer's `decode` gives it.
+
+        Args:
+            names_special: whether special tokens are in it, by their names.
+        """
         text: str
+        skips = not names_special
         if self._backend is not None:  # It gives the same, without 5 us of conversions a call.
-            text = self._backend.decode(token_ids, skip_special_tokens=True)
+            text = self._backend.decode(token_ids, skip_special_tokens=skips)
         else:
             text = self._tokenizer.decode(
-                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+                token_ids, skip_special_tokens=skips, clean_up_tokenization_spaces=False
             )
         return text
 

@@ -5,14 +5,15 @@ passes when told to.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from engine.api.block_map import BlockView
-from engine.api.client import ChatMessage, LoadRequest, Submission
+from engine.api.client import NOTHING_STATED, ChatMessage, LoadRequest, Submission
 from engine.api.config import EngineConfig
-from engine.api.errors import EngineError, UnavailableError
+from engine.api.errors import EngineError, InvalidRequestError, UnavailableError
 from engine.api.knobs import KnobChange, Knobs
 from engine.api.lifecycle import FinishReason, RequestState
 from engine.api.snapshot import Snapshot
@@ -33,6 +34,17 @@ from tests.support.vocabulary import Vocabulary
 
 POLICIES = policy_names()
 
+T = TypeVar("T")
+
+
+class Tokenized(NamedTuple):
+    """What was to be tokenized."""
+
+    prompt: str | tuple[ChatMessage, ...]
+    sampling: Mapping[str, object]
+    add_special_tokens: bool
+    user: str
+
 
 class ScriptedEngine:
     """Gives each request the tokens of its scripted reply, planned and accounted for by the core.
@@ -49,6 +61,7 @@ class ScriptedEngine:
     Attributes:
         submissions: all that came, refused ones too.
         prompts: token ids by request id, of requests that could be read.
+        tokenized: all that was to be tokenized.
         clock: seconds since the start.
     """
 
@@ -81,6 +94,7 @@ class ScriptedEngine:
         self._wakes: dict[Callable[[], None], None] = {}
         self.submissions: list[Submission] = []
         self.prompts: dict[str, tuple[int, ...]] = {}
+        self.tokenized: list[Tokenized] = []
         self.loads: list[LoadRequest] = []
         if loaded:
             self.load(LoadRequest("scripted"))
@@ -165,12 +179,44 @@ class ScriptedEngine:
             if self._pins.pop(name, None) is not None and self._core is not None:
                 self._core.pins.unpin(name)
 
-    def count_tokens(self, text: str) -> Future[int]:
-        future: Future[int] = Future()
-        if self._core is None or self._loading is not None:
-            future.set_exception(UnavailableError("no model is loaded"))
-        else:
-            future.set_result(len(text.split()))
+    def tokenize(
+        self,
+        prompt: str | tuple[ChatMessage, ...],
+        sampling: Mapping[str, object] = NOTHING_STATED,
+        *,
+        add_special_tokens: bool = True,
+        user: str = "",
+    ) -> Future[list[int]]:
+        self.tokenized.append(Tokenized(prompt, sampling, add_special_tokens, user))
+
+        def tokenize() -> list[int]:
+            SAMPLING.override(sampling)
+            is_text = isinstance(prompt, str)
+            asked = Submission(prompt=prompt) if is_text else Submission(messages=prompt)
+            return list(self._vocabulary.of_prompt(asked, MODEL_KEY))
+
+        return self._promise(tokenize)
+
+    def detokenize(self, token_ids: Sequence[int]) -> Future[str]:
+        return self._promise(lambda: " ".join(self._spell(token_ids)))
+
+    def spell(self, token_ids: Sequence[int]) -> Future[list[str]]:
+        return self._promise(lambda: self._spell(token_ids))
+
+    def _spell(self, token_ids: Sequence[int]) -> list[str]:
+        try:
+            return self._vocabulary.spell(token_ids)
+        except IndexError:
+            raise InvalidRequestError("tokens has ids that are none", "tokens") from None
+
+    def _promise(self, make: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            with self._lock:
+                self._serving()
+                future.set_result(make())
+        except EngineError as error:
+            future.set_exception(error)
         return future
 
     def load(self, request: LoadRequest) -> None:

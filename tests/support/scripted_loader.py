@@ -68,6 +68,12 @@ class WordCodec:
     def encode_text(self, text: str, *, is_whole: bool) -> list[int]:
         return [int(word) for word in text.split()]
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return " ".join(map(str, token_ids))
+
+    def utf8(self, token_id: int) -> bytes:
+        return b"%d" % token_id
+
     def common_prefix(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> list[int]:

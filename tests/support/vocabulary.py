@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from engine.api.client import ChatMessage, Submission
 
@@ -59,6 +60,11 @@ class Vocabulary:
             return tuple(context.token_ids[:-1]), submission.begun
         begun = len(re.findall(r"\S+", submission.messages[-1].content))
         return (*prompt, *script[:begun]), begun
+
+    def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as it is told apart."""
+        words = list(self._ids)
+        return [words[token_id] for token_id in token_ids]
 
     def text(self, token_ids: tuple[int, ...]) -> str:
         return "".join(self._texts[token_id] for token_id in token_ids)

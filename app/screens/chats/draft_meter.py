@@ -35,7 +35,7 @@ class _Counted:
     """A text that is counted, or was."""
 
     size: int
-    count: Future[int]
+    tokens: Future[list[int]]
 
 
 class DraftMeter:
@@ -81,7 +81,7 @@ class DraftMeter:
         return part.tokens, part.is_exact
 
     def _typed(self, text: str, exact: bool) -> Length:
-        idle = self._counted is None or self._counted.count.done()
+        idle = self._counted is None or self._counted.tokens.done()
         differs = abs(len(text) - len(self._text)) >= SHORT
         if idle and text != self._text and (exact or (len(text) >= SHORT and differs)):
             self._text, self._counted = text, self._begin(text)
@@ -91,18 +91,18 @@ class DraftMeter:
         return Length(round(size / self._bytes_per_token), size, not text, not (text and exact))
 
     def _part(self, counted: _Counted) -> Length:
-        size, count = counted.size, counted.count
-        if not count.done():
+        size = counted.size
+        if not counted.tokens.done():
             return Length(round(size / self._bytes_per_token), size, False, False)
-        if count.exception() is not None:
+        if counted.tokens.exception() is not None:
             return Length(round(size / self._bytes_per_token), size, False)
-        tokens = count.result()
+        tokens = len(counted.tokens.result())
         if size >= SHORT and tokens:
             self._bytes_per_token = size / tokens
         return Length(tokens, size)
 
     def _begin(self, text: str) -> _Counted:
-        return _Counted(_size(text), self._client.count_tokens(text))
+        return _Counted(_size(text), self._client.tokenize(text, add_special_tokens=False))
 
 
 def _size(text: str) -> int:

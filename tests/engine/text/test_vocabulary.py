@@ -90,3 +90,14 @@ def test_nor_where_something_follows_the_decoder_of_bytes(
     backend = tokenizer.backend_tokenizer
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     assert Vocabulary(tokenizer).plain(tokenizer.convert_tokens_to_ids("a")) is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=TEXTS)
+def test_special_tokens_are_named_if_that_is_wanted(
+    byte_level: PreTrainedTokenizerFast, text: str
+) -> None:
+    vocabulary, marked = Vocabulary(byte_level), f"<|im_start|>{text}<|im_end|>"
+    token_ids = byte_level.encode(marked, add_special_tokens=False)
+    assert vocabulary.decode(token_ids, names_special=True) == marked
+    assert vocabulary.decode(token_ids) == text

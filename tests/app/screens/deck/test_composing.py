@@ -68,34 +68,34 @@ async def test_an_edit_takes_the_room_of_the_message_that_it_replaces(tmp_path: 
 
 async def test_it_is_sent_when_its_tokens_are_counted(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        count: Future[int] = Future()
-        stage.engine.count_tokens = lambda _: count  # type: ignore[method-assign]
+        tokens: Future[list[int]] = Future()
+        stage.engine.tokenize = lambda *_, **__: tokens  # type: ignore[method-assign]
         await stage.send(LONG)
         assert stage.engine.submissions == []
         assert f"ctx 0 + ~{len(LONG) // 4:,} of" in await head(stage)
-        count.set_result(900)
+        tokens.set_result([0] * 900)
         await stage.turn()
         assert [s.messages[0].content for s in stage.engine.submissions] == [LONG]
 
 
 async def test_a_count_that_is_soon_there_sends_it_all_the_same(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        counts: list[Future[int]] = []
+        counts: list[Future[list[int]]] = []
 
-        def count_tokens(text: str) -> Future[int]:
+        def tokenize(text: str, **_: object) -> Future[list[int]]:
             counts.append(Future())
             return counts[-1]
 
-        stage.engine.count_tokens = count_tokens  # type: ignore[method-assign]
+        stage.engine.tokenize = tokenize  # type: ignore[method-assign]
         stage.deck.chat.composer.attach(Attachment("notes.txt", "word " * 900))
         await stage.turn()
-        counts[0].set_result(900)
+        counts[0].set_result([0] * 900)
         # What is short is counted when it may not fit. The count is there before the screen is
         # next brought up to date.
         stage.deck.chat.prompt.area.load_text("€" * 100)
         await stage.turn()
         stage.deck.action_send()
-        counts[-1].set_result(100)
+        counts[-1].set_result([0] * 100)
         await stage.turn()
         assert len(counts) == 2
         assert len(stage.engine.submissions) == 1
@@ -112,11 +112,11 @@ async def test_attachments_alone_are_refused_in_words(tmp_path: Path) -> None:
 
 async def test_what_is_changed_while_it_is_counted_is_not_sent(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        count: Future[int] = Future()
-        stage.engine.count_tokens = lambda _: count  # type: ignore[method-assign]
+        tokens: Future[list[int]] = Future()
+        stage.engine.tokenize = lambda *_, **__: tokens  # type: ignore[method-assign]
         await stage.send(LONG)
         await stage.press("x")
-        count.set_result(900)
+        tokens.set_result([0] * 900)
         await stage.turn()
         assert stage.engine.submissions == []
 
