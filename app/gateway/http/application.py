@@ -21,6 +21,7 @@ from app.gateway.http.metrics.scrape import Scrape
 from app.gateway.http.models import Health, Models, Version
 from app.gateway.http.openapi import OpenApi
 from app.gateway.http.service import Service
+from app.gateway.http.tokens import Detokenize, Tokenize
 
 
 def make_application(
@@ -38,6 +39,8 @@ def make_application(
         Route("/v1/completions", Completions(service), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", models, methods=["GET"]),
+        Route("/tokenize", Tokenize(service), methods=["POST"]),
+        Route("/detokenize", Detokenize(service), methods=["POST"]),
         Route("/health", Health(service), methods=["GET"]),
         Route("/metrics", Scrape(service, metrics, is_open=metrics_open), methods=["GET"]),
         Route("/version", Version(service), methods=["GET"]),

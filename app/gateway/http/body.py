@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from app.gateway.faults import Fault
+
+T = TypeVar("T")
 
 # For all of a body to come: one of 4 MB over a line of 1 Mbit/s takes 32 s.
 BODY_SECONDS = 60.0
@@ -45,4 +48,22 @@ async def until_gone(request: Request) -> None:
         pass
 
 
-__all__ = ["ClientDisconnect", "read_body", "until_gone"]
+async def unless_gone(request: Request, promise: asyncio.Future[T]) -> T:
+    """What is promised, unless the client goes before it is there. The body must have been read.
+
+    Raises:
+        ClientDisconnect: it has gone, and the promise is cancelled.
+    """
+    gone = asyncio.create_task(until_gone(request))
+    gone.add_done_callback(lambda _: promise.cancel())
+    try:
+        return await promise
+    except asyncio.CancelledError:
+        if gone.done() and not gone.cancelled():
+            raise ClientDisconnect from None
+        raise
+    finally:
+        gone.cancel()
+
+
+__all__ = ["ClientDisconnect", "read_body", "unless_gone", "until_gone"]

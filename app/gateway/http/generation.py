@@ -23,7 +23,6 @@ from engine.api.stream import Delta
 # A stream begins with its first text, so that a refusal has a status of its own; but after so long
 # in any case, so that whoever stands between is not made to wait for the first byte.
 PATIENCE_SECONDS = 2.0
-_IGNORED = "x-batchdeck-ignored"
 _EVENTS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -103,7 +102,7 @@ class Generation(Endpoint, Generic[T]):
         submissions = self.submissions(user, asked)
         self.service.admission.check_room(user, len(submissions))
         form = self.form(asked, model, submissions)
-        headers = {_IGNORED: ", ".join(asked.ignored)} if asked.ignored else {}
+        headers = asked.ignored_header
         with self.service.exchanges.run(user, submissions) as exchange:
             gone = asyncio.create_task(until_gone(request))
             gone.add_done_callback(lambda _: exchange.cancel())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from starlette.requests import Request
 
 from app.gateway.admission import Admission
 from app.gateway.faults import Fault
 from app.gateway.http.access import Access
-from app.gateway.http.body import read_body
+from app.gateway.http.body import read_body, unless_gone
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.protocol.told import T, read
 from app.gateway.quotas import Quotas
@@ -18,6 +22,8 @@ from app.gateway.tally import Tally
 from engine.api.client import EngineClient
 from engine.api.errors import EngineError
 from engine.api.status import EnginePhase
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,41 @@ class Service:
         except Fault as fault:
             self.tally.bad(f"{request.method} {request.url.path}", body, fault.code, fault.message)
             raise
+
+    @contextmanager
+    def counted(self, user: str) -> Iterator[None]:
+        """What is done in it is one of the user's unfinished requests.
+
+        Raises:
+            Fault: there is no room for another one.
+        """
+        self.admission.check_room(user)
+        self.quotas.opened(user)
+        try:
+            yield
+        finally:
+            self.quotas.ended(user)
+
+    async def promised(self, request: Request, promise: Future[P]) -> P:
+        """What the engine has promised to whoever has sent a request.
+
+        Raises:
+            EngineError: it cannot be had.
+            ClientDisconnect: the client has gone, and it is not wanted any more.
+        """
+        return await unless_gone(request, asyncio.wrap_future(promise))
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the loaded model's context.
+
+        Raises:
+            Fault: no model is there now.
+        """
+        snapshot = self.client.snapshot()
+        if snapshot is None:
+            raise Fault(503, "no model is loaded", reason="no model")
+        return snapshot.model.max_model_len
 
     def model(self, asked: str | None) -> str:
         """The name under which a model is asked for, or its own where none is stated.

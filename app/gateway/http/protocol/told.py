@@ -14,6 +14,7 @@ from engine.api.errors import EngineError
 
 _MAX_NAME = 64
 _MAX_NAMES = 20
+_IGNORED = "x-batchdeck-ignored"
 
 T = TypeVar("T", bound="Told")
 
@@ -36,6 +37,11 @@ class Told(BaseModel):
         them."""
         extra = self.model_extra or {}
         return tuple(ascii(_name(name))[1:-1] for name in list(extra)[:_MAX_NAMES])
+
+    @property
+    def ignored_header(self) -> dict[str, str]:
+        """The header that names them, if there are any."""
+        return {_IGNORED: ", ".join(self.ignored)} if self.ignored else {}
 
 
 def read(kind: type[T], body: bytes) -> T:

@@ -19,5 +19,6 @@ def serving(shared: HttpServing) -> Iterator[HttpServing]:
     """A gateway with nothing running, whose engine has been asked nothing."""
     shared.engine.submissions.clear()
     shared.engine.prompts.clear()
+    shared.engine.tokenized.clear()
     yield shared
     shared.check_idle()

@@ -1,0 +1,90 @@
+"""TokenizeRequest and DetokenizeRequest: what a client asks of the tokenizer, in vLLM's form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from app.gateway.http.protocol.chat import Tools
+from app.gateway.http.protocol.generating import refuse
+from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.turns import TURNS_ALLOWED, Turns, as_tool, chat
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.tools import MAX_TOOLS
+
+
+class TokenizeRequest(Told):
+    """A request for the token ids of a text, or of a chat as the template writes it.
+
+    Attributes:
+        add_special_tokens: whether a text begins as the tokenizer begins sequences; unless stated
+            it does. A chat begins as its template has it.
+        add_generation_prompt, continue_final_message: read to be refused, unless they change
+            nothing: what is told is the prompt of the next reply.
+        return_token_strs: whether the text of each token is told, too.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        **TURNS_ALLOWED,
+        "model": "text, the name of the model",
+        "prompt": "text",
+        "tools": f"a list of at most {MAX_TOOLS} functions",
+        "tools.*": "an object with type and function",
+        "chat_template_kwargs": "a map of names to values",
+        "add_special_tokens": "true or false",
+        "add_generation_prompt": "true or false",
+        "continue_final_message": "true or false",
+        "return_token_strs": "true or false",
+    }
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Turns | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    return_token_strs: bool | None = None
+
+    def text(self) -> str | tuple[ChatMessage, ...]:
+        """What is to be tokenized, as the engine takes it.
+
+        Raises:
+            InvalidRequestError: nothing is, or too much.
+        """
+        if self.prompt is not None:
+            for name in ("messages", "tools", "chat_template_kwargs"):
+                if (value := getattr(self, name)) is not None:
+                    raise refuse(name, value, "left out where prompt is stated")
+            return self.prompt
+        if self.messages is None:
+            text = "messages is missing; a list of messages must be stated, or prompt as text"
+            raise InvalidRequestError(text, "messages")
+        if self.add_special_tokens:
+            raise refuse("add_special_tokens", True, "false or left out where messages are stated")
+        if self.add_generation_prompt is False:
+            raise refuse("add_generation_prompt", False, "true or left out")
+        if self.continue_final_message:
+            raise refuse("continue_final_message", True, "false or left out")
+        return chat(self.messages)
+
+    def sampling(self) -> dict[str, Any]:
+        """What was stated of a chat's template, by the engine's names."""
+        tools = [as_tool(tool) for tool in self.tools or ()]
+        stated = {"tools": tools or None, "chat_template_kwargs": self.chat_template_kwargs}
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+class DetokenizeRequest(Told):
+    """A request for the text of token ids."""
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "model": "text, the name of the model",
+        "tokens": "a list of token ids",
+    }
+
+    model: str | None = None
+    tokens: Annotated[tuple[int, ...], Field(fail_fast=True)]
