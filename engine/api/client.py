@@ -66,6 +66,8 @@ class Submission:
         fork_of: another request, for several samples of one prompt. If that one still runs when
             this one is admitted, this one starts from its tokens as far as both agree, and shares
             their full blocks; the last, partly filled block is copied.
+        trims_max_tokens: whether a `max_tokens` for which the context has no room behind the prompt
+            is cut to what fits; else the request is refused.
     """
 
     messages: tuple[ChatMessage, ...] = ()
@@ -78,6 +80,7 @@ class Submission:
     priority: int = 0
     deadline: float | None = None
     fork_of: str | None = None
+    trims_max_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)

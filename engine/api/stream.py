@@ -73,6 +73,7 @@ class Finish:
             an error.
         tool_use: the tools that the reply calls; None if it calls none, and where nobody knows the
             format in which the model does. The text has them in any case, as it was written.
+        stop: the stop string that ended it; None if something else did.
     """
 
     reason: FinishReason
@@ -81,6 +82,7 @@ class Finish:
     error: ErrorInfo | None = None
     context: Context | None = None
     tool_use: ToolUse | None = None
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,12 @@ def check_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str = "pr
 
 
 def max_output_tokens(
-    config: EngineConfig, num_prompt_tokens: int, sampling: SamplingParams
+    config: EngineConfig, num_prompt_tokens: int, sampling: SamplingParams, *, trims: bool = False
 ) -> int:
     """Most output tokens of a request: as many as it asks for, else all that fit.
+
+    Args:
+        trims: whether it gets all that fit if it asks for more.
 
     Raises:
         InvalidRequestError: prompt and output do not fit in the model length or the whole pool.
@@ -79,11 +82,14 @@ def max_output_tokens(
             f"leaving 1 for the answer ({bounds})",
             "prompt",
         )
-    for name, value in (("max_tokens", sampling.max_tokens), ("min_tokens", sampling.min_tokens)):
-        if value is not None and value > room:
+    most = room if sampling.max_tokens is None else sampling.max_tokens
+    if trims:
+        most = min(most, room)
+    for name, value in (("max_tokens", most), ("min_tokens", sampling.min_tokens)):
+        if value > room:
             raise InvalidRequestError(
                 f"{name} is {value}; with a prompt of {num_prompt_tokens} tokens at most {room} "
                 f"are allowed ({bounds})",
                 name,
             )
-    return room if sampling.max_tokens is None else sampling.max_tokens
+    return most

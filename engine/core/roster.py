@@ -141,7 +141,9 @@ class Roster:
             sampling=sampling,
             seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
             eos_token_ids=self._eos,
-            max_output_tokens=max_output_tokens(self._config, len(token_ids), sampling),
+            max_output_tokens=max_output_tokens(
+                self._config, len(token_ids), sampling, trims=submission.trims_max_tokens
+            ),
             timings=RequestTimings(arrival),
             origin=submission.origin,
             priority=submission.priority,

@@ -323,7 +323,8 @@ class OutputProcessor:
             usage = replace(usage, completion_tokens=usage.completion_tokens - surplus)
             context_ids = context_ids[: len(context_ids) - surplus]
         context = Context(reply.key, context_ids, reply.num_messages + 1)
-        finish = Finish(reason, reply.counted(usage), timings, context=context)
+        stop = reply.matcher.stopped_by
+        finish = Finish(reason, reply.counted(usage), timings, context=context, stop=stop)
         # The calls of a reply that was cut may lack arguments.
         if reason is not FinishReason.STOP or not self._codec.reads_calls:
             return reply.put(thinking, text, finish)

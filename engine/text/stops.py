@@ -11,15 +11,14 @@ class _Pattern:
     The time is linear in the text and the stop string, whatever stop string a stranger sends.
 
     Attributes:
-        length: characters of the stop string.
+        stop: the stop string.
         matched: length of the longest proper prefix of the stop string that the text ends with.
     """
 
-    __slots__ = ("_borders", "_stop", "length", "matched")
+    __slots__ = ("_borders", "matched", "stop")
 
     def __init__(self, stop: str) -> None:
-        self._stop = stop
-        self.length = len(stop)
+        self.stop = stop
         # borders[i]: length of the longest proper prefix of stop[:i + 1] that is its suffix too.
         self._borders = [0] * len(stop)
         for i in range(1, len(stop)):
@@ -29,14 +28,14 @@ class _Pattern:
     def advance(self, char: str) -> bool:
         """Whether the stop string ends with this next character of the text."""
         matched = self._extend(self.matched, char)
-        ends = matched == self.length
+        ends = matched == len(self.stop)
         self.matched = self._borders[-1] if ends else matched
         return ends
 
     def _extend(self, matched: int, char: str) -> int:
-        while matched and self._stop[matched] != char:
+        while matched and self.stop[matched] != char:
             matched = self._borders[matched - 1]
-        return matched + (self._stop[matched] == char)
+        return matched + (self.stop[matched] == char)
 
 
 class StopMatcher:
@@ -49,6 +48,7 @@ class StopMatcher:
 
     Attributes:
         stopped_at: number of the token in whose text a stop string ended; None while none has.
+        stopped_by: that stop string.
     """
 
     def __init__(self, stops: Sequence[str], min_tokens: int = 0) -> None:
@@ -56,6 +56,7 @@ class StopMatcher:
         self._min_tokens = min_tokens
         self._held = ""
         self.stopped_at: int | None = None
+        self.stopped_by: str | None = None
 
     def push(self, text: str, token_number: int) -> str:
         """Take in the text of one more token; returns the text that is now certain to be shown.
@@ -70,11 +71,11 @@ class StopMatcher:
         buffer = self._held + text
         for end, char in enumerate(text, start=len(self._held) + 1):
             # Every pattern takes every character, also after one has matched.
-            ended = [pattern.length for pattern in self._patterns if pattern.advance(char)]
+            ended = [pattern.stop for pattern in self._patterns if pattern.advance(char)]
             if ended and token_number >= self._min_tokens:
-                self.stopped_at = token_number
+                self.stopped_at, self.stopped_by = token_number, max(ended, key=len)
                 self._held = ""
-                return buffer[: end - max(ended)]
+                return buffer[: end - len(self.stopped_by)]
         cut = len(buffer) - max(pattern.matched for pattern in self._patterns)
         self._held = buffer[cut:]
         return buffer[:cut]

@@ -27,12 +27,16 @@ def use_in(text: str) -> ToolUse | None:
     return ToolUse(tuple(ToolCall(*call) for call in calls), content) if calls else None
 
 
-def reply_to(submission: Submission, replies: Replies, stops: Sequence[str]) -> str:
-    """The reply to the last message, up to the first stop string; what is missing is echoed."""
+def reply_to(
+    submission: Submission, replies: Replies, stops: Sequence[str]
+) -> tuple[str, str | None]:
+    """The reply to the last message up to the first stop string, and that; what is missing is
+    echoed.
+    """
     reply = (
         replies.get(submission.messages[-1].content, echo(submission))
         if isinstance(replies, Mapping) and submission.messages
         else (echo if isinstance(replies, Mapping) else replies)(submission)
     )
-    cuts = [reply.find(stop) for stop in stops if stop in reply]
-    return reply[: min(cuts)] if cuts else reply
+    first = min((stop for stop in stops if stop in reply), key=reply.find, default=None)
+    return reply.partition(first)[0] if first else reply, first

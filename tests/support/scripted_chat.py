@@ -23,6 +23,7 @@ class ScriptedChat:
     """
     Attributes:
         script: token ids of the reply.
+        stop: the stop string that ends it.
         error: what its owner is to be told instead of how it ended in the core.
         parts: tells the thinking of the reply from the rest.
         said: the rest of it so far.
@@ -36,6 +37,7 @@ class ScriptedChat:
     script: list[int]
     sampling: SamplingParams
     arrival: float
+    stop: str | None = None
     error: EngineError | None = None
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
     said: str = ""
@@ -67,7 +69,7 @@ class ScriptedChat:
         thinking, text = self.parts.split("".join(text for _, text in texts))
         self.said += text
         if finish is not None and finish.reason is FinishReason.STOP:
-            finish = replace(finish, tool_use=use_in(self.said))
+            finish = replace(finish, tool_use=use_in(self.said), stop=self.stop)
         return Delta(text, len(texts), finish, thinking=thinking)
 
     def finish(self, end: End, last: int) -> Finish:

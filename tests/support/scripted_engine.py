@@ -317,7 +317,8 @@ class ScriptedEngine:
         asked, begun = submission, 0
         if submission.begun is not None:
             asked = replace(submission, messages=submission.messages[:-1])
-        script = self._vocabulary.of_reply(reply_to(asked, self._replies, sampling.stop))
+        reply, stop = reply_to(asked, self._replies, sampling.stop)
+        script = self._vocabulary.of_reply(reply)
         stops = (*sampling.stop_token_ids, script[-1])
         prompt = self._vocabulary.of_prompt(asked, MODEL_KEY)
         if submission.begun is not None:
@@ -326,7 +327,9 @@ class ScriptedEngine:
         stream.num_prompt_tokens = len(prompt)
         # What is scripted has the structure that it has.
         sampling = replace(sampling, stop_token_ids=stops, structure=None)
-        chat = ScriptedChat(submission, stream, prompt, script[begun:], sampling, self.clock.now)
+        chat = ScriptedChat(
+            submission, stream, prompt, script[begun:], sampling, self.clock.now, stop
+        )
         chat.resume([(i, self._vocabulary.text((i,))) for i in script[:begun]])
         return chat
 

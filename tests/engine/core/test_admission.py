@@ -45,6 +45,17 @@ def test_what_is_admitted_fits_and_what_fits_is_admitted(
     assert prompt + output <= max_model_len
 
 
+def test_what_does_not_fit_may_be_cut() -> None:
+    config = EngineConfig(num_blocks=10, block_size=4, max_model_len=40)
+    for stated, most in ((100, 30), (31, 30), (30, 30), (2, 2), (None, 30)):
+        sampling = SamplingParams(max_tokens=stated)
+        assert max_output_tokens(config, 10, sampling, trims=True) == most
+    with pytest.raises(InvalidRequestError, match=r"max_tokens is 31; .* at most 30 are allowed"):
+        max_output_tokens(config, 10, SamplingParams(max_tokens=31))
+    with pytest.raises(InvalidRequestError, match="the prompt has 40 tokens"):
+        max_output_tokens(config, 40, SamplingParams(max_tokens=1), trims=True)
+
+
 @pytest.mark.parametrize(("ids", "wrong"), [([3, 10, 1], 10), ([-1, 3], -1)])
 def test_ids_that_the_model_has_no_row_for(ids: list[int], wrong: int) -> None:
     check_vocabulary([0, 9], 10)

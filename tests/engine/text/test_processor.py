@@ -165,6 +165,7 @@ def test_a_stop_string_cuts_text_and_tokens(desk: Desk) -> None:
     delta, finish = last(stream)
     assert (delta.text, delta.num_tokens) == ("", 1)
     assert finish.reason is FinishReason.STOP
+    assert finish.stop == "t on"
     assert finish.usage == Usage(4, 5, 2)
     assert finish.context == Context(KEY, (*PROMPT, *output[:5]), 2)
 
@@ -196,7 +197,7 @@ def test_held_back_text_is_flushed_at_the_end(desk: Desk) -> None:
     desk.send(end=end(FinishReason.LENGTH, output))
     delta, finish = last(stream)
     assert (delta.text, delta.num_tokens) == ("not", 0)
-    assert finish.reason is FinishReason.LENGTH
+    assert (finish.reason, finish.stop) == (FinishReason.LENGTH, None)
 
 
 def test_a_stop_string_in_flushed_text(desk: Desk) -> None:

@@ -45,6 +45,11 @@ def test_equals_a_search_of_the_whole_text(
     shown += matcher.flush()
     assert shown == expected
     assert matcher.stopped_at == stopped_at
+    if stopped_at is None:
+        assert matcher.stopped_by is None
+    else:
+        assert matcher.stopped_by in stops
+        assert text.startswith(shown + matcher.stopped_by)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_min_tokens_is_the_first_token_that_a_stop_may_end_in(
 def test_first_complete_stop_wins_then_the_longest() -> None:
     matcher = StopMatcher(["bcd", "c", "abc"])
     assert matcher.push("xabcd", 1) == "x"
-    assert matcher.stopped_at == 1
+    assert (matcher.stopped_at, matcher.stopped_by) == (1, "abc")
 
 
 def test_a_stop_that_overlaps_a_suppressed_one_counts() -> None:
