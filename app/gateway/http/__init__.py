@@ -1,1 +1,1 @@
-"""Chat over HTTP: requests as OpenAI's clients make them, in the same batch as the screen."""
+"""Chat over HTTP, as OpenAI's and Anthropic's clients ask, in the same batch as the screen."""

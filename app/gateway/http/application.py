@@ -17,6 +17,8 @@ from app.gateway.faults import TYPES, Fault
 from app.gateway.http.chat_completions import ChatCompletions
 from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body, refusal
+from app.gateway.http.message_count import MessageCount
+from app.gateway.http.messages import Messages
 from app.gateway.http.metrics.scrape import Scrape
 from app.gateway.http.models import Health, Models, Version
 from app.gateway.http.openapi import OpenApi
@@ -37,6 +39,8 @@ def make_application(
     routes = [
         Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
         Route("/v1/completions", Completions(service), methods=["POST"]),
+        Route("/v1/messages", Messages(service), methods=["POST"]),
+        Route("/v1/messages/count_tokens", MessageCount(service), methods=["POST"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", models, methods=["GET"]),
         Route("/tokenize", Tokenize(service), methods=["POST"]),

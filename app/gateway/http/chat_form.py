@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from app.gateway.faults import Fault
 from app.gateway.http.endpoint import error_body
-from app.gateway.http.generation import event
+from app.gateway.http.generation import Form, event
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.replies import (
     Reply,
@@ -27,7 +27,7 @@ from engine.api.tools import ToolUse
 DONE = b"data: [DONE]\n\n"
 
 
-class ChatForm:
+class ChatForm(Form):
     """The chunks of a stream, or one answer.
 
     A chunk's text is put between two pieces that are made once: at 64 streams of 20 tokens/s that

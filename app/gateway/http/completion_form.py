@@ -8,7 +8,7 @@ from itertools import accumulate
 from app.gateway.faults import Fault
 from app.gateway.http.chat_form import DONE
 from app.gateway.http.endpoint import error_body
-from app.gateway.http.generation import event
+from app.gateway.http.generation import Form, event
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.replies import (
     Reply,
@@ -24,7 +24,7 @@ from engine.api.logprobs import OutputToken
 from engine.api.stream import Delta
 
 
-class CompletionForm:
+class CompletionForm(Form):
     """The chunks of a stream, or one answer. A prompt that is echoed stands before its replies.
 
     Thinking is part of the text: no template was put around the prompt, so that nobody has asked

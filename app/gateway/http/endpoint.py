@@ -43,6 +43,10 @@ class Endpoint(ABC):
         """The body of an error, as clients of this address know it."""
         return error_body(fault)
 
+    def status(self, fault: Fault) -> int:
+        """The status of an error, as clients of this address know it."""
+        return _STATUS.get(fault.code, fault.code)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         sent = _Sent(send)
@@ -65,7 +69,9 @@ class Endpoint(ABC):
 
     def _refuse(self, fault: Fault) -> Response:
         self.service.tally.refused(fault, "")
-        return refusal(fault, self.error(fault))
+        response = refusal(fault, self.error(fault))
+        response.status_code = self.status(fault)
+        return response
 
 
 class _Sent:

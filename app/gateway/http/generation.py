@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Generic, Protocol
+from typing import Generic
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -32,28 +32,40 @@ _EVENTS = (
 WAITING = b": waiting\n\n"
 
 
-class Form(Protocol):
+class Form(ABC):
     """How replies are told to a client, of one request."""
 
+    def begin(self, num_prompt_tokens: int) -> Iterable[bytes]:
+        """The events before all news.
+
+        Args:
+            num_prompt_tokens: of the first prompt; 0 if that is not known yet.
+        """
+        return ()
+
+    def waiting(self) -> bytes:
+        """What shows that there is no news yet."""
+        return WAITING
+
+    @abstractmethod
     def take(self, choice: int, delta: Delta) -> None:
         """Take in news of a reply."""
-        ...
 
+    @abstractmethod
     def tell(self, choice: int, delta: Delta) -> Iterable[bytes]:
         """The events that tell news that were taken in."""
-        ...
 
+    @abstractmethod
     def end(self) -> Iterable[bytes]:
         """The events after the last reply has ended."""
-        ...
 
+    @abstractmethod
     def failed(self, fault: Fault) -> Iterable[bytes]:
         """The events that tell what went wrong."""
-        ...
 
+    @abstractmethod
     def whole(self) -> dict[str, object]:
         """All of the replies, once they have ended."""
-        ...
 
 
 class Generation(Endpoint, Generic[T]):
@@ -144,8 +156,9 @@ async def _stream(exchange: Exchange, form: Form, headers: dict[str, str], send:
         raise exchange.fault
     own = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": 200, "headers": [*_EVENTS, *own]})
+    await _send(send, form.begin(exchange.streams[0].num_prompt_tokens))
     while True:
-        await _send(send, _told(form, news) if news else (WAITING,))
+        await _send(send, _told(form, news) if news else (form.waiting(),))
         if (fault := exchange.fault) is not None:
             await _send(send, form.failed(fault))
             break
@@ -167,6 +180,7 @@ async def _send(send: Send, events: Iterable[bytes]) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-def event(data: object) -> bytes:
-    """An event with JSON in it."""
-    return b"data: " + compact(data).encode() + b"\n\n"
+def event(data: object, name: str = "") -> bytes:
+    """An event with JSON in it, of a name if it has one."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + compact(data).encode() + b"\n\n"

@@ -1,0 +1,39 @@
+"""AnthropicEndpoint: an endpoint whose errors are told as Anthropic's clients know them."""
+
+from __future__ import annotations
+
+from app.gateway.faults import Fault
+from app.gateway.http.endpoint import Endpoint
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+class AnthropicEndpoint(Endpoint):
+    """Tells who asks too much from a server that has too much to do: 429 and 529."""
+
+    def error(self, fault: Fault) -> dict[str, object]:
+        return anthropic_error(fault)
+
+    def status(self, fault: Fault) -> int:
+        return 529 if _is_overload(fault) else super().status(fault)
+
+
+def anthropic_error(fault: Fault) -> dict[str, object]:
+    """An error in the shape that Anthropic's clients know. What is wrong in a request is named in
+    its message.
+    """
+    kind = _TYPES.get(529 if _is_overload(fault) else fault.code, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": fault.message}}
+
+
+def _is_overload(fault: Fault) -> bool:
+    return fault.code == 429 and not fault.reason.startswith("user ")

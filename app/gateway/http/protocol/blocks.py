@@ -1,0 +1,182 @@
+"""Said: one message of the chat that a client states, as blocks in Anthropic's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from app.gateway.http.protocol.turns import MAX_MESSAGES, Piece
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.tools import ToolCall
+
+
+class InnerBlock(Piece):
+    """A block within what a tool gave, or of a system prompt. Only text is served, so the others
+    are read to be refused.
+    """
+
+    type: str
+    text: str = ""
+
+
+Inner = Annotated[tuple[InnerBlock, ...], Field(fail_fast=True)]
+
+
+class Block(InnerBlock):
+    """A block of a message.
+
+    Attributes:
+        thinking: of type `thinking`; its signature has no effect.
+        id, name, input: of type `tool_use`: a call of a tool by the assistant.
+        tool_use_id, content: of type `tool_result`: the call, and what it gave.
+    """
+
+    thinking: str = ""
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | Inner | None = None
+
+
+Blocks = Annotated[tuple[Block, ...], Field(fail_fast=True)]
+
+
+class Said(Piece):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str | Blocks
+
+    def messages(self, place: str, called: dict[str, str]) -> list[ChatMessage]:
+        """The message as the engine takes it; each result of a tool is a message of its own.
+
+        Args:
+            place: begins the path of a field at fault.
+            called: names of the tools that were called, by the id of the call; those that this
+                message calls are added.
+
+        Raises:
+            InvalidRequestError: a block is none that this role may have, or lacks a field.
+        """
+        if isinstance(self.content, str):
+            return [ChatMessage(self.role, self.content)]
+        results: list[ChatMessage] = []
+        texts, thoughts, calls = [], [], []
+        for number, block in enumerate(self.content):
+            at = f"{place}.content[{number}]"
+            if block.type == "text":
+                texts.append(block.text)
+            elif self.role == "assistant" and block.type == "tool_use":
+                calls.append(_call(block, at))
+                called[calls[-1].id or ""] = calls[-1].name
+            elif self.role == "assistant" and block.type == "thinking":
+                thoughts.append(block.thinking)
+            elif self.role == "user" and block.type == "tool_result":
+                results.append(_result(block, at, called))
+            elif not (self.role == "assistant" and block.type == "redacted_thinking"):
+                allowed = " or ".join(_TYPES[self.role])
+                text = f"{at}.type is {block.type!r}; models are served for text only, so of the"
+                raise InvalidRequestError(f"{text} {self.role} it must be {allowed}", f"{at}.type")
+        if results and not texts:
+            return results
+        said = ChatMessage(
+            self.role, "\n".join(texts), "\n".join(thoughts), tool_calls=tuple(calls)
+        )
+        return [*results, said]
+
+
+_TYPES = {
+    "system": ("text",),
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "tool_use"),
+}
+
+
+def _call(block: Block, at: str) -> ToolCall:
+    for name in ("id", "name", "input"):
+        _check(block, name, at)
+    return ToolCall(block.name or "", json.dumps(block.input, ensure_ascii=False), block.id)
+
+
+def _result(block: Block, at: str, called: Mapping[str, str]) -> ChatMessage:
+    _check(block, "tool_use_id", at)
+    name = block.tool_use_id or ""
+    text = inner_text(block.content or "", f"{at}.content")
+    return ChatMessage("tool", text, tool_call_id=name, name=called.get(name, ""))
+
+
+def _check(block: Block, name: str, at: str) -> None:
+    if getattr(block, name) is None:
+        allowed = BLOCKS_ALLOWED[f"messages.*.content.*.{name}"]
+        text = f"{at}.{name} is missing; it must be {allowed} in a block of type {block.type}"
+        raise InvalidRequestError(text, f"{at}.{name}")
+
+
+def inner_text(content: str | Sequence[InnerBlock], path: str) -> str:
+    """The text of blocks that may be nothing else.
+
+    Raises:
+        InvalidRequestError: one is no text.
+    """
+    if isinstance(content, str):
+        return content
+    for number, block in enumerate(content):
+        if block.type != "text":
+            at = f"{path}[{number}].type"
+            text = f"{at} is {block.type!r}; models are served for text only, so it must be 'text'"
+            raise InvalidRequestError(text, at)
+    return "\n".join(block.text for block in content)
+
+
+# What each field of a message must be, by its path.
+BLOCKS_ALLOWED: dict[str, str] = {
+    "messages": f"a list of 1 to {MAX_MESSAGES} messages",
+    "messages.*": "an object with role and content",
+    "messages.*.role": "one of system, user, assistant",
+    "messages.*.content": "text or a list of blocks",
+    "messages.*.content.*": "an object with type",
+    "messages.*.content.*.type": "text",
+    "messages.*.content.*.text": "text",
+    "messages.*.content.*.thinking": "text",
+    "messages.*.content.*.id": "text",
+    "messages.*.content.*.name": "text",
+    "messages.*.content.*.input": "an object",
+    "messages.*.content.*.tool_use_id": "text",
+    "messages.*.content.*.content": "text or a list of blocks of type text",
+}
+Conversation = Annotated[tuple[Said, ...], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+
+def conversation(said: Sequence[Said]) -> list[ChatMessage]:
+    """The messages of a chat as the engine takes them. Of one role in a row, they are joined.
+
+    Raises:
+        InvalidRequestError: one of them is wrong, or the last one is not the user's.
+    """
+    messages: list[ChatMessage] = []
+    called: dict[str, str] = {}
+    for number, one in enumerate(said):
+        for message in one.messages(f"messages[{number}]", called):
+            if messages and message.role == messages[-1].role != "tool":
+                messages[-1] = _joined(messages[-1], message)
+            else:
+                messages.append(message)
+    if said[-1].role != "user":
+        path = f"messages[{len(said) - 1}].role"
+        text = f"{path} is {said[-1].role!r}; the last message must be the user's"
+        raise InvalidRequestError(text, path)
+    return messages
+
+
+def _joined(one: ChatMessage, other: ChatMessage) -> ChatMessage:
+    return ChatMessage(
+        one.role,
+        "\n\n".join(filter(None, (one.content, other.content))),
+        "\n\n".join(filter(None, (one.thinking, other.thinking))),
+        one.tool_calls + other.tool_calls,
+    )

@@ -1,0 +1,176 @@
+"""MessagesRequest: what a client asks of /v1/messages, in Anthropic's form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from app.gateway.http.protocol.blocks import (
+    BLOCKS_ALLOWED,
+    Conversation,
+    Inner,
+    conversation,
+    inner_text,
+)
+from app.gateway.http.protocol.generating import Stops
+from app.gateway.http.protocol.told import Told
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.sampling import MAX_STOPS, SamplingParams
+from engine.api.tools import MAX_TOOLS
+
+
+class Tool(Told):
+    """A tool that the client runs. Those of Anthropic's own servers have other types."""
+
+    type: Literal["custom"] | None = None
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any]
+
+    def in_openai_form(self) -> dict[str, Any]:
+        """The tool as a chat template takes it."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.input_schema,
+        }
+        return {"type": "function", "function": function}
+
+
+class ToolChoice(Told):
+    """Whether tools may be called, and how many at once."""
+
+    type: Literal["auto", "none"]
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(Told):
+    """Whether the model thinks before it answers.
+
+    Attributes:
+        display: `omitted` leaves the thinking out of what is told.
+    """
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class Metadata(Told):
+    """Whom the client asks for; it has no effect."""
+
+    user_id: str | None = None
+
+
+class MessageCountRequest(Told):
+    """A chat whose tokens are to be counted.
+
+    Attributes:
+        system: what goes before all messages.
+        thinking: goes to the chat template as `enable_thinking`. Unless it is stated, that is left
+            to the template, and thinking is not told: clients that ask for none expect none.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        **BLOCKS_ALLOWED,
+        "model": "text, the name of the model",
+        "system": "text or a list of blocks of type text",
+        "tools": f"a list of at most {MAX_TOOLS} tools",
+        "tools.*": "an object with name and input_schema",
+        "tools.*.type": "custom, or left out",
+        "tools.*.name": "text",
+        "tools.*.description": "text",
+        "tools.*.input_schema": "an object, a JSON Schema",
+        "tool_choice": "an object with type",
+        "tool_choice.type": "auto or none",
+        "tool_choice.disable_parallel_tool_use": "true or false",
+        "thinking": "an object with type",
+        "thinking.type": "one of enabled, adaptive, disabled",
+        "thinking.display": "summarized or omitted",
+    }
+
+    model: str | None = None
+    messages: Conversation
+    system: str | Inner | None = None
+    tools: Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+
+    def chat(self) -> tuple[ChatMessage, ...]:
+        """The chat as the engine takes it.
+
+        Raises:
+            InvalidRequestError: it is none that can be answered.
+        """
+        messages = conversation(self.messages)
+        if system := inner_text(self.system or "", "system"):
+            messages.insert(0, ChatMessage("system", system))
+        return tuple(messages)
+
+    @property
+    def tells_thinking(self) -> bool:
+        thinking = self.thinking
+        return thinking is not None and thinking.display != "omitted"
+
+    @property
+    def calls_one(self) -> bool:
+        """Whether a reply may call no more than one tool."""
+        return self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use
+
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that were stated, by the engine's names.
+
+        Raises:
+            InvalidRequestError: one is outside its range.
+        """
+        given: dict[str, Any] = {}
+        if self.tools and (self.tool_choice is None or self.tool_choice.type != "none"):
+            given["tools"] = [tool.in_openai_form() for tool in self.tools]
+        if self.thinking is not None:
+            given["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
+        return given
+
+
+class MessagesRequest(MessageCountRequest):
+    """A request for the next message of a chat.
+
+    Attributes:
+        max_tokens: most tokens of the reply, thinking included, as far as the context has room.
+        top_k: keep the k most likely tokens; 0 keeps all.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        **MessageCountRequest.ALLOWED,
+        "max_tokens": "an integer of at least 1",
+        "stop_sequences": f"a list of at most {MAX_STOPS} texts, none of them empty",
+        "temperature": "a number",
+        "top_p": "a number",
+        "top_k": "an integer",
+        "stream": "true or false",
+        "metadata": "an object with user_id",
+        "metadata.user_id": "text",
+    }
+
+    max_tokens: Annotated[int, Field(ge=1)]
+    stop_sequences: Stops | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stream: bool | None = None
+    metadata: Metadata | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        names = {"stop_sequences": "stop"}
+        given = super().sampling()
+        for name in ("max_tokens", "stop_sequences", "temperature", "top_p", "top_k"):
+            if (value := getattr(self, name)) is None:
+                continue
+            stated = {names.get(name, name): value}
+            try:
+                SamplingParams().override(stated)
+            except InvalidRequestError as error:
+                text = error.message.replace(names.get(name, name), name, 1)
+                raise InvalidRequestError(text, name) from None
+            given |= stated
+        return given

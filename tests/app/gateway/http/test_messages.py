@@ -1,0 +1,397 @@
+"""/v1/messages, as Anthropic's own client sees it and on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+
+from app.gateway.http import generation
+from engine.api.client import ChatMessage
+from engine.api.tools import ToolCall
+from tests.support.http_serving import HttpServing, http_serving
+from tests.support.scripted_engine import ScriptedEngine
+
+HELLO: list[Any] = [{"role": "user", "content": "hello"}]
+TOOLS: list[Any] = [
+    {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "input_schema": {"type": "object", "properties": {"place": {"type": "string"}}},
+    }
+]
+CALLS = (
+    'Let me see. <tool_call>weather {"place": "Oslo"}</tool_call>'
+    '<tool_call>weather {"place": "Rome"}</tool_call>'
+)
+THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
+
+
+def connect(serving: HttpServing, key: str = "any") -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=serving.url, api_key=key, max_retries=0)
+
+
+@pytest.fixture
+def client(serving: HttpServing) -> anthropic.Anthropic:
+    return connect(serving)
+
+
+@pytest.fixture
+def calling() -> Iterator[HttpServing]:
+    with http_serving(ScriptedEngine({"the weather?": CALLS})) as one:
+        yield one
+        one.check_idle()
+
+
+def create(client: anthropic.Anthropic, **fields: Any) -> anthropic.types.Message:
+    stated = {"model": "scripted", "max_tokens": 100, "messages": HELLO, **fields}
+    message: anthropic.types.Message = client.messages.create(**stated)
+    return message
+
+
+def events(serving: HttpServing, **fields: Any) -> list[dict[str, Any]]:
+    """The events of a stream, whose names are their types."""
+    body = {"max_tokens": 100, "messages": HELLO, "stream": True, **fields}
+    with serving.running():
+        answer = serving.http.post("/v1/messages", json=body)
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    found = []
+    for piece in answer.text.split("\n\n")[:-1]:
+        name, data = piece.split("\n")
+        told = json.loads(data.removeprefix("data: "))
+        assert told["type"] == name.removeprefix("event: ")
+        found.append(told)
+    return found
+
+
+def test_a_whole_message(serving: HttpServing, client: anthropic.Anthropic) -> None:
+    with serving.running():
+        got = create(client, metadata={"user_id": "ann"})
+        again = create(client)
+    assert (got.type, got.role, got.model) == ("message", "assistant", "scripted")
+    assert [block.to_dict() for block in got.content] == [
+        {"type": "text", "text": "You said: hello"}
+    ]
+    assert (got.stop_reason, got.stop_sequence) == ("end_turn", None)
+    asked = serving.engine.submissions[0]
+    assert got.id == f"msg_{asked.request_id}"
+    assert (asked.origin.source, asked.origin.user, asked.origin.title) == (
+        "http",
+        "anybody",
+        "hello",
+    )
+    prompt = len(serving.engine.prompts[asked.request_id])
+    for usage in (got.usage, again.usage):
+        assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == prompt
+        assert usage.output_tokens == 3
+
+
+def test_a_stream_is_the_whole_message_in_pieces(
+    serving: HttpServing, client: anthropic.Anthropic
+) -> None:
+    with (
+        serving.running(),
+        client.messages.stream(model="scripted", max_tokens=100, messages=HELLO) as stream,
+    ):
+        assert "".join(stream.text_stream) == "You said: hello"
+        got = stream.get_final_message()
+    assert got.stop_reason == "end_turn"
+    assert got.usage.output_tokens == 3
+
+
+def test_the_wire_of_a_stream(serving: HttpServing) -> None:
+    started, ping, begun, *pieces, ended, last, end = events(serving)
+    (asked,) = serving.engine.submissions
+    assert started["message"]["content"] == []
+    assert started["message"]["stop_reason"] is None
+    assert started["message"]["usage"]["input_tokens"] == len(
+        serving.engine.prompts[asked.request_id]
+    )
+    assert ping == {"type": "ping"}
+    assert begun == {
+        "type": "content_block_start",
+        "index": 0,
+        "content_block": {"type": "text", "text": ""},
+    }
+    assert "".join(one["delta"]["text"] for one in pieces) == "You said: hello"
+    assert {(one["type"], one["index"], one["delta"]["type"]) for one in pieces} == {
+        ("content_block_delta", 0, "text_delta")
+    }
+    assert ended == {"type": "content_block_stop", "index": 0}
+    assert last["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert end == {"type": "message_stop"}
+
+
+def test_what_is_asked_reaches_the_engine(
+    serving: HttpServing, client: anthropic.Anthropic
+) -> None:
+    with serving.running():
+        create(
+            client,
+            max_tokens=9,
+            system=[{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}],
+            extra_body={"temperature": 0.5, "top_p": 0.25, "top_k": 7},
+            stop_sequences=["zz"],
+            thinking={"type": "disabled"},
+            messages=[
+                {"role": "user", "content": "one"},
+                {"role": "user", "content": [{"type": "text", "text": "two"}]},
+            ],
+        )
+    (asked,) = serving.engine.submissions
+    assert asked.messages == (
+        ChatMessage("system", "Be\nbrief."),
+        ChatMessage("user", "one\n\ntwo"),
+    )
+    assert asked.sampling == {
+        "max_tokens": 9,
+        "stop": ("zz",),
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "top_k": 7,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
+def test_a_tool_is_called_and_its_result_is_told(calling: HttpServing) -> None:
+    client = connect(calling)
+    asking: Any = {"role": "user", "content": "the weather?"}
+    with calling.running():
+        got = create(client, messages=[asking], tools=TOOLS, tool_choice={"type": "auto"})
+        assert got.stop_reason == "tool_use"
+        text, *uses = got.content
+        assert (text.type, text.type == "text" and text.text) == ("text", "Let me see.")
+        assert [(one.type, one.name, one.input) for one in uses if one.type == "tool_use"] == [
+            ("tool_use", "weather", {"place": "Oslo"}),
+            ("tool_use", "weather", {"place": "Rome"}),
+        ]
+        ids = [one.id for one in uses if one.type == "tool_use"]
+        results: list[Any] = [
+            {"type": "tool_result", "tool_use_id": ids[0], "content": "rain"},
+            {
+                "type": "tool_result",
+                "tool_use_id": ids[1],
+                "content": [{"type": "text", "text": "sun"}],
+            },
+            {"type": "text", "text": "so?"},
+        ]
+        create(
+            client,
+            messages=[asking, got.to_param(), {"role": "user", "content": results}],
+            tools=TOOLS,
+        )
+    first, second = calling.engine.submissions
+    function = {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": TOOLS[0]["input_schema"],
+    }
+    assert first.sampling["tools"] == [{"type": "function", "function": function}]
+    assert second.messages == (
+        ChatMessage("user", "the weather?"),
+        ChatMessage(
+            "assistant",
+            "Let me see.",
+            tool_calls=tuple(
+                ToolCall("weather", json.dumps({"place": place}), name)
+                for place, name in zip(("Oslo", "Rome"), ids, strict=True)
+            ),
+        ),
+        ChatMessage("tool", "rain", tool_call_id=ids[0], name="weather"),
+        ChatMessage("tool", "sun", tool_call_id=ids[1], name="weather"),
+        ChatMessage("user", "so?"),
+    )
+
+
+def test_a_stream_tells_calls_as_blocks(calling: HttpServing) -> None:
+    client = connect(calling)
+    asking: list[Any] = [{"role": "user", "content": "the weather?"}]
+    with (
+        calling.running(),
+        client.messages.stream(
+            model="scripted", max_tokens=100, messages=asking, tools=TOOLS
+        ) as stream,
+    ):
+        got = stream.get_final_message()
+    assert [(one.type, getattr(one, "input", None)) for one in got.content] == [
+        ("text", None),
+        ("tool_use", {"place": "Oslo"}),
+        ("tool_use", {"place": "Rome"}),
+    ]
+    assert got.stop_reason == "tool_use"
+    told = events(calling, messages=asking, tools=TOOLS)
+    assert [one["index"] for one in told if one["type"] == "content_block_start"] == [0, 1, 2]
+    assert [one["index"] for one in told if one["type"] == "content_block_stop"] == [0, 1, 2]
+
+
+def test_tools_may_be_called_one_by_one_or_not_at_all(calling: HttpServing) -> None:
+    client, asking = connect(calling), [{"role": "user", "content": "the weather?"}]
+    with calling.running():
+        one: Any = {"type": "auto", "disable_parallel_tool_use": True}
+        got = create(client, messages=asking, tools=TOOLS, tool_choice=one)
+        assert [block.type for block in got.content] == ["text", "tool_use"]
+        create(client, messages=asking, tools=TOOLS, tool_choice={"type": "none"})
+    assert "tools" not in calling.engine.submissions[-1].sampling
+
+
+def test_thinking_is_told_to_those_who_ask_for_it() -> None:
+    with http_serving(ScriptedEngine(lambda _: "<think>hm</think>yes")) as serving:
+        client = connect(serving)
+        with serving.running():
+            got = create(client, thinking=THINKING)
+            assert [block.to_dict() for block in got.content] == [
+                {"type": "thinking", "thinking": "hm", "signature": ""},
+                {"type": "text", "text": "yes"},
+            ]
+            create(client, messages=[*HELLO, got.to_param(), {"role": "user", "content": "and?"}])
+            for stated in ({}, {"thinking": {**THINKING, "display": "omitted"}}):
+                assert [block.type for block in create(client, **stated).content] == ["text"]
+        sampling = [one.sampling.get("chat_template_kwargs") for one in serving.engine.submissions]
+        assert sampling == [{"enable_thinking": True}, None, None, {"enable_thinking": True}]
+        assert serving.engine.submissions[1].messages[1] == ChatMessage("assistant", "yes", "hm")
+        told = events(serving, thinking=THINKING)
+        pieces = [one["delta"] for one in told if one["type"] == "content_block_delta"]
+        assert "".join(one.get("thinking", "") for one in pieces) == "hm"
+        assert "".join(one.get("text", "") for one in pieces) == "yes"
+        kinds = [
+            (one["index"], one["content_block"]["type"])
+            for one in told
+            if one["type"] == "content_block_start"
+        ]
+        assert kinds == [(0, "thinking"), (1, "text")]
+
+
+def test_why_it_stopped(serving: HttpServing, client: anthropic.Anthropic) -> None:
+    with serving.running():
+        got = create(client, stop_sequences=["zz", " hello"])
+        assert (got.stop_reason, got.stop_sequence) == ("stop_sequence", " hello")
+        assert create(client, max_tokens=2).stop_reason == "max_tokens"
+        snapshot = serving.engine.snapshot()
+        assert snapshot is not None
+        most = snapshot.model.max_model_len
+        long = [{"role": "user", "content": "x " * (most - 10)}]
+        got = create(client, messages=long, max_tokens=most)
+        assert got.stop_reason == "model_context_window_exceeded"
+
+
+def test_tokens_are_counted(serving: HttpServing, client: anthropic.Anthropic) -> None:
+    fields: dict[str, Any] = {"model": "scripted", "system": "Be brief.", "messages": HELLO}
+    got = client.messages.count_tokens(**fields, tools=TOOLS, thinking=THINKING)
+    with serving.running():
+        create(client, system="Be brief.")
+    (prompt,) = serving.engine.prompts.values()
+    assert got.input_tokens == len(prompt)
+    (asked,) = serving.engine.tokenized
+    assert set(asked.sampling) == {"tools", "chat_template_kwargs"}
+
+
+def test_keys_and_what_a_user_may_take() -> None:
+    keys = {"ann": {"key": "k", "requests": 1}}
+    with http_serving(keys=keys) as serving:
+        with pytest.raises(anthropic.AuthenticationError):
+            create(connect(serving, "wrong"))
+        with serving.running():
+            create(connect(serving, "k"))
+        assert serving.engine.submissions[-1].origin.user == "ann"
+        serving.gateway._quotas.opened("ann")
+        with pytest.raises(anthropic.RateLimitError, match="at most 1 are allowed") as caught:
+            create(connect(serving, "k"))
+        assert caught.value.type == "rate_limit_error"
+        assert "retry-after" in caught.value.response.headers
+
+
+def test_a_full_server_is_overloaded() -> None:
+    with http_serving(max_requests=1) as serving:
+        serving.gateway._exchanges.num_replies = 1
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            create(connect(serving))
+        assert (caught.value.status_code, caught.value.type) == (529, "overloaded_error")
+        serving.gateway._exchanges.num_replies = 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_tokens": None}, "max_tokens is null; it must be an integer of at least 1"),
+        ({"max_tokens": 0}, "max_tokens is 0; it must be an integer of at least 1"),
+        ({"messages": []}, "messages has 0 entries; it must be a list of 1 to"),
+        (
+            {"messages": [*HELLO, {"role": "assistant", "content": "So"}]},
+            "messages[1].role is 'assistant'; the last message must be the user's",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages[0].content[0].type is 'image'; models are served for text only, so of the"
+            " user it must be text or tool_result",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+            "messages[0].content[0].tool_use_id is missing; it must be text",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]},
+            "messages[0].content[0].name is missing; it must be text in a block of type tool_use",
+        ),
+        ({"system": [{"type": "image"}]}, "system[0].type is 'image'"),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema is missing; it must be an object"),
+        (
+            {"tools": [{"type": "bash_20250124", "name": "bash", "input_schema": {}}]},
+            "tools[0].type is 'bash_20250124'; it must be custom, or left out",
+        ),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type is 'any'; it must be auto or none"),
+        ({"thinking": {"type": "hard"}}, "thinking.type is 'hard'; it must be one of enabled"),
+        ({"temperature": 1e9}, "temperature is 1000000000.0; it must be"),
+        ({"stop_sequences": [""]}, "stop_sequences is ('',); it must be a list of non-empty"),
+    ],
+)
+def test_what_is_wrong_is_named(serving: HttpServing, fields: dict[str, Any], message: str) -> None:
+    body = {"max_tokens": 9, "messages": HELLO, **fields}
+    answer = serving.http.post("/v1/messages", json=body)
+    told = answer.json()
+    assert (answer.status_code, told["type"]) == (400, "error")
+    assert told["error"]["type"] == "invalid_request_error"
+    assert message in told["error"]["message"]
+    assert serving.engine.submissions == []
+
+
+def test_another_model_is_not_found(serving: HttpServing, client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="'scripted' is the one that is served here"):
+        create(client, model="claude-9")
+
+
+def test_an_error_within_a_stream_is_an_event(
+    serving: HttpServing, client: anthropic.Anthropic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
+    with client.messages.stream(model="scripted", max_tokens=9, messages=HELLO) as stream:
+        assert next(iter(stream)).type == "message_start"
+        (asked,) = serving.engine.submissions
+        serving.engine.break_request(asked.request_id, "the device is gone")
+        with pytest.raises(anthropic.APIStatusError, match="the device is gone") as caught:
+            stream.get_final_message()
+    assert caught.value.type == "api_error"
+
+
+def test_a_stream_that_waits_says_so(serving: HttpServing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "PATIENCE_SECONDS", 0.0)
+    body = {"max_tokens": 9, "messages": HELLO, "stream": True}
+    with serving.http.stream("POST", "/v1/messages", json=body) as answer:
+        names = (line for line in answer.iter_lines() if line.startswith("event: "))
+        assert [next(names) for _ in range(3)] == [
+            "event: message_start",
+            "event: ping",
+            "event: ping",
+        ]
+
+
+async def test_the_client_of_an_event_loop(serving: HttpServing) -> None:
+    client = anthropic.AsyncAnthropic(base_url=serving.url, api_key="any", max_retries=0)
+    with serving.running():
+        async with client.messages.stream(
+            model="scripted", max_tokens=100, messages=HELLO
+        ) as stream:
+            assert [text async for text in stream.text_stream][-1]
+            assert (await stream.get_final_message()).stop_reason == "end_turn"
