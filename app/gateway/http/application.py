@@ -22,6 +22,9 @@ from app.gateway.http.messages import Messages
 from app.gateway.http.metrics.scrape import Scrape
 from app.gateway.http.models import Health, Models, Version
 from app.gateway.http.openapi import OpenApi
+from app.gateway.http.remembered import Remembered
+from app.gateway.http.response_memory import ResponseMemory
+from app.gateway.http.responses import Responses
 from app.gateway.http.service import Service
 from app.gateway.http.tokens import Detokenize, Tokenize
 
@@ -35,12 +38,14 @@ def make_application(
         metrics: what Prometheus reads.
         metrics_open: whether it does so without a key.
     """
-    models = Models(service)
+    models, memory = Models(service), ResponseMemory()
     routes = [
         Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
         Route("/v1/completions", Completions(service), methods=["POST"]),
         Route("/v1/messages", Messages(service), methods=["POST"]),
         Route("/v1/messages/count_tokens", MessageCount(service), methods=["POST"]),
+        Route("/v1/responses", Responses(service, memory), methods=["POST"]),
+        Route("/v1/responses/{name}", Remembered(service, memory), methods=["GET", "DELETE"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", models, methods=["GET"]),
         Route("/tokenize", Tokenize(service), methods=["POST"]),

@@ -82,7 +82,7 @@ class Generation(Endpoint, Generic[T]):
         """What the engine is asked, for each reply.
 
         Raises:
-            EngineError: the request cannot be served.
+            Fault, EngineError: the request cannot be served.
         """
 
     @abstractmethod

@@ -1,0 +1,163 @@
+"""ResponsesRequest: what a client asks of /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from app.gateway.http.protocol.generating import refuse
+from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
+from app.gateway.http.protocol.told import Told
+from engine.api.client import ChatMessage
+from engine.api.errors import InvalidRequestError
+from engine.api.sampling import SamplingParams
+from engine.api.tools import MAX_TOOLS
+
+
+class Function(Told):
+    """A function that the client runs. Tools of OpenAI's servers have other types."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def in_openai_form(self) -> dict[str, Any]:
+        """The function as a chat template takes it."""
+        function: dict[str, Any] = {"name": self.name}
+        if self.description is not None:
+            function["description"] = self.description
+        if self.parameters is not None:
+            function["parameters"] = self.parameters
+        return {"type": "function", "function": function}
+
+
+class Format(Told):
+    """In which form the text is wanted."""
+
+    type: Literal["text"]
+
+
+class Text(Told):
+    """How the text is wanted."""
+
+    format: Format | None = None
+
+
+class Reasoning(Told):
+    """How much the model is to think; the effort goes to the chat template."""
+
+    effort: str | None = None
+
+
+class ResponsesRequest(Told):
+    """A request for the response to a conversation.
+
+    Attributes:
+        instructions: go before all else, and are not kept for the next response.
+        previous_response_id: a response of the same user, whose conversation the input goes on
+            with.
+        store: whether this one may be gone on with, and asked for again.
+        background, conversation, prompt, truncation: read to be refused, unless they change
+            nothing.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        **ITEMS_ALLOWED,
+        "model": "text, the name of the model",
+        "instructions": "text",
+        "max_output_tokens": "an integer of at least 1",
+        "temperature": "a number",
+        "top_p": "a number",
+        "tools": f"a list of at most {MAX_TOOLS} functions",
+        "tools.*": "an object with type and name",
+        "tools.*.type": "function",
+        "tools.*.name": "text",
+        "tools.*.description": "text",
+        "tools.*.parameters": "an object, a JSON Schema",
+        "tools.*.strict": "true or false",
+        "tool_choice": "none or auto",
+        "parallel_tool_calls": "true or false",
+        "reasoning": "an object with effort",
+        "reasoning.effort": "text",
+        "text": "an object with format",
+        "text.format": "an object with type",
+        "text.format.type": "text",
+        "previous_response_id": "text, the id of a response",
+        "store": "true or false",
+        "stream": "true or false",
+        "metadata": "a map of names to texts",
+        "truncation": "disabled, or left out",
+        "background": "true or false",
+    }
+
+    model: str | None = None
+    input: str | Items
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: Annotated[tuple[Function, ...], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = (
+        None
+    )
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: Text | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    metadata: dict[str, str] | None = None
+    truncation: Literal["disabled"] | None = None
+    background: bool | None = None
+    conversation: Any = None
+    prompt: Any = None
+
+    @property
+    def is_stored(self) -> bool:
+        return self.store is not False
+
+    @property
+    def calls_one(self) -> bool:
+        """Whether a response may call no more than one function."""
+        return self.parallel_tool_calls is False
+
+    def messages(self) -> list[ChatMessage]:
+        """The input as the engine takes it.
+
+        Raises:
+            InvalidRequestError: it is none that can be answered.
+        """
+        if isinstance(self.input, str):
+            return [ChatMessage("user", self.input)]
+        messages = messages_of(self.input)
+        if messages[-1].role not in ("user", "tool"):
+            path = f"input[{len(self.input) - 1}]"
+            what = self.input[-1].role or self.input[-1].type
+            text = f"{path} is {what!r}; the last item must be the user's or what a function gave"
+            raise InvalidRequestError(text, path)
+        return messages
+
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that were stated, by the engine's names.
+
+        Raises:
+            InvalidRequestError: one is outside its range, or something is asked that is not served.
+        """
+        for name in ("background", "conversation", "prompt"):
+            if value := getattr(self, name):
+                raise refuse(name, value, "left out")
+        stated: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
+        if self.tools and self.tool_choice != "none":
+            stated["tools"] = [tool.in_openai_form() for tool in self.tools]
+        if self.reasoning is not None and self.reasoning.effort is not None:
+            stated["chat_template_kwargs"] = {"reasoning_effort": self.reasoning.effort}
+        given = {name: value for name, value in stated.items() if value is not None}
+        SamplingParams().override(given)
+        if (most := self.max_output_tokens) is not None:
+            if most < 1:
+                raise refuse("max_output_tokens", most, self.ALLOWED["max_output_tokens"])
+            given["max_tokens"] = most
+        return given
