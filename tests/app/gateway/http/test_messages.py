@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -12,7 +15,7 @@ import pytest
 from app.gateway.http import generation
 from engine.api.client import ChatMessage
 from engine.api.tools import ToolCall
-from tests.support.http_serving import HttpServing, http_serving
+from tests.support.http_serving import TIMEOUT, HttpServing, http_serving
 from tests.support.scripted_engine import ScriptedEngine
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
@@ -288,6 +291,24 @@ def test_tokens_are_counted(serving: HttpServing, client: anthropic.Anthropic) -
     assert set(asked.sampling) == {"tools", "chat_template_kwargs"}
 
 
+@contextmanager
+def asking(serving: HttpServing, key: str = "any") -> Iterator[None]:
+    """A request that is waited for, as the engine does not step."""
+    count = len(serving.engine.submissions)
+    thread = threading.Thread(target=partial(_give_up, serving, key), daemon=True)
+    thread.start()
+    serving.until(lambda: len(serving.engine.submissions) > count)
+    yield
+    serving.engine.abort(serving.engine.submissions[-1].request_id)
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+
+
+def _give_up(serving: HttpServing, key: str) -> None:
+    with pytest.raises(anthropic.ServiceUnavailableError, match="the operator of the server"):
+        create(connect(serving, key))
+
+
 def test_keys_and_what_a_user_may_take() -> None:
     keys = {"ann": {"key": "k", "requests": 1}}
     with http_serving(keys=keys) as serving:
@@ -296,8 +317,10 @@ def test_keys_and_what_a_user_may_take() -> None:
         with serving.running():
             create(connect(serving, "k"))
         assert serving.engine.submissions[-1].origin.user == "ann"
-        serving.gateway._quotas.opened("ann")
-        with pytest.raises(anthropic.RateLimitError, match="at most 1 are allowed") as caught:
+        with (
+            asking(serving, "k"),
+            pytest.raises(anthropic.RateLimitError, match="at most 1 are allowed") as caught,
+        ):
             create(connect(serving, "k"))
         assert caught.value.type == "rate_limit_error"
         assert "retry-after" in caught.value.response.headers
@@ -305,11 +328,9 @@ def test_keys_and_what_a_user_may_take() -> None:
 
 def test_a_full_server_is_overloaded() -> None:
     with http_serving(max_requests=1) as serving:
-        serving.gateway._exchanges.num_replies = 1
-        with pytest.raises(anthropic.APIStatusError) as caught:
+        with asking(serving), pytest.raises(anthropic.APIStatusError) as caught:
             create(connect(serving))
         assert (caught.value.status_code, caught.value.type) == (529, "overloaded_error")
-        serving.gateway._exchanges.num_replies = 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from concurrent.futures import Future
 from functools import partial
@@ -97,7 +98,7 @@ def test_without_a_model_nobody_tokenizes() -> None:
 
 def test_it_counts_as_a_request_and_ends_with_its_client() -> None:
     keys = {"ann": {"key": "k", "requests": 1}}
-    headers = {"x-api-key": "k"}
+    headers, body = {"x-api-key": "k"}, {"prompt": "a"}
     promise: Future[list[int]] = Future()
     with http_serving(keys=keys) as serving:
         asked = threading.Event()
@@ -107,10 +108,15 @@ def test_it_counts_as_a_request_and_ends_with_its_client() -> None:
             return promise
 
         serving.engine.tokenize = tokenizes  # type: ignore[method-assign]
-        body = {"prompt": "a"}
-        with pytest.raises(httpx2.ReadTimeout):
-            serving.http.post("/tokenize", json=body, headers=headers, timeout=0.2)
-        assert asked.wait(TIMEOUT)
+        host, port = serving.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT) as line:
+            head = (
+                "POST /tokenize HTTP/1.1\r\nHost: x\r\nx-api-key: k\r\nContent-Length: 15\r\n\r\n"
+            )
+            line.sendall(head.encode() + b'{"prompt": "a"}')
+            assert asked.wait(TIMEOUT)
+            answer = serving.http.post("/tokenize", json=body, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "user_over_quota")
         serving.until(promise.cancelled)
         del serving.engine.tokenize  # type: ignore[attr-defined]
         asking = partial(serving.http.post, "/tokenize", json=body, headers=headers)
