@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from app.gateway.faults import Fault
+from app.gateway.http.protocol.told import Told
 from app.gateway.http.service import Service
 from engine.api.errors import EngineError
 
@@ -22,7 +23,13 @@ _STATUS = {499: 503}
 
 
 class Endpoint(ABC):
-    """Answers requests to one path. Whatever it raises becomes an error that clients know."""
+    """Answers requests to one path. Whatever it raises becomes an error that clients know.
+
+    Attributes:
+        kind: what is asked here; None where requests have no body.
+    """
+
+    kind: type[Told] | None = None
 
     def __init__(self, service: Service) -> None:
         self.service = service

@@ -13,6 +13,8 @@ from app.gateway.http.protocol.messages import MessageCountRequest
 class MessageCount(AnthropicEndpoint):
     """How many tokens the prompt of a chat has."""
 
+    kind = MessageCountRequest
+
     async def answer(self, request: Request, send: Send) -> Response:
         service = self.service
         user, asked = await service.take(request, MessageCountRequest)

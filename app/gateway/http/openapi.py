@@ -11,8 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Send
 
+from app.gateway.http.anthropic_endpoint import AnthropicEndpoint
 from app.gateway.http.endpoint import Endpoint
-from app.gateway.http.generation import Generation
+from app.gateway.http.protocol.told import Told
 from app.gateway.http.service import Service
 from app.system.versions import version
 
@@ -31,6 +32,18 @@ _ERROR = {
         }
     },
     "required": ["error"],
+}
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "required": ["type", "message"],
+        },
+    },
+    "required": ["type", "error"],
 }
 # What may be answered instead, to whatever is asked.
 _REFUSALS = (400, 401, 404, 408, 413, 429, 500, 503)
@@ -53,8 +66,7 @@ class OpenApi(Endpoint):
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
     """An OpenAPI document of endpoints."""
-    kinds = {route.endpoint.kind for route in routes if isinstance(route.endpoint, Generation)}
-    by_name = sorted(kinds, key=lambda kind: kind.__name__)
+    by_name = sorted({*filter(None, map(_kind, routes))}, key=lambda kind: kind.__name__)
     _, schemas = models_json_schema(
         [(kind, "validation") for kind in by_name], ref_template="#/components/schemas/{model}"
     )
@@ -63,16 +75,28 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "info": {"title": "batchdeck", "version": version("batchdeck") or "0"},
         "paths": {route.path.replace(":path", ""): _operations(route) for route in routes},
         "components": {
-            "schemas": {**schemas.get("$defs", {}), "Error": _ERROR},
+            "schemas": {
+                **schemas.get("$defs", {}),
+                "Error": _ERROR,
+                "AnthropicError": _ANTHROPIC_ERROR,
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"key": []}, {}],
     }
 
 
+def _kind(route: Route) -> type[Told] | None:
+    """What is asked of a route."""
+    return route.endpoint.kind if isinstance(route.endpoint, Endpoint) else None
+
+
 def _operations(route: Route) -> dict[str, Any]:
     told = (type(route.endpoint).__doc__ or "").strip().partition("\n")[0]
-    refused = {"$ref": "#/components/schemas/Error"}
+    is_anthropic = isinstance(route.endpoint, AnthropicEndpoint)
+    error = "AnthropicError" if is_anthropic else "Error"
+    refused = {"$ref": f"#/components/schemas/{error}"}
+    codes = (*_REFUSALS, 529) if is_anthropic else _REFUSALS
     operation: dict[str, Any] = {
         "summary": told,
         "responses": {
@@ -82,12 +106,12 @@ def _operations(route: Route) -> dict[str, Any]:
                     "description": "a refusal or a failure",
                     "content": {"application/json": {"schema": refused}},
                 }
-                for code in _REFUSALS
+                for code in codes
             },
         },
     }
-    if isinstance(route.endpoint, Generation):
-        schema = {"$ref": f"#/components/schemas/{route.endpoint.kind.__name__}"}
+    if (kind := _kind(route)) is not None:
+        schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
         operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": schema}},

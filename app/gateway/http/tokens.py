@@ -13,6 +13,8 @@ from app.gateway.http.protocol.tokens import DetokenizeRequest, TokenizeRequest
 class Tokenize(Endpoint):
     """The token ids of a text or of a chat."""
 
+    kind = TokenizeRequest
+
     async def answer(self, request: Request, send: Send) -> Response:
         service = self.service
         user, asked = await service.take(request, TokenizeRequest)
@@ -38,6 +40,8 @@ class Tokenize(Endpoint):
 
 class Detokenize(Endpoint):
     """The text of token ids."""
+
+    kind = DetokenizeRequest
 
     async def answer(self, request: Request, send: Send) -> Response:
         service = self.service

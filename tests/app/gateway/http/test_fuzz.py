@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.protocol.completions import CompletionRequest
+from app.gateway.http.protocol.messages import MessageCountRequest, MessagesRequest
+from app.gateway.http.protocol.responses import ResponsesRequest
+from app.gateway.http.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from tests.support.http_serving import HttpServing, http_serving
 
 KINDS = {
     "/v1/chat/completions": ChatCompletionRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": MessageCountRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
@@ -27,16 +35,28 @@ JSON = st.recursive(
 GOOD: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hello"}],
     "prompt": "hello",
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}],
+    "tokens": [0],
     "n": 2,
     "stream": True,
     "stream_options": {"include_usage": True},
     "temperature": 0.5,
     "max_tokens": 2,
+    "max_output_tokens": 2,
     "logprobs": 1,
     "stop": ["x"],
     "response_format": {"type": "json_object"},
     "tools": [{"type": "function", "function": {"name": "f"}}],
     "tool_choice": "required",
+}
+# What the last event of a stream has, and what an answer has that is none.
+ENDS = {"/v1/messages": "event: message_stop", "/v1/responses": "event: response."}
+WHOLE = {
+    "/v1/messages": "stop_reason",
+    "/v1/messages/count_tokens": "input_tokens",
+    "/v1/responses": "output",
+    "/tokenize": "tokens",
+    "/detokenize": "prompt",
 }
 
 
@@ -48,7 +68,10 @@ def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
         return path, draw(st.binary(max_size=60))
     known = sorted(KINDS[path].model_fields)
     names = draw(st.lists(st.sampled_from(known) | st.text(max_size=8), max_size=5, unique=True))
-    body = {name: GOOD[name] for name in ("messages", "prompt") if name in known}
+    needed = ("messages", "input", "tokens", "max_tokens", "prompt")
+    body = {name: GOOD[name] for name in needed if name in known}
+    if path == "/tokenize" and draw(st.booleans()):
+        del body["prompt"]
     for name in names:
         is_good = name in GOOD and draw(st.booleans())
         body[name] = GOOD[name] if is_good else draw(JSON)
@@ -63,9 +86,9 @@ def check(serving: HttpServing, path: str, body: bytes) -> None:
         assert error["message"]
         assert error["type"] in ("invalid_request_error", "not_found_error")
     elif answer.headers["content-type"].startswith("text/event-stream"):
-        assert answer.text.endswith("data: [DONE]\n\n")
+        assert ENDS.get(path, "data: [DONE]") in answer.text.split("\n\n")[-2]
     else:
-        assert answer.json()["choices"]
+        assert WHOLE.get(path, "choices") in answer.json()
 
 
 FEW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
