@@ -79,7 +79,7 @@ def test_a_wrong_structure_is_refused_and_nothing_else(host: EngineHost) -> None
 
 def test_a_prompt_of_token_ids_is_answered_too(host: EngineHost) -> None:
     sampling = GREEDY | {"structure": {"choice": ["yes", "no"]}}
-    text, _ = answer(host.submit(Submission(prompt_token_ids=(5, 6, 7), sampling=sampling)))
+    text, _ = answer(host.submit(Submission(prompt=(5, 6, 7), sampling=sampling)))
     assert text in ("yes", "no")
 
 
