@@ -24,6 +24,7 @@ RETRYABLE = frozenset({429, 500, 503})
 
 _CODES = {
     "invalid_request_error": 400,
+    "invalid_config_error": 400,
     "deadline_error": 408,
     "overloaded_error": 429,
     "unavailable_error": 503,

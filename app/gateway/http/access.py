@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from app.gateway.faults import Fault
 
@@ -17,10 +17,16 @@ class Access:
 
     Args:
         keys: by the names of those who have them; without any, everybody is let in.
+        operators: those of them who may see what others ask, and turn the knobs.
+
+    Attributes:
+        is_open: whether there are no keys.
     """
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
+    def __init__(self, keys: Mapping[str, str], operators: Collection[str] = ()) -> None:
         self._names = {_digest(key): name for name, key in keys.items()}
+        self.operators = frozenset(operators)
+        self.is_open = not keys
 
     def caller(self, headers: Mapping[str, str]) -> str:
         """The name of who asks.

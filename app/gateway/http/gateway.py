@@ -22,6 +22,8 @@ from app.gateway.http.exchange import Exchange
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.metrics.exposition import Exposition
 from app.gateway.http.metrics.watch import Watch
+from app.gateway.http.page.live_feed import LiveFeed
+from app.gateway.http.page.routes import page_routes
 from app.gateway.http.service import Service
 from app.gateway.http.settings import Address, HttpError, HttpSettings
 from app.gateway.http.tracing.opening import open_traces
@@ -96,9 +98,10 @@ class HttpGateway:
         self._watch = Watch(client)
         self._driver = Driver()
         self._traces = open_traces()
+        self._live = LiveFeed(client)
         service = Service(
             client=client,
-            access=Access(settings.secrets()),
+            access=Access(settings.secrets(), settings.operators()),
             admission=Admission(
                 client,
                 max_request_bytes=settings.max_request_bytes,
@@ -121,6 +124,7 @@ class HttpGateway:
 
     def _make_server(self, service: Service) -> uvicorn.Server:
         settings = self._settings
+        page = page_routes(service, self._live, settings.address.host)
         cert, key = settings.cert_file, settings.key_file
         metrics = Exposition(self._watch, self.view, self._driver, settings.metrics_prefix)
         application: ASGIApp = make_application(
@@ -130,6 +134,7 @@ class HttpGateway:
             application = self._traces.wrap(application)
         config = uvicorn.Config(
             application,
+            make_application(service, settings.cors, page),
             http=Connection,
             ws="none",
             loop="none",
@@ -217,6 +222,7 @@ class HttpGateway:
             await asyncio.wait([server, *others], return_when=asyncio.FIRST_COMPLETED)
             if not self._thread.failed.is_set():
                 await self._drain()
+            self._live.close()
             self._server.should_exit = True
             await server
             for task in others:

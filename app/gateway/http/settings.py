@@ -88,11 +88,13 @@ class ApiKey(Quota):
     Attributes:
         key: the key itself.
         file: a file whose first line it is, instead.
+        operator: whether whoever has it may see on the page what others ask, and turn the knobs.
     """
 
     requests: PositiveInt = 256
     key: SecretStr | None = None
     file: Location | None = None
+    operator: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -174,6 +176,12 @@ class HttpSettings(BaseModel):
         if len({*found.values()}) < len(found):
             raise HttpError("http.keys has one key under two names; each must have its own")
         return found
+
+    def operators(self) -> frozenset[str]:
+        """Who may turn the knobs, by the names of `secrets`. Whoever set one key only has it."""
+        named = {name for name, one in self.keys.items() if one.operator}
+        alone = {"default"} if self.api_key is not None and "default" not in self.keys else set()
+        return frozenset(named | alone)
 
 
 def _first_line(name: str, file: Path) -> str:

@@ -1,0 +1,246 @@
+"""Frame: the engine at one moment, as plain data for a browser."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from app.gateway.control import knob_state
+from engine.api.block_map import BlockMap
+from engine.api.snapshot import Goodput, LatencyView, RequestView, Snapshot
+from engine.api.status import EngineStatus
+from engine.api.telemetry import Distribution, StepRecord
+from engine.api.waiting import Wait, in_words
+
+# Its value names users.
+_PRIVATE_KNOBS = ("user_weights",)
+
+Plain = dict[str, Any]
+
+
+class Frame:
+    """What all who look see of one moment. Each text is made once, when the first one asks for it.
+
+    Args:
+        epoch: grows when another model is loaded, since steps are counted anew then.
+        last_step: the newest step whose record there is.
+        knobs_version: grows when a knob is turned or has another value in force.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot | None,
+        status: EngineStatus,
+        *,
+        epoch: int,
+        last_step: int,
+        knobs_version: int,
+    ) -> None:
+        self.epoch = epoch
+        self.last_step = last_step
+        self.knobs_version = knobs_version
+        self._snapshot = snapshot
+        self._status = status
+        self._bodies: dict[bool, bytes] = {}
+        self._knobs: dict[bool, bytes] = {}
+
+    def body(self, is_operator: bool) -> bytes:
+        """The members of a JSON object, all but steps and knobs."""
+        if is_operator not in self._bodies:
+            requests = []
+            if self._snapshot is not None:
+                requests = [_request(one, is_operator) for one in self._snapshot.requests]
+            told = encoded({"requests": requests})[1:-1]
+            self._bodies[is_operator] = self._common + b"," + told
+        return self._bodies[is_operator]
+
+    def knobs(self, is_operator: bool) -> bytes:
+        """How the knobs stand, as JSON: as control messages are answered."""
+        if is_operator not in self._knobs:
+            told: Plain = {} if self._snapshot is None else knob_state(self._snapshot)
+            self._knobs[is_operator] = encoded(told if is_operator else _impersonal(told))
+        return self._knobs[is_operator]
+
+    @cached_property
+    def _common(self) -> bytes:
+        status = self._status
+        told: Plain = {
+            "epoch": self.epoch,
+            "status": {
+                "phase": status.phase,
+                "model": status.model,
+                "detail": status.detail,
+                "loaded_bytes": status.loaded_bytes,
+                "total_bytes": status.total_bytes,
+            },
+            "engine": None if self._snapshot is None else _engine(self._snapshot),
+        }
+        return encoded(told)[1:-1]
+
+
+def step_data(record: StepRecord) -> Plain:
+    """One step. Times in seconds."""
+    return {
+        "step": record.step,
+        "begun": number(record.begun),
+        "seconds": number(record.duration),
+        "forward": number(record.times.forward),
+        "prefill_tokens": record.prefill_tokens,
+        "decode_tokens": record.decode_tokens,
+        "prefill_rows": record.prefill_rows,
+        "decode_rows": record.decode_rows,
+        "output_tokens": record.output_tokens,
+        "budget": record.budget,
+        "policy": record.policy,
+        "running": record.running,
+        "waiting": record.waiting,
+        "admitted": len(record.admitted),
+        "finished": len(record.finished),
+        "preempted": len(record.preempted),
+        "hit_tokens": record.prefix_hit_tokens,
+        "error": record.error,
+    }
+
+
+def number(value: float | None) -> float | None:
+    """As JSON has it: NaN is none, and a microsecond is as much as is seen."""
+    return None if value is None or not math.isfinite(value) else round(value, 6)
+
+
+def encoded(data: object) -> bytes:
+    """Compact JSON in ASCII, for what it quotes may be no valid Unicode."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _engine(snapshot: Snapshot) -> Plain:
+    model, config = snapshot.model, snapshot.config
+    return {
+        "time": number(snapshot.time),
+        "step": snapshot.step,
+        "model": {
+            "name": model.name,
+            "architecture": model.architecture,
+            "parameters": model.num_params,
+            "dtype": model.dtype,
+            "quantize": model.quantize,
+            "device": model.device,
+            "max_model_len": model.max_model_len,
+            "switches_thinking": model.switches_thinking,
+        },
+        "block_size": config.block_size,
+        "running": snapshot.num_running,
+        "waiting": snapshot.num_waiting,
+        "head_wait": _reason(snapshot.head_wait, tells_all=False),
+        "stalled": snapshot.stalled,
+        "blocks": _blocks(snapshot.blocks),
+        "latency": _latency(snapshot.latency),
+        "goodput": _goodput(snapshot.goodput),
+        "totals": {
+            name: getattr(snapshot.totals, name) for name in snapshot.totals.__dataclass_fields__
+        },
+    }
+
+
+def _blocks(blocks: BlockMap) -> Plain:
+    return {
+        "total": blocks.num_blocks,
+        "free": blocks.free,
+        "cached": blocks.cached,
+        "used": blocks.used,
+        "shared": blocks.shared,
+        "reserved": blocks.reserved,
+        "pinned": blocks.pinned,
+        "host": blocks.host_blocks,
+        "host_used": blocks.host_used,
+        "stretches": blocks.stretches,
+    }
+
+
+def _latency(latency: LatencyView) -> Plain:
+    of = ("ttft", "tpot", "itl", "queue", "e2e")
+    return {"window": latency.window, **{one: _spread(getattr(latency, one)) for one in of}}
+
+
+def _spread(of: Distribution) -> Plain:
+    return {
+        "count": of.count,
+        "mean": number(of.mean),
+        "p50": number(of.p50),
+        "p99": number(of.p99),
+    }
+
+
+def _goodput(good: Goodput | None) -> Plain | None:
+    if good is None:
+        return None
+    return {
+        "window": good.window,
+        "ttft_target": good.ttft_target,
+        "tpot_target": good.tpot_target,
+        "share": number(good.share),
+        "rate": number(good.rate),
+        "late": good.late,
+    }
+
+
+def _request(view: RequestView, tells_all: bool) -> Plain:
+    """One request. Who asked, and all that is in somebody's words, is for operators."""
+    told: Plain = {
+        "ordinal": view.ordinal,
+        "state": view.state,
+        "prefilling": view.prefilling,
+        "wait": _reason(view.wait, tells_all),
+        "priority": view.priority,
+        "prompt_tokens": view.prompt_tokens,
+        "cached_tokens": view.cached_tokens,
+        "computed_tokens": view.computed_tokens,
+        "output_tokens": view.output_tokens,
+        "max_output_tokens": view.max_output_tokens,
+        "blocks": view.blocks,
+        "shared_blocks": view.shared_blocks,
+        "reserved_blocks": view.reserved_blocks,
+        "queue": number(view.queue),
+        "ttft": number(view.ttft),
+        "tpot": number(view.tpot),
+        "itl_p99": number(view.itl_p99),
+        "preemptions": view.preemptions,
+        "finish_reason": view.finish_reason,
+    }
+    if tells_all:
+        told |= {
+            "id": view.request_id,
+            "user": view.origin.user,
+            "source": view.origin.source,
+            "title": view.origin.title,
+            "error": view.error,
+        }
+    return told
+
+
+def _reason(wait: Wait | None, tells_all: bool) -> str:
+    """Why a request waits; without the words in it that may be somebody's."""
+    if wait is not None and wait.of and not tells_all:
+        return wait.cause.value.replace("_", " ")
+    return in_words(wait)
+
+
+def _impersonal(told: Mapping[str, Any]) -> Plain:
+    """How the knobs stand, without a name of a user."""
+    if not told:
+        return {}
+    knobs = {
+        name: {**knob, "requested": "", "effective": ""} if name in _PRIVATE_KNOBS else knob
+        for name, knob in told["knobs"].items()
+    }
+    history = [
+        {
+            **change,
+            "who": "",
+            "changed": {k: v for k, v in change["changed"].items() if k not in _PRIVATE_KNOBS},
+        }
+        for change in told["history"]
+    ]
+    return {**told, "knobs": knobs, "history": history}

@@ -1,0 +1,72 @@
+"""Live: /live, what the engine does as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Send
+
+from app.gateway.http.body import until_gone
+from app.gateway.http.endpoint import Endpoint
+from app.gateway.http.page.frame import encoded
+from app.gateway.http.page.live_feed import LiveFeed
+from app.gateway.http.page.visitors import Visitors
+from app.gateway.http.service import Service
+from app.system.versions import version
+from engine.api.knobs import KNOB_SPECS
+
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",
+}
+
+
+class Live(Endpoint):
+    """A greeting that says who is looking, then the engine, four times a second."""
+
+    def __init__(self, service: Service, visitors: Visitors, feed: LiveFeed) -> None:
+        super().__init__(service)
+        self._visitors = visitors
+        self._feed = feed
+
+    async def answer(self, request: Request, send: Send) -> Response | None:
+        user, is_operator = self._visitors.visitor(request)
+        self._feed.check_room()
+        if request.method == "HEAD":
+            return Response(headers=_HEADERS)
+        headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        gone = asyncio.create_task(until_gone(request))
+        try:
+            await send(_event(b"hello", encoded(_greeting(user, is_operator))))
+            async with aclosing(self._feed.events(is_operator)) as events:
+                async for event in events:
+                    if gone.done():
+                        return None
+                    await send(_event(b"frame", event))
+        finally:
+            gone.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return None
+
+
+def _greeting(user: str, is_operator: bool) -> dict[str, object]:
+    specs = {
+        spec.name: {"meaning": spec.meaning, "unit": spec.unit, "step": spec.step}
+        for spec in KNOB_SPECS
+    }
+    return {
+        "user": user,
+        "operator": is_operator,
+        "version": version("batchdeck") or "unknown",
+        "knobs": specs,
+    }
+
+
+def _event(kind: bytes, data: bytes) -> dict[str, object]:
+    body = b"event: " + kind + b"\ndata: " + data + b"\n\n"
+    return {"type": "http.response.body", "body": body, "more_body": True}

@@ -1,0 +1,155 @@
+"""LiveFeed: the engine as events, looked at as long as somebody listens, once for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from app.gateway.faults import Fault
+from app.gateway.http.page.frame import Frame, encoded, step_data
+from engine.api.client import EngineClient
+from engine.api.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+FRAME_SECONDS = 0.25
+# What a page that has just been opened is told of the past, and what one that was late catches up
+# with: 2 s of a device that takes 4 ms a step.
+STEPS_HELD = 512
+# A frame of a full batch takes some milliseconds to make, whoever listens, but 0.1 MB to send.
+MAX_LISTENERS = 64
+
+
+@dataclass(slots=True)
+class _Step:
+    number: int
+    data: bytes
+
+
+class LiveFeed:
+    """Makes a frame four times a second, on the gateway's loop, and keeps the last steps. A
+    listener that is slow misses frames, and nobody waits for it: it is told of the newest moment
+    and of the steps that it has missed, as far as they are kept.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._listeners = 0
+        self._looking: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._frame: Frame | None = None
+        self._steps: deque[_Step] = deque(maxlen=STEPS_HELD)
+        self._seen: Snapshot | None = None
+        self._epoch = 0
+        self._knobs_version = 0
+        self._closed = False
+
+    @property
+    def num_listeners(self) -> int:
+        return self._listeners
+
+    def check_room(self) -> None:
+        """Whether one more may listen.
+
+        Raises:
+            Fault: 503.
+        """
+        if self._closed or self._listeners >= MAX_LISTENERS:
+            text = f"{self._listeners} pages are open; at most {MAX_LISTENERS} may be"
+            raise Fault(503, text, reason="too many pages", retry_after_ms=5000)
+
+    async def events(self, is_operator: bool) -> AsyncGenerator[bytes, None]:
+        """Each moment as a JSON object, until the feed is closed."""
+        self._listeners += 1
+        try:
+            if self._looking is None:
+                self._looking = asyncio.get_running_loop().create_task(self._look_on())
+                self._looking.add_done_callback(self._looked)
+            looking, last = self._looking, None
+            while not looking.done():
+                news, frame = self._news, self._frame
+                if frame is None or frame is last:
+                    await news.wait()
+                    continue
+                yield self._told(frame, last, is_operator)
+                last = frame
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self._rest()
+
+    def close(self) -> None:
+        """End all events."""
+        self._closed = True
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        # Who comes next sees no old frame.
+        self._looking = self._frame = None
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        if self._looking is looking:
+            self._rest()
+        self._tell()
+
+    async def _look_on(self) -> None:
+        try:
+            while True:
+                self._frame = self._look()
+                self._tell()
+                await asyncio.sleep(FRAME_SECONDS)
+        except Exception:
+            # Pages ask again; the chats of the gateway are no part of this.
+            log.exception("the live data could not be made")
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _look(self) -> Frame:
+        status, snapshot, seen = self._client.status(), self._client.snapshot(), self._seen
+        if _is_other(seen, snapshot):
+            self._steps.clear()
+            self._epoch += 1
+        if snapshot is not None:
+            if seen is None or (seen.knobs, seen.knob_history) != (
+                snapshot.knobs,
+                snapshot.knob_history,
+            ):
+                self._knobs_version += 1
+            last = max(self._steps[-1].number if self._steps else 0, snapshot.step - STEPS_HELD)
+            self._steps.extend(
+                _Step(record.step, encoded(step_data(record)))
+                for record in self._client.step_records(last)
+            )
+        self._seen = snapshot
+        return Frame(
+            snapshot,
+            status,
+            epoch=self._epoch,
+            last_step=self._steps[-1].number if self._steps else 0,
+            knobs_version=self._knobs_version,
+        )
+
+    def _told(self, frame: Frame, last: Frame | None, is_operator: bool) -> bytes:
+        is_anew = last is None or last.epoch != frame.epoch
+        since = 0 if last is None or is_anew else last.last_step
+        steps = b",".join(
+            step.data for step in self._steps if since < step.number <= frame.last_step
+        )
+        told = b"{" + frame.body(is_operator) + b',"steps":[' + steps + b"]"
+        if last is None or is_anew or last.knobs_version != frame.knobs_version:
+            told += b',"knobs":' + frame.knobs(is_operator)
+        return told + b"}"
+
+
+def _is_other(seen: Snapshot | None, snapshot: Snapshot | None) -> bool:
+    """Whether steps are counted anew."""
+    if seen is None or snapshot is None:
+        return seen is not snapshot
+    return snapshot.step < seen.step or snapshot.model != seen.model

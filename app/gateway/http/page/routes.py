@@ -1,0 +1,23 @@
+"""page_routes: the addresses of the page, and of the data that it is fed with."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from app.gateway.http.page.live import Live
+from app.gateway.http.page.live_feed import LiveFeed
+from app.gateway.http.page.live_knobs import LiveKnobs
+from app.gateway.http.page.visitors import Visitors
+from app.gateway.http.service import Service
+
+
+def page_routes(service: Service, feed: LiveFeed, host: str) -> list[Route]:
+    """
+    Args:
+        host: where the settings have the gateway listen.
+    """
+    visitors = Visitors(service.access, host)
+    return [
+        Route("/live", Live(service, visitors, feed), methods=["GET"]),
+        Route("/live/knobs", LiveKnobs(service, visitors), methods=["POST"]),
+    ]

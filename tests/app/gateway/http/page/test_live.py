@@ -1,0 +1,220 @@
+"""The live data: who sees what of it, and what looking costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.gateway.http.page import live_feed
+from app.gateway.http.page.live_feed import LiveFeed
+from engine.api.client import ChatMessage, Submission
+from engine.api.origin import Origin
+from tests.support.http_serving import HttpServing, http_serving
+from tests.support.scripted_engine import ScriptedEngine
+
+KEYS = {
+    "ann": {"key": "ann's", "operator": True},
+    "bob": {"key": "bob's"},
+}
+ANN = {"authorization": "Bearer ann's"}
+BOB = {"x-api-key": "bob's"}
+
+
+@contextmanager
+def looking(serving: HttpServing, **headers: str) -> Iterator[Iterator[tuple[str, Any]]]:
+    """The events of /live as kind and data."""
+    with serving.http.stream("GET", "/live", headers=headers) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+
+        def events() -> Iterator[tuple[str, Any]]:
+            for line in lines:
+                if line.startswith("event: "):
+                    yield line[7:], json.loads(next(lines)[6:])
+
+        yield events()
+
+
+def submit(engine: ScriptedEngine, text: str, user: str = "carol") -> None:
+    origin = Origin(user=user, source="mqtt", title=f"title of {text}")
+    engine.submit(Submission(messages=(ChatMessage("user", text),), origin=origin))
+
+
+def test_the_engine_is_told_as_it_is(serving: HttpServing) -> None:
+    submit(serving.engine, "one two three")
+    serving.engine.advance(2)
+    with looking(serving) as events:
+        kind, hello = next(events)
+        assert (kind, hello["user"], hello["operator"]) == ("hello", "anybody", True)
+        assert hello["knobs"]["max_num_seqs"]["unit"] == "sequences"
+        kind, frame = next(events)
+        snapshot = serving.engine.snapshot()
+        assert kind == "frame"
+        assert snapshot is not None
+        engine = frame["engine"]
+        assert (engine["step"], engine["running"]) == (2, 1)
+        assert [step["step"] for step in frame["steps"]] == [1, 2]
+        assert engine["blocks"]["stretches"] == json.loads(json.dumps(snapshot.blocks.stretches))
+        (row,) = frame["requests"]
+        assert (row["user"], row["source"]) == ("carol", "mqtt")
+        assert row["title"] == "title of one two three"
+        assert row["ttft"] == pytest.approx(snapshot.requests[0].ttft)
+        assert frame["knobs"]["knobs"]["policy"]["effective"] == "stall_free"
+        # What is known is not told again.
+        _, frame = next(events)
+        assert frame["steps"] == []
+        assert "knobs" not in frame
+    serving.engine.finish_all()
+
+
+def test_without_a_model_it_says_so() -> None:
+    with http_serving(ScriptedEngine(loaded=False)) as serving, looking(serving) as events:
+        next(events)
+        _, frame = next(events)
+        assert (frame["engine"], frame["requests"], frame["steps"]) == (None, [], [])
+        assert frame["status"]["phase"] == "empty"
+
+
+def test_others_see_no_names_and_no_words() -> None:
+    with http_serving(keys=KEYS) as serving:
+        serving.engine.set_knobs({"user_weights": "dora=2", "ageing": 30}, "ann")
+        submit(serving.engine, "secret")
+        serving.engine.advance()
+        with looking(serving, **ANN) as events:
+            next(events)
+            _, frame = next(events)
+            assert all(word in json.dumps(frame) for word in ("secret", "carol", "dora=2"))
+        with looking(serving, **BOB) as events:
+            assert next(events)[1]["operator"] is False
+            _, frame = next(events)
+            text = json.dumps(frame)
+            assert not any(word in text for word in ("secret", "carol", "dora", "ann", "mqtt"))
+            assert frame["requests"][0]["state"] == "running"
+            (change,) = frame["knobs"]["history"]
+            assert change["changed"]["ageing"]["after"] == 30.0
+        serving.engine.finish_all()
+
+
+def test_knobs_are_turned_by_operators_only() -> None:
+    with http_serving(keys=KEYS, api_key="sesame") as serving:
+
+        def turn(message: object, headers: dict[str, str]) -> tuple[int, Any]:
+            answer = serving.http.post("/live/knobs", json=message, headers=headers)
+            return answer.status_code, answer.json()
+
+        assert turn({"show": True}, {})[0] == 401
+        code, told = turn({"set": {"max_num_seqs": 4}}, BOB)
+        assert (code, told["error"]["type"]) == (403, "permission_error")
+        assert "user 'bob' may not turn knobs" in told["error"]["message"]
+        code, told = turn({"set": {"max_num_seqs": 4}}, ANN)
+        assert (code, told["knobs"]["max_num_seqs"]["effective"]) == (200, 4)
+        assert told["history"][-1]["who"] == "ann"
+        code, told = turn({"undo": True}, {"x-api-key": "sesame"})
+        assert (code, told["knobs"]["max_num_seqs"]["effective"]) == (200, 32)
+        assert (told["history"][-1]["who"], told["history"][-1]["undoes"]) == ("default", True)
+        for message, text in (
+            ({"set": {"max_num_seqs": 99}}, "max_num_seqs is 99; it must be from 1 to 32"),
+            ({"set": {"nonsense": 1}}, "nonsense is no knob"),
+            ({"turn": 1}, "turn is no part of a message"),
+            ([], "a message must be an object"),
+        ):
+            code, told = turn(message, ANN)
+            assert (code, told["ok"]) == (400, False)
+            assert text in told["error"]["message"]
+        answer = serving.http.post("/live/knobs", content=b"{", headers=ANN)
+        assert answer.status_code == 400
+        answer = serving.http.post("/live/knobs", content=b" " * 70_000, headers=ANN)
+        assert answer.status_code == 413
+
+
+def test_without_keys_another_page_is_not_answered(serving: HttpServing) -> None:
+    host = serving.url.removeprefix("http://")
+    port = host.rpartition(":")[2]
+    for headers, code in (
+        ({"host": host}, 200),
+        ({"host": f"localhost:{port}"}, 200),
+        ({"host": f"[::1]:{port}"}, 200),
+        ({"host": host, "origin": f"http://{host}"}, 200),
+        ({"host": f"evil.example:{port}"}, 403),
+        ({"host": f"localhost.evil.example:{port}"}, 403),
+        ({"host": "[:"}, 403),
+        ({"host": host, "origin": "http://evil.example"}, 403),
+        ({"host": host, "origin": "null"}, 403),
+        ({"host": host, "origin": f"http://localhost:{port}"}, 403),
+    ):
+        answer = serving.http.post("/live/knobs", json={"show": True}, headers=headers)
+        assert answer.status_code == code, (headers, answer.text)
+        if code == 403:
+            assert serving.http.get("/live", headers=headers).status_code == 403
+
+
+def test_nobody_looks_where_nobody_listens(serving: HttpServing) -> None:
+    feed = serving.gateway._live
+    with looking(serving) as one, looking(serving) as other:
+        for events in (one, other):
+            next(events)
+            next(events)
+        assert feed.num_listeners == 2
+        assert feed._looking is not None
+    serving.until(lambda: feed.num_listeners == 0)
+    assert feed._looking is None
+
+
+def test_open_pages_do_not_hold_the_end_up() -> None:
+    with http_serving() as serving, looking(serving) as events:
+        next(events)
+        next(events)
+        began = time.monotonic()
+        serving.gateway.stop()
+        assert time.monotonic() - began < 2.0
+        assert list(events) == []
+
+
+async def test_a_slow_reader_misses_frames_and_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_feed, "FRAME_SECONDS", 0.0)
+    monkeypatch.setattr(live_feed, "STEPS_HELD", 64)
+    engine = ScriptedEngine(lambda asked: "word " * 100)
+    feed = LiveFeed(engine)
+    submit(engine, "go on")
+    quick, slow = feed.events(True), feed.events(True)
+    seen = [json.loads(await anext(quick)), json.loads(await anext(slow))]
+    assert [one["steps"] for one in seen] == [[], []]
+    quick_steps = []
+    for _ in range(50):
+        engine.advance()
+        quick_steps += json.loads(await anext(quick))["steps"]
+    while len(quick_steps) < 50:
+        quick_steps += json.loads(await anext(quick))["steps"]
+    caught_up = json.loads(await anext(slow))
+    assert caught_up["steps"] == quick_steps
+    assert [step["step"] for step in quick_steps] == list(range(1, 51))
+    # A frame is made once for both, and there are no more listeners than there may be.
+    assert feed._frame is not None
+    assert feed._frame.body(True) is feed._frame.body(True)
+    await quick.aclose()
+    assert feed._looking is not None
+    await slow.aclose()
+    assert feed._looking is None
+    engine.finish_all()
+
+
+async def test_what_goes_wrong_ends_the_events_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ScriptedEngine()
+    feed = LiveFeed(engine)
+    events = feed.events(True)
+    with monkeypatch.context() as broken:
+        broken.setattr(engine, "status", lambda: 1 / 0)
+        assert [event async for event in events] == []
+    assert "the live data could not be made" in caplog.text
+    again = feed.events(True)
+    assert json.loads(await anext(again))["status"]["phase"] == "ready"
+    feed.close()
+    assert [event async for event in again] == []
