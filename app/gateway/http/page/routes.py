@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
+from app.gateway.http.page.asset import Asset
 from app.gateway.http.page.live import Live
 from app.gateway.http.page.live_feed import LiveFeed
 from app.gateway.http.page.live_knobs import LiveKnobs
 from app.gateway.http.page.visitors import Visitors
 from app.gateway.http.service import Service
+
+ASSETS = ("page.css", "page.js", "deck.js", "icon.svg")
 
 
 def page_routes(service: Service, feed: LiveFeed, host: str) -> list[Route]:
@@ -18,6 +21,8 @@ def page_routes(service: Service, feed: LiveFeed, host: str) -> list[Route]:
     """
     visitors = Visitors(service.access, host)
     return [
+        Route("/", Asset("index.html"), methods=["GET"]),
+        *(Route(f"/page/{name}", Asset(name), methods=["GET"]) for name in ASSETS),
         Route("/live", Live(service, visitors, feed), methods=["GET"]),
         Route("/live/knobs", LiveKnobs(service, visitors), methods=["POST"]),
     ]

@@ -218,3 +218,22 @@ async def test_what_goes_wrong_ends_the_events_and_no_more(
     assert json.loads(await anext(again))["status"]["phase"] == "ready"
     feed.close()
     assert [event async for event in again] == []
+
+
+def test_the_files_of_the_page_are_served_strictly(serving: HttpServing) -> None:
+    for path, kind in (
+        ("/", "text/html"),
+        ("/page/page.css", "text/css"),
+        ("/page/page.js", "text/javascript"),
+        ("/page/deck.js", "text/javascript"),
+        ("/page/icon.svg", "image/svg+xml"),
+    ):
+        answer = serving.http.get(path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(kind)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'" in policy
+        assert "unsafe" not in policy
+        known = {"if-none-match": answer.headers["etag"]}
+        assert serving.http.get(path, headers=known).status_code == 304
+    assert serving.http.get("/page/asset.py").status_code == 404
