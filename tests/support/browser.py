@@ -101,8 +101,14 @@ class BrowserPage:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", features=[scheme])
         self.resize(width, height)
-        self._call("Page.navigate", url=url)
-        self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
+        self._load("Page.navigate", url=url)
+        # What was told may be that the blank one has come.
+        self.until(
+            f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'"
+        )
+
+    def reload(self) -> None:
+        self._load("Page.reload")
 
     def resize(self, width: int, height: int) -> None:
         self._call(
@@ -170,6 +176,13 @@ class BrowserPage:
     def close(self) -> None:
         self._link.call("Target.disposeBrowserContext", browserContextId=self._context)
 
+    def _load(self, method: str, **params: Any) -> None:
+        """Have another document come, and wait until it is there: until then, what is asked is
+        asked of the one before, or of none."""
+        known = len(self._link.events)
+        self._call(method, **params)
+        self._link.until(self._session, "Page.loadEventFired", known)
+
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         return self._link.call(method, self._session, **params)
 
@@ -199,6 +212,15 @@ class _Link:
                 result: dict[str, Any] = told["result"]
                 return result
             self.events.append(told)
+
+    def until(self, session: str, method: str, known: int) -> None:
+        """Wait for an event of a session, from number `known` of all events on."""
+        while True:
+            for event in self.events[known:]:
+                if event["method"] == method and event.get("sessionId") == session:
+                    return
+            known = len(self.events)
+            self.events.append(json.loads(self._socket.recv(TIMEOUT)))
 
     def close(self) -> None:
         self._socket.close()

@@ -303,8 +303,10 @@ class BlockMap {
     this.total = 0;
     this.states = new Uint8Array(0);
     this.owners = new Int32Array(0);
-    this.flashes = new Float64Array(0);
+    this.flashes = new Map(); // By cell, since when.
     this.stretches = [];
+    this.base = document.createElement("canvas");
+    this.isStale = true;
     this.canvas = new Canvas("blocks", (...args) => this.draw(...args));
     this.still = matchMedia("(prefers-reduced-motion: reduce)");
     const node = this.canvas.node;
@@ -322,10 +324,10 @@ class BlockMap {
       this.total = blocks.total;
       this.states = new Uint8Array(this.total).fill(STATES.indexOf("f"));
       this.owners = new Int32Array(this.total).fill(-1);
-      this.flashes = new Float64Array(this.total).fill(-Infinity);
     }
     this.stretches = blocks.stretches;
-    const now = isOther || this.still.matches ? -Infinity : performance.now();
+    const now = performance.now();
+    const flashes = !isOther && !this.still.matches;
     for (const [first, count, state, holders, counts] of blocks.stretches) {
       const owner = holders.length ? holders[0] : -1;
       let at = first;
@@ -338,10 +340,11 @@ class BlockMap {
           this.states[at] = place;
           this.owners[at] = whose;
           // What is given is to be seen; what is let go loses its colour, and that is enough.
-          if (place < 3) this.flashes[at] = now;
+          if (flashes && place < 3) this.flashes.set(Math.floor(at / this.per), now);
         }
       }
     }
+    this.isStale = true;
     if (isOther) this.fit();
     this.show();
   }
@@ -356,6 +359,8 @@ class BlockMap {
     this.size = 16;
     while (this.size > 3 && Math.ceil(this.total / Math.floor(width / this.size)) * this.size > tallest) this.size--;
     this.columns = Math.floor(width / this.size);
+    this.flashes.clear();
+    this.isStale = true;
     const cells = this.columns * Math.floor(tallest / this.size);
     this.per = Math.max(1, Math.ceil(this.total / cells));
     this.cells = Math.ceil(this.total / this.per);
@@ -437,15 +442,51 @@ class BlockMap {
     this.canvas.redraw();
   }
 
+  /** Have all cells painted anew with the next frame. */
+  repaint() {
+    this.isStale = true;
+    this.canvas.redraw();
+  }
+
   draw(c, width, height, now) {
     if (!this.cells) return false;
+    if (this.isStale || this.base.width !== c.canvas.width || this.base.height !== c.canvas.height) this.paint(width);
+    c.clearRect(0, 0, width, height);
+    c.drawImage(this.base, 0, 0, width, height);
+    // What is given lights up for a moment. Only such cells are drawn with each frame.
+    c.fillStyle = Canvas.colours.flash;
+    const { size, columns } = this;
+    const side = size - (size > 4 ? 1 : 0);
+    for (const [cell, since] of this.flashes) {
+      const age = Math.max(0, now - since);
+      if (age >= FLASH_MS) {
+        this.flashes.delete(cell);
+        continue;
+      }
+      c.globalAlpha = 0.45 * (1 - age / FLASH_MS);
+      c.fillRect((cell % columns) * size, Math.floor(cell / columns) * size, side, side);
+    }
+    c.globalAlpha = 1;
+    if (this.picked !== null) {
+      c.strokeStyle = Canvas.colours.text;
+      c.lineWidth = 2;
+      c.strokeRect((this.picked % columns) * size, Math.floor(this.picked / columns) * size, side, side);
+    }
+    return this.flashes.size > 0;
+  }
+
+  /** All cells as they stand, once for the frames until they change. */
+  paint(width) {
+    this.isStale = false;
+    this.base.width = this.canvas.node.width;
+    this.base.height = this.canvas.node.height;
+    const c = this.base.getContext("2d");
+    const ratio = this.base.width / width;
+    c.setTransform(ratio, 0, 0, ratio, 0, 0);
     const { colours, owners } = Canvas;
     const { size, columns, states, deck } = this;
-    const gap = size > 4 ? 1 : 0;
-    const side = size - gap;
+    const side = size - (size > 4 ? 1 : 0);
     const chosen = deck.chosen;
-    let lives = false;
-    c.clearRect(0, 0, width, height);
     for (let cell = 0; cell < this.cells; cell++) {
       const block = this.per === 1 ? cell : this.busiest(cell);
       const state = STATES[states[block]];
@@ -466,21 +507,7 @@ class BlockMap {
         const dot = Math.max(1, Math.round(side / 3));
         c.fillRect(x + (side - dot) / 2, y + (side - dot) / 2, dot, dot);
       }
-      const age = now - this.flashes[block];
-      if (age < FLASH_MS) {
-        lives = true;
-        c.globalAlpha = 0.45 * (1 - Math.max(0, age) / FLASH_MS);
-        c.fillStyle = colours.flash;
-        c.fillRect(x, y, side, side);
-      }
     }
-    c.globalAlpha = 1;
-    if (this.picked !== null) {
-      c.strokeStyle = colours.text;
-      c.lineWidth = 2;
-      c.strokeRect((this.picked % columns) * size, Math.floor(this.picked / columns) * size, side, side);
-    }
-    return lives;
   }
 }
 
@@ -496,7 +523,7 @@ class SessionTable {
     { name: "ITL p99", wide: true, extra: true, of: (view) => duration(view.itl_p99) },
     { name: "prompt", wide: true, of: (view) => compact(view.prompt_tokens) },
     { name: "cached", wide: true, extra: true, of: (view) => (view.cached_tokens ? compact(view.cached_tokens) : "") },
-    { name: "output", of: (view) => compact(view.output_tokens) },
+    { name: "out", of: (view) => compact(view.output_tokens) },
     { name: "blocks", wide: true, of: (view) => (view.blocks ? `${view.blocks}` : "") },
     { name: "why", left: true, wide: true, why: true, of: (view) => view.error || view.wait },
   ];
@@ -579,7 +606,7 @@ class SessionTable {
     const isChosen = this.deck.chosen === view.ordinal;
     row.node.classList.toggle("finished", view.state === "finished");
     row.node.classList.toggle("mine", this.deck.mine.has(view.id));
-    row.node.setAttribute("aria-selected", isChosen);
+    row.node.classList.toggle("chosen", isChosen);
     row.cells[0].setAttribute("aria-pressed", isChosen);
     this.columns.forEach((column, place) => {
       const cell = row.cells[place];
@@ -782,7 +809,7 @@ export class Deck {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       Canvas.readColours();
       this.strip.canvas.redraw();
-      this.map.canvas.redraw();
+      this.map.repaint();
     });
   }
 
@@ -845,7 +872,7 @@ export class Deck {
   choose(ordinal) {
     this.chosen = ordinal;
     this.table.take(this.requests, this.goodput);
-    this.map.canvas.redraw();
+    this.map.repaint();
   }
 
   nameOf(ordinal) {
@@ -934,7 +961,7 @@ export class Deck {
     }
     put(
       find("goodput"),
-      goodput
+      goodput?.share != null
         ? `${percent(goodput.share)} of requests met both targets (TTFT ${duration(goodput.ttft_target)}, TPOT ${duration(goodput.tpot_target)}) in ${compact(goodput.window)} s` +
           (goodput.late ? `; ${goodput.late} under way miss one` : "")
         : "",

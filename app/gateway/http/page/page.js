@@ -195,17 +195,21 @@ class Chat {
     }
   }
 
-  /** What is asked of the server. A reply that failed or that said nothing is no part of it. */
+  /** What is asked of the server. What got no reply is no part of it: roles take turns. */
   request() {
     const { system, temperature, most, thinking } = this.settings;
-    const told = this.messages.filter((message) => message.content).map(({ role, content }) => ({ role, content }));
+    const told = [];
+    for (const { role, content } of this.messages) {
+      if (role === "assistant" && !content) told.pop();
+      else told.push({ role, content });
+    }
     const asked = {
       messages: system ? [{ role: "system", content: system }, ...told] : told,
       stream: true,
       stream_options: { include_usage: true },
     };
-    if (temperature !== "") asked.temperature = Number(temperature);
-    if (most !== "") asked.max_tokens = Number(most);
+    if (temperature !== "") asked.temperature = numeric(temperature);
+    if (most !== "") asked.max_tokens = numeric(most);
     if (switchesThinking) asked.chat_template_kwargs = { enable_thinking: thinking };
     return asked;
   }
@@ -258,6 +262,11 @@ class Chat {
   stop() {
     this.stopping?.abort();
   }
+}
+
+/** The number that a text is. Any other text the server refuses, and says why. */
+function numeric(text) {
+  return Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
 /** Times of a reply, in seconds as this browser saw them: tokens come to it several at once. */

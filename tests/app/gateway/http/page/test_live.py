@@ -166,6 +166,19 @@ def test_nobody_looks_where_nobody_listens(serving: HttpServing) -> None:
     assert feed._looking is None
 
 
+def test_no_more_pages_than_there_may_be(
+    serving: HttpServing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_feed, "MAX_LISTENERS", 1)
+    with looking(serving) as events:
+        next(events)
+        next(events)
+        answer = serving.http.get("/live")
+        assert answer.status_code == 503
+        assert "1 pages are open; at most 1 may be" in answer.text
+    serving.until(lambda: serving.gateway._live.num_listeners == 0)
+
+
 def test_open_pages_do_not_hold_the_end_up() -> None:
     with http_serving() as serving, looking(serving) as events:
         next(events)

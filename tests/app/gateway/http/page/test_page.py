@@ -64,7 +64,7 @@ def test_a_chat_streams_and_is_kept(serving: HttpServing, open_page: Any) -> Non
     row = serving.engine.snapshot().requests[0]
     assert page.value("document.querySelector('#sessions-rows td.title').title").startswith("hello")
     assert row.finish_reason == "stop"
-    page.value("location.reload()")
+    page.reload()
     page.until(f"{LIVE} && {has(MARKUP, '#messages')}")
     assert page.complaints == []
 
@@ -193,7 +193,7 @@ def test_keys_go_through_steps_and_blocks(open_page: Any) -> None:
         told = page.value("document.getElementById('blocks').getAttribute('aria-valuetext')")
         assert told == "block 0: used by #1 one two three four five six"
         page.press("Enter")
-        page.until("document.querySelector('#sessions-rows tr[aria-selected=true]')")
+        page.until("document.querySelector('#sessions-rows tr.chosen')")
         assert page.complaints == []
 
 
@@ -217,10 +217,11 @@ def test_a_map_of_4096_blocks_is_drawn_within_a_frame(open_page: Any) -> None:
             " const stretches = Array.from({ length: 4096 }, (_, at) =>"
             "   [at, 1, states[at % 6], at % 6 < 3 ? [at % 40] : [], []]);"
             " deck.map.take({ total: 4096, stretches });"
-            " deck.map.flashes.fill(performance.now());"
             " const { canvas } = deck.map;"
             " const times = Array.from({ length: 20 }, () => {"
             "   const began = performance.now();"
+            "   for (let cell = 0; cell < 4096; cell++) deck.map.flashes.set(cell, began);"
+            "   deck.map.isStale = true;"
             "   deck.map.draw(canvas.context, canvas.width, canvas.height, began);"
             "   return performance.now() - began; });"
             " return [deck.map.per, deck.map.cells, Math.min(...times)]; })"
