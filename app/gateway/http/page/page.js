@@ -474,9 +474,10 @@ class ChatView {
 
 /** A text in pieces: what stands between fences is code. */
 function blocks(text) {
-  return text.split(/^```[^\n]*\n?/m).flatMap((piece, place) => {
+  return text.split(/^```[^\n]*\n?/m).flatMap((piece, place, all) => {
     if (place % 2) return [make("pre", "", piece.replace(/\n$/, ""))];
-    const plain = place ? piece.replace(/^\n/, "") : piece;
+    let plain = place ? piece.replace(/^\n+/, "") : piece;
+    if (place + 1 < all.length) plain = plain.replace(/\n+$/, "");
     return plain ? [document.createTextNode(plain)] : [];
   });
 }

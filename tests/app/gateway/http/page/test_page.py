@@ -162,11 +162,11 @@ def test_a_phone_has_nothing_beside_the_screen(serving: HttpServing, open_page: 
     serving.until(lambda: serving.engine.submissions)
     serving.engine.finish_all()
     page.until("document.querySelector('.message.assistant .stats')?.textContent")
-    wide = "document.documentElement.scrollWidth"
-    assert page.value(wide) == 360
+    wide, high = (f"document.documentElement.scroll{side}" for side in ("Width", "Height"))
+    assert (page.value(wide), page.value(high)) == (360, 740)
     page.click("#show-deck")
     page.until("document.querySelector('#kpis dd')")
-    assert page.value(wide) == 360
+    assert (page.value(wide), page.value(high)) == (360, 740)
     assert page.value("document.getElementById('deck').scrollWidth") <= 360
     assert page.value("document.getElementById('kpis').offsetHeight") > 80
     assert page.complaints == []
