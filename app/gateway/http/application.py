@@ -33,6 +33,7 @@ def make_application(
     service: Service, cors: Sequence[str], metrics: Collector, *, metrics_open: bool
     service: Service, cors: Sequence[str], page: Sequence[Route] = ()
 ) -> Starlette:
+def make_application(service: Service, cors: Sequence[str], page: Sequence[Route]) -> Starlette:
     """
     Args:
         page: the addresses of the page, which are not OpenAI's.

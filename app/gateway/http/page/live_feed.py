@@ -57,7 +57,9 @@ class LiveFeed:
         Raises:
             Fault: 503.
         """
-        if self._closed or self._listeners >= MAX_LISTENERS:
+        if self._closed:
+            raise Fault(503, "the server is about to end", reason="draining")
+        if self._listeners >= MAX_LISTENERS:
             text = f"{self._listeners} pages are open; at most {MAX_LISTENERS} may be"
             raise Fault(503, text, reason="too many pages", retry_after_ms=5000)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.gateway.faults import Fault
 from app.gateway.http.page import live_feed
 from app.gateway.http.page.live_feed import LiveFeed
 from engine.api.client import ChatMessage, Submission
@@ -231,6 +232,8 @@ async def test_what_goes_wrong_ends_the_events_and_no_more(
     assert json.loads(await anext(again))["status"]["phase"] == "ready"
     feed.close()
     assert [event async for event in again] == []
+    with pytest.raises(Fault, match="the server is about to end"):
+        feed.check_room()
 
 
 def test_the_files_of_the_page_are_served_strictly(serving: HttpServing) -> None:
