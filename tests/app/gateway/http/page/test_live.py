@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from textual.color import Color
 
 from app.gateway.faults import Fault
 from app.gateway.http.page import live_feed
+from app.gateway.http.page.asset import FOLDER
 from app.gateway.http.page.live_feed import LiveFeed
 from engine.api.client import ChatMessage, Submission
 from engine.api.origin import Origin
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_engine import ScriptedEngine
+from widgets.palette import MIN_CONTRAST, contrast
 
 KEYS = {
     "ann": {"key": "ann's", "operator": True},
@@ -253,3 +257,17 @@ def test_the_files_of_the_page_are_served_strictly(serving: HttpServing) -> None
         known = {"if-none-match": answer.headers["etag"]}
         assert serving.http.get(path, headers=known).status_code == 304
     assert serving.http.get("/page/asset.py").status_code == 404
+
+
+def test_text_is_legible_in_light_and_dark() -> None:
+    style = (FOLDER / "page.css").read_text()
+    schemes = re.findall(r":root \{(.+?)\}", style, re.DOTALL)
+    assert len(schemes) == 2
+    used = {*re.findall(r"[; {]color: var\(--(\w+)\)", style)}
+    assert {"muted", "decode", "prefilling", "bad"} <= used
+    for scheme in schemes:
+        colours = {name: Color.parse(to) for name, to in re.findall(r"--(\w+): (#\w+);", scheme)}
+        for name in used - {"on"}:
+            for back in ("panel", "sunk"):
+                assert contrast(colours[name], colours[back]) >= MIN_CONTRAST, (name, back)
+        assert contrast(colours["on"], colours["accent"]) >= MIN_CONTRAST
