@@ -30,15 +30,18 @@ from app.gateway.http.tokens import Detokenize, Tokenize
 
 
 def make_application(
-    service: Service, cors: Sequence[str], metrics: Collector, *, metrics_open: bool
-    service: Service, cors: Sequence[str], page: Sequence[Route] = ()
+    service: Service,
+    cors: Sequence[str],
+    metrics: Collector,
+    page: Sequence[Route],
+    *,
+    metrics_open: bool,
 ) -> Starlette:
-def make_application(service: Service, cors: Sequence[str], page: Sequence[Route]) -> Starlette:
     """
     Args:
-        page: the addresses of the page, which are not OpenAI's.
         cors: origins whose pages may ask; without any, no browser's page of elsewhere may.
         metrics: what Prometheus reads.
+        page: the addresses of the page, which are not OpenAI's.
         metrics_open: whether it does so without a key.
     """
     models, memory = Models(service), ResponseMemory()
@@ -56,9 +59,9 @@ def make_application(service: Service, cors: Sequence[str], page: Sequence[Route
         Route("/health", Health(service), methods=["GET"]),
         Route("/metrics", Scrape(service, metrics, is_open=metrics_open), methods=["GET"]),
         Route("/version", Version(service), methods=["GET"]),
-        *page,
     ]
     routes.append(Route("/openapi.json", OpenApi(service, routes), methods=["GET"]))
+    routes += page
     middleware = []
     if cors:
         middleware.append(

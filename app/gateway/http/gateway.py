@@ -128,13 +128,12 @@ class HttpGateway:
         cert, key = settings.cert_file, settings.key_file
         metrics = Exposition(self._watch, self.view, self._driver, settings.metrics_prefix)
         application: ASGIApp = make_application(
-            service, settings.cors, metrics, metrics_open=settings.metrics_open
+            service, settings.cors, metrics, page, metrics_open=settings.metrics_open
         )
         if self._traces is not None:
             application = self._traces.wrap(application)
         config = uvicorn.Config(
             application,
-            make_application(service, settings.cors, page),
             http=Connection,
             ws="none",
             loop="none",
