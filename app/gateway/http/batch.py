@@ -16,6 +16,7 @@ from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.generation import Generation
+from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.told import Told, read
 from app.gateway.http.service import Service
 from app.gateway.quotas import Quota, Quotas
@@ -65,9 +66,11 @@ class Batch:
         tally = Tally(time.monotonic)
         quota = Quota(requests=_NO_LIMIT, max_priority=-MAX_PRIORITY)
         quotas = Quotas(quota, {}, tally.pace, time.monotonic)
+        access = Access({})
         service = Service(
             client=client,
-            access=Access({}),
+            access=access,
+            pages=Pages(access, ""),
             admission=Admission(
                 client,
                 max_request_bytes=_NO_LIMIT,

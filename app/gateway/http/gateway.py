@@ -24,6 +24,7 @@ from app.gateway.http.metrics.exposition import Exposition
 from app.gateway.http.metrics.watch import Watch
 from app.gateway.http.page.live_feed import LiveFeed
 from app.gateway.http.page.routes import page_routes
+from app.gateway.http.pages import Pages
 from app.gateway.http.service import Service
 from app.gateway.http.settings import Address, HttpError, HttpSettings
 from app.gateway.http.tracing.opening import open_traces
@@ -99,9 +100,11 @@ class HttpGateway:
         self._driver = Driver()
         self._traces = open_traces()
         self._live = LiveFeed(client)
+        access = Access(settings.secrets(), settings.operators())
         service = Service(
             client=client,
-            access=Access(settings.secrets(), settings.operators()),
+            access=access,
+            pages=Pages(access, settings.address.host, settings.cors),
             admission=Admission(
                 client,
                 max_request_bytes=settings.max_request_bytes,
@@ -124,7 +127,7 @@ class HttpGateway:
 
     def _make_server(self, service: Service) -> uvicorn.Server:
         settings = self._settings
-        page = page_routes(service, self._live, settings.address.host)
+        page = page_routes(service, self._live)
         cert, key = settings.cert_file, settings.key_file
         metrics = Exposition(self._watch, self.view, self._driver, settings.metrics_prefix)
         application: ASGIApp = make_application(

@@ -16,6 +16,7 @@ from app.gateway.faults import Fault
 from app.gateway.http.access import Access
 from app.gateway.http.body import read_body, unless_gone
 from app.gateway.http.exchanges import Exchanges
+from app.gateway.http.pages import Pages
 from app.gateway.http.protocol.told import T, read
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
@@ -37,6 +38,7 @@ class Service:
 
     client: EngineClient
     access: Access
+    pages: Pages
     admission: Admission
     quotas: Quotas
     exchanges: Exchanges
@@ -52,6 +54,7 @@ class Service:
             ClientDisconnect: the client has gone.
         """
         user = self.access.caller(request.headers)
+        self.pages.check_asker(request)
         self.admission.check_room(user)
         body = await read_body(request, self.admission.check_size)
         try:

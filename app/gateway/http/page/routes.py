@@ -14,12 +14,8 @@ from app.gateway.http.service import Service
 ASSETS = ("page.css", "page.js", "deck.js", "icon.svg")
 
 
-def page_routes(service: Service, feed: LiveFeed, host: str) -> list[Route]:
-    """
-    Args:
-        host: where the settings have the gateway listen.
-    """
-    visitors = Visitors(service.access, host)
+def page_routes(service: Service, feed: LiveFeed) -> list[Route]:
+    visitors = Visitors(service.access, service.pages)
     return [
         Route("/", Asset("index.html"), methods=["GET"]),
         *(Route(f"/page/{name}", Asset(name), methods=["GET"]) for name in ASSETS),

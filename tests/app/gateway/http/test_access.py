@@ -62,6 +62,28 @@ def test_only_pages_of_stated_origins_may_ask() -> None:
         assert "access-control-allow-origin" not in answer.headers
 
 
+def test_without_keys_other_peoples_pages_may_not_ask() -> None:
+    """They need no answer to spend what computes here, and a name of theirs may lead here."""
+    path, evil = "/v1/chat/completions", "https://evil.example"
+    with http_serving() as serving, serving.running():
+        own = serving.url.removeprefix("http://")
+        for headers, status in (
+            ({}, 200),
+            ({"Host": "box"}, 200),
+            ({"Origin": f"http://{own}"}, 200),
+            ({"Origin": evil}, 403),
+            ({"Origin": "null"}, 403),
+            ({"Origin": "http://evil.example", "Host": "evil.example"}, 403),
+        ):
+            answer = serving.http.post(path, json=BODY, headers=headers)
+            assert answer.status_code == status
+    with http_serving(cors=[evil]) as serving, serving.running():
+        assert serving.http.post(path, json=BODY, headers={"Origin": evil}).status_code == 200
+    with http_serving(api_key="k") as serving, serving.running():
+        headers = {"Origin": evil, "x-api-key": "k"}
+        assert serving.http.post(path, json=BODY, headers=headers).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [

@@ -8,7 +8,12 @@ from starlette.requests import Request
 from app.gateway.faults import Fault
 from app.gateway.http.access import Access
 from app.gateway.http.page.visitors import Visitors
+from app.gateway.http.pages import Pages
 from app.gateway.http.settings import HttpSettings
+
+
+def visitors_of(access: Access, host: str) -> Visitors:
+    return Visitors(access, Pages(access, host))
 
 
 def request(client: str, host: str, server: str = "192.168.1.5", **headers: str) -> Request:
@@ -37,7 +42,7 @@ def request(client: str, host: str, server: str = "192.168.1.5", **headers: str)
 def test_without_keys_the_machine_itself_is_the_operator(
     client: str, host: str, is_operator: bool
 ) -> None:
-    visitors = Visitors(Access({}), "Box.example")
+    visitors = visitors_of(Access({}), "Box.example")
     asked = request(client, host)
     assert visitors.visitor(asked) == ("anybody", is_operator)
     if is_operator:
@@ -51,14 +56,14 @@ def test_without_keys_the_machine_itself_is_the_operator(
 @pytest.mark.parametrize("host", ["", "evil.example", "192.168.1.6", "127.0.0.1.evil.example"])
 def test_without_keys_another_name_is_refused(host: str) -> None:
     with pytest.raises(Fault, match=r"Host is .*; without keys it must be localhost"):
-        Visitors(Access({}), "0.0.0.0").visitor(request("127.0.0.1", host))
+        visitors_of(Access({}), "0.0.0.0").visitor(request("127.0.0.1", host))
 
 
 def test_with_keys_the_key_alone_decides() -> None:
     settings = HttpSettings(
         api_key="sesame", keys={"ann": {"key": "ann's", "operator": True}, "bob": {"key": "bob's"}}
     )
-    visitors = Visitors(Access(settings.secrets(), settings.operators()), "0.0.0.0")
+    visitors = visitors_of(Access(settings.secrets(), settings.operators()), "0.0.0.0")
     for key, user, is_operator in (
         ("sesame", "default", True),
         ("ann's", "ann", True),

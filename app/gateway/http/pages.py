@@ -1,0 +1,85 @@
+"""Pages: which pages of a browser may ask where no key says who asks."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from app.gateway.faults import Fault
+from app.gateway.http.access import Access
+
+
+class Pages:
+    """Where there are no keys, a browser on this machine is let in by where it runs alone, and so
+    is every page that it has open. So what it asks must come from our own page: the name in `Host`
+    must be ours, for a name of somebody else's may be made to lead here (DNS rebinding), and
+    `Origin` must be the same. A page of somebody else's cannot state a key.
+
+    Args:
+        host: where the settings have the gateway listen.
+        cors: origins whose pages may ask, too; `*` is all.
+    """
+
+    def __init__(self, access: Access, host: str, cors: Sequence[str] = ()) -> None:
+        self._access = access
+        self._host = host.lower()
+        self._cors = frozenset(cors)
+
+    def check_asker(self, request: Request) -> None:
+        """Check that a page which asks for text may do so. What is no browser states no `Origin`.
+
+        Raises:
+            Fault: 403, it may not.
+        """
+        origin = request.headers.get("origin")
+        if origin is None or not self._access.is_open or self._cors & {origin, "*"}:
+            return
+        self.check_own(request)
+
+    def check_own(self, request: Request) -> None:
+        """Check that our own page asks, or no page.
+
+        Raises:
+            Fault: 403, another one does.
+        """
+        self._check_host(request)
+        self._check_origin(request)
+
+    def _check_host(self, request: Request) -> None:
+        stated = request.headers.get("host", "")
+        name = _hostname(stated)
+        # The address at which the connection came in: nobody's name server can change that.
+        server = request.scope.get("server") or ("", 0)
+        if name and (is_loopback(name) or name in (self._host, str(server[0]).lower())):
+            return
+        text = f"Host is {stated!r}; without keys it must be localhost, or where the server listens"
+        raise Fault(403, text, reason="another host")
+
+    def _check_origin(self, request: Request) -> None:
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            text = f"Origin is {origin!r}; without keys only the server's own page is answered"
+            raise Fault(403, text, reason="another origin")
+
+
+def _hostname(stated: str) -> str:
+    """The name in a Host header, in small letters; empty if there is none."""
+    try:
+        return urlsplit(f"//{stated}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or `localhost`, is this machine's own."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # A socket for both families names its IPv4 clients so.
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
