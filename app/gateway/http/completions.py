@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from app.gateway.http.chat_completions import title
 from app.gateway.http.completion_form import CompletionForm
@@ -17,6 +18,7 @@ class Completions(Generation[CompletionRequest]):
     """Text that goes on with one or several prompts."""
 
     kind = CompletionRequest
+    params: ClassVar[Mapping[str, str]] = {"messages": "prompt"}
 
     def submissions(self, user: str, asked: CompletionRequest) -> Sequence[Submission]:
         sampling = {**self.service.sampling, **asked.sampling()}

@@ -6,6 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -27,9 +28,11 @@ class Endpoint(ABC):
 
     Attributes:
         kind: what is asked here; None where requests have no body.
+        params: fields that have other names here than in other gateways' requests.
     """
 
     kind: type[Told] | None = None
+    params: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -75,6 +78,7 @@ class Endpoint(ABC):
             await response(scope, receive, sent)
 
     def _refuse(self, fault: Fault) -> Response:
+        fault.param = self.params.get(fault.param or "", fault.param)
         self.service.tally.refused(fault, "")
         response = refusal(fault, self.error(fault))
         response.status_code = self.status(fault)

@@ -165,6 +165,8 @@ class HttpSettings(BaseModel):
             HttpError: a file cannot be read, or two have the same key.
         """
         found = {} if self.api_key is None else {"default": self.api_key.get_secret_value()}
+        if found.keys() & self.keys.keys():
+            raise HttpError("http.keys.default and http.api_key are both set; state one")
         for name, one in self.keys.items():
             if one.key is not None:
                 found[name] = one.key.get_secret_value()

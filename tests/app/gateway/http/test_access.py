@@ -119,6 +119,7 @@ def test_what_cannot_be_is_told_before_it_starts(serving: HttpServing, tmp_path:
         ({"keys": {"a": {"file": "/nowhere"}}}, "http.keys.a.file is '/nowhere'; No such file"),
         ({"keys": {"a": {"file": str(tmp_path / "empty")}}}, "http.keys.a is empty"),
         ({"api_key": "k", "keys": {"a": {"key": "k"}}}, "one key under two names"),
+        ({"api_key": "k", "keys": {"default": {"key": "l"}}}, "are both set; state one"),
         ({"cert_file": "/nowhere"}, "http.cert_file is '/nowhere'; it cannot be used"),
     ):
         with pytest.raises(HttpError, match=message.replace(".", r"\.")):

@@ -79,3 +79,8 @@ def test_what_is_wrong_is_named(
     error = answer.json()["error"]
     assert error["param"] == param
     assert message in error["message"]
+
+
+def test_what_the_engine_says_of_a_prompt_names_that_field(serving: HttpServing) -> None:
+    answer = complete(serving, prompt="x " * 3000)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
