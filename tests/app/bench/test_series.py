@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.bench.series import MOST_BUCKETS, Series
@@ -16,6 +16,7 @@ def test_amounts_are_summed_by_span_of_time() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+@example([0.85])
 def test_a_long_run_has_wider_spans_and_loses_nothing(times: list[float]) -> None:
     series = Series(width=0.05)
     for time in times:
@@ -24,7 +25,10 @@ def test_a_long_run_has_wider_spans_and_loses_nothing(times: list[float]) -> Non
     assert sum(series.sums) == len(times)
     for bucket, amount in enumerate(series.sums):
         low, high = bucket * series.width, (bucket + 1) * series.width
-        assert amount == sum(low <= time < high for time in times)
+        # On an edge, a division may round to the other side than a product: 0.85 / 0.05 is 17.
+        edge = 1e-9 * high
+        inside = sum(low + edge < time < high - edge for time in times)
+        assert inside <= amount <= sum(low - edge <= time <= high + edge for time in times)
 
 
 def test_a_late_amount_joins_pairs() -> None:
