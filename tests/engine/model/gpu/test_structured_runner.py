@@ -122,7 +122,7 @@ def expected() -> dict[str, list[int]]:
     "stream",
     [
         pytest.param(HostStream, id="at once", marks=pytest.mark.long),
-        pytest.param(DelayingStream, id="late"),
+        pytest.param(DelayingStream, id="late", marks=pytest.mark.long),
         pytest.param(lambda: DelayingStream(lag=2), id="behind", marks=pytest.mark.long),
     ],
 )
