@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 _PATH = "/v1/chat/completions"
+_EARLY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Ask:
     """A chat of one message, streamed.
 
     Attributes:
-        at: when it is sent, in monotonic seconds; the connection is there before.
+        at: when it is sent, in monotonic seconds; the connection is made a second before.
         reads: whether the client reads the answer. One that does not holds the line for `seconds`.
         seconds: how long at most.
         is_idle: whether it only connects, and holds the line.
@@ -78,6 +79,8 @@ class Asking:
 
 async def _ask(host: str, port: int, ask: Ask) -> Heard:
     heard = Heard()
+    # A gateway does not wait long for a request on a connection that is new.
+    await asyncio.sleep(max(0.0, ask.at - time.monotonic() - _EARLY_SECONDS))
     reader, writer = await asyncio.open_connection(host, port)
     try:
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + ask.seconds):

@@ -131,7 +131,8 @@ class Exchanges:
 
     def _poll(self) -> None:
         self._woken = False
-        for exchange in self._open:
+        # The newest first: who waits for a first token waits for no other stream's event.
+        for exchange in reversed(self._open):
             if exchange.is_awaited:
                 exchange.collect()
 
