@@ -62,6 +62,8 @@ def test_a_server_that_dies_while_it_stands_by_is_adopted_too(
             second.until(lambda: "first serves" in second.gateway.view().detail)
             alice.ask("1", WORDS)
             alice.wait(lambda: alice.replies("1"))
+            # It was asked of both; what the second has not looked at yet it would answer itself.
+            second.until(lambda: not second.gateway._inbox)
             # The broker takes it for gone; the process lives on with what it has accepted.
             alice.publish("llm/v1/default/node/first/status", b"", retain=True)
             second.until(lambda: not second.gateway.view().detail)
