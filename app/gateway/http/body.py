@@ -64,6 +64,3 @@ async def unless_gone(request: Request, promise: asyncio.Future[T]) -> T:
         raise
     finally:
         gone.cancel()
-
-
-__all__ = ["ClientDisconnect", "read_body", "unless_gone", "until_gone"]

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from app.gateway.faults import Fault
-from app.gateway.http.endpoint import error_body
-from app.gateway.http.generation import Form, event
+from app.gateway.http.openai_form import OpenAiForm
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.replies import (
     Reply,
     called,
     compact,
-    created,
     finish_reason,
     quoted,
     token_bytes,
-    usage_of,
     went_well,
 )
 from engine.api.client import Submission
@@ -24,52 +20,36 @@ from engine.api.logprobs import OutputToken
 from engine.api.stream import Delta
 from engine.api.tools import ToolUse
 
-DONE = b"data: [DONE]\n\n"
 
+class ChatForm(OpenAiForm):
+    """As `OpenAiForm`, of chats."""
 
-class ChatForm(Form):
-    """The chunks of a stream, or one answer.
-
-    A chunk's text is put between two pieces that are made once: at 64 streams of 20 tokens/s that
-    is 1,280 chunks a second.
-    """
+    prefix = "chatcmpl"
+    kind = "chat.completion"
+    kind_of_chunk = "chat.completion.chunk"
 
     def __init__(
         self, asked: ChatCompletionRequest, model: str, submissions: Sequence[Submission]
     ) -> None:
-        self._id = submissions[0].request_id
-        self._model = model
-        self._created = created()
+        super().__init__(asked, model, submissions)
         self._asked = asked
         # The text of calls is in the model's own format; a client is told them at the end.
         self._holds_text = bool(submissions[0].sampling.get("tools"))
         self._forced = asked.forced_calls()
-        self._replies = [Reply() for _ in submissions]
-        head = {
-            "id": f"chatcmpl-{self._id}",
-            "object": "chat.completion.chunk",
-            "created": self._created,
-            "model": model,
-        }
-        self._head = b"data: " + compact(head).encode()[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if asked.includes_usage else b"]}\n\n"
-
-    def take(self, choice: int, delta: Delta) -> None:
-        self._replies[choice].take(delta)
 
     def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
         reply = self._replies[choice]
         thinking = delta.thinking if self._asked.include_reasoning else ""
         text = "" if self._holds_text else delta.text
         if text or thinking or delta.logprobs:
-            yield self._chunk(choice, self._part(reply, text, thinking), delta.logprobs)
+            yield self._part_chunk(choice, self._part(reply, text, thinking), delta.logprobs)
         finish = delta.finish
         if finish is None or not went_well(finish):
             return
         use = self._use(reply)
         content = reply.text if use is None else use.content
         if self._holds_text and content:
-            yield self._chunk(choice, self._part(reply, content, ""))
+            yield self._part_chunk(choice, self._part(reply, content, ""))
         if use is not None:
             calls = [
                 {"index": number, **called(call, self._call_id(choice), number)}
@@ -77,29 +57,9 @@ class ChatForm(Form):
             ]
             role = "" if reply.is_told else '"role":"assistant",'
             reply.is_told = True
-            yield self._chunk(choice, f'{role}"tool_calls":{compact(calls)}')
+            yield self._part_chunk(choice, f'{role}"tool_calls":{compact(calls)}')
         part = "" if reply.is_told else '"role":"assistant","content":""'
-        yield self._chunk(choice, part, reason=finish_reason(finish, use))
-
-    def end(self) -> Iterator[bytes]:
-        if self._asked.includes_usage:
-            usage = compact(usage_of(self._replies)).encode()
-            yield self._head + b'],"usage":' + usage + b"}\n\n"
-        yield DONE
-
-    def failed(self, fault: Fault) -> Iterator[bytes]:
-        yield event(error_body(fault))
-        yield DONE
-
-    def whole(self) -> dict[str, object]:
-        return {
-            "id": f"chatcmpl-{self._id}",
-            "object": "chat.completion",
-            "created": self._created,
-            "model": self._model,
-            "choices": [self._choice(at, reply) for at, reply in enumerate(self._replies)],
-            "usage": usage_of(self._replies),
-        }
+        yield self._part_chunk(choice, part, reason=finish_reason(finish, use))
 
     def _choice(self, choice: int, reply: Reply) -> dict[str, object]:
         finish = reply.finish
@@ -143,7 +103,7 @@ class ChatForm(Form):
         reply.is_told = True
         return ",".join(parts)
 
-    def _chunk(
+    def _part_chunk(
         self,
         choice: int,
         part: str,
@@ -155,4 +115,4 @@ class ChatForm(Form):
             told = compact({"content": [token_bytes(one) for one in logprobs]})
         why = "null" if reason is None else f'"{reason}"'
         body = f'{{"index":{choice},"delta":{{{part}}},"logprobs":{told},"finish_reason":{why}}}'
-        return self._head + body.encode() + self._tail
+        return self._chunk(body)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.api.lifecycle import FinishReason
 from engine.api.logprobs import OutputToken
-from engine.api.stream import Delta, Finish, Usage
+from engine.api.stream import Delta, Finish
 from engine.api.tools import ToolCall, ToolUse
 
 
@@ -63,21 +64,20 @@ def went_well(finish: Finish | None) -> bool:
     return finish is not None and finish.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
-def usage_of(replies: list[Reply]) -> dict[str, object]:
-    """The token counts of a request. The prompt counts once, however many replies it has."""
-    found = [reply.finish.usage for reply in replies if reply.finish is not None] or [
-        Usage(0, 0, 0)
-    ]
-    prompt = max(one.prompt_tokens for one in found)
-    output = sum(one.completion_tokens for one in found)
+def usage_of(prompts: Sequence[Sequence[Reply]]) -> dict[str, object]:
+    """The token counts of a request, given the replies to each of its prompts, which have ended."""
+    used = [[one.finish.usage for one in replies if one.finish is not None] for replies in prompts]
+    everything = [one for usages in used for one in usages]
+    prompt = sum(usages[0].prompt_tokens for usages in used if usages)
+    output = sum(one.completion_tokens for one in everything)
+    cached = sum(usages[0].cached_tokens for usages in used if usages)
+    thought = sum(one.reasoning_tokens for one in everything)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": found[0].cached_tokens},
-        "completion_tokens_details": {
-            "reasoning_tokens": sum(one.reasoning_tokens for one in found)
-        },
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": thought},
     }
 
 

@@ -21,7 +21,6 @@ from app.gateway.http.protocol.told import T, read
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
 from engine.api.client import EngineClient
-from engine.api.errors import EngineError
 from engine.api.status import EnginePhase
 
 P = TypeVar("P")
@@ -110,8 +109,3 @@ class Service:
             raise Fault(503, text, reason="no model", retry_after_ms=2000)
         self.admission.check_model(asked, self.names)
         return asked or status.model
-
-
-def fault_of(error: EngineError) -> Fault:
-    """What an error of the engine is to a client."""
-    return Fault.of(error.info())

@@ -82,6 +82,8 @@ def test_several_chats_at_once_and_one_is_stopped(serving: HttpServing, open_pag
     page.until("document.querySelectorAll('#chats .busy').length === 2")
     page.click("#stop")
     page.until(has("stopped", "#messages"))
+    # The page knows before the server does.
+    serving.until(lambda: any(one.finish_reason == "abort" for one in engine.snapshot().requests))
     engine.finish_all()
     page.until("document.querySelectorAll('#chats .busy').length === 0")
     # Those of the tests before are there, too.
