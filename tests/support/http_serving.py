@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +12,11 @@ import pytest
 from app.gateway.http import gateway
 from app.gateway.http.gateway import HttpGateway
 from app.gateway.http.settings import HttpSettings
+from tests.support.driving import TIMEOUT, Driving
 from tests.support.scripted_engine import ScriptedEngine
 
-TIMEOUT = 10.0
 
-
-class HttpServing:
+class HttpServing(Driving):
     """
     Attributes:
         http: a client that knows where the gateway is.
@@ -31,8 +28,6 @@ class HttpServing:
         self.gateway = HttpGateway(self.engine, HttpSettings(**values))
         self.gateway.start()
         self.http = httpx2.Client(base_url=self.gateway.url, timeout=TIMEOUT, trust_env=False)
-        self._driver: threading.Thread | None = None
-        self._parked = threading.Event()
 
     @property
     def url(self) -> str:
@@ -43,13 +38,6 @@ class HttpServing:
         messages = [{"role": "user", "content": text}]
         with self.running():
             return self.http.post("/v1/chat/completions", json={"messages": messages, **fields})
-
-    def until(self, condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
-        """Wait, without a step of the engine."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"not in {timeout} s: {self.gateway.view()}"
-            time.sleep(0.002)
 
     def check_idle(self) -> None:
         """Nothing runs or waits, and every block is free or cached."""
@@ -64,23 +52,8 @@ class HttpServing:
         self.until(is_idle)
         assert self.gateway._exchanges.num_waiting == self.gateway._exchanges.num_replies == 0
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """The engine steps by itself, on a thread."""
-        self._parked.clear()
-
-        def drive() -> None:
-            while not self._parked.is_set():
-                if not self.engine.advance():
-                    time.sleep(0.001)
-
-        driver = threading.Thread(target=drive, daemon=True)
-        driver.start()
-        try:
-            yield
-        finally:
-            self._parked.set()
-            driver.join()
+    def told(self) -> object:
+        return self.gateway.view()
 
     def stop(self, drain_seconds: float | None = None) -> None:
         self.http.close()

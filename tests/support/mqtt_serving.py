@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +17,11 @@ from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import LinkPhase
 from engine.api.client import ChatMessage, Submission
 from engine.api.stream import RequestStream
+from tests.support.driving import TIMEOUT, Driving
 from tests.support.scripted_engine import ScriptedEngine
 
-TIMEOUT = 10.0
 
-
-class Serving:
+class Serving(Driving):
     """
     Args:
         port: of a broker, or of a proxy before it, on the loopback.
@@ -48,8 +46,6 @@ class Serving:
             folder / "batchdeck.db",
         )
         self.gateway.start()
-        self._driver: threading.Thread | None = None
-        self._parked = threading.Event()
 
     @property
     def boot_id(self) -> str:
@@ -71,13 +67,6 @@ class Serving:
         """Wait until it is connected."""
         self.until(lambda: self.gateway.view().phase is LinkPhase.ONLINE)
 
-    def until(self, condition: Callable[[], object], timeout: float = TIMEOUT) -> None:
-        """Wait, without a step of the engine."""
-        deadline = time.monotonic() + timeout
-        while not condition():
-            assert time.monotonic() < deadline, f"not in {timeout} s: {self.gateway.view()}"
-            time.sleep(0.002)
-
     def accepted(self, count: int) -> None:
         """Wait until the engine was asked so many times in all."""
         self.until(lambda: len(self.engine.submissions) >= count)
@@ -95,23 +84,8 @@ class Serving:
             if not self.engine.advance():
                 time.sleep(0.002)
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """The engine steps by itself, on a thread."""
-        self._parked.clear()
-
-        def drive() -> None:
-            while not self._parked.is_set():
-                if not self.engine.advance():
-                    time.sleep(0.001)
-
-        driver = threading.Thread(target=drive, daemon=True)
-        driver.start()
-        try:
-            yield
-        finally:
-            self._parked.set()
-            driver.join()
+    def told(self) -> object:
+        return self.gateway.view()
 
     def stop(self, drain_seconds: float | None = None) -> None:
         self.gateway.stop(drain_seconds)

@@ -32,6 +32,7 @@ from app.gateway.http.view import HttpView
 from app.gateway.loop_thread import LoopThread
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
+from app.gateway.threaded import ThreadedGateway
 from app.gateway.view import Transcript, UserView
 from app.system.driver import Driver
 from engine.api.client import EngineClient
@@ -55,7 +56,7 @@ USERS_SHOWN = 20
 ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
 
 
-class HttpGateway:
+class HttpGateway(ThreadedGateway):
     """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
 
     What a request began ends with it: nothing is journalled, for its owner holds the connection and
@@ -158,30 +159,6 @@ class HttpGateway:
                 f"http.cert_file is {str(cert)!r}; it cannot be used: {error}"
             ) from None
         return uvicorn.Server(config)
-
-    def start(self) -> None:
-        """Serve, on a thread of its own."""
-        self._thread.start()
-
-    def begin_stop(self, drain_seconds: float | None = None) -> None:
-        """Take nothing new, let what runs end, tell the rest, and go; returns at once.
-
-        Args:
-            drain_seconds: how long requests may still run; None is as the settings have it. A
-                second call may shorten it.
-        """
-        self._thread.call(self._close, drain_seconds)
-
-    def stop(self, drain_seconds: float | None = None) -> None:
-        """As `begin_stop`, and wait until it is gone; after `start` only."""
-        self.begin_stop(drain_seconds)
-        # As `MqttGateway.stop` does.
-        self._thread.wait_ended()
-        self._thread.join()
-
-    def wait_ended(self, timeout: float | None = None) -> bool:
-        """Whether it has ended, of itself or by `stop`; blocks until then or for `timeout` s."""
-        return self._thread.wait_ended(timeout)
 
     def close(self) -> None:
         """Let go of what it holds, of a gateway that was never started too."""

@@ -28,6 +28,7 @@ from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState
 from app.gateway.mqtt.view import GatewayView
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
+from app.gateway.threaded import ThreadedGateway
 from app.gateway.view import Transcript
 from app.store.database import StoreError
 from app.store.store import Store
@@ -49,7 +50,7 @@ BUSY_SECONDS = 1.0
 ENDING = Fault(503, "the server is about to end; ask again", reason="draining")
 
 
-class MqttGateway:
+class MqttGateway(ThreadedGateway):
     """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
 
     Its store is a connection of its own for the same reason. What fails on the loop ends the
@@ -154,31 +155,6 @@ class MqttGateway:
             system=system,
             clock=time.monotonic,
         )
-
-    def start(self) -> None:
-        """Connect and serve, on a thread of its own."""
-        self._thread.start()
-
-    def begin_stop(self, drain_seconds: float | None = None) -> None:
-        """Take nothing new, let what runs end, tell the rest, and go; returns at once.
-
-        Args:
-            drain_seconds: how long requests may still run; None is as the settings have it. A
-                second call may shorten it.
-        """
-        self._thread.call(self._close, drain_seconds)
-
-    def stop(self, drain_seconds: float | None = None) -> None:
-        """As `begin_stop`, and wait until it is gone; after `start` only."""
-        self.begin_stop(drain_seconds)
-        # Not by joining first: where a signal raises in that, Python 3.11 takes the thread for
-        # ended.
-        self._thread.wait_ended()
-        self._thread.join()
-
-    def wait_ended(self, timeout: float | None = None) -> bool:
-        """Whether it has ended, of itself or by `stop`; blocks until then or for `timeout` s."""
-        return self._thread.wait_ended(timeout)
 
     @property
     def failure(self) -> str:
