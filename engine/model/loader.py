@@ -12,18 +12,16 @@ from typing import Any, Protocol
 
 import torch
 import transformers
-from transformers import PreTrainedModel
 
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.api.knobs import Knobs
-from engine.api.status import QuantizationLoss
 from engine.batch.plan import Runner
-from engine.batch.shape import ModelShape
 from engine.cache.storage import cache_shapes
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
+from engine.model.coding import Coding
 from engine.model.device import (
     default_share,
     free_memory,
@@ -50,11 +48,10 @@ from engine.model.forward import Forward, ModuleForward, pick_backend
 from engine.model.gate import checked_forward, find_class
 from engine.model.hub import download
 from engine.model.latents import ExpansionError
-from engine.model.loss import AT_LOAD, LossProbe, Sample, fixed_text
+from engine.model.loss import AT_LOAD, Sample
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
-from engine.model.program.coded import Coded
 from engine.model.program.forward import ProgramForward
-from engine.model.program.quantize import check_device, quantize, recognize
+from engine.model.program.quantize import check_device
 from engine.model.program.verify import MismatchError
 from engine.model.quantized.gguf import GgufFile
 from engine.model.quantized.methods import forget, method_of, stored_weights
@@ -152,16 +149,14 @@ class _Preparation:
     ) -> None:
         self._request = request
         self._entry = entry
-        self._sample = sample
         self._quantize = request.quantize or entry.quantize
-        self._packed_as = ""
-        self._loss: QuantizationLoss | None = None
         file = find_gguf(path)
         gguf = None if file is None else GgufFile(file)
         folder = path if file is None else file.parent
         stated = read_stated(folder, gguf)
         self._checkpoint = open_checkpoint(folder) if gguf is None else gguf.checkpoint
         self._method = method_of(stated, self._checkpoint) if gguf is None else gguf.kind
+        self._coding = Coding(entry.name, self._method, sample)
         self._config = language_part(read_config(folder, stated, self._checkpoint))
         forget(self._config)
         with blaming(f"{folder / CONFIG_FILE} is not valid"):
@@ -348,15 +343,14 @@ class _Preparation:
         )
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
-        coded, probe = self._code(model, envelope, backend, encoder, progress)
         shape = self.traced.shape
+        coded = self._coding.find(model, envelope, shape, backend, encoder, progress, total)
         progress("testing the model", total, total)
         forward = checked_forward(model, envelope, shape, backend, coded)
         if coded is not None:
             saved = replace(shape, saved_bytes=coded.saved_bytes)
             self.traced = replace(self.traced, shape=saved)
-        if probe is not None:
-            self._loss = self._compare(probe, forward, envelope, shape)
+        self._coding.compare(forward, envelope, shape)
         if self._quantize == "none" and self._method is not None:
             logger.info(
                 "%s is quantized by %s on disk, %s; it is served in %s, %s",
@@ -374,54 +368,6 @@ class _Preparation:
             return envelope
         num_blocks = self._plan(self._backend).num_blocks
         return replace(envelope, num_blocks=max(envelope.num_blocks, num_blocks))
-
-    def _code(
-        self,
-        model: PreTrainedModel,
-        envelope: EngineConfig,
-        backend: str,
-        encoder: Encoder,
-        progress: Progress,
-    ) -> tuple[Coded | None, LossProbe | None]:
-        """Which weights are multiplied as codes, if any, and what knows the model without that.
-
-        Weights are quantized in place. Those that were stored as codes stay what they are, and only
-        activations are rounded.
-        """
-        total = self._checkpoint.num_bytes
-        self._packed_as, self._loss = "", None
-        if self._quantize != "none":
-            progress(f"quantizing to {self._quantize}", total, total)
-            probe = self._probe(model, encoder)
-            return quantize(model, envelope, self.traced.shape), probe
-        if self._method is None or backend != "cpu":
-            return None, None
-        coded = recognize(model, envelope, self.traced.shape)
-        if coded is None:
-            return None, None
-        self._packed_as = self._method
-        progress("measuring what 8 bits of activations change", total, total)
-        return coded, self._probe(model, encoder)
-
-    def _probe(self, model: PreTrainedModel, encoder: Encoder) -> LossProbe | None:
-        token_ids = fixed_text(encoder, self._sample)
-        return None if token_ids is None else LossProbe(model, token_ids)
-
-    def _compare(
-        self, probe: LossProbe, forward: Forward, envelope: EngineConfig, shape: ModelShape
-    ) -> QuantizationLoss:
-        """What codes change, told to the log."""
-        loss = probe.compare(forward, envelope, shape)
-        logger.info(
-            "%s in %s: after %.1f %% of %d tokens the likeliest next token is the same, "
-            "divergence %.2g nats",
-            self._entry.name,
-            self._packed_as or self._quantize,
-            100 * loss.equal_best,
-            loss.tokens,
-            loss.divergence,
-        )
-        return loss
 
     def describe(
         self,
@@ -446,8 +392,8 @@ class _Preparation:
             switches_thinking="enable_thinking" in self._vocabulary.template,
             presets=self._entry.presets,
             quantize=self._quantize,
-            packed_as=self._packed_as,
-            loss=self._loss,
+            packed_as=self._coding.packed_as,
+            loss=self._coding.loss,
         )
         logger.info(
             "loaded %s: %s, %s on %s, %d blocks of %d tokens",

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model import loader
+from engine.model import coding
 from engine.model.loss import AT_LOAD
 from engine.model.program.coded import Coded
 from engine.model.program.quantize import recognize
@@ -51,7 +51,7 @@ def loaded_with(
         seen.extend((coded, copy.deepcopy(model)))
         return coded
 
-    monkeypatch.setattr(loader, "recognize", watched)
+    monkeypatch.setattr(coding, "recognize", watched)
     return load(folder, **options), *seen
 
 

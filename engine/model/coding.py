@@ -1,0 +1,96 @@
+"""Coding: which of a model's weights are multiplied as codes, and what that changes."""
+
+from __future__ import annotations
+
+import logging
+
+from transformers import PreTrainedModel
+
+from engine.api.config import EngineConfig
+from engine.api.status import QuantizationLoss
+from engine.batch.shape import ModelShape
+from engine.model.forward import Forward
+from engine.model.loss import LossProbe, Sample, fixed_text
+from engine.model.program.coded import Coded
+from engine.model.program.quantize import quantize, recognize
+from engine.serving.loading import Progress
+from engine.text.codec import Encoder
+
+logger = logging.getLogger(__name__)
+
+
+class Coding:
+    """Has weights quantized, or finds those that were stored as codes, and compares.
+
+    Args:
+        name: of the model.
+        method: the format in which the checkpoint is quantized; None if it is not.
+        sample: over how much text it is measured what codes change.
+
+    Attributes:
+        packed_as: the format of weights that stay as they were stored; empty if none do.
+        loss: what codes change; None if there are none, or it could not be measured.
+    """
+
+    def __init__(self, name: str, method: str | None, sample: Sample) -> None:
+        self._name = name
+        self._method = method
+        self._sample = sample
+        self._probe: LossProbe | None = None
+        self.packed_as = ""
+        self.loss: QuantizationLoss | None = None
+
+    def find(
+        self,
+        model: PreTrainedModel,
+        envelope: EngineConfig,
+        shape: ModelShape,
+        backend: str,
+        encoder: Encoder,
+        progress: Progress,
+        num_bytes: int,
+    ) -> Coded | None:
+        """Which weights are multiplied as codes, if any; what the model says before is kept.
+
+        Weights are quantized in place. Those that were stored as codes stay what they are, and only
+        activations are rounded.
+
+        Args:
+            num_bytes: of the checkpoint, for the report of progress.
+
+        Raises:
+            ModelError, InvalidConfigError: as `quantize`.
+        """
+        self._probe, self.packed_as, self.loss = None, "", None
+        if envelope.quantize != "none":
+            progress(f"quantizing to {envelope.quantize}", num_bytes, num_bytes)
+            self._listen(model, encoder)
+            return quantize(model, envelope, shape)
+        if self._method is None or backend != "cpu":
+            return None
+        coded = recognize(model, envelope, shape)
+        if coded is not None:
+            self.packed_as = self._method
+            progress("measuring what 8 bits of activations change", num_bytes, num_bytes)
+            self._listen(model, encoder)
+        return coded
+
+    def compare(self, forward: Forward, envelope: EngineConfig, shape: ModelShape) -> None:
+        """Measure what codes change, if there are any, and tell the log."""
+        if self._probe is None:
+            return
+        self.loss = self._probe.compare(forward, envelope, shape)
+        self._probe = None
+        logger.info(
+            "%s in %s: after %.1f %% of %d tokens the likeliest next token is the same, "
+            "divergence %.2g nats",
+            self._name,
+            self.packed_as or envelope.quantize,
+            100 * self.loss.equal_best,
+            self.loss.tokens,
+            self.loss.divergence,
+        )
+
+    def _listen(self, model: PreTrainedModel, encoder: Encoder) -> None:
+        token_ids = fixed_text(encoder, self._sample)
+        self._probe = None if token_ids is None else LossProbe(model, token_ids)
