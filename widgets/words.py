@@ -20,6 +20,7 @@ GLOSSES = {
     "lag": "how late the screen is",
     "running": "requests that were accepted and have not ended, those that wait too",
     "waiting": "those of them that have no token yet",
+    "open": "connections that clients hold, idle ones too",
     "untold": "ends not yet confirmed by the broker",
 }
 

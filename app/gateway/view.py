@@ -7,6 +7,7 @@ from typing import Protocol
 
 from app.store.conversation import Conversation, Message
 from engine.api.stream import Thought
+from engine.api.telemetry import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,34 @@ class UserView:
     running: int
     waiting: int
     rejected: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayView:
+    """A gateway and its requests.
+
+    Attributes:
+        time, since: when the view was made and when the gateway's state began, in seconds of the
+            engine's clock.
+        running: requests that are accepted and unfinished.
+        waiting: how many of these have no first token.
+        accepted, finished: requests since the start.
+        rejected: refused requests by reason, the most frequent reason first.
+        first_token: seconds until the first token, over the last minute.
+        bad: the last messages that could not be served, the newest first.
+        users: users with requests here, the busiest first.
+    """
+
+    time: float
+    since: float
+    running: int
+    waiting: int
+    accepted: int
+    finished: int
+    rejected: tuple[Rejection, ...]
+    first_token: Distribution
+    bad: tuple[BadMessage, ...]
+    users: tuple[UserView, ...]
 
 
 @dataclass(frozen=True, slots=True)

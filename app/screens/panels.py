@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from app.gateway.sources import MQTT
 from app.screens.chats.numbering import Numbering, session_of
 from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.http_watch import HttpWatch
 from app.screens.feeds.mqtt_watch import MqttWatch
 from engine.api.origin import Origin
 from engine.api.snapshot import RequestView
@@ -15,6 +16,7 @@ from widgets.glyphs import Glyphs
 from widgets.panels.batch_chart import BatchChart
 from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.device_panel import DevicePanel
+from widgets.panels.http_panel import HttpPanel
 from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.kpi_strip import KpiStrip
 from widgets.panels.kv_map import KvMap
@@ -43,6 +45,7 @@ class Panels:
         self.devices = DevicePanel(glyphs, id="devices")
         self.log = LogPanel(glyphs, id="log")
         self.mqtt = MqttPanel(glyphs, id="mqtt")
+        self.http = HttpPanel(glyphs, id="http")
 
     @property
     def numbered(self) -> tuple[tuple[str, Panel], ...]:
@@ -57,6 +60,7 @@ class Panels:
             ("Knobs", self.knobs),
             ("Log", self.log),
             ("MQTT", self.mqtt),
+            ("HTTP", self.http),
         )
 
     def show_steps(self, engine: EngineWatch, new: list[StepRecord]) -> None:
@@ -77,7 +81,7 @@ class Panels:
         )
 
     def show_figures(
-        self, engine: EngineWatch, mqtt: MqttWatch, failures: Mapping[str, str]
+        self, engine: EngineWatch, mqtt: MqttWatch, http: HttpWatch, failures: Mapping[str, str]
     ) -> None:
         """Show what is read as figures, and so need not move faster than one reads.
 
@@ -89,6 +93,7 @@ class Panels:
         broker = mqtt.readings.state if mqtt.readings else None
         self.kpi.show(engine.snapshot, engine.status, *rates, broker)
         self.mqtt.show(mqtt.readings)
+        self.http.show(http.readings)
         snapshot = engine.snapshot
         rows = _rows(snapshot.requests if snapshot else (), self._numbering, failures)
         self.table.show(rows, snapshot.goodput if snapshot else None, paused=engine.paused)

@@ -17,6 +17,7 @@ from app.screens.chats.sessions import SessionList
 from app.screens.feeds.alerts import Alerts
 from app.screens.feeds.cadence import Cadence, Thrift
 from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.http_watch import HttpWatch
 from app.screens.feeds.log_feed import LogFeed
 from app.screens.feeds.loop_lag import LoopLag
 from app.screens.feeds.mqtt_watch import MqttWatch
@@ -61,6 +62,7 @@ class Pump:
         sessions: SessionList,
         engine: EngineWatch,
         mqtt: MqttWatch,
+        http: HttpWatch,
         chat: ChatPane,
         panels: Panels,
         heed: Callable[[], object],
@@ -74,6 +76,7 @@ class Pump:
         self._sessions = sessions
         self._engine = engine
         self._mqtt = mqtt
+        self._http = http
         self._chat = chat
         self._panels = panels
         self._heed = heed
@@ -144,10 +147,12 @@ class Pump:
         if self._is_due("table", cadence.table, everything or turned):
             yield
             self._mqtt.look()
+            self._http.look()
             self._tell_broker()
+            self._tell_http()
             self._warn()
             failures = self._sessions.failures(self._engine.views)
-            self._panels.show_figures(self._engine, self._mqtt, failures)
+            self._panels.show_figures(self._engine, self._mqtt, self._http, failures)
         if self._is_due("devices", cadence.devices, everything):
             yield
             self._read_devices()
@@ -281,6 +286,12 @@ class Pump:
             case BrokerState.STOPPED:
                 text = "MQTT: the gateway has stopped; the log says why."
                 self._screen.notify(text, severity="error", timeout=30)
+
+    def _tell_http(self) -> None:
+        """Tell the user if the HTTP gateway has given up."""
+        if self._http.has_stopped():
+            text = "HTTP: the gateway has stopped; the log says why."
+            self._screen.notify(text, severity="error", timeout=30)
 
     def _tell(self, before: EngineStatus, after: EngineStatus) -> None:
         """Tell the user what became of a model."""

@@ -46,8 +46,8 @@ from widgets.chat.transcript import Transcript
 from widgets.glyphs import ASCII, UNICODE
 
 if TYPE_CHECKING:
-    from app.gateway.mqtt.view import Gateway
-    from app.gateway.view import Transcripts
+    from app.gateway.http.view import HttpSide
+    from app.gateway.mqtt.view import MqttSide
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ LOOK_SECONDS = 0.5
 
 
 class Tui(Loading):
-    """One `Deck` over an engine and, if there is one, an MQTT gateway.
+    """One `Deck` over an engine and, if there are any, gateways.
 
     Attributes:
         crash: the exception that ended the application; None if nothing crashed.
@@ -118,9 +118,9 @@ class Tui(Loading):
         store: Store,
         settings: Settings,
         load: LoadRequest,
-        gateway: Gateway | None = None,
+        gateway: MqttSide | None = None,
         own: OwnSettings | None = None,
-        http: Transcripts | None = None,
+        http: HttpSide | None = None,
     ) -> None:
         # Without colours the background is the terminal's own, as with the theme "ansi".
         super().__init__(ansi_color="NO_COLOR" in os.environ or None)
@@ -316,9 +316,9 @@ def run(
     store: Store,
     settings: Settings,
     load: LoadRequest,
-    gateway: Gateway | None = None,
+    gateway: MqttSide | None = None,
     own: OwnSettings | None = None,
-    http: Transcripts | None = None,
+    http: HttpSide | None = None,
     kind: type[Tui] = Tui,
 ) -> int:
     """Run the interface until the user leaves; returns the exit code.

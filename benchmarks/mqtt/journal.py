@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from app.gateway.mqtt.view import GatewayView
+from app.gateway.mqtt.view import MqttView
 from app.gateway.quotas import Quota
 from benchmarks.figure import Figure
 from benchmarks.mqtt.bench import LEAD_SECONDS, Bench, request
@@ -52,5 +52,5 @@ def journal(bench: Bench) -> Iterator[Figure]:
     yield Figure("D", "the gateway idle", idle, "cores", against=f"{IDLE_SECONDS:.0f} s")
 
 
-def is_told(view: GatewayView, total: int) -> bool:
+def is_told(view: MqttView, total: int) -> bool:
     return view.finished == total and not view.undelivered

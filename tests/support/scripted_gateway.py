@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.gateway.mqtt.transport.link import LinkPhase
-from app.gateway.mqtt.view import GatewayView
+from app.gateway.mqtt.view import MqttView
 from app.gateway.view import Transcript
 from app.store.conversation import Conversation, Message
 from engine.api.client import ChatMessage, EngineClient, Submission
@@ -13,7 +13,7 @@ from engine.api.origin import Origin
 from engine.api.stream import RequestStream
 from engine.api.telemetry import Distribution
 
-VIEW = GatewayView(
+VIEW = MqttView(
     time=100.0,
     address="mqtt://broker.example:1883",
     pool="default",
@@ -63,7 +63,7 @@ class ScriptedGateway:
 
     # What the screen may call.
 
-    def view(self) -> GatewayView:
+    def view(self) -> MqttView:
         return self.shown
 
     def transcript(self, request_id: str) -> Transcript | None:

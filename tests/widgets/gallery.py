@@ -12,6 +12,7 @@ from widgets.glyphs import UNICODE, Glyphs
 from widgets.line_view import LineView
 from widgets.panels.batch_chart import BatchChart
 from widgets.panels.device_panel import DevicePanel
+from widgets.panels.http_panel import HttpPanel
 from widgets.panels.knob_panel import KnobPanel
 from widgets.panels.kpi_strip import KpiStrip
 from widgets.panels.kv_map import KvMap
@@ -96,5 +97,7 @@ def fill(view: LineView) -> None:
             view.show(samples.knobs(), samples.history(), effect=samples.EFFECT)
         case MqttPanel():
             view.show(samples.MQTT)
+        case HttpPanel():
+            view.show(samples.HTTP)
         case LogPanel():
             view.add(samples.log_lines())

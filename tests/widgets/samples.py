@@ -32,8 +32,10 @@ from widgets.panels.broker_state import BrokerState
 from widgets.panels.chat_row import YOU, ChatRow
 from widgets.panels.device_panel import DeviceReadings, GpuReading
 from widgets.panels.effect import Effect, Figures
+from widgets.panels.gateway_readings import BadMessage, GatewayUser, Refusals
+from widgets.panels.http_readings import HttpReadings, HttpState
 from widgets.panels.log_line import Level, LogLine
-from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
+from widgets.panels.mqtt_readings import MqttReadings
 from widgets.panels.session_columns import title_of
 
 CONFIG = EngineConfig(
@@ -450,7 +452,7 @@ MQTT = MqttReadings(
     pool="default",
     node="gpu-1",
     received=12.4,
-    published=478.0,
+    sent=478.0,
     running=8,
     waiting=3,
     untold=0,
@@ -468,5 +470,36 @@ MQTT = MqttReadings(
         ),
         BadMessage(NOON - 60, "llm/v1/default/req/東京/x/1", 413, "it has 300,000 bytes", "東京"),
     ),
-    users=(MqttUser("fleet", 6, 3, 0), MqttUser("alice", 2, 0, 0), MqttUser("eve", 0, 0, 14)),
+    users=(
+        GatewayUser("fleet", 6, 3, 0),
+        GatewayUser("alice", 2, 0, 0),
+        GatewayUser("eve", 0, 0, 14),
+    ),
+)
+
+
+HTTP = HttpReadings(
+    address="http://127.0.0.1:8000",
+    state=HttpState.SERVING,
+    detail="",
+    lasted=754.0,
+    received=4.2,
+    sent=3.8,
+    running=16,
+    waiting=2,
+    connections=24,
+    accepted=2_048,
+    finished=2_032,
+    rejected=(Refusals(401, "no key", 3), Refusals(429, "over the quota", 1)),
+    first_token=Distribution(64, 0.05, 0.041, 0.120),
+    bad=(
+        BadMessage(
+            NOON,
+            "/v1/chat/completions",
+            400,
+            "temperature is -1; it should be greater than or equal to 0",
+            '{"model":"default","temperature":-1}',
+        ),
+    ),
+    users=(GatewayUser("eval", 12, 2, 0), GatewayUser("anonymous", 4, 0, 4)),
 )

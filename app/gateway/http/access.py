@@ -9,6 +9,8 @@ from app.gateway.faults import Fault
 
 # Whoever asks where no keys are set.
 ANYBODY = "anybody"
+# Whoever asks without a key that is known, where keys are set: by this name refusals are counted.
+STRANGER = "stranger"
 
 
 class Access:
@@ -48,6 +50,13 @@ class Access:
         if name is None:
             raise Fault(401, "the API key is not known here", reason="unknown key")
         return name
+
+    def asker(self, headers: Mapping[str, str]) -> str:
+        """The name of who asks, or `STRANGER`; headers are as for `caller`."""
+        try:
+            return self.caller(headers)
+        except Fault:
+            return STRANGER
 
 
 def _digest(key: str) -> bytes:

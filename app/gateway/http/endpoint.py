@@ -65,21 +65,21 @@ class Endpoint(ABC):
         except ClientDisconnect:
             return
         except Fault as fault:
-            response = self._refuse(fault)
+            response = self._refuse(request, fault)
         except EngineError as error:
-            response = self._refuse(Fault.of(error.info()))
+            response = self._refuse(request, Fault.of(error.info()))
         except Exception:
             if sent.has_begun:
                 raise  # Nobody can be told any more: the server closes the connection.
             log.exception("%s %s could not be handled", request.method, ascii(request.url.path))
             mistake = "the server could not handle this request"
-            response = self._refuse(Fault(500, mistake, reason="our mistake"))
+            response = self._refuse(request, Fault(500, mistake, reason="our mistake"))
         if response is not None:
             await response(scope, receive, sent)
 
-    def _refuse(self, fault: Fault) -> Response:
+    def _refuse(self, request: Request, fault: Fault) -> Response:
         fault.param = self.params.get(fault.param or "", fault.param)
-        self.service.tally.refused(fault, "")
+        self.service.tally.refused(fault, self.service.access.asker(request.headers))
         response = refusal(fault, self.error(fault))
         response.status_code = self.status(fault)
         return response

@@ -99,6 +99,7 @@ class HttpGateway(ThreadedGateway):
         )
         self._watch = Watch(client)
         self._driver = Driver()
+        self._since = time.monotonic()
         self._traces = open_traces()
         self._live = LiveFeed(client)
         access = Access(settings.secrets(), settings.operators())
@@ -263,6 +264,7 @@ class HttpGateway(ThreadedGateway):
         tally, exchanges = self._tally, self._exchanges
         return HttpView(
             time=time.monotonic(),
+            since=self._since,
             url=self.url,
             draining=self._draining,
             connections=len(self._server.server_state.connections),

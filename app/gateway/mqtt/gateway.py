@@ -25,7 +25,7 @@ from app.gateway.mqtt.retention import Retention
 from app.gateway.mqtt.settings import MqttSettings
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import Inbound, Link, LinkPhase, LinkState
-from app.gateway.mqtt.view import GatewayView
+from app.gateway.mqtt.view import MqttView
 from app.gateway.quotas import Quotas
 from app.gateway.tally import Tally
 from app.gateway.threaded import ThreadedGateway
@@ -162,7 +162,7 @@ class MqttGateway(ThreadedGateway):
         state = self._link.state
         return self._thread.crash or (state.detail if state.phase is LinkPhase.TAKEN_OVER else "")
 
-    def view(self) -> GatewayView:
+    def view(self) -> MqttView:
         return self._view
 
     def transcript(self, request_id: str) -> Transcript | None:

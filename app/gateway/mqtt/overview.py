@@ -12,7 +12,7 @@ from app.gateway.mqtt.node import Node
 from app.gateway.mqtt.protocol.topics import Topics
 from app.gateway.mqtt.transport.address import BrokerAddress
 from app.gateway.mqtt.transport.link import Link
-from app.gateway.mqtt.view import GatewayView
+from app.gateway.mqtt.view import MqttView
 from app.gateway.tally import Tally
 from app.gateway.view import UserView
 
@@ -31,10 +31,10 @@ class Overview:
     exchanges: Exchanges
     tally: Tally
 
-    def view(self) -> GatewayView:
+    def view(self) -> MqttView:
         """The gateway as it stands now."""
         link, tally, state = self.link, self.tally, self.link.state
-        return GatewayView(
+        return MqttView(
             time=time.monotonic(),
             address=str(self.address),
             pool=self.topics.pool,

@@ -25,7 +25,8 @@ from engine.api.status import ModelCard
 from widgets.chat_number import ChatNumber
 
 if TYPE_CHECKING:
-    from app.gateway.mqtt.view import Gateway
+    from app.gateway.http.view import HttpSide
+    from app.gateway.mqtt.view import MqttSide
     from app.gateway.view import Transcript, Transcripts
 
 log = logging.getLogger(__name__)
@@ -61,11 +62,12 @@ class SessionList:
         *,
         system: str = "",
         sampling: Mapping[str, object] | None = None,
-        gateway: Gateway | None = None,
-        http: Transcripts | None = None,
+        gateway: MqttSide | None = None,
+        http: HttpSide | None = None,
     ) -> None:
         self.client = client
         self.gateway = gateway
+        self.http = http
         self._theirs = [one for one in (gateway, http) if one is not None]
         self.numbering = Numbering(self._chat_of)
         self.store = store

@@ -27,9 +27,10 @@ class Deck(Speaking):
     chats that of the classes from `Conversing` to `Speaking`; `deck.tcss` says what is shown where.
 
     Its classes: `-engine` while the engine and not the chat is on view where both do not fit;
-    `-mqtt` where there is a gateway, or its panel was asked for; `-spare` while the panel asked for
-    is one of those that low screens leave out; `-pair` while latencies or devices are asked for,
-    which share a page; and one of each breakpoint.
+    `-gateway` where there is one, or its panel was asked for, and `-mqtt` or `-http` as its panel
+    is on view; `-spare` while the panel asked for is one of those that low screens leave out;
+    `-pair` while latencies or devices are asked for, which share a page; and one of each
+    breakpoint.
     """
 
     AUTO_FOCUS = "PromptArea"
@@ -82,7 +83,7 @@ class Deck(Speaking):
                 show=False,
                 id=f"panel.{n}",
             )
-            for n in range(1, 9)
+            for n in range(1, 10)
         ),
         Binding("tab", "panel_step(1)", "Next panel", show=False, id="panel.next"),
         Binding("shift+tab", "panel_step(-1)", "Previous panel", show=False, id="panel.previous"),
@@ -109,11 +110,14 @@ class Deck(Speaking):
 
     def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
         super().__init__(sessions, glyphs)
-        names = [name for name, _ in self.panels.numbered]
+        panels = self.panels
+        names = [name for name, _ in panels.numbered]
         self.panel_bar = PanelBar(names, glyphs, id="panels")
         self.key_bar = KeyBar(glyphs)
-        self.pump = Pump(self, sessions, self.engine, self.mqtt, self.chat, self.panels, self.heed)
+        watches = self.engine, self.mqtt, self.http
+        self.pump = Pump(self, sessions, *watches, self.chat, self.panels, self.heed)
         self._panel = 0
+        self._gateway = panels.http if self.mqtt.gateway is None else panels.mqtt
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -135,7 +139,7 @@ class Deck(Speaking):
         yield Container(
             self.chat.list,
             *(panels.table, panels.batch, self.chat, panels.latency, panels.knobs),
-            *(panels.devices, panels.kv, panels.mqtt, panels.log),
+            *(panels.devices, panels.kv, panels.mqtt, panels.http, panels.log),
             id="body",
         )
         yield self.key_bar
@@ -280,8 +284,16 @@ class Deck(Speaking):
         self.panel_bar.show(place)
         shown = self.panels.numbered[place][1]
         panels = self.panels
-        self.set_class(self.mqtt.gateway is not None or shown is panels.mqtt, "-mqtt")
-        self.set_class(shown in (panels.devices, panels.mqtt, panels.log), "-spare")
+        gateways = panels.mqtt, panels.http
+        if shown in gateways:
+            self._gateway = shown
+        exist = self.mqtt.gateway is not None or self.http.gateway is not None
+        has_place = exist or shown in gateways
+        self.set_class(has_place, "-gateway")
+        # They share a place, which has the one that was asked for last.
+        self.set_class(has_place and self._gateway is panels.mqtt, "-mqtt")
+        self.set_class(has_place and self._gateway is panels.http, "-http")
+        self.set_class(shown in (panels.devices, *gateways, panels.log), "-spare")
         pair = (panels.latency, panels.devices)  # neither fills a page of its own
         self.set_class(shown in pair, "-pair")
         for _, panel in panels.numbered:

@@ -12,6 +12,7 @@ from app.screens.dialogs.pick_named import Named
 from app.screens.dialogs.pick_policy import PickPolicy
 from app.screens.feeds.comparison import TURN_SECONDS
 from app.screens.feeds.engine_watch import EngineWatch
+from app.screens.feeds.http_watch import HttpWatch
 from app.screens.feeds.mqtt_watch import MqttWatch
 from app.screens.panels import Panels
 from app.screens.policies import policy_meanings
@@ -32,7 +33,7 @@ class Steering(Screen[None]):
     """The part of the deck that acts on engine and gateway. `Deck` lays out and has the chats.
 
     Args:
-        sessions: over the engine, and over the gateway if there is one.
+        sessions: over the engine, and over the gateways if there are any.
     """
 
     def __init__(self, sessions: SessionList, glyphs: Glyphs) -> None:
@@ -41,6 +42,7 @@ class Steering(Screen[None]):
         self.sessions = sessions
         self.engine = EngineWatch(sessions.client)
         self.mqtt = MqttWatch(sessions.gateway)
+        self.http = HttpWatch(sessions.http)
         self.panels = Panels(glyphs, sessions.numbering)
         self._passing: set[str] = set()  # messages that mean nothing once the user has gone on
         self._priorities: dict[str, int] = {}  # those asked for that no snapshot has yet

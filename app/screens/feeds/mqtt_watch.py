@@ -1,17 +1,15 @@
-"""MqttWatch: what the screen knows of the MQTT gateway, and the gateway's rates."""
+"""MqttWatch: what the screen knows of the MQTT gateway."""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
+from app.screens.feeds.traffic import Traffic, figures_of
 from widgets.panels.broker_state import BrokerState
-from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser, Refusals
+from widgets.panels.mqtt_readings import MqttReadings
 
 if TYPE_CHECKING:
-    from app.gateway.mqtt.view import Gateway, GatewayView
-
-RATE_SECONDS = 5.0
+    from app.gateway.mqtt.view import MqttSide, MqttView
 
 
 class MqttWatch:
@@ -22,19 +20,16 @@ class MqttWatch:
         readings: what the last look found; None without a gateway.
     """
 
-    def __init__(self, gateway: Gateway | None) -> None:
+    def __init__(self, gateway: MqttSide | None) -> None:
         self.gateway = gateway
         self.readings: MqttReadings | None = None
-        self._recent: deque[tuple[float, int, int]] = deque()  # time, received, published
+        self._traffic = Traffic()
         self._told: BrokerState | None = None
 
     def look(self) -> None:
         if self.gateway is None:
             return
         view = self.gateway.view()
-        self._recent.append((view.time, view.received, view.published))
-        while len(self._recent) > 2 and self._recent[1][0] <= view.time - RATE_SECONDS:
-            self._recent.popleft()
         self.readings = self._read(view)
 
     def new_state(self) -> BrokerState | None:
@@ -48,26 +43,17 @@ class MqttWatch:
         self._told = state
         return state
 
-    def _read(self, view: GatewayView) -> MqttReadings:
-        then, received, published = self._recent[0]
-        seconds = max(view.time - then, 1e-3)
+    def _read(self, view: MqttView) -> MqttReadings:
+        received, sent = self._traffic.rates(view.time, view.received, view.published)
         return MqttReadings(
             address=view.address,
             state=BrokerState[view.phase.name],
             detail=view.detail,
-            lasted=max(view.time - view.since, 0.0),
             protocol=view.protocol,
             pool=view.pool,
             node=view.node,
-            received=(view.received - received) / seconds,
-            published=(view.published - published) / seconds,
-            running=view.running,
-            waiting=view.waiting,
+            received=received,
+            sent=sent,
             untold=view.undelivered,
-            accepted=view.accepted,
-            finished=view.finished,
-            rejected=tuple(Refusals(r.code, r.reason, r.count) for r in view.rejected),
-            first_token=view.first_token,
-            bad=tuple(BadMessage(b.time, b.topic, b.code, b.reason, b.excerpt) for b in view.bad),
-            users=tuple(MqttUser(u.name, u.running, u.waiting, u.rejected) for u in view.users),
+            **figures_of(view),
         )

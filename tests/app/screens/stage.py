@@ -10,6 +10,7 @@ from unittest.mock import patch
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
 
+from app.gateway.http.view import HttpSide
 from app.screens.chats.sessions import SessionList
 from app.screens.deck.deck import Deck
 from app.screens.pump import Pump
@@ -137,6 +138,7 @@ async def staged(
     ready: bool = True,
     live: bool = False,
     mqtt: bool = False,
+    http: HttpSide | None = None,
     notices: bool = False,
     kind: type[Tui] = Tui,
     load: LoadRequest = SCRIPTED,
@@ -148,7 +150,8 @@ async def staged(
     Args:
         ready: there is a model.
         live: the pump runs by its own timer.
-        mqtt: there is a gateway.
+        mqtt: there is a gateway for MQTT.
+        http: the gateway for HTTP.
         notices: what is said in passing is painted too.
         kind: of application.
         load: how the first model is loaded.
@@ -159,7 +162,7 @@ async def staged(
     store = Store(folder / "batchdeck.db")
     chosen = Settings.model_validate({"data_dir": folder, **settings})
     try:
-        app = kind(engine, store, chosen, load, gateway)
+        app = kind(engine, store, chosen, load, gateway, http=http)
         keys = VirtualClock(0.0)
         app.deck.clock = keys
         timer = nullcontext() if live else patch.object(Pump, "_come_again", Pump.turn)

@@ -528,7 +528,7 @@ async def test_what_the_gateway_logs_is_in_the_log_by_its_name(tmp_path: Path) -
 
 
 async def test_a_click_on_a_name_that_was_shortened_goes_to_its_panel(tmp_path: Path) -> None:
-    async with staged(tmp_path, size=(60, 20)) as stage:
+    async with staged(tmp_path, size=(64, 20)) as stage:
         await stage.press("f2")
         await stage.screen()
         bar = stage.deck.panel_bar

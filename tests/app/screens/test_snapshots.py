@@ -61,7 +61,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ids = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(ids) << 80))
     monkeypatch.setattr("app.screens.chats.entries.day_and_time", lambda *_: "14:02")
-    for module in ("log_panel", "knob_history", "mqtt_panel"):
+    for module in ("log_panel", "knob_history", "gateway_panel"):
         monkeypatch.setattr(f"widgets.panels.{module}.time_of_day", lambda seconds: "14:02:11")
     meanings = {name: f"What {name} does." for name in policy_names()}
     meanings |= {"stall_free": "Decodes first.", "static": "A batch runs until its longest ends."}

@@ -12,8 +12,9 @@ from tests.widgets.hosting import hosted, press, resize, rows, settle
 from tests.widgets.samples import MQTT, NOON
 from widgets.glyphs import ASCII, UNICODE
 from widgets.panels.broker_state import BrokerState
-from widgets.panels.mqtt_panel import OFF, MqttPanel
-from widgets.panels.mqtt_readings import BadMessage, MqttReadings, MqttUser
+from widgets.panels.gateway_readings import BadMessage, GatewayUser
+from widgets.panels.mqtt_panel import MqttPanel
+from widgets.panels.mqtt_readings import MqttReadings
 
 MANY = replace(
     MQTT, bad=tuple(BadMessage(NOON - n, f"topic/{n}", 400, f"reason {n}", "x") for n in range(20))
@@ -73,8 +74,8 @@ async def test_a_narrow_panel_breaks_between_the_parts() -> None:
 
 
 async def test_without_a_gateway_it_says_how_to_have_one() -> None:
-    assert " ".join(await shown(None, 60)) == OFF
-    assert await shown(None, 124) == [OFF]
+    assert " ".join(await shown(None, 60)) == MqttPanel.OFF
+    assert await shown(None, 124) == [MqttPanel.OFF]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ NONE = Distribution(0, math.nan, math.nan, math.nan)
 
 
 async def test_what_is_left_out_of_a_list_is_counted() -> None:
-    users = tuple(MqttUser(f"user-{n}", 1, 0, 0) for n in range(9))
+    users = tuple(GatewayUser(f"user-{n}", 1, 0, 0) for n in range(9))
     assert "user-5 1 · 3 more" in " ".join(await shown(replace(MQTT, users=users), 120))
 
 
@@ -157,7 +158,7 @@ async def test_whatever_comes_is_text_and_nothing_else(glyphs: object) -> None:
             MQTT,
             detail=text,
             bad=(BadMessage(NOON, text, 400, text, text),),
-            users=(MqttUser(text, 1, 0, 0),),
+            users=(GatewayUser(text, 1, 0, 0),),
         )
         async with hosted(panel, 60, 30, focus=True) as (app, _):
             panel.show(readings)

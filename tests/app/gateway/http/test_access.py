@@ -48,6 +48,9 @@ def test_a_key_names_its_user(tmp_path: Path) -> None:
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert "user 'bob' has 0 unfinished requests; at most 1" in answer.text
+        serving.until(lambda: sum(r.count for r in serving.gateway.view().rejected) == 7)
+        users = {user.name: user.rejected for user in serving.gateway.view().users}
+        assert users == {"bob": 1, "stranger": 6}
 
 
 def test_only_pages_of_stated_origins_may_ask() -> None:

@@ -48,7 +48,7 @@ async def test_no_size_is_too_small_to_chat(tmp_path: Path, size: tuple[int, int
 async def test_chat_and_engine_stand_side_by_side_and_reflow(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES, size=(160, 48)) as stage:
         deck = stage.deck
-        panels = [panel for name, panel in deck.panels.numbered if name != "MQTT"]
+        panels = [panel for name, panel in deck.panels.numbered if name not in ("MQTT", "HTTP")]
         everything = [deck.chat, *panels]
         assert all(widget.display for widget in everything)
         regions = [widget.region for widget in everything]
@@ -107,11 +107,11 @@ async def test_tab_goes_through_the_panels_of_a_small_terminal(tmp_path: Path) -
         await stage.press("f2", "6", "down", "down", "enter", "1")  # typed into a number
         panels = stage.deck.panels
         assert panels.knobs.has_focus_within
-        for panel in (panels.log, panels.mqtt, panels.table):
+        for panel in (panels.log, panels.mqtt, panels.http, panels.table):
             await stage.press("tab")
             assert stage.deck.focused is panel
         await stage.press("shift+tab")
-        assert stage.deck.focused is panels.mqtt
+        assert stage.deck.focused is panels.http
 
 
 async def test_escape_leaves_the_engine_view_before_it_stops_a_reply(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def readings(state: BrokerState, lasted: float) -> MqttReadings:
         pool="p",
         node="n",
         received=0.0,
-        published=0.0,
+        sent=0.0,
         running=0,
         waiting=0,
         untold=0,

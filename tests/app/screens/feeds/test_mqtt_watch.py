@@ -7,7 +7,7 @@ from app.gateway.view import BadMessage, Rejection, UserView
 from app.screens.feeds.mqtt_watch import MqttWatch
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
-from widgets.panels import mqtt_panel
+from widgets.panels import gateway_readings
 from widgets.panels.broker_state import BrokerState
 
 
@@ -32,7 +32,7 @@ def test_rates_are_those_of_the_last_seconds(gateway: ScriptedGateway) -> None:
         gateway.show(time=50.0 + second, received=received, published=2 * received)
         watch.look()
         assert watch.readings is not None
-        rates.append((watch.readings.received, watch.readings.published))
+        rates.append((watch.readings.received, watch.readings.sent))
     assert rates[0] == (0.0, 0.0)
     assert rates[1:5] == [(100.0, 200.0)] * 4
     assert rates[6] == (pytest.approx(302 / 5), pytest.approx(604 / 5))
@@ -77,8 +77,8 @@ def test_lists_are_carried_over_in_their_order(gateway: ScriptedGateway) -> None
     assert readings is not None
     assert [(r.code, r.count) for r in readings.rejected] == [(429, 12), (400, 2)]
     assert readings.bad == (
-        mqtt_panel.BadMessage(2.0, "a/b", 400, "why", "{"),
-        mqtt_panel.BadMessage(1.0, "c", 413, "big", ""),
+        gateway_readings.BadMessage(2.0, "a/b", 400, "why", "{"),
+        gateway_readings.BadMessage(1.0, "c", 413, "big", ""),
     )
-    assert readings.users == (mqtt_panel.MqttUser("alice", 3, 1, 0),)
+    assert readings.users == (gateway_readings.GatewayUser("alice", 3, 1, 0),)
     assert readings.untold == 4

@@ -1,0 +1,31 @@
+"""HttpPanel: shows where HTTP is served, what comes and goes, and the requests that were no use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from textual.binding import BindingType
+
+from widgets.panels.gateway_panel import GatewayPanel
+from widgets.panels.http_readings import HttpReadings
+from widgets.panels.scroll_panel import list_keys
+from widgets.words import glosses
+
+
+class HttpPanel(GatewayPanel[HttpReadings]):
+    """The state is that of the server in this process."""
+
+    NAME = "HTTP"
+    OFF = (
+        "HTTP is off. `tui --http 8000` serves OpenAI's and Anthropic's API, /metrics, and a page"
+        " for the browser."
+    )
+    FIRST_TOKEN = "arrival to first token"
+    EXPLAINED = "open"
+    GLOSS: ClassVar[Mapping[str, str]] = glosses("running", "waiting", "open")
+
+    BINDINGS: ClassVar[list[BindingType]] = [*list_keys("http")]
+
+    def own_figure(self, readings: HttpReadings) -> tuple[str, int, bool]:
+        return "open", readings.connections, False
