@@ -53,6 +53,7 @@ FULL: dict[str, Any] = {
     "stop": ["\n\n", "END"],
     "chat_template_kwargs": {"enable_thinking": False, "documents": [{"text": "f"}]},
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "structure": {"json_schema": {"type": "object", "properties": {"a": {"enum": [1, None]}}}},
     "stream": False,
     "accepted": False,
     "delta_qos": 1,

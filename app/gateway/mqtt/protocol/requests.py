@@ -43,6 +43,7 @@ SAMPLING = (
     "stop",
     "chat_template_kwargs",
     "tools",
+    "structure",
 )
 
 # What each field must be. The engine says it of the other fields, which are sampling parameters.
@@ -152,6 +153,7 @@ class ChatRequest(Wire):
     stop: str | _Stops | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: _Tools | None = None
+    structure: dict[str, Any] | None = None
     stream: bool = True
     accepted: bool = True
     delta_qos: Annotated[Literal[0, 1], BeforeValidator(_integer)] = 0
@@ -204,7 +206,7 @@ class ChatRequest(Wire):
         again has the same one."""
         fields = self.model_dump(exclude={"sent_at"})
         # Requests that were journalled before there were these fields keep their digests.
-        _drop_unstated(fields, "chat_template_kwargs", "tools")
+        _drop_unstated(fields, "chat_template_kwargs", "tools", "structure")
         for turn in fields["messages"]:
             _drop_unstated(turn, "tool_calls", "tool_call_id", "name", "reasoning_content")
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

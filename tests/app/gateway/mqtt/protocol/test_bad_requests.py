@@ -193,6 +193,16 @@ BAD: dict[str, tuple[bytes, str, str | None]] = {
         "tools[0].function.name is ''; it must be a text of 1 to 256 characters",
         "tools",
     ),
+    "structure": (
+        body(structure=["a"]),
+        "structure is ['a']; it must be a map of one of json_schema, json_object, regex, choice",
+        "structure",
+    ),
+    "no such structure": (
+        body(structure={"yaml": "a"}),
+        "structure has 'yaml'; it must have exactly one of json_schema, json_object, regex, choice",
+        "structure",
+    ),
     "last": (
         body(messages=turns("user", "assistant")),
         "messages.1.role is 'assistant'; the last message must be the user's or a tool's",

@@ -45,6 +45,7 @@ CHANGED: dict[str, Any] = {
     "stop": ["\n\n"],
     "chat_template_kwargs": {"enable_thinking": True},
     "tools": [{"type": "function", "function": {"name": "g"}}],
+    "structure": {"regex": "a"},
     "stream": True,
     "accepted": True,
     "delta_qos": 0,

@@ -63,6 +63,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "min_tokens": st.integers(0, 10),
     "stop": TEXT.filter(bool) | st.lists(TEXT.filter(bool), max_size=3),
     "chat_template_kwargs": st.dictionaries(st.sampled_from(["a", "b"]), TEXT | st.booleans()),
+    "structure": st.just({"json_object": True})
+    | st.builds(lambda text: {"regex": text}, TEXT.filter(bool)),
     "tools": st.lists(TEXT.filter(bool).map(tool), max_size=2),
     "stream": st.booleans(),
     "accepted": st.booleans(),
