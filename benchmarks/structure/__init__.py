@@ -1,0 +1,1 @@
+"""Structures of replies, by the engine beside its peer: `python -m benchmarks.structure`."""
