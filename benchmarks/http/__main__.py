@@ -35,6 +35,7 @@ from app.process.console import write_json
 from benchmarks.figure import HEAD, Figure
 from benchmarks.heading import heading
 from benchmarks.http.asking import Ask, Asking, Heard
+from benchmarks.options import add_parts, positive_float, positive_int
 from benchmarks.paced import PacedLoader, loaded, reply, wait_for
 from benchmarks.usage import Usage
 from engine.api.client import ChatMessage, Submission
@@ -211,20 +212,17 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each window")
-    parser.add_argument("--streams", type=int, default=64, help="at once")
-    parser.add_argument("--requests", type=int, default=200, help="of each kind, in part B")
-    parser.add_argument("--connections", type=int, default=1000, help="that are held, in part C")
+    add_parts(parser, PARTS)
+    parser.add_argument("--seconds", type=positive_float, default=15.0, help="of each window")
+    parser.add_argument("--streams", type=positive_int, default=64, help="at once")
+    parser.add_argument(
+        "--requests", type=positive_int, default=200, help="of each kind, in part B"
+    )
+    parser.add_argument(
+        "--connections", type=positive_int, default=1000, help="that are held, in part C"
+    )
     parser.add_argument("--json", type=Path, dest="json_file", metavar="FILE")
     options = parser.parse_args()
-    parts = [part.strip().upper() for part in options.parts.split(",")]
-    for part in parts:
-        if part not in PARTS:
-            parser.error(f"--parts: {part!r} is no part; it must be of {', '.join(PARTS)}")
-    for name in ("seconds", "streams", "requests", "connections"):
-        if (value := getattr(options, name)) <= 0:
-            parser.error(f"--{name}: {value} is too few; it must be more than 0")
     longest = max(options.seconds + 30, 2 * options.requests / ARRIVALS * 1.5 + 30)
     loader = PacedLoader(STEP_SECONDS, 3 * options.streams + 64, round(longest * RATE) + 256)
     figures: list[Figure] = []
@@ -232,7 +230,7 @@ def main() -> None:
         about = heading(f"load {psutil.getloadavg()[0]:.2f} at the start")
         print(about)
         print(HEAD, flush=True)
-        for part in parts:
+        for part in options.parts:
             for figure in PARTS[part](Bench(host, options)):
                 figures.append(figure)
                 print(figure, flush=True)

@@ -40,6 +40,7 @@ from benchmarks.mqtt.first_token import ARRIVALS, first_token
 from benchmarks.mqtt.journal import journal
 from benchmarks.mqtt.mosquitto import mosquitto, shipped_limits
 from benchmarks.mqtt.streaming import stream
+from benchmarks.options import add_parts, positive_float, positive_int
 from benchmarks.paced import PacedLoader, loaded
 
 PARTS = {"A": stream, "B": first_token, "C": burst, "D": journal}
@@ -51,20 +52,19 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each window of part A")
-    parser.add_argument("--streams", type=int, default=64, help="at once, in part A; half in B")
-    parser.add_argument("--requests", type=int, default=300, help="of each kind, in part B")
-    parser.add_argument("--burst", type=int, default=1000, help="requests, in part C")
+    add_parts(parser, PARTS)
+    parser.add_argument(
+        "--seconds", type=positive_float, default=20.0, help="of each window of part A"
+    )
+    parser.add_argument(
+        "--streams", type=positive_int, default=64, help="at once, in part A; half in B"
+    )
+    parser.add_argument(
+        "--requests", type=positive_int, default=300, help="of each kind, in part B"
+    )
+    parser.add_argument("--burst", type=positive_int, default=1000, help="requests, in part C")
     parser.add_argument("--json", type=Path, dest="json_file", metavar="FILE")
     options = parser.parse_args()
-    parts = [part.strip().upper() for part in options.parts.split(",")]
-    for part in parts:
-        if part not in PARTS:
-            parser.error(f"--parts: {part!r} is no part; it must be of {', '.join(PARTS)}")
-    for name in ("seconds", "streams", "requests", "burst"):
-        if (value := getattr(options, name)) <= 0:
-            parser.error(f"--{name}: {value} is too few; it must be more than 0")
     longest = max(options.seconds, 2 * options.requests / ARRIVALS * 1.5) + 5 * LEAD_SECONDS
     loader = PacedLoader(STEP_SECONDS, options.streams, round(longest * RATE) + 256)
     figures: list[Figure] = []
@@ -77,7 +77,7 @@ def main() -> None:
         print(about)
         print(HEAD, flush=True)
         bench = Bench(broker, host, askers, options)
-        for part in parts:
+        for part in options.parts:
             for figure in PARTS[part](bench):
                 figures.append(figure)
                 print(figure, flush=True)

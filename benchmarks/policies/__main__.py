@@ -22,6 +22,7 @@ from pathlib import Path
 
 from app.bench.plots import Chart, to_svg
 from benchmarks.heading import heading
+from benchmarks.options import add_parts
 
 Part = Callable[[argparse.Namespace], dict[str, Chart]]
 
@@ -67,18 +68,14 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--parts", default=",".join(PARTS))
+    add_parts(parser, PARTS)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", choices=("builtin", "387m"), default="builtin")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    parts = [part.strip().upper() for part in options.parts.split(",")]
-    for part in parts:
-        if part not in PARTS:
-            parser.error(f"--parts: {part!r} is no part; it must be of {', '.join(PARTS)}")
     print(heading(), flush=True)
-    for part in parts:
+    for part in options.parts:
         start = time.perf_counter()
         charts = PARTS[part](options)
         print(f"(part {part}: {time.perf_counter() - start:.0f} s)", flush=True)
