@@ -10,6 +10,7 @@ it found:
 - `prefill`: prompts of 2,048 tokens, beside the rate of a square product.
 - `serve`: 256 requests of 512 tokens with 128 of output, beside transformers' continuous batching.
 - `gap`: decodes while a prompt of 8,192 tokens comes in.
+- `structure`: decodes of replies that have a structure beside free ones, and whether they have it.
 
 It needs the checkout and torch with CUDA, transformers, triton, numpy and psutil; no network. The
 weights are random and made on the device. `--device cpu` tries it out under Triton's interpreter,
@@ -33,13 +34,13 @@ import transformers
 import triton
 
 from app.process.columns import row
-from benchmarks.gpu import correct, kernels, serving
+from benchmarks.gpu import correct, kernels, serving, structured
 from benchmarks.gpu.device import Device, Limits
 from benchmarks.gpu.engine import Decodes, Started, close, decode, start
 from benchmarks.gpu.models import Shaped, make
 from benchmarks.published import CONFIGS
 
-PARTS = ("correct", "kernels", "decode", "prefill", "serve", "gap")
+PARTS = ("correct", "kernels", "decode", "prefill", "serve", "gap", "structure")
 MODELS = ("llama-8b", "qwen3-0.6b", "qwen3-30b-a3b")
 SEQUENCES = (1, 8, 32, 128, 256)
 CONTEXTS = (512, 4096)
@@ -213,6 +214,22 @@ def gaps(started: Started, small: bool) -> None:
     table(f"gap, ms: {started.shaped.name}, {sizes[0]} decode", serving.GAP_HEAD, rows)
 
 
+def structures(started: Started, small: bool) -> None:
+    made = structured.grammar(started.shaped.shape.vocab_size)
+    count = 6 if small else STEPS
+
+    def rows() -> Iterable[tuple[str, ...]]:
+        for sequences in (1, 3) if small else (1, 32, 256):
+            free = math.nan
+            for bound in sorted({0, max(sequences // 2, 1), sequences}):
+                *cells, has = structured.decode(started, made, sequences, bound, count)
+                rate = float(cells[-1].replace(",", ""))
+                free = rate if not bound else free
+                yield (*cells, f"{rate / free:.2f}x", has)
+
+    table(f"structures: {started.shaped.name}", structured.HEAD, rows())
+
+
 def alone(device: Device, limits: Limits, small: bool) -> None:
     cases = [(2, 100), (1, 300)] if small else [
         (1, 4096), (1, 32_768), (8, 4096), (64, 512), (64, 4096), (256, 512), (256, 4096),
@@ -263,6 +280,8 @@ def engine(device: Device, limits: Limits, name: str, parts: list[str]) -> None:
         prefills(limits, started, small)
     if "gap" in parts:
         gaps(started, small)
+    if "structure" in parts:
+        structures(started, small)
     if "serve" in parts:
         served(device, started, small)
     else:
@@ -303,7 +322,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     if "kernels" in parts:
         alone(device, limits, "tiny" in models)
-    if any(part in parts for part in ("decode", "prefill", "serve", "gap")):
+    if any(part in parts for part in ("decode", "prefill", "serve", "gap", "structure")):
         for name in models:
             try:
                 engine(device, limits, name, parts)

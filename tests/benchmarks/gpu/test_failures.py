@@ -44,8 +44,18 @@ def test_an_engine_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.long
 def test_no_part_fails_on_a_tiny_model(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--device", "cpu", "--models", "tiny", "--parts", "kernels,decode,prefill,gap,serve"])
+    main(
+        [
+            "--device",
+            "cpu",
+            "--models",
+            "tiny",
+            "--parts",
+            "kernels,decode,prefill,gap,structure,serve",
+        ]
+    )
     said = capsys.readouterr().out
     assert "failed" not in said
     assert said.count("transformers CB") == 1
+    assert "3 of 3" in said
     assert all(policy in said for policy in ("prefill_first", "stall_free"))
