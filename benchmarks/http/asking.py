@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 _PATH = "/v1/chat/completions"
@@ -29,6 +29,7 @@ class Ask:
         reads: whether the client reads the answer. One that does not holds the line for `seconds`.
         seconds: how long at most.
         is_idle: whether it only connects, and holds the line.
+        fields: what else the request states.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Ask:
     seconds: float
     reads: bool = True
     is_idle: bool = False
+    fields: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -99,8 +101,8 @@ async def _talk(
         await asyncio.sleep(ask.seconds)
         return
     messages = [{"role": "user", "content": ask.text}]
-    fields = {"messages": messages, "max_tokens": ask.num_tokens, "stream": True}
-    body = json.dumps(fields).encode()
+    stated = {"messages": messages, "max_tokens": ask.num_tokens, "stream": True, **ask.fields}
+    body = json.dumps(stated).encode()
     head = f"POST {_PATH} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
     await asyncio.sleep(max(0.0, ask.at - time.monotonic()))
     heard.sent_at = time.monotonic()
