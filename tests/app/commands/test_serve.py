@@ -74,7 +74,7 @@ def serving(
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **(env or {})},
-        preexec_fn=lambda: (signal.signal(signal.SIGINT, signal.SIG_DFL), start()),
+        preexec_fn=lambda: (_forget_signals(), start()),
     )
     try:
         assert read_to(process, f"INFO: serving builtin on {url}, pool default, node box\n")
@@ -82,6 +82,13 @@ def serving(
     finally:
         process.kill()
         process.communicate()
+
+
+def _forget_signals() -> None:
+    """Tests that were started in the background, or by nohup, ignore signals, and so would the
+    processes that they start."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def read_to(process: subprocess.Popen[str], end: str) -> str:
