@@ -25,7 +25,7 @@ from tests.support.replies import echo
 from tests.support.scripted_core import CONFIG
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.scripted_gateway import ScriptedGateway
-from tests.widgets.hosting import press, screen, settle, toasts
+from tests.widgets.hosting import lay_out, press, screen, settle, toasts
 
 Replies = Mapping[str, str] | Callable[[Submission], str]
 
@@ -92,8 +92,13 @@ class Stage:
 
     async def screen(self) -> str:
         """All that is on the screen, once it is laid out."""
-        await self.pilot.pause()
+        await self.settle()
         return "\n".join(screen(self.app))
+
+    async def settle(self) -> None:
+        """Let all that was asked of the screen be done and laid out. `Pilot.pause` waits for the
+        processor to be idle, and so for what runs beside the tests."""
+        await lay_out(self.app)
 
     async def bar(self, words: str, *, shown: bool = True) -> None:
         """Wait for what the key bar says: it is asked for once the screen has been painted, which

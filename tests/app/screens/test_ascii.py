@@ -19,7 +19,7 @@ async def test_all_that_is_drawn_is_ascii(keys: tuple[str, ...], tmp_path: Path)
         await stage.press(*keys)
         await stage.app.workers.wait_for_complete()
         stage.app.notify("Copied the “reply” …")
-        await stage.pilot.pause()
+        await stage.settle()
         drawn = "".join(
             segment.text
             for strip in stage.app.screen._compositor.render_strips()

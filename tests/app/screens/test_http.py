@@ -24,7 +24,7 @@ async def test_gateways_share_a_place_that_the_one_asked_for_has(
             ("9", panels.http, panels.mqtt),
         ):
             await stage.press("f2", key)
-            await stage.pilot.pause()
+            await stage.settle()
             assert panel.has_focus
             assert panel.display
             assert panel.region.height >= 8

@@ -52,7 +52,7 @@ async def watch(stage: Stage, request_id: str) -> None:
     async with asyncio.timeout(10):
         # The chat comes on view, and is set when it has its size.
         while stage.sessions.current.chat.messages and not stage.transcript:
-            await stage.pilot.pause()
+            await stage.settle()
 
 
 # Watching.
@@ -111,7 +111,7 @@ async def test_watching_says_nothing_and_leaves_without_a_trace(
         stage.deck.action_edit_last()
         stage.deck.action_rename()
         stage.deck.action_delete()
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.toasts == [refusal] * 5
         await stage.send("/rename ours")
         assert stage.prompt == "/rename ours"
@@ -149,7 +149,7 @@ async def test_a_watched_chat_is_stopped(tmp_path: Path, key: str) -> None:
             await stage.press("f2")
         async with asyncio.timeout(10):
             while "stopped · " not in stage.transcript:
-                await stage.pilot.pause()
+                await stage.settle()
 
 
 async def test_x_alone_stops_no_reply_of_somebody_else(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_escape_alone_stops_no_reply_of_somebody_else(tmp_path: Path) -> N
         await stage.turn(1)
         async with asyncio.timeout(10):
             while "Stop theirs…" not in await stage.screen():
-                await stage.pilot.pause()
+                await stage.settle()
         await stage.press("escape")
         await stage.turn(1)
         assert "Stop the reply in “@alice long”? alice is told." in await stage.screen()
@@ -431,7 +431,7 @@ async def test_every_panel_has_room_beside_the_broker(
         deck = stage.deck
         for keys in ((), ("f2",), ("8",), ("7",)):
             await stage.press(*keys)
-            await stage.pilot.pause()
+            await stage.settle()
             shown = [panel for _, panel in deck.panels.numbered if panel.display]
             everything = [*shown, *([deck.chat] if deck.chat.display else [])]
             regions = [widget.region for widget in everything]
@@ -462,7 +462,7 @@ async def test_without_a_gateway_the_panel_says_how_to_have_one(
         await stage.press("r")
         assert stage.toasts == []
         await stage.press("2")
-        await stage.pilot.pause()
+        await stage.settle()
         assert not panel.display
 
 
@@ -535,5 +535,5 @@ async def test_a_click_on_a_name_that_was_shortened_goes_to_its_panel(tmp_path: 
         text = bar.render_line(0).text
         assert " 1 Cha  2 Bat  3 KV " in text
         await stage.pilot.click(bar, offset=(text.index("8 MQT"), 0))
-        await stage.pilot.pause()
+        await stage.settle()
         assert isinstance(stage.app.focused, MqttPanel)

@@ -307,10 +307,10 @@ def test_sigterm_quits_as_the_user_does(tmp_path: Path, monkeypatch: pytest.Monk
 async def choose(stage: Stage, words: str) -> None:
     """Run the first command that the palette finds by `words`."""
     await stage.press("ctrl+p")
-    await stage.pilot.pause()
+    await stage.settle()
     await stage.pilot.press(*words)
     await stage.app.workers.wait_for_complete()
-    await stage.pilot.pause()
+    await stage.settle()
     await stage.pilot.press("enter")
-    await stage.pilot.pause()
+    await stage.settle()
     await stage.app.workers.wait_for_complete()

@@ -166,7 +166,7 @@ async def test_a_file_is_attached_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("\ufeffone\ntwo\n", encoding="utf-8")
     async with staged(tmp_path) as stage:
         stage.deck.action_attach()
-        await stage.pilot.pause()
+        await stage.settle()
         assert isinstance(stage.app.screen, AskText)
         await stage.press(*str(tmp_path / "notes.txt"), "enter")
         assert stage.deck.chat.composer.attachments == (Attachment("notes.txt", "one\ntwo\n"),)

@@ -99,7 +99,7 @@ async def test_keys_that_come_faster_than_the_screen_keep_their_order(tmp_path: 
         keys = [*"one", "enter", "ctrl+n", *"two", "enter", *"draft", "left", "left", "x"]
         for key in keys:
             stage.app.post_message(events.Key(key, key if len(key) == 1 else None))
-        await stage.pilot.pause()
+        await stage.settle()
         assert titles(stage) == ["one", "two"]
         assert stage.prompt == "draxft"
 
@@ -119,7 +119,7 @@ async def test_escape_stops_the_reply_and_keeps_what_came(tmp_path: Path) -> Non
 async def test_regenerate_asks_again_and_shows_the_new_reply_only(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         stage.deck.action_regenerate()
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.toasts == ["there is no reply yet to make anew"]
         await stage.send("one")
         await stage.finish()
@@ -256,7 +256,7 @@ async def test_selected_text_is_copied(tmp_path: Path) -> None:
         await stage.finish()
         transcript = stage.deck.chat.transcript
         line = transcript.text.split("\n").index("  The first reply.")
-        await stage.pilot.pause()
+        await stage.settle()
         await stage.pilot.mouse_down(transcript, offset=(7, line))
         await stage.pilot.hover(transcript, offset=(11, line))
         await stage.pilot.mouse_up(transcript, offset=(11, line))
@@ -291,7 +291,7 @@ async def test_the_pump_brings_text_by_itself(tmp_path: Path) -> None:
         stage.engine.finish_all()
         async with asyncio.timeout(10):
             while "The first reply." not in stage.transcript:
-                await stage.pilot.pause()
+                await stage.settle()
 
 
 async def test_why_a_chat_waits_is_said_in_full(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_sessions_are_switched_by_keys_and_clicks_and_keep_their_drafts(
         await stage.press("alt+2")
         assert stage.sessions.current.title == "two"
         await stage.pilot.click(stage.deck.chat.bar, offset=(3, 0))
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.sessions.current.title == "one"
         await stage.press("alt+9")
         assert stage.sessions.current.title == "one"
@@ -111,7 +111,7 @@ async def test_rename_and_delete(tmp_path: Path) -> None:
         await stage.send("one")
         await stage.finish()
         stage.deck.action_rename()
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.app.screen.query_one(Input).value == "one"
         await stage.press(*"name", "enter")
         assert titles(stage) == ["name"]

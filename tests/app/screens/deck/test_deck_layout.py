@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.screens.stage import REPLIES, staged
-from tests.widgets.hosting import lay_out, rows, settle
+from tests.widgets.hosting import rows, settle
 from widgets.panels.session_table import SessionTable
 
 
@@ -25,7 +25,7 @@ async def test_modes_and_panels_of_a_small_terminal(tmp_path: Path) -> None:
             shown = [panel for _, panel in deck.panels.numbered if panel.display]
             pair = [deck.panels.latency, deck.panels.devices]
             assert shown == (pair if panel in pair else [panel])
-            await stage.pilot.pause()
+            await stage.settle()
             assert sum(panel.region.height for panel in shown) > 18
             assert stage.app.focused is panel
         assert deck.panels.kpi.region.height == 1
@@ -69,7 +69,7 @@ async def test_the_focus_comes_back_from_a_pane_that_has_no_room(tmp_path: Path)
         await stage.press("f2")
         assert stage.deck.panels.table.has_focus
         await stage.pilot.resize_terminal(80, 24)
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.deck.chat.prompt.area.has_focus
 
 
@@ -78,7 +78,7 @@ async def test_a_panel_is_zoomed_and_back(tmp_path: Path) -> None:
         await stage.press("shift+tab", "3")
         before = stage.deck.panels.kv.region
         await stage.press("z")
-        await stage.pilot.pause()
+        await stage.settle()
         zoomed = stage.deck.panels.kv.region
         assert zoomed.width > before.width
         screen = (await stage.screen()).splitlines()
@@ -86,7 +86,7 @@ async def test_a_panel_is_zoomed_and_back(tmp_path: Path) -> None:
         assert "f1 Help" in screen[-1]
         assert zoomed.height == 46, "all rows but those of the figures and the keys"
         await stage.press("z")
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.deck.panels.kv.region == before
 
 
@@ -189,7 +189,7 @@ async def test_no_room_of_a_small_terminal_is_mostly_empty(tmp_path: Path) -> No
 async def test_an_idle_map_is_not_the_largest_room(tmp_path: Path, size: tuple[int, int]) -> None:
     async with staged(tmp_path, REPLIES, size=size) as stage:
         panels = stage.deck.panels
-        await stage.pilot.pause()
+        await stage.settle()
         height = panels.kv.region.height
         assert height <= 9
         assert panels.batch.region.height > height
@@ -204,7 +204,7 @@ async def test_beside_a_broker_and_a_full_map_there_is_a_chart(tmp_path: Path) -
         await stage.finish()
         panels = stage.deck.panels
         panels.kv.styles.min_height = 12
-        await stage.pilot.pause()
+        await stage.settle()
         assert panels.kv.region.height == 12
         assert "-30s" in "".join(rows(panels.latency))
 
@@ -218,7 +218,7 @@ async def test_what_is_said_in_passing_covers_nothing_that_moves(
         stage.deck.notify("The first sentence.")
         stage.deck.notify("The second sentence.")
         await settle(stage.app)
-        await lay_out(stage.app)
+        await stage.settle()
         after = (await stage.screen()).splitlines()
         assert after[:-1] == before[:-1]
         assert "The second sentence." in after[-1]

@@ -16,7 +16,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _import(stage: Stage, name: str) -> None:
     stage.deck.action_import()
-    await stage.pilot.pause()
+    await stage.settle()
     await stage.press(*name, "enter")
     await stage.turn()
 

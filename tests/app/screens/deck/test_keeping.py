@@ -43,7 +43,7 @@ async def test_what_was_done_to_chats_is_undone_one_by_one(tmp_path: Path) -> No
 async def test_a_chat_in_which_something_is_written_is_kept_as_others_are(tmp_path: Path) -> None:
     async with staged(tmp_path, REPLIES) as stage:
         await stage.press(*"Dear", "f6")
-        await stage.pilot.pause()
+        await stage.settle()
         stage.deck.keep_draft()
         await stage.press(*"Letter", "enter")
         assert [chat.title for chat in stage.store.conversations()] == ["Letter"]

@@ -57,7 +57,7 @@ async def test_a_chat_is_opened_by_key_and_click(tmp_path: Path) -> None:
         assert stage.sessions.current.title == "one"
         assert stage.deck.chat.prompt.area.has_focus
         await stage.pilot.click(stage.deck.chat.list, offset=Offset(8, 0))
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.sessions.current.title == "code"
 
 

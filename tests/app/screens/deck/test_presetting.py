@@ -23,7 +23,7 @@ def settings(stage: Stage) -> ChatSettings:
 
 async def save(stage: Stage, name: str) -> None:
     stage.deck.action_save_preset()
-    await stage.pilot.pause()
+    await stage.settle()
     await stage.press(*name, "enter")
 
 
@@ -117,7 +117,7 @@ async def test_a_preset_is_applied_by_a_line(tmp_path: Path) -> None:
         stage.deck.speak("/preset terse")
         assert settings(stage).system == "Be brief."
         stage.deck.speak("/preset")
-        await stage.pilot.pause()
+        await stage.settle()
         assert isinstance(stage.app.screen, PickPreset)
 
 

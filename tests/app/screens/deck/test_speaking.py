@@ -205,7 +205,7 @@ async def test_what_is_written_is_saved_from_the_palette(tmp_path: Path) -> None
     async with staged(tmp_path) as stage:
         stage.deck.chat.prompt.area.load_text("Sum it up.")
         stage.deck.action_save_prompt()
-        await stage.pilot.pause()
+        await stage.settle()
         await stage.press(*"sum", "enter")
         assert stage.store.prompts.all() == {"sum": "Sum it up."}
         assert stage.prompt == "Sum it up."
@@ -258,7 +258,7 @@ async def test_a_model_and_a_search_are_asked_for_by_a_line(
         await say(stage, "/quantize-weights-int4")
         assert stage.engine.loads[-1] == LoadRequest("qwen3-0.6b", quantize="int4")
         await say(stage, "/search kafka essay")
-        await stage.pilot.pause()
+        await stage.settle()
         assert stage.app.screen.query_one(Input).value == "kafka essay"
 
 

@@ -45,7 +45,7 @@ async def look(stage: Stage, text: str) -> list[str]:
     if not isinstance(stage.app.screen, FindChat):
         await stage.press("f3")
     stage.app.screen.query_one(Input).value = text
-    await stage.pilot.pause()
+    await stage.settle()
     await stage.turn()
     options = stage.app.screen.query_one(OptionList)
     return [str(option.prompt) for option in options.options]
@@ -193,7 +193,7 @@ async def test_enter_waits_for_what_is_found_and_opens_at_that(
         dialog = stage.app.screen
         assert isinstance(dialog, FindChat)
         dialog.query_one(Input).value = "needle"
-        await stage.pilot.pause()
+        await stage.settle()
         await stage.press("enter")
         assert stage.app.screen is dialog
         gate.open.release()
@@ -211,7 +211,7 @@ async def test_what_is_typed_during_a_search_is_searched_after_it_and_no_more_th
         await stage.press("f3")
         for typed in ("t", "tw", "two"):
             stage.app.screen.query_one(Input).value = typed
-            await stage.pilot.pause()
+            await stage.settle()
         gate.open.release(2)
         assert len(await look(stage, "two")) == 1
         assert gate.searched == [(), ("two",)]
@@ -249,9 +249,9 @@ async def test_chats_are_deleted_archived_renamed_from_the_list(tmp_path: Path) 
         await stage.turn()
         assert len(await look(stage, "two")) == 1
         await stage.press("f6")
-        await stage.pilot.pause()
+        await stage.settle()
         await stage.press(*"Other", "enter")
-        await stage.pilot.pause()
+        await stage.settle()
         assert len(await look(stage, "other")) == 1
         assert await look(stage, "two") == []
 
@@ -268,7 +268,7 @@ async def test_why_a_chat_cannot_be_changed_stays_above_the_list(
         await look(stage, "")
         monkeypatch.setattr(Store, "save_label", fail)
         await stage.press("f6")
-        await stage.pilot.pause()
+        await stage.settle()
         await stage.press(*"Other", "enter")
         await stage.turn()
         assert "the disk is full" in await stage.screen()

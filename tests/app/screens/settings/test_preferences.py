@@ -48,7 +48,7 @@ async def test_what_a_setting_means_is_told_whole_at_80_columns(tmp_path: Path) 
         meaning = dialog.query_one("#meaning", Label)
         for row in dialog._shown.values():
             dialog.options.highlighted = dialog.options.get_option_index(row.id)
-            await stage.pilot.pause()
+            await stage.settle()
             said = [strip.text.strip() for strip in meaning.render_lines(meaning.size.region)]
             assert " ".join(said).split() == row.told.split()
 
