@@ -96,6 +96,9 @@ class Delta:
         logprobs: one for each of the tokens; empty unless the request asks for them
             (`SamplingParams.logprobs`).
         thinking: what the model thinks before it says something; it follows the thinking before.
+        num_certain: with how many characters of the text of all deltas so far `ToolUse.content`
+            begins if the reply should call tools. It is for requests that state tools, and stays 0
+            where nobody knows how a call begins.
     """
 
     text: str
@@ -103,6 +106,7 @@ class Delta:
     finish: Finish | None = None
     logprobs: tuple[OutputToken, ...] = ()
     thinking: str = ""
+    num_certain: int = 0
 
 
 class RequestStream:
@@ -123,6 +127,7 @@ class RequestStream:
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self._num_new_tokens = 0
+        self._num_certain = 0
         self._logprobs: list[OutputToken] = []
         self._finish: Finish | None = None
         self._lock = threading.Lock()
@@ -134,18 +139,19 @@ class RequestStream:
         with self._lock:
             self._logprobs += delta.logprobs
             self._finish = delta.finish
-            self._add(delta.text, delta.num_tokens, delta.thinking)
+            self._add(delta.text, delta.num_tokens, delta.thinking, delta.num_certain)
 
-    def add(self, text: str, num_tokens: int, thinking: str = "") -> None:
+    def add(self, text: str, num_tokens: int, thinking: str = "", num_certain: int = 0) -> None:
         """Add text, as `put` does. It takes a third of the time, and comes with every token."""
         with self._lock:
-            self._add(text, num_tokens, thinking)
+            self._add(text, num_tokens, thinking, num_certain)
 
-    def _add(self, text: str, num_tokens: int, thinking: str) -> None:
+    def _add(self, text: str, num_tokens: int, thinking: str, num_certain: int) -> None:
         self._texts.append(text)
         if thinking:
             self._thoughts.append(thinking)
         self._num_new_tokens += num_tokens
+        self._num_certain = num_certain
         if self._num_waiting:
             self._ready.notify()
 
@@ -165,8 +171,10 @@ class RequestStream:
             num_tokens, self._num_new_tokens = self._num_new_tokens, 0
             logprobs, self._logprobs = self._logprobs, []
             finish, self._finish = self._finish, None
+            num_certain = self._num_certain
         self.num_output_tokens += num_tokens
-        return Delta("".join(texts), num_tokens, finish, tuple(logprobs), "".join(thoughts))
+        text, thinking = "".join(texts), "".join(thoughts)
+        return Delta(text, num_tokens, finish, tuple(logprobs), thinking, num_certain)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is news; False when `timeout` seconds passed without any."""

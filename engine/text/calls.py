@@ -11,18 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.api.tools import ToolCall, ToolUse
+from engine.text.openings import CALLS
 
-_FIELD = "tool_calls"
+_CONTENT = "content"
 # Characters that are given to transformers at once, as if they streamed. It searches all that it
 # has for the next mark, again after each: 35,000 characters with 20 calls took 317 ms at once, and
 # 4 ms like this (CPU time, on two busy cores).
 _PIECE = 1024
-
-
-def states_calls(response_template: object) -> bool:
-    """Whether a response template of transformers says what tool calls look like."""
-    fields = response_template.get("fields") if isinstance(response_template, Mapping) else None
-    return isinstance(fields, Mapping) and _FIELD in fields
 
 
 def read_calls(
@@ -43,27 +38,37 @@ def read_calls(
         Exception: the reply cannot be read, or what is found are no calls.
     """
     parser = tokenizer.get_response_parser(prefix=_text(tokenizer, prompt), tools=list(tools))
-    if any(event["field"] == _FIELD for event in parser.initial_events):
+    if any(event["field"] == CALLS for event in parser.initial_events):
         # Where the beginning of the reply is not found, all of the prompt is taken for a part of
         # it, and what its messages quote would be called.
         raise ValueError("the prompt has tool calls in it")
     text = _text(tokenizer, reply)
+    events: list[dict[str, Any]] = []
     try:
         for start in range(0, len(text), _PIECE):
-            parser.feed(text[start : start + _PIECE])
-        message, _ = parser.finalize()
+            events += parser.feed(text[start : start + _PIECE])
+        message, last = parser.finalize()
     except ValueError as error:
         # Below its first line it quotes the reply, which is nothing for a log.
         raise ValueError(str(error).partition("\n")[0]) from None
-    calls = message.get(_FIELD)
+    calls = message.get(CALLS)
     if calls is None:
         return None
     if not isinstance(calls, list):
         raise ValueError(f"tool_calls is of type {type(calls).__name__}, not a list")
-    content = message.get("content", "")
-    if not isinstance(content, str) or content not in _text(tokenizer, reply, shown=True):
+    said = [message.get(_CONTENT, "")]
+    values = [
+        event["value"]
+        for event in (*events, *last)
+        if event["type"] == "region_close" and event["field"] == _CONTENT
+    ]
+    if values and said[0] in ("", values[-1]):
+        # Of several, such as before and behind the calls, the message has the last one only.
+        said = [value for value in values if value]
+    shown = _text(tokenizer, reply, shown=True)
+    if not all(isinstance(one, str) and one in shown for one in said):
         raise ValueError("the content beside the tool calls is none of the reply's text")
-    return ToolUse(tuple(map(_call, calls)), content)
+    return ToolUse(tuple(map(_call, calls)), "\n\n".join(said))
 
 
 def _text(tokenizer: Any, token_ids: Sequence[int], *, shown: bool = False) -> str:

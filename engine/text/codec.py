@@ -13,10 +13,11 @@ from engine.api.tools import ToolUse
 from engine.structure.grammar import Grammar
 from engine.structure.lead import NO_LEAD, Lead, behind_channels, behind_tags
 from engine.text.arguments import NO_ARGUMENTS, context_key
-from engine.text.calls import states_calls
+from engine.text.certain import CertainText
 from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
 from engine.text.grammars import Grammars
+from engine.text.openings import states_calls
 from engine.text.parts import Parts
 from engine.text.reading import CallReader, Reader
 from engine.text.thinking import TaggedParts, Tags
@@ -77,6 +78,7 @@ class ChatCodec:
         self._tags = Tags.find(vocabulary)
         self._reader = CallReader(encoder, model_key)
         self.reads_calls = states_calls(vocabulary.response_template)
+        self._openings = self._reader.openings() if self.reads_calls else ()
 
     def encode(
         self,
@@ -219,6 +221,16 @@ class ChatCodec:
             return ChannelParts(self._channels, has_begun=begins_message(end))
         assert self._tags is not None
         return TaggedParts(self._tags, is_open=end.endswith(self._tags.open))
+
+    def certain_text(self) -> CertainText | None:
+        """What finds the text of one reply that is part of no tool call, before its calls are read;
+        None where nobody knows how a call begins.
+        """
+        return CertainText(self._openings) if self._openings else None
+
+    def special_name(self, token_id: int) -> str:
+        """The name of a special token; "" of any other."""
+        return self._vocabulary.special.get(token_id, "")
 
     def _lead(self, prompt: Sequence[int]) -> Lead:
         """What a reply may say before its structure, as `parts` tells it apart."""

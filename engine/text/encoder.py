@@ -23,6 +23,7 @@ from engine.text.calls import read_calls
 from engine.text.channels import Channels
 from engine.text.guard import ContentGuard
 from engine.text.messages import changed, check, fold_system, in_template_form, reply
+from engine.text.openings import openings
 from engine.text.thinking import FIELDS, Tags
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
@@ -178,6 +179,10 @@ class ChatEncoder:
     ) -> ToolUse | None:
         """As `engine.text.calls.read_calls`."""
         return read_calls(self._tokenizer, prompt, reply, tools)
+
+    def openings(self) -> tuple[str, ...]:
+        """As `engine.text.openings.openings`, of this model."""
+        return openings(self._vocabulary.response_template)
 
     def words(self) -> list[bytes]:
         """The bytes that each token stands for, by id."""

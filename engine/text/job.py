@@ -27,7 +27,7 @@ _JOB_MEMORY = 512 * MIB
 _MEMORY_PER_BYTE = 1024
 
 _WHOLE, _TAIL, _REFUSAL, _CALLS, _UNREADABLE = b"w", b"t", b"r", b"c", b"u"
-_WORDS, _RULES = b"s", b"g"
+_WORDS, _RULES, _OPENINGS = b"s", b"g", b"o"
 _BYTES_PER_TOKEN = 4
 
 
@@ -111,6 +111,19 @@ class ReplyJob(Job):
     @property
     def num_bytes(self) -> int:
         return _BYTES_PER_TOKEN * (len(self.prompt) + len(self.reply)) + len(json.dumps(self.tools))
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningsJob(Job):
+    """The texts with which tool calls begin, wanted (`engine.text.openings.openings`)."""
+
+    name: ClassVar[str] = "finding out how tool calls begin"
+    failure: ClassVar[str] = "how tool calls begin cannot be found out"
+    doer: ClassVar[str] = "the model's response template"
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +236,11 @@ def pack_rules(rules: str) -> bytes:
     return _RULES + rules.encode()
 
 
+def pack_openings(openings: Sequence[str]) -> bytes:
+    """An answer with the texts with which tool calls begin."""
+    return _OPENINGS + json.dumps(openings).encode()
+
+
 def pack_unreadable(why: str) -> bytes:
     return _UNREADABLE + why.encode(errors="replace")
 
@@ -271,6 +289,16 @@ def read_rules(answer: bytes) -> str:
     """
     _check(answer)
     return answer[1:].decode()
+
+
+def read_openings(answer: bytes) -> tuple[str, ...]:
+    """Take the texts with which tool calls begin from an answer.
+
+    Raises:
+        InvalidRequestError: the answer is a refusal.
+    """
+    _check(answer)
+    return tuple(json.loads(answer[1:]))
 
 
 def _check(answer: bytes) -> None:

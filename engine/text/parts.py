@@ -80,6 +80,16 @@ class Parts(ABC):
         if length:
             self._decided.append((part, length))
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the next token is thinking."""
+        return self._thinks
+
+    @property
+    def num_undecided(self) -> int:
+        """How many characters that are certain to be shown are of a part that is not known yet."""
+        return len(self._certain)
+
     @abstractmethod
     def _read(self, token_id: int | None, text: str) -> None:
         """Decide what can be decided; the token is None for text that is of none."""

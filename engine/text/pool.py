@@ -21,12 +21,14 @@ from engine.text.job import (
     JOB_SECONDS,
     BegunJob,
     Job,
+    OpeningsJob,
     PromptJob,
     ReplyJob,
     StructureJob,
     TextJob,
     WordsJob,
     read_answer,
+    read_openings,
     read_rules,
     read_use,
     read_words,
@@ -115,6 +117,10 @@ class EncoderPool:
             EngineError: as `encode`.
         """
         return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools))))
+
+    def openings(self) -> tuple[str, ...]:
+        """As `ChatEncoder.openings`; blocks, and raises as `encode`."""
+        return read_openings(self._run(OpeningsJob()))
 
     def words(self) -> list[bytes]:
         """As `ChatEncoder.words`; blocks, and raises as `encode`."""

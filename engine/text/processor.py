@@ -14,6 +14,7 @@ from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Us
 from engine.api.tools import ToolUse
 from engine.batch.output import End, StopFound, TokenOutput
 from engine.text.arguments import context_key
+from engine.text.certain import CertainText, beside_calls
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
 from engine.text.parts import Parts
@@ -56,9 +57,12 @@ class _Reply:
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
         began: when the first tokens came; None before that.
         begun: how many tokens it had that were made by requests before.
+        certain: finds the text that is part of no tool call; None where no tools may be called, or
+            nothing is certain.
     """
 
     stream: RequestStream
+    codec: ChatCodec
     user: str
     tools: Sequence[Mapping[str, object]]
     num_messages: int
@@ -66,6 +70,7 @@ class _Reply:
     matcher: StopMatcher
     key: str
     parts: Parts | None = None
+    certain: CertainText | None = None
     num_tokens: int = 0
     num_reported: int = 0
     logprobs: list[OutputToken] = field(default_factory=list)
@@ -79,10 +84,7 @@ class _Reply:
         """
         pieces = []
         for token_id in token_ids:
-            piece = self.detokenizer.push(token_id)
-            if self.parts is not None:
-                self.parts.take(token_id, piece)
-            pieces.append(self.matcher.push(piece, _BEFORE))
+            pieces.append(self.matcher.push(self._read(token_id), _BEFORE))
         self.begun = len(token_ids)
         if self.parts is not None:
             self.stream.thought = Thought(self.parts.num_thinking, 0.0)
@@ -122,10 +124,11 @@ class _Reply:
             return False
         count = self.num_tokens - self.num_reported
         self.num_reported = self.num_tokens
+        certain = 0 if self.certain is None else self.certain.length
         if finish is None and not self.logprobs:
-            self.stream.add(text, count, thinking)
+            self.stream.add(text, count, thinking, certain)
         else:
-            self.stream.put(Delta(text, count, finish, tuple(self.logprobs), thinking))
+            self.stream.put(Delta(text, count, finish, tuple(self.logprobs), thinking, certain))
             self.logprobs.clear()
         return True
 
@@ -145,13 +148,27 @@ class _Reply:
     def _push(self, token_id: int) -> str:
         """The text that is certain to be shown with the next token."""
         self.num_tokens += 1
+        return self.matcher.push(self._read(token_id), self.num_tokens)
+
+    def _read(self, token_id: int) -> str:
+        """The text that the next token makes certain, before stop strings are looked for."""
         piece = self.detokenizer.push(token_id)
+        thinks = self.parts is not None and self.parts.thinks
         if self.parts is not None:
             self.parts.take(token_id, piece)
-        return self.matcher.push(piece, self.num_tokens)
+            thinks = thinks and self.parts.thinks
+        if self.certain is not None:
+            self.certain.take(piece, self.codec.special_name(token_id), thinks=thinks)
+        return piece
 
     def _split(self, text: str) -> tuple[str, str]:
-        return ("", text) if self.parts is None else self.parts.split(text)
+        if self.certain is None:
+            return ("", text) if self.parts is None else self.parts.split(text)
+        undecided = 0 if self.parts is None else self.parts.num_undecided
+        found = ("", text) if self.parts is None else self.parts.split(text)
+        left = 0 if self.parts is None else self.parts.num_undecided
+        self.certain.give(found[1], len(text) + undecided - left)
+        return found
 
 
 class OutputProcessor:
@@ -202,6 +219,7 @@ class OutputProcessor:
         start = len(prompt) - begun
         reply = _Reply(
             stream,
+            self._codec,
             user,
             sampling.tools,
             num_messages,
@@ -209,10 +227,10 @@ class OutputProcessor:
             StopMatcher(sampling.stop, sampling.min_tokens),
             context_key(self._codec.model_key, sampling.template_arguments),
             self._codec.parts(prompt[:start]),
+            self._codec.certain_text() if sampling.tools else None,
         )
         if begun:
-            thinking, text = reply.resume(prompt[start:])
-            stream.add(text, 0, thinking)
+            reply.put(*reply.resume(prompt[start:]))
         self._replies[stream.request_id] = reply
 
     def process(self, outputs: Sequence[TokenOutput], now: float) -> list[StopFound]:
@@ -272,6 +290,9 @@ class OutputProcessor:
         """End a reply whose tool calls were read; ignored if it has ended already."""
         reply = self._endings.pop(ending, None)
         if reply is not None:
+            if tool_use is not None and reply.certain is not None:
+                content = beside_calls(reply.certain.text, tool_use.content)
+                tool_use = replace(tool_use, content=content)
             reply.put("", "", replace(ending.finish, tool_use=tool_use))
             _wake([reply.stream])
 

@@ -28,6 +28,8 @@ class Reader(Protocol):
         tools: Sequence[Mapping[str, object]],
     ) -> ToolUse | None: ...
 
+    def openings(self) -> tuple[str, ...]: ...
+
 
 class CallReader:
     """Reads the tool calls of one model's replies. Any thread may call it.
@@ -67,6 +69,16 @@ class CallReader:
                 self._has_given_up = True
                 self._tell(f"all replies stay text from here on: {error}")
         return None
+
+    def openings(self) -> tuple[str, ...]:
+        """The texts with which a tool call may begin (`engine.text.openings`); none if that is not
+        certain, or takes too long to find out. Blocks.
+        """
+        try:
+            return self._reader.openings()
+        except EngineError as error:
+            self._tell(f"replies to requests with tools are told at their ends: {error}")
+            return ()
 
     def _tell(self, what: str) -> None:
         log.warning("%s: %s", self._model_key, what)

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class _Pattern:
-    """Progress of one stop string through a text (Knuth, Morris and Pratt, 1977, section 2).
+class Pattern:
+    """Progress of one string through a text (Knuth, Morris and Pratt, 1977, section 2).
 
-    The time is linear in the text and the stop string, whatever stop string a stranger sends.
+    The time is linear in the text and the string, whatever string a stranger sends.
 
     Attributes:
-        stop: the stop string.
-        matched: length of the longest proper prefix of the stop string that the text ends with.
+        text: the string, which is not empty.
+        matched: length of the longest proper prefix of the string that the text ends with.
     """
 
-    __slots__ = ("_borders", "matched", "stop")
+    __slots__ = ("_borders", "matched", "text")
 
-    def __init__(self, stop: str) -> None:
-        self.stop = stop
-        # borders[i]: length of the longest proper prefix of stop[:i + 1] that is its suffix too.
-        self._borders = [0] * len(stop)
-        for i in range(1, len(stop)):
-            self._borders[i] = self._extend(self._borders[i - 1], stop[i])
+    def __init__(self, text: str) -> None:
+        self.text = text
+        # borders[i]: length of the longest proper prefix of text[:i + 1] that is its suffix too.
+        self._borders = [0] * len(text)
+        for i in range(1, len(text)):
+            self._borders[i] = self._extend(self._borders[i - 1], text[i])
         self.matched = 0
 
     def advance(self, char: str) -> bool:
-        """Whether the stop string ends with this next character of the text."""
+        """Whether the string ends with this next character of the text."""
         matched = self._extend(self.matched, char)
-        ends = matched == len(self.stop)
+        ends = matched == len(self.text)
         self.matched = self._borders[-1] if ends else matched
         return ends
 
     def _extend(self, matched: int, char: str) -> int:
-        while matched and self.stop[matched] != char:
+        while matched and self.text[matched] != char:
             matched = self._borders[matched - 1]
-        return matched + (self.stop[matched] == char)
+        return matched + (self.text[matched] == char)
 
 
 class StopMatcher:
@@ -52,7 +52,7 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str], min_tokens: int = 0) -> None:
-        self._patterns = [_Pattern(stop) for stop in stops]
+        self._patterns = [Pattern(stop) for stop in stops]
         self._min_tokens = min_tokens
         self._held = ""
         self.stopped_at: int | None = None
@@ -71,7 +71,7 @@ class StopMatcher:
         buffer = self._held + text
         for end, char in enumerate(text, start=len(self._held) + 1):
             # Every pattern takes every character, also after one has matched.
-            ended = [pattern.stop for pattern in self._patterns if pattern.advance(char)]
+            ended = [pattern.text for pattern in self._patterns if pattern.advance(char)]
             if ended and token_number >= self._min_tokens:
                 self.stopped_at, self.stopped_by = token_number, max(ended, key=len)
                 self._held = ""

@@ -98,12 +98,14 @@ def _run(encoder: ChatEncoder, job: Job) -> bytes:
 def _do(encoder: ChatEncoder, job: Job) -> bytes:
     from engine.text.job import (
         BegunJob,
+        OpeningsJob,
         PromptJob,
         ReplyJob,
         StructureJob,
         TextJob,
         WordsJob,
         pack_ids,
+        pack_openings,
         pack_rules,
         pack_use,
         pack_words,
@@ -115,6 +117,8 @@ def _do(encoder: ChatEncoder, job: Job) -> bytes:
         return pack_rules(encoder.try_structure(job.structure, job.lead, job.ends, job.size))
     if isinstance(job, ReplyJob):
         return pack_use(encoder.read_calls(job.prompt, job.reply, job.tools))
+    if isinstance(job, OpeningsJob):
+        return pack_openings(encoder.openings())
     if isinstance(job, TextJob):
         return pack_ids(encoder.encode_text(job.text, is_whole=job.is_whole))
     if isinstance(job, BegunJob):

@@ -9,6 +9,8 @@ from typing import TypeAlias
 from engine.api.client import Submission
 from engine.api.tools import ToolCall, ToolUse
 
+OPENING = "<tool_call>"
+
 Replies: TypeAlias = Mapping[str, str] | Callable[[Submission], str]
 
 
@@ -23,7 +25,7 @@ def echo(submission: Submission) -> str:
 def use_in(text: str) -> ToolUse | None:
     """The tools that a reply calls by `<tool_call>NAME ARGUMENTS</tool_call>`, and the rest."""
     calls = re.findall(r"<tool_call>(\S+) (.*?)</tool_call>", text)
-    content = text.partition("<tool_call>")[0].strip()
+    content = text.partition(OPENING)[0].strip()
     return ToolUse(tuple(ToolCall(*call) for call in calls), content) if calls else None
 
 

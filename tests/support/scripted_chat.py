@@ -10,9 +10,10 @@ from engine.api.lifecycle import FinishReason
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought
 from engine.batch.output import End
+from engine.text.certain import CertainText, beside_calls
 from engine.text.parts import Parts
 from engine.text.thinking import TaggedParts, Tags
-from tests.support.replies import use_in
+from tests.support.replies import OPENING, use_in
 from tests.support.scripted_core import MODEL_KEY
 
 THINK = Tags("<think>", "</think>")
@@ -26,6 +27,7 @@ class ScriptedChat:
         stop: the stop string that ends it.
         error: what its owner is to be told instead of how it ended in the core.
         parts: tells the thinking of the reply from the rest.
+        certain: finds what of the rest is no part of a call.
         said: the rest of it so far.
         began: when its first tokens came; None before that.
         begun: how many tokens it had that were made by requests before.
@@ -40,6 +42,7 @@ class ScriptedChat:
     stop: str | None = None
     error: EngineError | None = None
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
+    certain: CertainText = field(default_factory=lambda: CertainText([OPENING]))
     said: str = ""
     began: float | None = None
     begun: int = 0
@@ -55,6 +58,7 @@ class ScriptedChat:
     def take(self, texts: list[tuple[int, str]], finish: Finish | None, now: float) -> Delta:
         """What its owner is told of the next tokens, which are given with their texts."""
         for token_id, text in texts:
+            self.certain.take(text, "", thinks=self.parts.thinks)
             self.parts.take(token_id, text)
             self.began = now if self.began is None else self.began
         if self.began is not None and self.parts.num_thinking != self.stream.thought.tokens:
@@ -68,9 +72,14 @@ class ScriptedChat:
                 finish = replace(finish, timings=timings)
         thinking, text = self.parts.split("".join(text for _, text in texts))
         self.said += text
+        self.certain.give(text, sum(len(piece) for _, piece in texts))
         if finish is not None and finish.reason is FinishReason.STOP:
-            finish = replace(finish, tool_use=use_in(self.said), stop=self.stop)
-        return Delta(text, len(texts), finish, thinking=thinking)
+            use = use_in(self.said)
+            if use is not None:
+                use = replace(use, content=beside_calls(self.certain.text, use.content))
+            finish = replace(finish, tool_use=use, stop=self.stop)
+        certain = self.certain.length if self.sampling.tools else 0
+        return Delta(text, len(texts), finish, thinking=thinking, num_certain=certain)
 
     def finish(self, end: End, last: int) -> Finish:
         """What its owner is told of its end; `last` is the token that closes a message."""

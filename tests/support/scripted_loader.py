@@ -92,6 +92,9 @@ class WordCodec:
     def parts(self, prompt: Sequence[int]) -> None:
         """There is no thinking in numbers."""
 
+    def certain_text(self) -> None:
+        """Nor does anything in them mark a call."""
+
 
 @dataclass
 class Loader:

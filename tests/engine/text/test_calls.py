@@ -17,9 +17,9 @@ from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, RequestStream, Usage
 from engine.api.tools import ToolCall, ToolUse
 from engine.batch.output import End, TokenOutput
-from engine.text.calls import states_calls
 from engine.text.codec import ChatCodec
 from engine.text.encoder import ChatEncoder
+from engine.text.openings import states_calls
 from engine.text.pool import EncoderPool
 from engine.text.processor import Ending, OutputProcessor
 from engine.text.reading import CallReader
@@ -200,6 +200,7 @@ class TestInProcesses:
         pool = EncoderPool(tokenizer, KEY)
         try:
             reader = CallReader(pool, KEY)
+            assert reader.openings() == ("<tool_call>",)
             prompt = ids(tokenizer, PROMPT * 500)  # only its end is looked at
             with caplog.at_level(logging.WARNING):
                 for junk in ("<tool_call>secret" * 2000, "<tool_call>{</tool_call>", "<tool_call>"):
@@ -236,7 +237,7 @@ class TestReplies:
         end = End(FinishReason.STOP, usage, Timings(), (*prompt, *output), None)
         processor.process([TokenOutput("r", output, end)], 0.0)
         streamed = stream.drain()
-        assert streamed == Delta(written, len(output))
+        assert streamed == Delta(written, len(output), num_certain=len("the cat."))
         (ending,) = unread
         assert ending.user == "anna"
         assert processor.is_open("r")

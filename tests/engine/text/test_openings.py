@@ -1,0 +1,103 @@
+"""Openings: how tool calls begin, found in what tokenizers state of them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from engine.api.errors import InvalidRequestError
+from engine.text.openings import openings
+from engine.text.reading import CallReader
+
+# As the formats of models are, but for what follows the opening.
+FORMATS = {
+    "hermes": (r"\s*<tool_call>", {"<tool_call>"}),
+    "qwen3-coder": (r"<tool_call>\s*<function=(?P<name>\w+)>", {"<tool_call>"}),
+    "gemma": (r"<\|tool_call>call:(?P<name>\w+)", {"<|tool_call>call:"}),
+    "mistral": (r"\[TOOL_CALLS\](?P<name>[\w-]+)\[ARGS\]", {"[TOOL_CALLS]"}),
+    "gpt-oss": (
+        r"<\|channel\|>commentary to=functions\.(?P<name>\w+).*?<\|message\|>",
+        {"<|channel|>commentary to=functions."},
+    ),
+    "gpt-oss, its channel after its recipient": (
+        r"(?:<\|channel\|>commentary\s+)?to=functions\.(?P<name>\w+)\s*<\|message\|>",
+        {"<|channel|>commentary", "to=functions."},
+    ),
+    "deepseek": (
+        "\\s*<\uff5ctool\u2581call\u2581begin\uff5c>(?P<name>[^\\n<]+)",
+        {"<\uff5ctool\u2581call\u2581begin\uff5c>"},
+    ),
+    "llama": (r"<\|python_tag\|>|\s*(?=\{\s*\"name\")", {"<|python_tag|>", "{"}),
+    "inkling, whose headers may have any text": (r"[^<]*<\|content_invoke_tool_json\|>", set()),
+}
+EXPRESSIONS = {
+    "several": (r"<a>|<b>|<ab>", {"<a>", "<b>", "<ab>"}),
+    "one within another": (r"<a>b?|<a>c", {"<a>"}),
+    "a part that may be missing": (r"(?:<a>)?<b>", {"<a><b>", "<b>"}),
+    "a part that may come again": (r"(?:<a>)+<b>", {"<a>"}),
+    "a group, an atomic one, a small set": (r"(<)(?>[ab])>", {"<a>", "<b>"}),
+    "what stands before it": (r"(?<=\n)^<a>(?!x)", {"<a>"}),
+    "blanks that must be there": (r"\n[ \t]*<a>\s+b", {"<a>"}),
+    "verbose": (r"(?x) <a> # a call", {"<a>"}),
+    "longer than is looked at": ("a" * 99, {"a" * 64}),
+    "nothing for certain": (r"(?:<a>)?", set()),
+    "white space": (r"\s+", set()),
+    "any character": (r".*<a>", set()),
+    "a range": (r"[a-z]<a>", set()),
+    "all but one character": (r"[^a]<a>", set()),
+    "any case": (r"(?i)<a>", set()),
+    "any case within": (r"(?i:<a>)", set()),
+    "too many": ("|".join(map(chr, range(0x4E00, 0x4E40))), set()),
+    "more than two know together": ("[ab]" * 20, set()),
+    # What follows is of `regex`, which Python reads otherwise, or not at all.
+    "mistakes allowed": (r"(?:<tool_call>){e<=1}", set()),
+    "a class by its name": (r"[[:alpha:]]<a>", set()),
+    "a property": (r"\p{L}<a>", set()),
+    "itself within": (r"<a>(?R)?", set()),
+    # What follows is no expression.
+    "not closed": (r"(<a>", set()),
+    "too deep": ("(" * 5000 + ")" * 5000, set()),
+}
+
+
+def of(**field: object) -> set[str]:
+    return set(openings({"fields": {"tool_calls": field}}))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [*FORMATS.values(), *EXPRESSIONS.values()],
+    ids=[*FORMATS, *EXPRESSIONS],
+)
+def test_they_are_read_in_an_expression(pattern: str, expected: set[str]) -> None:
+    assert of(open_pattern=pattern) == expected
+
+
+def test_they_may_be_stated_as_they_are() -> None:
+    assert of(open="<|START_ACTION|>") == {"<|START_ACTION|>"}
+    assert of(open=["\n<a>", "<b>", "<a>b"]) == {"<a>", "<b>"}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *({}, {"open": ""}, {"open": " \n"}, {"open": []}, {"open": [1]}, {"open": 1}),
+        *({"open_pattern": 1}, {"open": "<a>", "open_pattern": "<b>"}),
+    ],
+)
+def test_where_none_is_stated_none_is_certain(field: dict[str, object]) -> None:
+    assert of(**field) == set()
+    assert openings(None) == openings({"fields": {"tool_calls": "<a>"}}) == ()
+
+
+def test_a_model_whose_openings_take_too_long_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    class Slow:
+        def read_calls(self, *_: object) -> None: ...
+
+        def openings(self) -> tuple[str, ...]:
+            raise InvalidRequestError("it did not come to an end", "prompt")
+
+    with caplog.at_level(logging.WARNING):
+        assert CallReader(Slow(), "model").openings() == ()
+    assert "model: replies to requests with tools are told at their ends" in caplog.text
