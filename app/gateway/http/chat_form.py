@@ -18,7 +18,6 @@ from app.gateway.http.replies import (
 from engine.api.client import Submission
 from engine.api.logprobs import OutputToken
 from engine.api.stream import Delta
-from engine.api.tools import ToolUse
 
 
 class ChatForm(OpenAiForm):
@@ -33,23 +32,18 @@ class ChatForm(OpenAiForm):
     ) -> None:
         super().__init__(asked, model, submissions)
         self._asked = asked
-        # The text of calls is in the model's own format; a client is told them at the end.
-        self._holds_text = bool(submissions[0].sampling.get("tools"))
-        self._forced = asked.forced_calls()
+        forced = asked.forced_calls()
+        self._replies = [Reply(bool(one.sampling.get("tools")), forced) for one in submissions]
 
     def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
         reply = self._replies[choice]
         thinking = delta.thinking if self._asked.include_reasoning else ""
-        text = "" if self._holds_text else delta.text
-        if text or thinking or delta.logprobs:
-            yield self._part_chunk(choice, self._part(reply, text, thinking), delta.logprobs)
+        if reply.news or thinking or delta.logprobs:
+            yield self._part_chunk(choice, self._part(reply, reply.news, thinking), delta.logprobs)
         finish = delta.finish
         if finish is None or not went_well(finish):
             return
-        use = self._use(reply)
-        content = reply.text if use is None else use.content
-        if self._holds_text and content:
-            yield self._part_chunk(choice, self._part(reply, content, ""))
+        use = reply.use
         if use is not None:
             calls = [
                 {"index": number, **called(call, self._call_id(choice), number)}
@@ -67,7 +61,7 @@ class ChatForm(OpenAiForm):
         message: dict[str, object] = {"role": "assistant", "content": reply.text, "refusal": None}
         if reply.thinking and self._asked.include_reasoning:
             message["reasoning_content"] = reply.thinking
-        if (use := self._use(reply)) is not None:
+        if (use := reply.use) is not None:
             message["content"] = use.content or None
             message["tool_calls"] = [
                 called(call, self._call_id(choice), number) for number, call in enumerate(use.calls)
@@ -81,14 +75,6 @@ class ChatForm(OpenAiForm):
             "logprobs": logprobs,
             "finish_reason": finish_reason(finish, use),
         }
-
-    def _use(self, reply: Reply) -> ToolUse | None:
-        """The tools that a reply calls that has ended."""
-        assert reply.finish is not None
-        if self._forced is not None:
-            calls = self._forced.calls("".join(reply.texts))
-            return ToolUse(calls) if calls else None
-        return reply.finish.tool_use
 
     def _call_id(self, choice: int) -> str:
         return f"{self._id}_{choice}" if choice else self._id

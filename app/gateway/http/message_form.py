@@ -28,9 +28,7 @@ class MessageForm(Form):
         self._asked = asked
         self._id = submission.request_id
         self._model = model
-        # The text of calls is in the model's own format; a client is told them at the end.
-        self._holds_text = bool(submission.sampling.get("tools"))
-        self._reply = Reply()
+        self._reply = Reply(bool(submission.sampling.get("tools")))
         self._open = ""  # the type of the block that is being told
         self._index = -1
 
@@ -48,13 +46,11 @@ class MessageForm(Form):
     def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
         if delta.thinking and self._asked.tells_thinking:
             yield from self._tell("thinking", delta.thinking)
-        if delta.text and not self._holds_text:
-            yield from self._tell("text", delta.text)
+        if self._reply.news:
+            yield from self._tell("text", self._reply.news)
         finish = delta.finish
         if finish is None or not went_well(finish):
             return
-        if self._holds_text and self._reply.text:
-            yield from self._tell("text", self._reply.text)
         yield from self._close()
         for number, call in enumerate(self._calls(finish)):
             yield from self._begin({**self._tool_use(call, number), "input": {}})

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from app.gateway.http.protocol.tool_choice import ForcedCalls
 from engine.api.lifecycle import FinishReason
 from engine.api.logprobs import OutputToken
 from engine.api.stream import Delta, Finish
@@ -17,17 +18,28 @@ from engine.api.tools import ToolCall, ToolUse
 class Reply:
     """One reply, as far as it has come.
 
+    Where it may call tools, its text may be that of calls, in the model's own format. What is
+    certain to be none of it is told as it comes, and the rest at the end, when calls are read.
+
     Attributes:
+        may_call: whether it may call tools.
+        forced: calls that it has to make; its text is nothing else.
         num_tokens: of its output so far.
+        news: text that is to be told now, after the last delta.
         is_told: whether anything of it was told.
     """
 
+    may_call: bool = False
+    forced: ForcedCalls | None = None
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     logprobs: list[OutputToken] = field(default_factory=list)
     num_tokens: int = 0
     finish: Finish | None = None
+    news: str = ""
     is_told: bool = False
+    _held: list[str] = field(default_factory=list)
+    _num_told: int = 0
 
     def take(self, delta: Delta) -> None:
         self.texts.append(delta.text)
@@ -35,16 +47,37 @@ class Reply:
         self.logprobs += delta.logprobs
         self.num_tokens += delta.num_tokens
         self.finish = delta.finish
+        self.news = self._news(delta) if self.may_call else delta.text
+
+    @property
+    def use(self) -> ToolUse | None:
+        """The tools that it calls, once it has ended; None if it calls none."""
+        if self.forced is not None:
+            calls = self.forced.calls("".join(self.texts))
+            return ToolUse(calls) if calls else None
+        return self.finish.tool_use if self.finish is not None else None
 
     @property
     def text(self) -> str:
         """What the reply says; of one that calls tools, beside the calls."""
-        use = self.finish.tool_use if self.finish is not None else None
+        use = self.use
         return "".join(self.texts) if use is None else use.content
 
     @property
     def thinking(self) -> str:
         return "".join(self.thoughts)
+
+    def _news(self, delta: Delta) -> str:
+        if went_well(delta.finish):
+            return self.text[self._num_told :]
+        self._held.append(delta.text)
+        length = delta.num_certain - self._num_told
+        if length <= 0 or self.forced is not None:
+            return ""
+        held = "".join(self._held)
+        news, self._held = held[:length], [held[length:]]
+        self._num_told += len(news)
+        return news
 
 
 def created() -> int:

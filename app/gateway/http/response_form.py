@@ -67,9 +67,7 @@ class ResponseForm(Form):
         self._submission = submission
         self._memory = memory
         self._created = created()
-        # The text of calls is in the model's own format; a client is told them at the end.
-        self._holds_text = bool(submission.sampling.get("tools"))
-        self._reply = Reply()
+        self._reply = Reply(bool(submission.sampling.get("tools")))
         self._items: list[_Item] = []
         self._is_open = False  # whether more may come of the last item
         self._told: dict[str, object] = {}  # the response, once it has ended
@@ -90,8 +88,8 @@ class ResponseForm(Form):
         self._reply.take(delta)
         if delta.thinking:
             self._grow("reasoning", delta.thinking)
-        if delta.text and not self._holds_text:
-            self._grow("message", delta.text)
+        if self._reply.news:
+            self._grow("message", self._reply.news)
         if delta.finish is not None and went_well(delta.finish):
             self._finish(delta.finish)
 
@@ -111,8 +109,6 @@ class ResponseForm(Form):
         return self._told
 
     def _finish(self, finish: Finish) -> None:
-        if self._holds_text and self._reply.text:
-            self._grow("message", self._reply.text)
         is_cut = finish.reason is FinishReason.LENGTH
         status: _Status = "incomplete" if is_cut else "completed"
         self._close(status)

@@ -1,0 +1,226 @@
+"""Replies to requests with tools: what is told as it comes is how the whole answer begins."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from app.gateway.http.replies import Reply
+from engine.api.lifecycle import FinishReason, Timings
+from engine.api.sampling import SamplingParams
+from engine.api.stream import RequestStream, Usage
+from engine.api.tools import ToolCall
+from engine.batch.output import End, TokenOutput
+from engine.text.codec import ChatCodec
+from engine.text.encoder import ChatEncoder
+from engine.text.processor import Ending, OutputProcessor
+from engine.text.vocabulary import Vocabulary
+from tests.engine.text.conftest import byte_level as byte_level
+from tests.support.tool_calling import RESPONSE, TOOLS, call, tool_calling
+
+PROMPT = "<|im_start|>user\nthe cat?<|im_end|>\n<|im_start|>assistant\n"
+CALL = call("weather", '{"days": 2}')
+USE = (ToolCall("weather", '{"days": 2}'),)
+# As gpt-oss: a call is a message whose header, of special tokens, names its recipient.
+CHANNELS: dict[str, Any] = {
+    "start_anchor": "<|start|>assistant",
+    "fields": {
+        "thinking": {"open": "<|channel|>analysis<|message|>", "close": "<|end|>"},
+        "content": {"open": "<|channel|>final<|message|>", "close": "<|end|>"},
+        "tool_calls": {
+            "open_pattern": r"<\|channel\|>commentary to=functions\.(?P<name>\w+).*?<\|message\|>",
+            "close": "<|call|>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"function": {"name": "{name}", "arguments": "{content}"}},
+        },
+    },
+}
+JSON: dict[str, Any] = {
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<\|python_tag\|>|(?=\{\s*\"name\")",
+            "close": "<|im_end|>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"function": "{content}"},
+        },
+        "content": {"close": "<|im_end|>"},
+    },
+}
+
+
+class Heard(NamedTuple):
+    """What a client has of one reply.
+
+    Attributes:
+        early: pieces of text that were told before its end.
+        last: the text that was told with that.
+    """
+
+    early: list[str]
+    last: str
+    reply: Reply
+
+    @property
+    def told(self) -> str:
+        return "".join(self.early) + self.last
+
+
+class Replying:
+    """A model's replies, from its tokens to what a client is told, in this process."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+        self._codec = ChatCodec(Vocabulary(tokenizer), ChatEncoder(tokenizer, "model"), "model")
+
+    def hear(
+        self,
+        pieces: Iterable[str],
+        *,
+        prompt: str = PROMPT,
+        stop: tuple[str, ...] = (),
+        reason: FinishReason = FinishReason.STOP,
+    ) -> Heard:
+        """A reply whose tokens are those of pieces of its text, one a step."""
+        unread: list[Ending] = []
+        processor = OutputProcessor(self._codec, lambda _: None, unread.append)
+        stream, reply, early = RequestStream("r"), Reply(may_call=True), []
+        start = tuple(self._tokenizer.encode(prompt, add_special_tokens=False))
+        processor.open(stream, SamplingParams(tools=TOOLS, stop=stop), 1, start)
+        output = [
+            token
+            for piece in pieces
+            for token in self._tokenizer.encode(piece, add_special_tokens=False)
+        ]
+        for token in output:
+            processor.process([TokenOutput("r", (token,), None, None)], 0.0)
+            if (delta := stream.drain()) is not None:
+                reply.take(delta)
+                early.append(reply.news)
+        end = self._tokenizer.convert_tokens_to_ids("<|im_end|>")
+        usage = Usage(len(start), len(output) + 1, 0)
+        ids = (*start, *output, end)
+        processor.process([TokenOutput("r", (end,), End(reason, usage, Timings(), ids, None))], 0.0)
+        for ending in unread:
+            found = None
+            with suppress(ValueError):  # What cannot be read stays text.
+                found = self._codec.read_calls(ending.context, ending.num_prompt, ending.tools)
+            processor.end(ending, found)
+        delta = stream.drain()
+        assert delta is not None
+        reply.take(delta)
+        return Heard(early, reply.news, reply)
+
+
+@pytest.fixture(scope="module")
+def hermes(byte_level: PreTrainedTokenizerFast) -> Replying:
+    return Replying(tool_calling(byte_level))
+
+
+def cut(text: str, cuts: Iterable[int]) -> list[str]:
+    bounds = sorted({0, len(text), *(at % (len(text) + 1) for at in cuts)})
+    return [text[a:b] for a, b in pairwise(bounds)]
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        *("the cat", " ", "\n", "é", "😀", "{", "<", "<tool", "_call>", "<tool_call>"),
+        *("</tool_call>", CALL, "<think>", "</think>"),
+    ]
+)
+
+
+@given(st.lists(FRAGMENTS, max_size=8), st.lists(st.integers(0, 999), max_size=12))
+def test_what_is_told_piece_by_piece_is_the_whole_answer(
+    hermes: Replying, fragments: list[str], cuts: list[int]
+) -> None:
+    text = "".join(fragments)
+    heard, at_once = hermes.hear(cut(text, cuts)), hermes.hear([text])
+    assert heard.told == heard.reply.text
+    assert (heard.reply.text, heard.reply.use) == (at_once.reply.text, at_once.reply.use)
+    if heard.reply.use is not None:
+        assert "<tool_call>" not in "".join(heard.early)
+
+
+@pytest.mark.parametrize(
+    ("text", "early", "last", "calls"),
+    [
+        ("the cat.\n", "the cat.", "\n", ()),
+        ("the cat." + CALL, "the cat.", "", USE),
+        ("the cat." + CALL + "\n\nthe mat." + CALL, "the cat.", "\n\nthe mat.", USE * 2),
+        (CALL, "", "", USE),
+        ("a <tool b <tool_call", "a <tool b", " <tool_call", ()),
+        ("a <tool_call>b</tool_call> c", "a", " <tool_call>b</tool_call> c", ()),
+        ("<think>\n<tool_call> is no call\n</think>\n\nthe cat." + CALL, "the cat.", "", USE),
+        ("\nthe cat." + CALL, "\nthe cat.", "", USE),
+    ],
+)
+def test_text_is_told_up_to_where_a_call_may_begin(
+    hermes: Replying, text: str, early: str, last: str, calls: tuple[ToolCall, ...]
+) -> None:
+    heard = hermes.hear(text)
+    assert ("".join(heard.early), heard.last) == (early, last)
+    assert (() if heard.reply.use is None else heard.reply.use.calls) == calls
+
+
+def test_a_reply_that_is_cut_off_is_told_as_it_was_written(hermes: Replying) -> None:
+    text = "the cat." + CALL
+    heard = hermes.hear(text, reason=FinishReason.LENGTH)
+    assert (heard.told, heard.reply.use) == (text, None)
+    stopped = hermes.hear(text, stop=("cat",))
+    assert (stopped.told, stopped.reply.use) == ("the ", None)
+
+
+def test_special_tokens_tell_a_call_from_a_message(byte_level: PreTrainedTokenizerFast) -> None:
+    tokenizer = tool_calling(byte_level, CHANNELS)
+    names = ["start", "channel", "message", "end", "call"]
+    tokenizer.add_special_tokens({"additional_special_tokens": [f"<|{name}|>" for name in names]})
+    replying, prompt = (
+        Replying(tokenizer),
+        "<|start|>user<|message|>the cat?<|end|><|start|>assistant",
+    )
+    thought = "<|channel|>analysis<|message|>the mat<|end|><|start|>assistant"
+    before = "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant"
+    calls = '<|channel|>commentary to=functions.weather json<|message|>{"days": 2}<|call|>'
+    heard = replying.hear([thought, before, calls], prompt=prompt)
+    assert ("".join(heard.early), heard.last) == ("Let me see.", "")
+    assert (heard.reply.thinking, heard.reply.use and heard.reply.use.calls) == ("the mat", USE)
+    final = replying.hear([thought, "<|channel|>final<|message|>the cat."], prompt=prompt)
+    assert ("".join(final.early), final.last) == ("the cat.", "")
+
+
+def test_calls_in_plain_json_are_told_from_braces(byte_level: PreTrainedTokenizerFast) -> None:
+    replying = Replying(tool_calling(byte_level, JSON))
+    calls = replying.hear(['the cat.\n{"name": "weather", "arguments": {"days": 2}}'])
+    assert ("".join(calls.early), calls.last) == ("the cat.", "")
+    assert calls.reply.use is not None
+    assert calls.reply.use.calls == USE
+    braces = replying.hear("f() { return; }")
+    assert ("".join(braces.early), braces.last) == ("f()", " { return; }")
+
+
+def test_where_a_call_may_begin_anywhere_text_waits(byte_level: PreTrainedTokenizerFast) -> None:
+    response = copy.deepcopy(RESPONSE)
+    response["fields"]["tool_calls"]["open_pattern"] = r"[^<]*<tool_call>"
+    heard = Replying(tool_calling(byte_level, response)).hear("the cat.")
+    assert ("".join(heard.early), heard.last) == ("", "the cat.")
+
+
+def test_what_was_told_stays_where_the_template_reads_otherwise(
+    byte_level: PreTrainedTokenizerFast,
+) -> None:
+    response = copy.deepcopy(RESPONSE)
+    response["fields"]["content"] = {"open": "<say>", "close": "</say>"}
+    heard = Replying(tool_calling(byte_level, response)).hear(f"the cat.{CALL}<say>the mat.</say>")
+    assert heard.told == heard.reply.text == "the cat."
+    assert heard.reply.use is not None
