@@ -32,8 +32,10 @@ class ChatForm(OpenAiForm):
     ) -> None:
         super().__init__(asked, model, submissions)
         self._asked = asked
-        forced = asked.forced_calls()
-        self._replies = [Reply(bool(one.sampling.get("tools")), forced) for one in submissions]
+        forced, calls_one = asked.forced_calls(), asked.calls_one
+        self._replies = [
+            Reply(bool(one.sampling.get("tools")), forced, calls_one) for one in submissions
+        ]
 
     def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
         reply = self._replies[choice]

@@ -28,7 +28,8 @@ class MessageForm(Form):
         self._asked = asked
         self._id = submission.request_id
         self._model = model
-        self._reply = Reply(bool(submission.sampling.get("tools")))
+        may_call = bool(submission.sampling.get("tools"))
+        self._reply = Reply(may_call, asked.forced_calls(), asked.calls_one)
         self._open = ""  # the type of the block that is being told
         self._index = -1
 
@@ -52,7 +53,7 @@ class MessageForm(Form):
         if finish is None or not went_well(finish):
             return
         yield from self._close()
-        for number, call in enumerate(self._calls(finish)):
+        for number, call in enumerate(self._calls):
             yield from self._begin({**self._tool_use(call, number), "input": {}})
             yield self._piece("input_json_delta", "partial_json", call.arguments)
             yield from self._close()
@@ -77,7 +78,7 @@ class MessageForm(Form):
             blocks.append({**_EMPTY["thinking"], "thinking": self._reply.thinking})
         if self._reply.text:
             blocks.append({**_EMPTY["text"], "text": self._reply.text})
-        blocks += [self._tool_use(call, n) for n, call in enumerate(self._calls(finish))]
+        blocks += [self._tool_use(call, number) for number, call in enumerate(self._calls)]
         return self._message(blocks, finish, finish.usage)
 
     def _message(
@@ -96,10 +97,10 @@ class MessageForm(Form):
             "usage": _usage(usage),
         }
 
-    def _calls(self, finish: Finish) -> Sequence[ToolCall]:
-        if finish.tool_use is None:
-            return ()
-        return finish.tool_use.calls[: 1 if self._asked.calls_one else None]
+    @property
+    def _calls(self) -> Sequence[ToolCall]:
+        use = self._reply.use
+        return () if use is None else use.calls
 
     def _tool_use(self, call: ToolCall, number: int) -> dict[str, object]:
         return {
@@ -115,7 +116,7 @@ class MessageForm(Form):
         if finish.reason is FinishReason.LENGTH:
             fits = finish.usage.completion_tokens >= self._asked.max_tokens
             reason = "max_tokens" if fits else "model_context_window_exceeded"
-        elif finish.tool_use is not None:
+        elif self._calls:
             reason = "tool_use"
         elif finish.stop is not None:
             reason = "stop_sequence"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.gateway.http.protocol.tool_choice import ForcedCalls
 from engine.api.lifecycle import FinishReason
@@ -24,6 +24,7 @@ class Reply:
     Attributes:
         may_call: whether it may call tools.
         forced: calls that it has to make; its text is nothing else.
+        calls_one: whether it may call no more than one, so that the others are not told.
         num_tokens: of its output so far.
         news: text that is to be told now, after the last delta.
         is_told: whether anything of it was told.
@@ -31,6 +32,7 @@ class Reply:
 
     may_call: bool = False
     forced: ForcedCalls | None = None
+    calls_one: bool = False
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     logprobs: list[OutputToken] = field(default_factory=list)
@@ -55,7 +57,8 @@ class Reply:
         if self.forced is not None:
             calls = self.forced.calls("".join(self.texts))
             return ToolUse(calls) if calls else None
-        return self.finish.tool_use if self.finish is not None else None
+        use = self.finish.tool_use if self.finish is not None else None
+        return replace(use, calls=use.calls[:1]) if use is not None and self.calls_one else use
 
     @property
     def text(self) -> str:

@@ -67,7 +67,8 @@ class ResponseForm(Form):
         self._submission = submission
         self._memory = memory
         self._created = created()
-        self._reply = Reply(bool(submission.sampling.get("tools")))
+        may_call = bool(submission.sampling.get("tools"))
+        self._reply = Reply(may_call, asked.forced_calls(), asked.calls_one)
         self._items: list[_Item] = []
         self._is_open = False  # whether more may come of the last item
         self._told: dict[str, object] = {}  # the response, once it has ended
@@ -112,7 +113,7 @@ class ResponseForm(Form):
         is_cut = finish.reason is FinishReason.LENGTH
         status: _Status = "incomplete" if is_cut else "completed"
         self._close(status)
-        calls = self._calls(finish)
+        calls = self._calls()
         for call in calls:
             self._begin("function_call", call)
             self._extend(call.arguments)
@@ -121,28 +122,25 @@ class ResponseForm(Form):
         if self._asked.is_stored:
             self._remember(finish, calls)
 
-    def _calls(self, finish: Finish) -> tuple[ToolCall, ...]:
+    def _calls(self) -> tuple[ToolCall, ...]:
         """The calls that are told, each with an id."""
-        if finish.tool_use is None:
-            return ()
-        name = self._submission.request_id
-        calls = (
+        use, name = self._reply.use, self._submission.request_id
+        return tuple(
             replace(call, id=call.id or f"call_{name}_{number}")
-            for number, call in enumerate(finish.tool_use.calls)
+            for number, call in enumerate(() if use is None else use.calls)
         )
-        return tuple(calls)[: 1 if self._asked.calls_one else None]
 
     def _remember(self, finish: Finish, calls: tuple[ToolCall, ...]) -> None:
         asked, reply = self._asked, self._reply
         said = ChatMessage("assistant", reply.text, reply.thinking, tool_calls=calls)
         messages = self._submission.messages[bool(asked.instructions) :]
-        written = 0 if finish.tool_use is None else len(finish.tool_use.calls)
+        # The ids are those of all the calls that the model has written, in its own format.
+        written = () if finish.tool_use is None else finish.tool_use.calls
         response = RememberedResponse(
             told=self._told,
             instructions=asked.instructions or "",
             messages=(*messages, said),
-            # The ids are those of all the calls that the model has written.
-            context=finish.context if len(calls) == written else None,
+            context=finish.context if len(calls) == len(written) else None,
         )
         self._memory.put(self._submission.origin.user, self._id, response)
 
@@ -237,7 +235,7 @@ class ResponseForm(Form):
             "store": asked.is_stored,
             "temperature": asked.temperature,
             "text": {"format": {"type": "text"}},
-            "tool_choice": asked.tool_choice or "auto",
+            "tool_choice": _choice(asked),
             "tools": [tool.model_dump() for tool in asked.tools or ()],
             "top_p": asked.top_p,
             "truncation": "disabled",
@@ -250,6 +248,11 @@ _TEXT = {
     "message": "response.output_text",
     "function_call": "response.function_call_arguments",
 }
+
+
+def _choice(asked: ResponsesRequest) -> object:
+    choice = asked.tool_choice or "auto"
+    return choice if isinstance(choice, str) else choice.model_dump()
 
 
 def _usage(usage: Usage) -> dict[str, object]:

@@ -26,6 +26,7 @@ class ChatCompletionRequest(Generating):
         top_logprobs: how many of the likeliest tokens come with each.
         tool_choice: `none` leaves the tools out, `auto` leaves it to the model, `required` has it
             call one at least, and a function has it call that one.
+        parallel_tool_calls: whether a reply may call several.
         reasoning_effort: goes to the chat template.
         chat_template_kwargs: arguments of the chat template by name.
         include_reasoning: whether the thinking is told.
@@ -40,6 +41,7 @@ class ChatCompletionRequest(Generating):
         "tools": f"a list of at most {MAX_TOOLS} functions",
         "tools.*": "an object with type and function",
         "tool_choice": ALLOWED,
+        "parallel_tool_calls": "true or false",
         "reasoning_effort": "text",
         "chat_template_kwargs": "a map of names to values",
         "include_reasoning": "true or false",
@@ -51,9 +53,15 @@ class ChatCompletionRequest(Generating):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool = True
+
+    @property
+    def calls_one(self) -> bool:
+        """Whether a reply may call no more than one function."""
+        return self.parallel_tool_calls is False
 
     def chat(self) -> tuple[ChatMessage, ...]:
         """The chat as the engine takes it.
@@ -102,6 +110,9 @@ class ChatCompletionRequest(Generating):
         Raises:
             InvalidRequestError: there is no such function.
         """
-        if isinstance(self.tool_choice, ChosenTool):
-            return ForcedCalls(self.tools or (), self.tool_choice.function.name)
-        return ForcedCalls(self.tools or (), None) if self.tool_choice == ANY else None
+        choice = self.tool_choice
+        name = choice.function.name if isinstance(choice, ChosenTool) else None
+        if name is None and choice != ANY:
+            return None
+        said = "tool_choice", name or ANY
+        return ForcedCalls(self.tools or (), name, calls_one=self.calls_one, said=said)

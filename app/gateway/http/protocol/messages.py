@@ -15,6 +15,7 @@ from app.gateway.http.protocol.blocks import (
 )
 from app.gateway.http.protocol.generating import Stops
 from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.tool_choice import ForcedCalls
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import MAX_STOPS, SamplingParams
@@ -40,9 +41,14 @@ class Tool(Told):
 
 
 class ToolChoice(Told):
-    """Whether tools may be called, and how many at once."""
+    """Whether tools may or must be called, and how many at once.
 
-    type: Literal["auto", "none"]
+    Attributes:
+        name: of type `tool`: the one to call.
+    """
+
+    type: Literal["auto", "none", "any", "tool"]
+    name: str | None = None
     disable_parallel_tool_use: bool = False
 
 
@@ -83,7 +89,8 @@ class MessageCountRequest(Told):
         "tools.*.description": "text",
         "tools.*.input_schema": "an object, a JSON Schema",
         "tool_choice": "an object with type",
-        "tool_choice.type": "auto or none",
+        "tool_choice.type": "one of auto, none, any, tool",
+        "tool_choice.name": "text, the name of a tool",
         "tool_choice.disable_parallel_tool_use": "true or false",
         "thinking": "an object with type",
         "thinking.type": "one of enabled, adaptive, disabled",
@@ -118,6 +125,28 @@ class MessageCountRequest(Told):
         """Whether a reply may call no more than one tool."""
         return self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use
 
+    @property
+    def _functions(self) -> list[dict[str, Any]]:
+        return [tool.in_openai_form() for tool in self.tools or ()]
+
+    def forced_calls(self) -> ForcedCalls | None:
+        """The calls that the reply has to make; None if it need not.
+
+        Raises:
+            InvalidRequestError: there is no such tool.
+        """
+        choice = self.tool_choice
+        if choice is None or choice.type not in ("any", "tool"):
+            return None
+        said, name = ("tool_choice.type", "any"), None
+        if choice.type == "tool":
+            if (name := choice.name) is None:
+                allowed = self.ALLOWED["tool_choice.name"]
+                text = f"tool_choice.name is missing; it must be {allowed}"
+                raise InvalidRequestError(text, "tool_choice.name")
+            said = "tool_choice.name", name
+        return ForcedCalls(self._functions, name, calls_one=self.calls_one, said=said)
+
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that were stated, by the engine's names.
 
@@ -126,7 +155,7 @@ class MessageCountRequest(Told):
         """
         given: dict[str, Any] = {}
         if self.tools and (self.tool_choice is None or self.tool_choice.type != "none"):
-            given["tools"] = [tool.in_openai_form() for tool in self.tools]
+            given["tools"] = self._functions
         if self.thinking is not None:
             given["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
         return given
@@ -163,6 +192,8 @@ class MessagesRequest(MessageCountRequest):
     def sampling(self) -> dict[str, Any]:
         names = {"stop_sequences": "stop"}
         given = super().sampling()
+        if (forced := self.forced_calls()) is not None:
+            given["structure"] = {"json_schema": forced.schema}
         for name in ("max_tokens", "stop_sequences", "temperature", "top_p", "top_k"):
             if (value := getattr(self, name)) is None:
                 continue

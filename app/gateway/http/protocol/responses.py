@@ -9,6 +9,7 @@ from pydantic import Field
 from app.gateway.http.protocol.generating import refuse
 from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
 from app.gateway.http.protocol.told import Told
+from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ForcedCalls
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import SamplingParams
@@ -32,6 +33,13 @@ class Function(Told):
         if self.parameters is not None:
             function["parameters"] = self.parameters
         return {"type": "function", "function": function}
+
+
+class NamedFunction(Told):
+    """A function by its name."""
+
+    type: Literal["function"]
+    name: str
 
 
 class Format(Told):
@@ -78,7 +86,7 @@ class ResponsesRequest(Told):
         "tools.*.description": "text",
         "tools.*.parameters": "an object, a JSON Schema",
         "tools.*.strict": "true or false",
-        "tool_choice": "none or auto",
+        "tool_choice": ALLOWED,
         "parallel_tool_calls": "true or false",
         "reasoning": "an object with effort",
         "reasoning.effort": "text",
@@ -102,7 +110,7 @@ class ResponsesRequest(Told):
     tools: Annotated[tuple[Function, ...], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = (
         None
     )
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: Text | None = None
@@ -123,6 +131,23 @@ class ResponsesRequest(Told):
     def calls_one(self) -> bool:
         """Whether a response may call no more than one function."""
         return self.parallel_tool_calls is False
+
+    @property
+    def _functions(self) -> list[dict[str, Any]]:
+        return [tool.in_openai_form() for tool in self.tools or ()]
+
+    def forced_calls(self) -> ForcedCalls | None:
+        """The calls that the response has to make; None if it need not.
+
+        Raises:
+            InvalidRequestError: there is no such function.
+        """
+        choice = self.tool_choice
+        name = choice.name if isinstance(choice, NamedFunction) else None
+        if name is None and choice != ANY:
+            return None
+        said = "tool_choice", name or ANY
+        return ForcedCalls(self._functions, name, calls_one=self.calls_one, said=said)
 
     def messages(self) -> list[ChatMessage]:
         """The input as the engine takes it.
@@ -151,7 +176,9 @@ class ResponsesRequest(Told):
                 raise refuse(name, value, "left out")
         stated: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
         if self.tools and self.tool_choice != "none":
-            stated["tools"] = [tool.in_openai_form() for tool in self.tools]
+            stated["tools"] = self._functions
+        if (forced := self.forced_calls()) is not None:
+            stated["structure"] = {"json_schema": forced.schema}
         if self.reasoning is not None and self.reasoning.effort is not None:
             stated["chat_template_kwargs"] = {"reasoning_effort": self.reasoning.effort}
         given = {name: value for name, value in stated.items() if value is not None}

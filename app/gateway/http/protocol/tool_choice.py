@@ -1,4 +1,4 @@
-"""ToolChoice: which of the tools that are stated a reply has to call."""
+"""ForcedCalls: which of the tools that are stated a reply has to call."""
 
 from __future__ import annotations
 
@@ -30,21 +30,30 @@ class ForcedCalls:
     which its model writes calls by itself.
 
     Args:
-        tools: as the request states them.
+        tools: functions in OpenAI's form, as the request states them.
         name: of the one to call; None is any, one or several.
+        calls_one: whether they may not be several.
+        said: the field that says so, and what it says.
 
     Raises:
         InvalidRequestError: there is no such function.
     """
 
-    def __init__(self, tools: Sequence[dict[str, Any]], name: str | None) -> None:
+    def __init__(
+        self,
+        tools: Sequence[dict[str, Any]],
+        name: str | None,
+        *,
+        calls_one: bool,
+        said: tuple[str, str],
+    ) -> None:
         functions = [tool["function"] for tool in tools if isinstance(tool.get("function"), dict)]
         self._name = name
         chosen = [one for one in functions if name in (None, one.get("name"))]
         if not chosen:
             stated = ", ".join(repr(one.get("name")) for one in functions) or "none"
-            text = f"tool_choice is {ANY if name is None else name!r}; the tools are {stated}"
-            raise InvalidRequestError(text, "tool_choice")
+            field, value = said
+            raise InvalidRequestError(f"{field} is {value!r}; the tools are {stated}", field)
         if name is not None:
             self.schema: dict[str, Any] = _parameters(chosen[0])
             return
@@ -58,6 +67,8 @@ class ForcedCalls:
             for one in chosen
         ]
         self.schema = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+        if calls_one:
+            self.schema["maxItems"] = 1
 
     def calls(self, text: str) -> tuple[ToolCall, ...]:
         """The calls that a reply makes; none if it was cut off before they were whole."""

@@ -362,7 +362,10 @@ def test_a_full_server_is_overloaded() -> None:
             {"tools": [{"type": "bash_20250124", "name": "bash", "input_schema": {}}]},
             "tools[0].type is 'bash_20250124'; it must be custom, or left out",
         ),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type is 'any'; it must be auto or none"),
+        (
+            {"tool_choice": {"type": "some"}},
+            "tool_choice.type is 'some'; it must be one of auto, none, any, tool",
+        ),
         ({"thinking": {"type": "hard"}}, "thinking.type is 'hard'; it must be one of enabled"),
         ({"temperature": 1e9}, "temperature is 1000000000.0; it must be"),
         ({"stop_sequences": [""]}, "stop_sequences is ('',); it must be a list of non-empty"),

@@ -349,7 +349,7 @@ def test_an_error_within_a_stream_is_an_event(
         ({"input": "a", "max_output_tokens": 0}, "max_output_tokens", "an integer of at least 1"),
         ({"input": "a", "temperature": -1}, "temperature", "from 0 to 100"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type", "must be function"),
-        ({"input": "a", "tool_choice": "required"}, "tool_choice", "it must be none or auto"),
+        ({"input": "a", "tool_choice": "some"}, "tool_choice", "it must be none, auto, required"),
         (
             {"input": "a", "text": {"format": {"type": "json_object"}}},
             "text.format.type",
