@@ -234,7 +234,7 @@ class ResponseForm(Form):
             "reasoning": {"effort": effort, "summary": None},
             "store": asked.is_stored,
             "temperature": asked.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _format(asked)},
             "tool_choice": _choice(asked),
             "tools": [tool.model_dump() for tool in asked.tools or ()],
             "top_p": asked.top_p,
@@ -248,6 +248,11 @@ _TEXT = {
     "message": "response.output_text",
     "function_call": "response.function_call_arguments",
 }
+
+
+def _format(asked: ResponsesRequest) -> object:
+    told = None if asked.text is None else asked.text.format
+    return {"type": "text"} if told is None else told.model_dump(by_alias=True, exclude_none=True)
 
 
 def _choice(asked: ResponsesRequest) -> object:

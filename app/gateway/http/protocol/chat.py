@@ -97,12 +97,7 @@ class ChatCompletionRequest(Generating):
             InvalidRequestError: calls are to be made, and another form is wanted, too.
         """
         stated, forced = super().structure(), self.forced_calls()
-        if forced is None:
-            return stated
-        if stated is not None:
-            told = self.tool_choice if isinstance(self.tool_choice, str) else "a function"
-            raise refuse("tool_choice", told, "none or auto where the reply has a form")
-        return {"json_schema": forced.schema}
+        return stated if forced is None else forced.structure(stated)
 
     def forced_calls(self) -> ForcedCalls | None:
         """The calls that the reply has to make; None if it need not.

@@ -14,6 +14,7 @@ from app.gateway.http.protocol.blocks import (
     inner_text,
 )
 from app.gateway.http.protocol.generating import Stops
+from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
 from app.gateway.http.protocol.told import Told
 from app.gateway.http.protocol.tool_choice import ForcedCalls
 from engine.api.client import ChatMessage
@@ -63,6 +64,17 @@ class Thinking(Told):
     display: Literal["summarized", "omitted"] | None = None
 
 
+class Output(Told):
+    """How the reply is wanted.
+
+    Attributes:
+        effort: goes to the chat template as `reasoning_effort`.
+    """
+
+    effort: str | None = None
+    format: SchemaFormat | None = None
+
+
 class Metadata(Told):
     """Whom the client asks for; it has no effect."""
 
@@ -92,6 +104,9 @@ class MessageCountRequest(Told):
         "tool_choice.type": "one of auto, none, any, tool",
         "tool_choice.name": "text, the name of a tool",
         "tool_choice.disable_parallel_tool_use": "true or false",
+        "output_config": "an object with effort and format",
+        "output_config.effort": "text",
+        **format_allowed("output_config.format"),
         "thinking": "an object with type",
         "thinking.type": "one of enabled, adaptive, disabled",
         "thinking.display": "summarized or omitted",
@@ -103,6 +118,7 @@ class MessageCountRequest(Told):
     tools: Annotated[tuple[Tool, ...], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: Output | None = None
 
     def chat(self) -> tuple[ChatMessage, ...]:
         """The chat as the engine takes it.
@@ -156,8 +172,13 @@ class MessageCountRequest(Told):
         given: dict[str, Any] = {}
         if self.tools and (self.tool_choice is None or self.tool_choice.type != "none"):
             given["tools"] = self._functions
+        arguments: dict[str, Any] = {}
         if self.thinking is not None:
-            given["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
+            arguments["enable_thinking"] = self.thinking.type != "disabled"
+        if self.output_config is not None and self.output_config.effort is not None:
+            arguments["reasoning_effort"] = self.output_config.effort
+        if arguments:
+            given["chat_template_kwargs"] = arguments
         return given
 
 
@@ -189,11 +210,22 @@ class MessagesRequest(MessageCountRequest):
     stream: bool | None = None
     metadata: Metadata | None = None
 
+    def structure(self) -> dict[str, Any] | None:
+        """The structure of the reply as the engine takes it; None if it need not have any.
+
+        Raises:
+            InvalidRequestError: its schema is missing, or tools are to be called, too.
+        """
+        output, forced = self.output_config, self.forced_calls()
+        told = None if output is None else output.format
+        stated = None if told is None else told.structure("output_config.format")
+        return stated if forced is None else forced.structure(stated)
+
     def sampling(self) -> dict[str, Any]:
         names = {"stop_sequences": "stop"}
         given = super().sampling()
-        if (forced := self.forced_calls()) is not None:
-            given["structure"] = {"json_schema": forced.schema}
+        if (structure := self.structure()) is not None:
+            given["structure"] = structure
         for name in ("max_tokens", "stop_sequences", "temperature", "top_p", "top_k"):
             if (value := getattr(self, name)) is None:
                 continue

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from app.gateway.http.protocol.generating import refuse
 from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
+from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
 from app.gateway.http.protocol.told import Told
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ForcedCalls
 from engine.api.client import ChatMessage
@@ -42,16 +43,10 @@ class NamedFunction(Told):
     name: str
 
 
-class Format(Told):
-    """In which form the text is wanted."""
-
-    type: Literal["text"]
-
-
 class Text(Told):
     """How the text is wanted."""
 
-    format: Format | None = None
+    format: SchemaFormat | None = None
 
 
 class Reasoning(Told):
@@ -91,8 +86,7 @@ class ResponsesRequest(Told):
         "reasoning": "an object with effort",
         "reasoning.effort": "text",
         "text": "an object with format",
-        "text.format": "an object with type",
-        "text.format.type": "text",
+        **format_allowed("text.format"),
         "previous_response_id": "text, the id of a response",
         "store": "true or false",
         "stream": "true or false",
@@ -149,6 +143,16 @@ class ResponsesRequest(Told):
         said = "tool_choice", name or ANY
         return ForcedCalls(self._functions, name, calls_one=self.calls_one, said=said)
 
+    def structure(self) -> dict[str, Any] | None:
+        """The structure of the response as the engine takes it; None if it need not have any.
+
+        Raises:
+            InvalidRequestError: its schema is missing, or calls are to be made, too.
+        """
+        told, forced = None if self.text is None else self.text.format, self.forced_calls()
+        stated = None if told is None else told.structure("text.format")
+        return stated if forced is None else forced.structure(stated)
+
     def messages(self) -> list[ChatMessage]:
         """The input as the engine takes it.
 
@@ -177,8 +181,7 @@ class ResponsesRequest(Told):
         stated: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
         if self.tools and self.tool_choice != "none":
             stated["tools"] = self._functions
-        if (forced := self.forced_calls()) is not None:
-            stated["structure"] = {"json_schema": forced.schema}
+        stated["structure"] = self.structure()
         if self.reasoning is not None and self.reasoning.effort is not None:
             stated["chat_template_kwargs"] = {"reasoning_effort": self.reasoning.effort}
         given = {name: value for name, value in stated.items() if value is not None}

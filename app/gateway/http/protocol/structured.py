@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -48,6 +48,34 @@ class ResponseFormat(Told):
         return {"json_schema": self.json_schema.schema_}
 
 
+class SchemaFormat(Told):
+    """How OpenAI's responses and Anthropic's messages say it: the schema stands beside the type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    name: str | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+    def structure(self, place: str) -> dict[str, Any] | None:
+        """The structure as the engine takes it; None for text.
+
+        Args:
+            place: the path of this field.
+
+        Raises:
+            InvalidRequestError: the schema is missing.
+        """
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return {"json_object": True}
+        if self.schema_ is None:
+            path = f"{place}.schema"
+            raise InvalidRequestError(f"{path} is missing; it must be a JSON schema", path)
+        return {"json_schema": self.schema_}
+
+
 class StructuredOutputs(Told):
     """vLLM's way to say it. One of the fields is stated.
 
@@ -83,6 +111,18 @@ class StructuredOutputs(Told):
             names = ", ".join(stated)
             raise InvalidRequestError(f"{place} has {names}; only one is allowed", place)
         return stated or None
+
+
+def format_allowed(place: str) -> dict[str, str]:
+    """What each field of a `SchemaFormat` must be, by its path."""
+    return {
+        place: "an object with type",
+        f"{place}.type": f"one of {', '.join(_FORMATS)}",
+        f"{place}.schema": "a JSON schema",
+        f"{place}.name": "text",
+        f"{place}.strict": "true or false",
+        f"{place}.description": "text",
+    }
 
 
 STRUCTURED_ALLOWED: dict[str, str] = {

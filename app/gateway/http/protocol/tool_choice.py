@@ -48,7 +48,7 @@ class ForcedCalls:
         said: tuple[str, str],
     ) -> None:
         functions = [tool["function"] for tool in tools if isinstance(tool.get("function"), dict)]
-        self._name = name
+        self._name, self._said = name, said
         chosen = [one for one in functions if name in (None, one.get("name"))]
         if not chosen:
             stated = ", ".join(repr(one.get("name")) for one in functions) or "none"
@@ -69,6 +69,21 @@ class ForcedCalls:
         self.schema = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
         if calls_one:
             self.schema["maxItems"] = 1
+
+    def structure(self, stated: dict[str, Any] | None) -> dict[str, Any]:
+        """The structure of the reply as the engine takes it.
+
+        Args:
+            stated: what else the request wants of its form; None is nothing.
+
+        Raises:
+            InvalidRequestError: something else is wanted.
+        """
+        if stated is not None:
+            field, value = self._said
+            text = f"{field} is {value!r}; it must be none or auto where the reply has a form"
+            raise InvalidRequestError(text, field)
+        return {"json_schema": self.schema}
 
     def calls(self, text: str) -> tuple[ToolCall, ...]:
         """The calls that a reply makes; none if it was cut off before they were whole."""

@@ -351,9 +351,24 @@ def test_an_error_within_a_stream_is_an_event(
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type", "must be function"),
         ({"input": "a", "tool_choice": "some"}, "tool_choice", "it must be none, auto, required"),
         (
-            {"input": "a", "text": {"format": {"type": "json_object"}}},
+            {"input": "a", "text": {"format": {"type": "xml"}}},
             "text.format.type",
-            "it must be text",
+            "it must be one of text, json_object, json_schema",
+        ),
+        (
+            {"input": "a", "text": {"format": {"type": "json_schema", "name": "x"}}},
+            "text.format.schema",
+            "is missing; it must be a JSON schema",
+        ),
+        (
+            {
+                "input": "a",
+                "text": {"format": {"type": "json_object"}},
+                "tools": [{"type": "function", "name": "f"}],
+                "tool_choice": "required",
+            },
+            "tool_choice",
+            "it must be none or auto where the reply has a form",
         ),
         ({"input": "a", "truncation": "auto"}, "truncation", "it must be disabled, or left out"),
         ({"input": "a", "background": True}, "background", "it must be left out"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import openai
 import pytest
+from pydantic import BaseModel
 
 from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_engine import ScriptedEngine
@@ -153,3 +156,49 @@ def test_calls_that_are_cut_off_are_none() -> None:
         choice = serving.ask(**fields).json()["choices"][0]
     assert choice["finish_reason"] == "length"
     assert "tool_calls" not in choice["message"]
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+@pytest.fixture(scope="module")
+def ann() -> Iterator[HttpServing]:
+    """Whoever is asked for is Ann."""
+    with http_serving(ScriptedEngine(lambda _: '{"name": "Ann", "age": 30}')) as one, one.running():
+        yield one
+
+
+def test_the_response_to_openai_s_client_is_parsed(ann: HttpServing) -> None:
+    client = openai.OpenAI(base_url=f"{ann.url}/v1", api_key="any", max_retries=0)
+    asked: dict[str, Any] = {"model": "scripted", "input": "?", "text_format": Person}
+    got = client.responses.parse(**asked)
+    assert got.output_parsed == Person(name="Ann", age=30)
+    schema = ann.engine.submissions[-1].sampling["structure"]["json_schema"]
+    assert (schema["required"], schema["additionalProperties"]) == (["name", "age"], False)
+    assert got.text.format.to_dict() == {
+        "type": "json_schema",
+        "name": "Person",
+        "schema": schema,
+        "strict": True,
+    }
+    with client.responses.stream(**asked) as stream:
+        assert stream.get_final_response().output_parsed == Person(name="Ann", age=30)
+
+
+def test_the_message_to_anthropic_s_client_is_parsed(ann: HttpServing) -> None:
+    client = anthropic.Anthropic(base_url=ann.url, api_key="any", max_retries=0)
+    asked: dict[str, Any] = {
+        "model": "scripted",
+        "max_tokens": 50,
+        "messages": [{"role": "user", "content": "?"}],
+        "output_config": {"effort": "low"},
+        "output_format": Person,
+    }
+    assert client.messages.parse(**asked).parsed_output == Person(name="Ann", age=30)
+    sampling = ann.engine.submissions[-1].sampling
+    assert sampling["structure"]["json_schema"]["required"] == ["name", "age"]
+    assert sampling["chat_template_kwargs"] == {"reasoning_effort": "low"}
+    with client.messages.stream(**asked) as stream:
+        assert stream.get_final_message().parsed_output == Person(name="Ann", age=30)
