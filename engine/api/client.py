@@ -61,6 +61,9 @@ class Submission:
             what comes goes on with it: the first text of the stream repeats it, and its end is that
             of the whole reply. The number says how many of the context's last ids are the reply's;
             if it is 0, or the context is set aside, the reply is encoded from its text.
+        repeats_begun: whether what comes is told so. Otherwise what there was of the reply belongs
+            to the prompt: the stream has only what follows, stop strings are looked for in that
+            alone, and the usage counts that.
         priority: larger goes first.
         deadline: seconds after arrival by which it must have left the queue.
         fork_of: another request, for several samples of one prompt. If that one still runs when
@@ -75,6 +78,7 @@ class Submission:
     sampling: Mapping[str, object] = field(default_factory=dict)
     context: Context | None = None
     begun: int | None = None
+    repeats_begun: bool = True
     request_id: str = field(default_factory=new_request_id)
     origin: Origin = Origin()
     priority: int = 0
@@ -219,6 +223,7 @@ class EngineClient(Protocol):
         Args:
             prompt: a text, which no template is put around and which may spell special tokens; or
                 a chat, with what the template puts around its messages and before the next reply.
+                A reply that ends it is one that is gone on with.
             sampling: as `Submission.sampling`; a chat's tools and arguments of its template are in
                 it.
             add_special_tokens: whether a text begins as the tokenizer begins sequences.

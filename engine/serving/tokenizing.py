@@ -72,7 +72,7 @@ class Tokenizing:
             else:
                 size = num_bytes(prompt)
                 arguments = model.sampling.override(sampling).template_arguments
-                read = partial(model.codec.encode, prompt, None, arguments)
+                read = partial(_encode, model.codec, prompt, arguments)
         except BaseException as error:
             _settle(future, error)
             return
@@ -122,6 +122,14 @@ class Tokenizing:
             _settle(future, error)
         else:
             _settle(future, made)
+
+
+def _encode(
+    codec: ChatCodec, messages: Sequence[ChatMessage], arguments: Mapping[str, object]
+) -> list[int]:
+    if messages and messages[-1].role == "assistant":
+        return codec.go_on(messages, None, 0, arguments)[0]
+    return codec.encode(messages, None, arguments)
 
 
 def _settle(future: Future[T], result: T | BaseException) -> None:

@@ -286,7 +286,15 @@ class Translator:
         pending.stream.num_prompt_tokens = len(token_ids)
         stream, user = pending.stream, submission.origin.user
         num_messages = len(submission.messages) - (submission.begun is not None)
-        self._processor.open(stream, sampling, num_messages, token_ids, user, pending.begun)
+        self._processor.open(
+            stream,
+            sampling,
+            num_messages,
+            token_ids,
+            user,
+            pending.begun,
+            repeats_begun=submission.repeats_begun,
+        )
         arrival, grammar = pending.arrival, pending.grammar
         self._forward(lambda core: core.submit(submission, token_ids, sampling, arrival, grammar))
 

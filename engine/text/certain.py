@@ -109,6 +109,14 @@ class CertainText:
         self._num_blank = len(text) - bare if bare else self._num_blank + len(text)
 
 
+def behind_skipped(skipped: str, content: str) -> str:
+    """What a reply says beside its calls, behind what it began with."""
+    bare = skipped.lstrip()
+    if content.startswith(bare):
+        return content[len(bare) :]
+    return "" if bare.startswith(content) else content
+
+
 def beside_calls(certain: str, content: str) -> str:
     """What a reply says beside its calls, given what was certain of it before they were read, which
     may have been told and so is where it begins.

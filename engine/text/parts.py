@@ -32,6 +32,7 @@ class Parts(ABC):
         # Stretches of the text that are decided and not given out, as (part, characters).
         self._decided: deque[tuple[Part, int]] = deque()
         self._certain = ""  # text that is certain to be shown and not given out
+        self._num_skipped = 0  # how much at its beginning never is
         self._thinks = False  # whether the next token is thinking
         self._is_settled = False  # whether all text behind the decided stretches is content
 
@@ -68,13 +69,25 @@ class Parts(ABC):
             end = min(start + length, len(certain))
             if end - start < length:
                 self._decided.appendleft((part, start + length - end))
-            found[part].append(certain[start:end])
+            found[part].append(certain[max(start, self._num_skipped) : end])
             start = end
-        self._certain = certain[start:]
         if self._is_settled and not self._decided:
-            found[Part.CONTENT].append(self._certain)
-            self._certain = ""
+            found[Part.CONTENT].append(certain[max(start, self._num_skipped) :])
+            start = len(certain)
+        self._certain = certain[start:]
+        self._num_skipped = max(0, self._num_skipped - start)
         return "".join(found[Part.THINKING]), "".join(found[Part.CONTENT])
+
+    def skip(self, text: str) -> str:
+        """Take in text that is no part of what is told, though the reply begins with it. No token
+        of it counts.
+
+        Returns:
+            what of it is content for certain.
+        """
+        _, content = self.split(text)
+        self._num_skipped, self.num_thinking = len(self._certain), 0
+        return content
 
     def _decide(self, part: Part, length: int) -> None:
         if length:

@@ -14,7 +14,7 @@ from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Us
 from engine.api.tools import ToolUse
 from engine.batch.output import End, StopFound, TokenOutput
 from engine.text.arguments import context_key
-from engine.text.certain import CertainText, beside_calls
+from engine.text.certain import CertainText, behind_skipped, beside_calls
 from engine.text.codec import ChatCodec
 from engine.text.detokenizer import Detokenizer
 from engine.text.parts import Parts
@@ -57,6 +57,8 @@ class _Reply:
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
         began: when the first tokens came; None before that.
         begun: how many tokens it had that were made by requests before.
+        repeats_begun: as `Submission` has it.
+        skipped: what its content begins with and is not told.
         certain: finds the text that is part of no tool call; None where no tools may be called, or
             nothing is certain.
     """
@@ -76,6 +78,8 @@ class _Reply:
     logprobs: list[OutputToken] = field(default_factory=list)
     began: float | None = None
     begun: int = 0
+    repeats_begun: bool = True
+    skipped: str = ""
 
     def resume(self, token_ids: Sequence[int]) -> tuple[str, str]:
         """Take in the tokens that the reply had before; returns the thinking and the text of them.
@@ -89,6 +93,17 @@ class _Reply:
         if self.parts is not None:
             self.stream.thought = Thought(self.parts.num_thinking, 0.0)
         return self._split("".join(pieces))
+
+    def skip(self, token_ids: Sequence[int]) -> None:
+        """Take in the tokens that the reply had before, of which nothing is told."""
+        text = "".join(map(self._read, token_ids))
+        self.begun, self.repeats_begun, self.skipped = len(token_ids), False, text
+        undecided = 0
+        if self.parts is not None:
+            self.skipped = self.parts.skip(text)
+            undecided = self.parts.num_undecided
+        if self.certain is not None:
+            self.certain.give("", len(text) - undecided)
 
     def think(self, now: float) -> None:
         """Tell the owner what has been thought, now that tokens have come."""
@@ -132,11 +147,19 @@ class _Reply:
             self.logprobs.clear()
         return True
 
+    def told(self, use: ToolUse) -> ToolUse:
+        """The tools that it calls, and what it says beside them of what is told at all."""
+        content = behind_skipped(self.skipped, use.content)
+        if self.certain is not None:
+            content = beside_calls(self.certain.text, content)
+        return use if content == use.content else replace(use, content=content)
+
     def counted(self, usage: Usage) -> Usage:
         """A usage with the tokens that are thinking, and of the whole reply if it had begun."""
         count = 0 if self.parts is None else self.parts.num_thinking
-        prompt = max(0, usage.prompt_tokens - self.begun)
-        completion = usage.completion_tokens + self.begun
+        begun = self.begun if self.repeats_begun else 0
+        prompt = max(0, usage.prompt_tokens - begun)
+        completion = usage.completion_tokens + begun
         cached = min(usage.cached_tokens, prompt)
         return Usage(prompt, completion, cached, min(count, completion))
 
@@ -204,6 +227,8 @@ class OutputProcessor:
         prompt: Sequence[int],
         user: str = "",
         begun: int = 0,
+        *,
+        repeats_begun: bool = True,
     ) -> None:
         """Expect outputs for a stream.
 
@@ -213,8 +238,8 @@ class OutputProcessor:
             num_messages: messages of the prompt.
             prompt: its token ids.
             user: whose it is.
-            begun: how many of them, at their end, are those of a reply to go on with, whose text
-                the stream is given at once.
+            begun: how many of them, at their end, are those of a reply to go on with.
+            repeats_begun: whether the stream is given its text at once, or never.
         """
         start = len(prompt) - begun
         reply = _Reply(
@@ -229,8 +254,10 @@ class OutputProcessor:
             self._codec.parts(prompt[:start]),
             self._codec.certain_text() if sampling.tools else None,
         )
-        if begun:
+        if begun and repeats_begun:
             reply.put(*reply.resume(prompt[start:]))
+        elif begun:
+            reply.skip(prompt[start:])
         self._replies[stream.request_id] = reply
 
     def process(self, outputs: Sequence[TokenOutput], now: float) -> list[StopFound]:
@@ -290,9 +317,7 @@ class OutputProcessor:
         """End a reply whose tool calls were read; ignored if it has ended already."""
         reply = self._endings.pop(ending, None)
         if reply is not None:
-            if tool_use is not None and reply.certain is not None:
-                content = beside_calls(reply.certain.text, tool_use.content)
-                tool_use = replace(tool_use, content=content)
+            tool_use = None if tool_use is None else reply.told(tool_use)
             reply.put("", "", replace(ending.finish, tool_use=tool_use))
             _wake([reply.stream])
 

@@ -55,6 +55,12 @@ class ScriptedChat:
             self.began = None
             self.stream.put(replace(delta, num_tokens=0))
 
+    def skip(self, texts: list[tuple[int, str]]) -> None:
+        """Take in what the reply had before, of which nothing is told."""
+        for token_id, text in texts:
+            self.parts.take(token_id, text)
+        self.parts.skip("".join(text for _, text in texts))
+
     def take(self, texts: list[tuple[int, str]], finish: Finish | None, now: float) -> Delta:
         """What its owner is told of the next tokens, which are given with their texts."""
         for token_id, text in texts:

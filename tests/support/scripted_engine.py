@@ -330,7 +330,9 @@ class ScriptedEngine:
         chat = ScriptedChat(
             submission, stream, prompt, script[begun:], sampling, self.clock.now, stop
         )
-        chat.resume([(i, self._vocabulary.text((i,))) for i in script[:begun]])
+        (chat.resume if submission.repeats_begun else chat.skip)(
+            [(i, self._vocabulary.text((i,))) for i in script[:begun]]
+        )
         return chat
 
     def _admit(self, chat: ScriptedChat) -> None:

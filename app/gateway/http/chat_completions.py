@@ -32,6 +32,8 @@ class ChatCompletions(Generation[ChatCompletionRequest]):
                 sampling=asked.of_choice(sampling, choice),
                 request_id=f"{first}-{choice}" if choice else first,
                 origin=origin,
+                begun=0 if asked.continue_final_message else None,
+                repeats_begun=False,
                 priority=self.service.quotas.priority(user, -(asked.priority or 0)),
                 fork_of=first if choice else None,
             )

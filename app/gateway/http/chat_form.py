@@ -32,9 +32,11 @@ class ChatForm(OpenAiForm):
     ) -> None:
         super().__init__(asked, model, submissions)
         self._asked = asked
-        forced, calls_one = asked.forced_calls(), asked.calls_one
+        forced, calls_one, echoed = asked.forced_calls(), asked.calls_one, ""
+        if asked.echo and asked.continue_final_message:
+            echoed = submissions[0].messages[-1].content
         self._replies = [
-            Reply(bool(one.sampling.get("tools")), forced, calls_one) for one in submissions
+            Reply(bool(one.sampling.get("tools")), forced, calls_one, echoed) for one in submissions
         ]
 
     def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
@@ -64,7 +66,7 @@ class ChatForm(OpenAiForm):
         if reply.thinking and self._asked.include_reasoning:
             message["reasoning_content"] = reply.thinking
         if (use := reply.use) is not None:
-            message["content"] = use.content or None
+            message["content"] = reply.text or None
             message["tool_calls"] = [
                 called(call, self._call_id(choice), number) for number, call in enumerate(use.calls)
             ]

@@ -130,6 +130,9 @@ class Exchange:
         held = Conversation(
             id=origin.conversation, user=origin.user, source=origin.source, title=origin.title
         )
+        before, begun = submission.messages, ""
+        if submission.begun is not None and not submission.repeats_begun:
+            before, begun = before[:-1], before[-1].content
         messages = [
             Message(
                 id=f"{request_id}/{place}",
@@ -143,7 +146,7 @@ class Exchange:
                 name=told.name,
                 created=held.created,
             )
-            for place, told in enumerate(submission.messages)
+            for place, told in enumerate(before)
         ]
         if isinstance(submission.prompt, str):
             messages.append(
@@ -162,7 +165,7 @@ class Exchange:
                 conversation_id=held.id,
                 parent_id=None,
                 role="assistant",
-                content="".join(self.texts[choice]),
+                content=begun + "".join(self.texts[choice]),
                 thinking="".join(self.thoughts[choice]),
                 tool_use=None if finish is None else finish.tool_use,
                 created=held.created,

@@ -29,6 +29,8 @@ class Messages(AnthropicEndpoint, Generation[MessagesRequest]):
             sampling={**self.service.sampling, **asked.sampling()},
             request_id=name,
             origin=origin,
+            begun=0 if messages[-1].role == "assistant" else None,
+            repeats_begun=False,
             priority=self.service.quotas.priority(user, 0),
             trims_max_tokens=True,
         )

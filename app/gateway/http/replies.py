@@ -25,6 +25,7 @@ class Reply:
         may_call: whether it may call tools.
         forced: calls that it has to make; its text is nothing else.
         calls_one: whether it may call no more than one, so that the others are not told.
+        echoed: what is told before its text.
         num_tokens: of its output so far.
         news: text that is to be told now, after the last delta.
         is_told: whether anything of it was told.
@@ -33,6 +34,7 @@ class Reply:
     may_call: bool = False
     forced: ForcedCalls | None = None
     calls_one: bool = False
+    echoed: str = ""
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     logprobs: list[OutputToken] = field(default_factory=list)
@@ -42,6 +44,7 @@ class Reply:
     is_told: bool = False
     _held: list[str] = field(default_factory=list)
     _num_told: int = 0
+    _has_echoed: bool = False
 
     def take(self, delta: Delta) -> None:
         self.texts.append(delta.text)
@@ -50,6 +53,8 @@ class Reply:
         self.num_tokens += delta.num_tokens
         self.finish = delta.finish
         self.news = self._news(delta) if self.may_call else delta.text
+        if self.echoed and not self._has_echoed:
+            self.news, self._has_echoed = self.echoed + self.news, True
 
     @property
     def use(self) -> ToolUse | None:
@@ -63,16 +68,20 @@ class Reply:
     @property
     def text(self) -> str:
         """What the reply says; of one that calls tools, beside the calls."""
-        use = self.use
-        return "".join(self.texts) if use is None else use.content
+        return self.echoed + self._said
 
     @property
     def thinking(self) -> str:
         return "".join(self.thoughts)
 
+    @property
+    def _said(self) -> str:
+        use = self.use
+        return "".join(self.texts) if use is None else use.content
+
     def _news(self, delta: Delta) -> str:
         if went_well(delta.finish):
-            return self.text[self._num_told :]
+            return self._said[self._num_told :]
         self._held.append(delta.text)
         length = delta.num_certain - self._num_told
         if length <= 0 or self.forced is not None:

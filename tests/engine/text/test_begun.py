@@ -38,13 +38,19 @@ def codec(byte_level: PreTrainedTokenizerFast) -> ChatCodec:
 
 
 def stream_of(
-    codec: ChatCodec, prompt: tuple[int, ...], ids: tuple[int, ...], begun: int = 0, stop: str = ""
+    codec: ChatCodec,
+    prompt: tuple[int, ...],
+    ids: tuple[int, ...],
+    begun: int = 0,
+    stop: str = "",
+    *,
+    repeats: bool = True,
 ) -> Delta:
     """All that the owner of a reply gets, which ends by its length."""
     processor = OutputProcessor(codec, lambda _: None, lambda _: None)
     stream = RequestStream("r")
     sampling = SamplingParams(stop=(stop,) if stop else ())
-    processor.open(stream, sampling, 1, prompt, begun=begun)
+    processor.open(stream, sampling, 1, prompt, begun=begun, repeats_begun=repeats)
     for token_id in ids:
         processor.process([TokenOutput("r", (token_id,))], 0.0)
     usage = Usage(len(prompt), len(ids), 0)
@@ -84,6 +90,47 @@ def test_a_stop_string_may_begin_before_the_cut_and_not_end_there(
     assert resumed.text == head[:-2]
     before = stream_of(codec, ids[:cut], ids[cut:], begun=cut, stop=head[-3:])
     assert before.text == "the cat is not on the mat."
+
+
+def test_what_belongs_to_the_prompt_is_not_told(
+    codec: ChatCodec, byte_level: PreTrainedTokenizerFast
+) -> None:
+    prompt = tuple(byte_level.encode("user\n", add_special_tokens=False))
+    ids = tuple(byte_level.encode(REPLY, add_special_tokens=False))
+    whole = stream_of(codec, prompt, ids)
+    for cut in range(1, len(ids)):
+        head, tail = byte_level.decode(ids[:cut]), byte_level.decode(ids[cut:])
+        if "\ufffd" in head + tail:
+            continue  # A message ends with a whole character.
+        rest = stream_of(codec, (*prompt, *ids[:cut]), ids[cut:], begun=cut, repeats=False)
+        content = head.rpartition("</think>\n\n")[2] if "</think>\n\n" in head else ""
+        assert content + rest.text == whole.text
+        assert whole.thinking.endswith(rest.thinking)
+        assert rest.finish is not None
+        usage = rest.finish.usage
+        assert (usage.prompt_tokens, usage.completion_tokens) == (len(prompt) + cut, len(ids) - cut)
+        assert (usage.reasoning_tokens > 0) == ("</think>" not in head)
+
+
+def test_white_space_with_which_a_prompt_ends_is_not_told(
+    codec: ChatCodec, byte_level: PreTrainedTokenizerFast
+) -> None:
+    """Whether thinking begins behind it is not known when the prompt ends."""
+    head, tail = (
+        tuple(byte_level.encode(text, add_special_tokens=False)) for text in ("\n ", "the cat")
+    )
+    told = stream_of(codec, (*head,), tail, begun=len(head), repeats=False)
+    assert told.text == "the cat"
+
+
+def test_no_stop_string_begins_in_the_prompt(
+    codec: ChatCodec, byte_level: PreTrainedTokenizerFast
+) -> None:
+    head, tail = (
+        tuple(byte_level.encode(text, add_special_tokens=False)) for text in ("the ca", "t is not")
+    )
+    told = stream_of(codec, head, tail, begun=len(head), stop="cat", repeats=False)
+    assert told.text == "t is not"
 
 
 def test_the_ids_of_a_reply_are_gone_on_from_exactly(codec: ChatCodec) -> None:

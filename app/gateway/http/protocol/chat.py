@@ -8,7 +8,13 @@ from pydantic import Field
 
 from app.gateway.http.protocol.generating import Generating, refuse
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ChosenTool, ForcedCalls
-from app.gateway.http.protocol.turns import TURNS_ALLOWED, Turns, as_tool, chat
+from app.gateway.http.protocol.turns import (
+    TURNS_ALLOWED,
+    Turns,
+    as_tool,
+    chat,
+    check_prompting,
+)
 from engine.api.client import ChatMessage
 from engine.api.sampling import MAX_LOGPROBS
 from engine.api.tools import MAX_TOOLS
@@ -30,6 +36,9 @@ class ChatCompletionRequest(Generating):
         reasoning_effort: goes to the chat template.
         chat_template_kwargs: arguments of the chat template by name.
         include_reasoning: whether the thinking is told.
+        add_generation_prompt, continue_final_message: as vLLM has them: the last message is a reply
+            that is gone on with, where the latter is true.
+        echo: whether that is told before what follows it.
     """
 
     ALLOWED: ClassVar[dict[str, str]] = {
@@ -45,6 +54,9 @@ class ChatCompletionRequest(Generating):
         "reasoning_effort": "text",
         "chat_template_kwargs": "a map of names to values",
         "include_reasoning": "true or false",
+        "add_generation_prompt": "true or false",
+        "continue_final_message": "true or false",
+        "echo": "true or false",
     }
 
     messages: Turns
@@ -57,6 +69,9 @@ class ChatCompletionRequest(Generating):
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None
 
     @property
     def calls_one(self) -> bool:
@@ -69,7 +84,10 @@ class ChatCompletionRequest(Generating):
         Raises:
             InvalidRequestError: it is none that can be answered.
         """
-        return chat(self.messages)
+        check_prompting(self.add_generation_prompt, self.continue_final_message)
+        if self.continue_final_message and (forced := self.forced_calls()) is not None:
+            raise forced.wrong("where continue_final_message is true")
+        return chat(self.messages, goes_on=bool(self.continue_final_message))
 
     def more_sampling(self) -> dict[str, Any]:
         """

@@ -219,7 +219,11 @@ class MessagesRequest(MessageCountRequest):
         output, forced = self.output_config, self.forced_calls()
         told = None if output is None else output.format
         stated = None if told is None else told.structure("output_config.format")
-        return stated if forced is None else forced.structure(stated)
+        if forced is None:
+            return stated
+        if self.messages[-1].role == "assistant":
+            raise forced.wrong("where the last message is the assistant's")
+        return forced.structure(stated)
 
     def sampling(self) -> dict[str, Any]:
         names = {"stop_sequences": "stop"}

@@ -9,7 +9,13 @@ from pydantic import Field
 from app.gateway.http.protocol.chat import Tools
 from app.gateway.http.protocol.generating import refuse
 from app.gateway.http.protocol.told import Told
-from app.gateway.http.protocol.turns import TURNS_ALLOWED, Turns, as_tool, chat
+from app.gateway.http.protocol.turns import (
+    TURNS_ALLOWED,
+    Turns,
+    as_tool,
+    chat,
+    check_prompting,
+)
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import MAX_TOOLS
@@ -21,8 +27,7 @@ class TokenizeRequest(Told):
     Attributes:
         add_special_tokens: whether a text begins as the tokenizer begins sequences; unless stated
             it does. A chat begins as its template has it.
-        add_generation_prompt, continue_final_message: read to be refused, unless they change
-            nothing: what is told is the prompt of the next reply.
+        add_generation_prompt, continue_final_message: as `ChatCompletionRequest` has them.
         return_token_strs: whether the text of each token is told, too.
     """
 
@@ -65,11 +70,8 @@ class TokenizeRequest(Told):
             raise InvalidRequestError(text, "messages")
         if self.add_special_tokens:
             raise refuse("add_special_tokens", True, "false or left out where messages are stated")
-        if self.add_generation_prompt is False:
-            raise refuse("add_generation_prompt", False, "true or left out")
-        if self.continue_final_message:
-            raise refuse("continue_final_message", True, "false or left out")
-        return chat(self.messages)
+        check_prompting(self.add_generation_prompt, self.continue_final_message)
+        return chat(self.messages, goes_on=bool(self.continue_final_message))
 
     def sampling(self) -> dict[str, Any]:
         """What was stated of a chat's template, by the engine's names."""

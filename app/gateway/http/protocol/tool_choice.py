@@ -80,10 +80,13 @@ class ForcedCalls:
             InvalidRequestError: something else is wanted.
         """
         if stated is not None:
-            field, value = self._said
-            text = f"{field} is {value!r}; it must be none or auto where the reply has a form"
-            raise InvalidRequestError(text, field)
+            raise self.wrong("where the reply has a form")
         return {"json_schema": self.schema}
+
+    def wrong(self, where: str) -> InvalidRequestError:
+        """The error where calls cannot be demanded."""
+        field, value = self._said
+        return InvalidRequestError(f"{field} is {value!r}; it must be none or auto {where}", field)
 
     def calls(self, text: str) -> tuple[ToolCall, ...]:
         """The calls that a reply makes; none if it was cut off before they were whole."""

@@ -129,18 +129,53 @@ TURNS_ALLOWED: dict[str, str] = {
 Turns = Annotated[tuple[Turn, ...], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
-def chat(turns: Sequence[Turn]) -> tuple[ChatMessage, ...]:
+def chat(turns: Sequence[Turn], *, goes_on: bool = False) -> tuple[ChatMessage, ...]:
     """The messages of a chat as the engine takes them.
+
+    Args:
+        goes_on: whether the last one is a reply that is to be gone on with.
 
     Raises:
         InvalidRequestError: one of them is wrong, or the last one asks for nothing.
     """
     messages = tuple(turn.message(f"messages[{at}]") for at, turn in enumerate(turns))
-    if messages[-1].role not in ("user", "tool"):
-        path = f"messages[{len(messages) - 1}].role"
-        text = f"{path} is {turns[-1].role!r}; the last message must be the user's or a tool's"
-        raise InvalidRequestError(text, path)
+    place, role = f"messages[{len(messages) - 1}]", messages[-1].role
+    if goes_on and role == "assistant":
+        check_goes_on(messages[-1], f"{place}.tool_calls")
+    elif goes_on or role not in ("user", "tool"):
+        whose = "the user's or a tool's, or the assistant's where continue_final_message is true"
+        if goes_on:
+            whose = "the assistant's where continue_final_message is true"
+        text = f"{place}.role is {turns[-1].role!r}; the last message must be {whose}"
+        raise InvalidRequestError(text, f"{place}.role")
     return messages
+
+
+def check_goes_on(reply: ChatMessage, path: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: it is no reply that can be gone on with.
+    """
+    if reply.tool_calls:
+        text = f"{path} has calls of tools; a message that is to be gone on with must have none"
+        raise InvalidRequestError(text, path)
+
+
+def check_prompting(adds: bool | None, goes_on: bool | None) -> None:
+    """Check `add_generation_prompt` and `continue_final_message`, as vLLM has them: either a new
+    message is asked for, or the last one is gone on with.
+
+    Raises:
+        InvalidRequestError: neither is, or both.
+    """
+    if adds is False and not goes_on:
+        text = "true or left out where continue_final_message is not true"
+        raise InvalidRequestError(
+            f"add_generation_prompt is false; it must be {text}", "add_generation_prompt"
+        )
+    if adds and goes_on:
+        text = "add_generation_prompt is true; it must be false or left out where"
+        raise InvalidRequestError(f"{text} continue_final_message is true", "add_generation_prompt")
 
 
 def as_tool(tool: dict[str, Any]) -> dict[str, Any]:

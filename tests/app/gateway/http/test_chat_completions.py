@@ -175,7 +175,7 @@ def test_what_has_no_effect_is_named(serving: HttpServing) -> None:
         (
             {"messages": [*HELLO, {"role": "assistant", "content": "x"}]},
             "messages[1].role",
-            "the last message must be the user's or a tool's",
+            "the user's or a tool's, or the assistant's where continue_final_message is true",
         ),
         ({"temperature": "hot"}, "temperature", "temperature is 'hot'; it must be a number"),
         ({"temperature": 1e9}, "temperature", "from 0 to 100"),

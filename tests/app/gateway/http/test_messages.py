@@ -340,8 +340,8 @@ def test_a_full_server_is_overloaded() -> None:
         ({"max_tokens": 0}, "max_tokens is 0; it must be an integer of at least 1"),
         ({"messages": []}, "messages has 0 entries; it must be a list of 1 to"),
         (
-            {"messages": [*HELLO, {"role": "assistant", "content": "So"}]},
-            "messages[1].role is 'assistant'; the last message must be the user's",
+            {"messages": [*HELLO, {"role": "system", "content": "So"}]},
+            "messages[1].role is 'system'; the last message must be the user's, or the assistant's",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},

@@ -88,15 +88,24 @@ class Replying:
         pieces: Iterable[str],
         *,
         prompt: str = PROMPT,
+        begun: str = "",
         stop: tuple[str, ...] = (),
         reason: FinishReason = FinishReason.STOP,
     ) -> Heard:
-        """A reply whose tokens are those of pieces of its text, one a step."""
+        """A reply whose tokens are those of pieces of its text, one a step.
+
+        Args:
+            begun: what it begins with, which belongs to the prompt.
+        """
         unread: list[Ending] = []
         processor = OutputProcessor(self._codec, lambda _: None, unread.append)
         stream, reply, early = RequestStream("r"), Reply(may_call=True), []
-        start = tuple(self._tokenizer.encode(prompt, add_special_tokens=False))
-        processor.open(stream, SamplingParams(tools=TOOLS, stop=stop), 1, start)
+        asked, head = (
+            tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            for text in (prompt, begun)
+        )
+        start, sampling = (*asked, *head), SamplingParams(tools=TOOLS, stop=stop)
+        processor.open(stream, sampling, 1, start, begun=len(head), repeats_begun=False)
         output = [
             token
             for piece in pieces
@@ -170,6 +179,39 @@ def test_text_is_told_up_to_where_a_call_may_begin(
 ) -> None:
     heard = hermes.hear(text)
     assert ("".join(heard.early), heard.last) == (early, last)
+    assert (() if heard.reply.use is None else heard.reply.use.calls) == calls
+
+
+@pytest.mark.parametrize(
+    ("begun", "text", "told", "calls"),
+    [
+        ("the cat ", "is not." + CALL, "is not.", USE),
+        ("the cat. ", CALL, "", USE),
+        (
+            "the cat.\n<tool_call>",
+            '{"name": "weather", "arguments": {"days": 2}}</tool_call>',
+            "",
+            USE,
+        ),
+        ("the cat <tool", "_call> is none", "_call> is none", ()),
+        ("<think>the mat", "</think>the cat." + CALL, "the cat.", USE),
+        ("<think>the mat</think>\n", "\nthe cat." + CALL, "the cat.", USE),
+    ],
+)
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_what_belongs_to_the_prompt_is_not_told(
+    byte_level: PreTrainedTokenizerFast,
+    begun: str,
+    text: str,
+    told: str,
+    calls: tuple[ToolCall, ...],
+    is_certain: bool,
+) -> None:
+    response = copy.deepcopy(RESPONSE)
+    if not is_certain:
+        response["fields"]["tool_calls"]["open_pattern"] = r"(?i:\s*<tool_call>)"
+    heard = Replying(tool_calling(byte_level, response)).hear(text, begun=begun)
+    assert (heard.told, heard.reply.text) == (told, told)
     assert (() if heard.reply.use is None else heard.reply.use.calls) == calls
 
 

@@ -69,7 +69,11 @@ def test_special_tokens_may_be_left_out(serving: HttpServing) -> None:
         ({"messages": []}, "messages", "has 0 entries"),
         ({"messages": HELLO, "add_special_tokens": True}, "add_special_tokens", "false or left"),
         ({"messages": HELLO, "add_generation_prompt": False}, "add_generation_prompt", "true or"),
-        ({"messages": HELLO, "continue_final_message": True}, "continue_final_message", "false or"),
+        (
+            {"messages": HELLO, "continue_final_message": True},
+            "messages[0].role",
+            "must be the assistant's where continue_final_message is true",
+        ),
         ({"messages": HELLO, "tools": [{"type": "x"}]}, "tools", "tools[0].type is 'x'"),
     ],
 )
