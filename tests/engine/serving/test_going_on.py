@@ -52,5 +52,18 @@ def test_greedy_text_that_is_gone_on_with_is_that_of_one_go(exact: bool) -> None
             assert ending.context == end.context
             assert ending.usage.completion_tokens == end.usage.completion_tokens
             assert ending.usage.prompt_tokens == end.usage.prompt_tokens
+        follows, its_end = _answer(
+            host,
+            Submission(
+                messages=messages,
+                begun=0,
+                repeats_begun=False,
+                sampling={**greedy, "max_tokens": 40 - cut},
+            ),
+        )
+        assert text + follows == whole
+        assert its_end.context == end.context
+        assert its_end.usage.completion_tokens == end.usage.completion_tokens - cut
+        assert its_end.usage.prompt_tokens == end.usage.prompt_tokens + cut
     finally:
         host.shutdown()
