@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
+from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.text.openings import openings
+from engine.text.pool import EncoderPool
 from engine.text.reading import CallReader
+from tests.support.tool_calling import RESPONSE, tool_calling
 
 # As the formats of models are, but for what follows the opening.
 FORMATS = {
@@ -89,6 +93,24 @@ def test_they_may_be_stated_as_they_are() -> None:
 def test_where_none_is_stated_none_is_certain(field: dict[str, object]) -> None:
     assert of(**field) == set()
     assert openings(None) == openings({"fields": {"tool_calls": "<a>"}}) == ()
+
+
+@pytest.mark.long
+def test_an_expression_that_never_answers_ends_its_process_alone(
+    byte_level: PreTrainedTokenizerFast, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Each character of the text more nearly doubles the time that a failure takes.
+    pattern = f"(?!(?:x|xx)+[yz])(?:{'x' * 60}|{'x' * 59}q)"
+    response = {"fields": {**RESPONSE["fields"], "tool_calls": {"open_pattern": pattern}}}
+    pool = EncoderPool(tool_calling(byte_level, response), "model", 0.5)
+    try:
+        pool.ready()
+        with caplog.at_level(logging.WARNING):
+            assert CallReader(pool, "model").openings() == ()
+        assert "did not come to an end within 0.5 s" in caplog.text
+        assert pool.encode([ChatMessage("user", "the cat?")], None)
+    finally:
+        pool.close()
 
 
 def test_a_model_whose_openings_take_too_long_has_none(caplog: pytest.LogCaptureFixture) -> None:
