@@ -33,7 +33,6 @@ class CertainText:
         self._has_opened = False
         self._num_read = 0  # characters of the text before all that may be an opening
         self._num_blank = 0  # how many at their end are white space
-        self._num_given = 0  # characters of the text that are given out, of whatever part
         self._content: list[str] = []
         self._num_content = 0
         self.length = 0
@@ -64,13 +63,12 @@ class CertainText:
         """Take in what is given out next.
 
         Args:
-            num_given: how many characters of the text are given out with that, of whatever part.
+            num_given: how many characters of the text are given out so far, of whatever part.
         """
         self._content.append(content)
         self._num_content += len(content)
-        self._num_given += num_given
         # Each character behind those that are certain may be content, and no more than one of it.
-        behind = max(0, self._num_given - self._num_read + self._num_blank)
+        behind = max(0, num_given - self._num_read + self._num_blank)
         self.length = max(self.length, self._num_content - behind)
 
     def _read(self, text: str, *, is_name: bool) -> None:

@@ -36,6 +36,16 @@ class Parts(ABC):
         self._thinks = False  # whether the next token is thinking
         self._is_settled = False  # whether all text behind the decided stretches is content
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the next token is thinking."""
+        return self._thinks
+
+    @property
+    def num_undecided(self) -> int:
+        """How many characters that are certain to be shown are of a part that is not known yet."""
+        return len(self._certain)
+
     def take(self, token_id: int, text: str) -> None:
         """Read the next token, and the text that is certain with it."""
         if self._is_settled:
@@ -92,16 +102,6 @@ class Parts(ABC):
     def _decide(self, part: Part, length: int) -> None:
         if length:
             self._decided.append((part, length))
-
-    @property
-    def thinks(self) -> bool:
-        """Whether the next token is thinking."""
-        return self._thinks
-
-    @property
-    def num_undecided(self) -> int:
-        """How many characters that are certain to be shown are of a part that is not known yet."""
-        return len(self._certain)
 
     @abstractmethod
     def _read(self, token_id: int | None, text: str) -> None:

@@ -54,6 +54,7 @@ class _Reply:
         parts: tells thinking from content; None where the model does not think.
         num_tokens: output tokens so far; none beyond a stop string is counted.
         num_reported: how many of them the deltas so far have counted.
+        num_shown: characters that stop strings have let pass.
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
         began: when the first tokens came; None before that.
         begun: how many tokens it had that were made by requests before.
@@ -75,6 +76,7 @@ class _Reply:
     certain: CertainText | None = None
     num_tokens: int = 0
     num_reported: int = 0
+    num_shown: int = 0
     logprobs: list[OutputToken] = field(default_factory=list)
     began: float | None = None
     begun: int = 0
@@ -97,13 +99,9 @@ class _Reply:
     def skip(self, token_ids: Sequence[int]) -> None:
         """Take in the tokens that the reply had before, of which nothing is told."""
         text = "".join(map(self._read, token_ids))
-        self.begun, self.repeats_begun, self.skipped = len(token_ids), False, text
-        undecided = 0
-        if self.parts is not None:
-            self.skipped = self.parts.skip(text)
-            undecided = self.parts.num_undecided
-        if self.certain is not None:
-            self.certain.give("", len(text) - undecided)
+        self.begun, self.repeats_begun = len(token_ids), False
+        self.skipped = text if self.parts is None else self.parts.skip(text)
+        self._give("", len(text))
 
     def think(self, now: float) -> None:
         """Tell the owner what has been thought, now that tokens have come."""
@@ -185,13 +183,17 @@ class _Reply:
         return piece
 
     def _split(self, text: str) -> tuple[str, str]:
-        if self.certain is None:
-            return ("", text) if self.parts is None else self.parts.split(text)
-        undecided = 0 if self.parts is None else self.parts.num_undecided
         found = ("", text) if self.parts is None else self.parts.split(text)
-        left = 0 if self.parts is None else self.parts.num_undecided
-        self.certain.give(found[1], len(text) + undecided - left)
+        if self.certain is not None:
+            self._give(found[1], len(text))
         return found
+
+    def _give(self, content: str, num_shown: int) -> None:
+        """Note what content is given out, now that so many more characters are to be shown."""
+        self.num_shown += num_shown
+        undecided = 0 if self.parts is None else self.parts.num_undecided
+        if self.certain is not None:
+            self.certain.give(content, self.num_shown - undecided)
 
 
 class OutputProcessor:

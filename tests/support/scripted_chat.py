@@ -29,6 +29,7 @@ class ScriptedChat:
         parts: tells the thinking of the reply from the rest.
         certain: finds what of the rest is no part of a call.
         said: the rest of it so far.
+        num_shown: characters of both, and of what stands between them.
         began: when its first tokens came; None before that.
         begun: how many tokens it had that were made by requests before.
     """
@@ -44,6 +45,7 @@ class ScriptedChat:
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
     certain: CertainText = field(default_factory=lambda: CertainText([OPENING]))
     said: str = ""
+    num_shown: int = 0
     began: float | None = None
     begun: int = 0
 
@@ -78,7 +80,8 @@ class ScriptedChat:
                 finish = replace(finish, timings=timings)
         thinking, text = self.parts.split("".join(text for _, text in texts))
         self.said += text
-        self.certain.give(text, sum(len(piece) for _, piece in texts))
+        self.num_shown += sum(len(piece) for _, piece in texts)
+        self.certain.give(text, self.num_shown)
         if finish is not None and finish.reason is FinishReason.STOP:
             use = use_in(self.said)
             if use is not None:
