@@ -215,7 +215,8 @@ def serving(name: str, options: argparse.Namespace) -> Iterator[Bench]:
         host = EngineHost(load_model)
         try:
             host.load(LoadRequest(str(folder), max_num_seqs=options.streams))
-            wait_for(lambda: host.status().phase is not EnginePhase.LOADING, "the model loaded")
+            ends = (EnginePhase.READY, EnginePhase.FAILED)
+            wait_for(lambda: host.status().phase in ends, "the model loaded")
             status = host.status()
             if status.phase is not EnginePhase.READY:
                 raise RuntimeError(status.detail)
