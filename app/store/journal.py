@@ -8,11 +8,10 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from app.store.database import DamagedError, Database, StoreError
-from app.store.lease import Lease, is_held
+from app.store.database import DamagedError, Database
+from app.store.leases import Leases
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason
 
@@ -110,17 +109,15 @@ class Journal:
     """The journal of a store. No attempt has two endings, whatever ends it how often.
 
     Args:
-        leases: folder of the leases of all who have the store open.
-        lease: of this one; its requests are its own to end while it is held.
+        leases: its requests are those of one's own, to end while that is held.
 
     Raises:
         StoreError: from every method.
     """
 
-    def __init__(self, db: Database, leases: Path, lease: Lease) -> None:
+    def __init__(self, db: Database, leases: Leases) -> None:
         self._db = db
         self._leases = leases
-        self._lease = lease
 
     def begin(self, entry: JournalEntry) -> None:
         """Journal a request before it goes to the engine.
@@ -139,7 +136,7 @@ class Journal:
                 entry.body,
                 entry.digest,
                 entry.reply_to,
-                self._lease.name,
+                self._leases.own,
                 entry.accepted_at,
             ),
         )
@@ -183,10 +180,10 @@ class Journal:
             prefix: of their ids.
         """
         rows = self._db.read(_UNTOLD, source, prefix)
-        others = self._others(row["lease"] for row in rows)
+        ours = {self._leases.own, *self._leases.dead(row["lease"] for row in rows)}
         entries = []
         for row in rows:
-            if row["lease"] not in others:
+            if row["lease"] in ours:
                 try:
                     entries.append(self._entry(row))
                 except DamagedError as error:
@@ -205,12 +202,12 @@ class Journal:
         """
         self.end_orphans()
         tellers = {row["lease"] for row in self._db.read(_TELLERS, source, prefix)}
-        dead = tellers - self._others(tellers) - {self._lease.name}
+        dead = self._leases.dead(tellers)
         if not dead:
             return 0
         with self._db.transaction():
             return sum(
-                self._db.write(_ADOPT, (source, prefix, self._lease.name, lease)) for lease in dead
+                self._db.write(_ADOPT, (source, prefix, self._leases.own, lease)) for lease in dead
             )
 
     def mark_told(self, attempts: Iterable[tuple[str, int]]) -> None:
@@ -235,8 +232,7 @@ class Journal:
     def end_orphans(self) -> None:
         """End what dead processes left unfinished, and its replies, as `RESTARTED`."""
         rows = self._db.read("SELECT DISTINCT lease FROM request WHERE ended_at IS NULL")
-        leases = {row["lease"] for row in rows}
-        orphaned = leases - self._others(leases) - {self._lease.name}
+        orphaned = self._leases.dead(row["lease"] for row in rows)
         if not orphaned:
             return
         reason, error = FinishReason.ERROR, dump_error(RESTARTED)
@@ -248,15 +244,6 @@ class Journal:
     def _entry(self, row: sqlite3.Row) -> JournalEntry:
         with self._db.decoding(f"the request {row['request_id']!a}"):
             return _entry(row)
-
-    def _others(self, leases: Iterable[str]) -> set[str]:
-        """Those of these leases that another program holds."""
-        others = set(leases) - {self._lease.name}
-        try:
-            return {lease for lease in others if is_held(self._leases, lease)}
-        except OSError as error:
-            why = error.strerror or error
-            raise StoreError(f"{self._leases}: a lease cannot be looked at ({why})") from None
 
 
 def dump_error(error: ErrorInfo | None) -> str | None:

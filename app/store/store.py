@@ -17,7 +17,7 @@ from app.store.conversation import Conversation, Message
 from app.store.database import DamagedError, Database, StoreError
 from app.store.drafts import Drafts
 from app.store.journal import Journal
-from app.store.lease import Lease
+from app.store.leases import Leases
 from app.store.on_view import OnView
 from app.store.presets import Presets
 from app.store.private import make_file, make_folder, tighten, tighten_folder
@@ -91,7 +91,7 @@ class Store:
             make_file(path)
             tighten(*(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm")), leases)
             tighten_folder(path.parent, (path.name, CRASHES))
-            self._lease = Lease(leases)
+            self._leases = Leases(leases)
         except OSError as error:
             raise StoreError(f"{path}: it cannot be opened ({error.strerror or error})") from None
         try:
@@ -104,17 +104,17 @@ class Store:
             self.contexts = Contexts(self._db)
             self.search = Search(path)
             self.roster = Roster(self._db)
-            self.journal = Journal(self._db, leases, self._lease)
+            self.journal = Journal(self._db, self._leases)
             self.journal.end_orphans()
             self._purge(time.time() - UNDO_SECONDS)
         except StoreError:
-            self._lease.release()
+            self._leases.release()
             raise
 
     def close(self) -> None:
         self.search.close()
         self._db.close()
-        self._lease.release()
+        self._leases.release()
 
     def transaction(self) -> AbstractContextManager[None]:
         """All writes within, or none.
