@@ -178,5 +178,56 @@ END;
 CREATE TABLE on_view (conversation_id TEXT NOT NULL) STRICT;
 INSERT INTO on_view VALUES ('');
 """,
+    """
+CREATE TABLE file (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    user TEXT NOT NULL,
+    name TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    state TEXT NOT NULL,
+    lease TEXT NOT NULL,
+    num_bytes INTEGER NOT NULL,
+    created REAL NOT NULL,
+    expires REAL
+) STRICT;
+CREATE INDEX file_by_user ON file (user, state, number);
+CREATE INDEX file_by_state ON file (state, expires);
+CREATE TABLE line (
+    file INTEGER NOT NULL REFERENCES file (number) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (file, number)
+) STRICT;
+CREATE TABLE batch (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    user TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    completion_window TEXT NOT NULL,
+    metadata TEXT,
+    status TEXT NOT NULL,
+    lease TEXT NOT NULL,
+    moments TEXT NOT NULL,
+    input TEXT NOT NULL,
+    output TEXT,
+    faults TEXT,
+    keep_seconds REAL NOT NULL,
+    errors TEXT,
+    total INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    cached_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    reasoning_tokens INTEGER NOT NULL DEFAULT 0,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    ended REAL
+) STRICT;
+CREATE INDEX batch_by_user ON batch (user, number);
+CREATE INDEX batch_unfinished ON batch (lease) WHERE ended IS NULL;
+CREATE INDEX batch_reading ON batch (input) WHERE ended IS NULL;
+""",
 )
 SCHEMA_VERSION = len(MIGRATIONS)

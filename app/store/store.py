@@ -11,11 +11,13 @@ from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 
+from app.store.batches import Batches
 from app.store.branches import Branches
 from app.store.contexts import Contexts
 from app.store.conversation import Conversation, Message
 from app.store.database import DamagedError, Database, StoreError
 from app.store.drafts import Drafts
+from app.store.files import Files
 from app.store.journal import Journal
 from app.store.leases import Leases
 from app.store.on_view import OnView
@@ -78,6 +80,8 @@ class Store:
         presets, prompts: what the user keeps under a name.
         drafts: what is written and not sent.
         on_view: which chat is on view.
+        files: of lines, uploaded and given by batches.
+        batches: requests of files that are answered one by one.
 
     Raises:
         StoreError: from every method too.
@@ -106,6 +110,8 @@ class Store:
             self.roster = Roster(self._db)
             self.journal = Journal(self._db, self._leases)
             self.journal.end_orphans()
+            self.files = Files(self._db, self._leases)
+            self.batches = Batches(self._db, self._leases, self.files)
             self._purge(time.time() - UNDO_SECONDS)
         except StoreError:
             self._leases.release()

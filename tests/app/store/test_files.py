@@ -1,0 +1,129 @@
+"""Files of lines: whole or not there, each its owner's, and room that is given back."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.store import files
+from app.store.files import Line
+from app.store.store import Store
+from app.store.stored_file import StoredFile
+
+DAY = 24 * 3600.0
+
+
+def put(store: Store, *lines: bytes, user: str = "ann", keep_seconds: float = DAY) -> StoredFile:
+    begun = store.files.begin(user)
+    store.files.add(begun.number, [Line(at, line) for at, line in enumerate(lines, start=1)])
+    return store.files.finish(begun.number, "asks.jsonl", "batch", keep_seconds)
+
+
+def content(store: Store, number: int) -> bytes:
+    told, after = b"", 0
+    while part := store.files.part(number, after):
+        told += b"".join(line.content for line in part)
+        after = part[-1].number
+    return told
+
+
+def sweep(store: Store) -> int:
+    count = 0
+    while store.files.sweep():
+        count += 1
+    return count
+
+
+def test_a_file_is_read_in_parts_as_it_was_put(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PART_LINES", 3)
+    monkeypatch.setattr(files, "PART_BYTES", 10)
+    lines = [b"12345678901234\n", b"\r\n", b"a\n", b"b\n", b"c\n", b"1234567\n", b"no end"]
+    file = put(store, *lines)
+    assert file.num_bytes == sum(map(len, lines))
+    assert content(store, file.number) == b"".join(lines)
+    assert [line.number for line in store.files.part(file.number, 0)] == [1]
+    assert [line.number for line in store.files.part(file.number, 1)] == [2, 3, 4]
+    assert [line.number for line in store.files.part(file.number, 4)] == [5, 6]
+
+
+def test_nobody_sees_anothers_or_what_is_not_whole(store: Store) -> None:
+    whole, begun = put(store, b"x"), store.files.begin("ann")
+    assert store.files.get("ann", whole.id) == whole
+    assert store.files.get("bob", whole.id) is None
+    assert store.files.get("ann", begun.id) is None
+    assert not store.files.delete("bob", whole.id)
+    assert not store.files.delete("ann", begun.id)
+    assert store.files.of_user("bob", after=None, most=9, purpose=None, newest=True) == []
+
+
+def test_they_are_listed_from_where_one_was(store: Store) -> None:
+    one, two, three = (put(store, b"x") for _ in range(3))
+
+    def listed(after: StoredFile | None, most: int = 9, newest: bool = True) -> list[StoredFile]:
+        return store.files.of_user("ann", after=after, most=most, purpose="batch", newest=newest)
+
+    assert listed(None) == [three, two, one]
+    assert listed(None, most=2) == [three, two]
+    assert listed(two) == [one]
+    assert listed(one, newest=False) == [two, three]
+    assert store.files.of_user("ann", after=None, most=9, purpose="other", newest=True) == []
+
+
+def test_what_is_deleted_or_expired_gives_its_room_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PART_LINES", 2)
+    path = tmp_path / "store.db"
+    with closing(Store(path)) as store:
+        kept = put(store, b"kept")
+        deleted = put(store, *[b"x" * 50_000] * 5)
+        expired = put(store, *[b"x" * 50_000] * 5, keep_seconds=-1.0)
+        assert store.files.delete("ann", deleted.id)
+        assert store.files.get("ann", deleted.id) is None
+        assert store.files.get("ann", expired.id) is None
+        assert sweep(store) == 2 * 4
+        assert content(store, deleted.number) == content(store, expired.number) == b""
+        while store.shrink(256):
+            pass
+        assert content(store, kept.number) == b"kept"
+    assert path.stat().st_size < 250_000
+
+
+def test_what_a_dead_program_began_is_swept_away(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with closing(Store(path)) as living, closing(Store(path)) as store:
+        begun = living.files.begin("ann")
+        living.files.add(begun.number, [Line(1, b"x")])
+        other = Store(path)
+        orphan = other.files.begin("ann")
+        other.files.add(orphan.number, [Line(1, b"x")])
+        other.close()
+        assert sweep(store) == 2
+        assert content(store, orphan.number) == b""
+        assert content(store, begun.number) == b"x"
+
+
+def test_what_a_batch_reads_stays_until_that_has_ended(store: Store) -> None:
+    file = put(store, b"x")
+    batch = store.batches.create(
+        "ann",
+        endpoint="/v1/completions",
+        input_file=file.id,
+        completion_window="24h",
+        seconds=DAY,
+        metadata=None,
+        keep_seconds=DAY,
+    )
+    assert store.files.delete("ann", file.id)
+    assert sweep(store) == 0
+    assert store.batches.input(batch, 0) == [Line(1, b"x")]
+    store.batches.fail(batch.id, ())
+    assert sweep(store) == 2
+    assert store.batches.input(batch, 0) == []
+    assert store.batches.forget(time.time() + 1.0) == 1
+    assert store.batches.get("ann", batch.id) is None
