@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from app.gateway.http.batch import Batch, custom_id_of
+from app.gateway.http.batches.answerer import Answerer
+from app.gateway.http.batches.batch_line import custom_id_of
 from app.process.console import progress_bar, writing
 from app.process.exits import ExitCode
 from app.process.process import StreamError, complain, error_terminal
 from app.process.serving import serving
 from app.settings.settings import Settings
 from engine.api.client import EngineClient
+
+# Who asks what stands in a file.
+USER = "batch"
 
 
 def run(settings: Settings, file: Path, output: Path | None, at_once: int) -> int:
@@ -66,9 +70,38 @@ async def _answer(
             out.flush()
             progress.advance(bar)
 
-        batch = Batch(client, sampling=settings.sampling, at_once=at_once)
-        await batch.run(lines, tell)
+        answerer = Answerer(
+            client,
+            loop=asyncio.get_running_loop(),
+            names="*",
+            sampling=settings.sampling,
+        )
+        await _answer_each(answerer, lines, at_once, tell)
     return failed
+
+
+async def _answer_each(
+    answerer: Answerer, lines: Iterable[bytes], at_once: int, tell: Callable[[str, bool], None]
+) -> None:
+    """Answer requests.
+
+    Args:
+        tell: called with each answer, a line of JSON, and whether it went well, in the order in
+            which they end.
+    """
+    room = asyncio.Semaphore(at_once)
+
+    async def one(line: bytes) -> None:
+        try:
+            answered = await answerer.answer(USER, line)
+            tell(answered.told, answered.fault is None)
+        finally:
+            room.release()
+
+    async with asyncio.TaskGroup() as tasks:
+        for line in lines:
+            await room.acquire()
+            tasks.create_task(one(line))
 
 
 def _lines(file: Path) -> list[bytes]:

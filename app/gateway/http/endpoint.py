@@ -77,11 +77,16 @@ class Endpoint(ABC):
         if response is not None:
             await response(scope, receive, sent)
 
-    def _refuse(self, request: Request, fault: Fault) -> Response:
+    def told(self, fault: Fault) -> tuple[int, dict[str, object]]:
+        """Status and body of an error, whose field is named as it is here."""
         fault.param = self.params.get(fault.param or "", fault.param)
+        return self.status(fault), self.error(fault)
+
+    def _refuse(self, request: Request, fault: Fault) -> Response:
         self.service.tally.refused(fault, self.service.access.asker(request.headers))
-        response = refusal(fault, self.error(fault))
-        response.status_code = self.status(fault)
+        status, body = self.told(fault)
+        response = refusal(fault, body)
+        response.status_code = status
         return response
 
 

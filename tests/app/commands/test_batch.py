@@ -55,6 +55,8 @@ def test_each_request_has_its_answer(
         "",
         line("c", body={"messages": []}),
         line("d", url="/v1/embeddings"),
+        line("e", url="/v1/responses", body={"input": "hello"}),
+        line("f", url="/v1/completions", body={"prompt": []}),
     ]
     file.write_text("\n".join(lines))
     assert batch.run(Settings(), file, None, at_once=2) == ExitCode.FAILED
@@ -64,14 +66,20 @@ def test_each_request_has_its_answer(
         "b": 200,
         "c": 400,
         "d": 400,
+        "e": 200,
+        "f": 400,
     }
     assert told["a"]["body"]["choices"][0]["message"]["content"] == "You said: hello"
     assert told["b"]["body"]["choices"][0]["text"] == "And then: Once"
     assert told["c"]["body"]["error"]["param"] == "messages"
     assert told["d"]["body"]["error"]["param"] == "url"
+    (said,) = told["e"]["body"]["output"]
+    assert said["content"][0]["text"] == "You said: hello"
+    assert told["e"]["body"]["store"] is False
+    assert told["f"]["body"]["error"]["param"] == "prompt"
     assert {one.priority for one in engine.submissions} == {-1_000_000}
     assert {one.origin.user for one in engine.submissions} == {"batch"}
-    assert "4 answered, 2 of them with an error" in capsys.readouterr().err
+    assert "6 answered, 3 of them with an error" in capsys.readouterr().err
 
 
 def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, engine: ScriptedEngine) -> None:

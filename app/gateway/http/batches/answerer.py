@@ -1,0 +1,157 @@
+"""Answerer: answers the requests of batches, each as its endpoint would, at the lowest priority."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from app.gateway.admission import Admission, Standing
+from app.gateway.faults import Fault
+from app.gateway.http.access import Access
+from app.gateway.http.batches.batch_line import BatchLine, custom_id_of
+from app.gateway.http.chat_completions import ChatCompletions
+from app.gateway.http.completions import Completions
+from app.gateway.http.endpoint import error_body
+from app.gateway.http.exchanges import Exchanges
+from app.gateway.http.generation import Generation
+from app.gateway.http.pages import Pages
+from app.gateway.http.protocol.told import read
+from app.gateway.http.response_memory import ResponseMemory
+from app.gateway.http.responses import Responses
+from app.gateway.http.service import Service
+from app.gateway.quotas import Quota, Quotas
+from app.gateway.tally import Tally
+from engine.api.client import EngineClient, new_request_id
+from engine.api.errors import EngineError
+from engine.core.admission import MAX_PRIORITY
+
+log = logging.getLogger(__name__)
+
+_NO_LIMIT = 1 << 40
+_RESPONSES = "/v1/responses"
+
+
+class Answered(NamedTuple):
+    """The answer to a request.
+
+    Attributes:
+        told: one line of JSON, without what ends it.
+        usage: the counts of tokens as the endpoint tells them; empty where it failed.
+        fault: why it failed; None if it went well.
+    """
+
+    told: str
+    usage: Mapping[str, Any]
+    fault: Fault | None
+
+
+class Answerer:
+    """Has the engine answer requests by themselves, beside what is asked otherwise: they count for
+    no quota and in no queue of the gateway. It is used on one event loop.
+
+    Args:
+        loop: that one.
+        names: further names under which the loaded model is asked for; `*` is any.
+        sampling: for what a request leaves open, over the model's defaults.
+
+    Attributes:
+        exchanges: the requests that run.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        names: Collection[str],
+        sampling: Mapping[str, object],
+    ) -> None:
+        tally = Tally(time.monotonic)
+        quota = Quota(requests=_NO_LIMIT, max_priority=-MAX_PRIORITY)
+        quotas = Quotas(quota, {}, tally.pace, time.monotonic)
+        access = Access({})
+        self.exchanges = Exchanges(
+            client=client,
+            quotas=quotas,
+            tally=tally,
+            loop=loop,
+            clock=time.monotonic,
+            ended=lambda _: None,
+        )
+        self._service = Service(
+            client=client,
+            access=access,
+            pages=Pages(access, ""),
+            admission=Admission(
+                client,
+                max_request_bytes=_NO_LIMIT,
+                max_requests=_NO_LIMIT,
+                quotas=quotas,
+                standing=lambda: Standing(False, _NO_LIMIT, 0, 0),
+            ),
+            quotas=quotas,
+            exchanges=self.exchanges,
+            tally=tally,
+            names=frozenset(names),
+            sampling=sampling,
+        )
+        self._endpoints: dict[str, Generation[Any]] = {
+            "/v1/chat/completions": ChatCompletions(self._service),
+            "/v1/completions": Completions(self._service),
+            _RESPONSES: Responses(self._service, ResponseMemory()),
+        }
+
+    def check_model(self, asked: str | None) -> None:
+        """Check that a model is served.
+
+        Raises:
+            Fault: 404, it is not; 503, no model is there now.
+        """
+        self._service.model(asked)
+
+    async def answer(self, user: str, line: bytes) -> Answered:
+        """Answer a request of a user's.
+
+        Args:
+            line: as `BatchLine` has it; whatever else it is has an error for its answer.
+        """
+        try:
+            asked = read(BatchLine, line)
+        except Fault as unread:
+            return _answered(line, unread.code, error_body(unread), unread)
+        endpoint = self._endpoints[asked.url]
+        try:
+            body = await endpoint.reply(user, read(endpoint.kind, _body(asked)))
+        except Fault as error:
+            fault = error
+        except EngineError as error:
+            fault = Fault.of(error.info())
+        except Exception:
+            log.exception("a request of a batch could not be handled")
+            fault = Fault(500, "the server could not handle this request", reason="our mistake")
+        else:
+            return _answered(line, 200, body, None)
+        return _answered(line, *endpoint.told(fault), fault)
+
+
+def _body(asked: BatchLine) -> bytes:
+    # Nobody goes on with a response of a batch: it would take the place of those that are gone on
+    # with.
+    unstored = {"store": False} if asked.url == _RESPONSES else {}
+    return json.dumps(asked.body | unstored).encode()
+
+
+def _answered(line: bytes, status: int, body: Mapping[str, Any], fault: Fault | None) -> Answered:
+    request_id = new_request_id()
+    told = {
+        "id": f"batch_req_{request_id}",
+        "custom_id": custom_id_of(line),
+        "response": {"status_code": status, "request_id": request_id, "body": body},
+        "error": None,
+    }
+    usage = {} if fault is not None else body["usage"]
+    return Answered(json.dumps(told, ensure_ascii=False), usage, fault)

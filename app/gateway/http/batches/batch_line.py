@@ -1,0 +1,43 @@
+"""BatchLine: one request of a file, in the form of OpenAI's batches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Literal
+
+from app.gateway.http.protocol.told import Told
+
+BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+ENDPOINTS_ALLOWED = "/v1/chat/completions, /v1/completions or /v1/responses"
+
+
+class BatchLine(Told):
+    """One request of a file.
+
+    Attributes:
+        custom_id: by which its answer is told from others.
+        url: of the endpoint that it is for.
+        body: what would be sent there.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "custom_id": "text",
+        "method": "POST",
+        "url": ENDPOINTS_ALLOWED,
+        "body": "an object, the request",
+    }
+
+    custom_id: str
+    method: Literal["POST"] = "POST"
+    url: BatchEndpoint
+    body: dict[str, Any]
+
+
+def custom_id_of(line: bytes) -> str | None:
+    """The id of a request or of its answer; None if it has none."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    name = told.get("custom_id") if isinstance(told, dict) else None
+    return name if isinstance(name, str) else None
