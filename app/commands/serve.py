@@ -82,7 +82,9 @@ def gateways(settings: Settings, client: EngineClient) -> Iterator[Gateways]:
         if settings.http.is_on:
             from app.gateway.http.gateway import HttpGateway
 
-            http = HttpGateway(client, settings.http, sampling=settings.sampling)
+            http = HttpGateway(
+                client, settings.http, settings.store_file, sampling=settings.sampling
+            )
             stack.callback(http.close)
         mqtt = _mqtt_gateway(settings, client, stack) if settings.mqtt.is_on else None
         running = [one for one in (http, mqtt) if one is not None]

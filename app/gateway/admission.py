@@ -10,6 +10,9 @@ from app.gateway.quotas import Quotas
 from engine.api.client import EngineClient
 from engine.api.status import EnginePhase
 
+# The reason of the fault of a request for a model that is not served.
+ANOTHER_MODEL = "another model"
+
 
 class Standing(NamedTuple):
     """How a gateway stands.
@@ -96,4 +99,4 @@ class Admission:
             raise Fault(503, text, "model", reason="changing models")
         if model not in (None, status.model) and not also & {model, "*"}:
             text = f"model is {model!r}; {status.model!r} is the one that is served here"
-            raise Fault(404, text, "model", reason="another model")
+            raise Fault(404, text, "model", reason=ANOTHER_MODEL)

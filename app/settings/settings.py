@@ -174,5 +174,6 @@ MQTT_NAMES = tuple(n for n in MqttSettings.model_fields if n not in ("url", "quo
 # their own.
 HTTP_NAMES = (
     *("listen", "api_key"),
-    *("cert_file", "key_file", "max_request_bytes", "max_requests", "drain_seconds"),
+    *("cert_file", "key_file", "max_request_bytes", "max_file_bytes", "max_requests"),
+    "drain_seconds",
 )

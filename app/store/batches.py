@@ -114,7 +114,7 @@ class Batches:
                     *(input_file, keep_seconds, now, now + seconds),
                 ),
             )
-            return self._one(batch_id)
+            return self.reread(batch_id)
 
     def get(self, user: str, batch_id: str) -> StoredBatch | None:
         rows = self._db.read("SELECT * FROM batch WHERE id = ? AND user = ?", batch_id, user)
@@ -132,6 +132,11 @@ class Batches:
             *(user, None if after is None else after.number, most),
         )
         return [self._batch(row) for row in rows]
+
+    def reread(self, batch_id: str) -> StoredBatch:
+        """A batch as it stands now, by its id; of any user, and it must be there."""
+        (row,) = self._db.read("SELECT * FROM batch WHERE id = ?", batch_id)
+        return self._batch(row)
 
     def take_over(self) -> list[StoredBatch]:
         """Make what dead programs have left this one's to run.
@@ -169,22 +174,22 @@ class Batches:
         Nothing changes where it was cancelled meanwhile.
         """
         with self._db.transaction():
-            batch = self._one(batch_id)
+            batch = self.reread(batch_id)
             if self._go(batch, BatchStatus.IN_PROGRESS):
                 output, faults = (self._files.begin(batch.user, by_batch=True) for _ in range(2))
                 self._db.write(
                     "UPDATE batch SET total = ?, output = ?, faults = ? WHERE id = ?",
                     (total, output.id, faults.id, batch_id),
                 )
-            return self._one(batch_id)
+            return self.reread(batch_id)
 
     def fail(self, batch_id: str, errors: Sequence[LineError]) -> StoredBatch:
         """The file of a batch is not valid. Nothing changes where it was cancelled meanwhile."""
         with self._db.transaction():
-            if self._go(self._one(batch_id), BatchStatus.FAILED):
+            if self._go(self.reread(batch_id), BatchStatus.FAILED):
                 told = json.dumps([asdict(one) for one in errors])
                 self._db.write("UPDATE batch SET errors = ? WHERE id = ?", (told, batch_id))
-            return self._one(batch_id)
+            return self.reread(batch_id)
 
     def cancel(self, user: str, batch_id: str) -> StoredBatch | None:
         """Have a batch end without answers to the rest, if it may; None if there is none."""
@@ -193,20 +198,20 @@ class Batches:
             if batch is None:
                 return None
             self._go(batch, BatchStatus.CANCELLING)
-            return self._one(batch_id)
+            return self.reread(batch_id)
 
     def finalize(self, batch_id: str) -> StoredBatch:
         """What a batch was to answer is answered, or has expired. Nothing changes where it was
         cancelled meanwhile."""
         with self._db.transaction():
-            self._go(self._one(batch_id), BatchStatus.FINALIZING)
-            return self._one(batch_id)
+            self._go(self.reread(batch_id), BatchStatus.FINALIZING)
+            return self.reread(batch_id)
 
     def end(self, batch_id: str, status: BatchStatus) -> StoredBatch:
         """End a batch whose requests are answered: its files are to be seen, if there is anything
         in them."""
         with self._db.transaction():
-            batch = self._one(batch_id)
+            batch = self.reread(batch_id)
             if self._go(batch, status):
                 kept = (
                     self._close(batch, batch.output, "output"),
@@ -215,7 +220,7 @@ class Batches:
                 self._db.write(
                     "UPDATE batch SET output = ?, faults = ? WHERE id = ?", (*kept, batch_id)
                 )
-            return self._one(batch_id)
+            return self.reread(batch_id)
 
     def input(self, batch: StoredBatch, after: int) -> list[Line]:
         """The next lines that a batch reads behind the one of this number; none at the end."""
@@ -288,10 +293,6 @@ class Batches:
             return file_id
         self._files.drop(number)
         return None
-
-    def _one(self, batch_id: str) -> StoredBatch:
-        (row,) = self._db.read("SELECT * FROM batch WHERE id = ?", batch_id)
-        return self._batch(row)
 
     def _batch(self, row: sqlite3.Row) -> StoredBatch:
         with self._db.decoding(f"the batch {row['id']!a}"):

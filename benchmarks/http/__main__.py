@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 
@@ -66,12 +67,13 @@ class Bench:
     @contextmanager
     def gateway(self) -> Iterator[HttpGateway]:
         settings = HttpSettings(listen="0", quota=Quota(requests=4096), drain_seconds=0.0)
-        gateway = HttpGateway(self.host, settings)
-        gateway.start()
-        try:
-            yield gateway
-        finally:
-            gateway.stop()
+        with TemporaryDirectory() as folder:
+            gateway = HttpGateway(self.host, settings, Path(folder) / "store.db")
+            gateway.start()
+            try:
+                yield gateway
+            finally:
+                gateway.stop()
 
     def ask(self, gateway: HttpGateway, asks: list[Ask]) -> Asking:
         host, _, port = gateway.url.removeprefix("http://").rpartition(":")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
@@ -22,10 +24,10 @@ class HttpServing(Driving):
         http: a client that knows where the gateway is.
     """
 
-    def __init__(self, engine: ScriptedEngine | None = None, **settings: Any) -> None:
+    def __init__(self, store_file: Path, engine: ScriptedEngine | None, **settings: Any) -> None:
         self.engine = engine or ScriptedEngine()
         values = {"listen": "127.0.0.1:0", "drain_seconds": 0.0, **settings}
-        self.gateway = HttpGateway(self.engine, HttpSettings(**values))
+        self.gateway = HttpGateway(self.engine, HttpSettings(**values), store_file)
         self.gateway.start()
         self.http = httpx2.Client(base_url=self.gateway.url, timeout=TIMEOUT, trust_env=False)
 
@@ -61,12 +63,18 @@ class HttpServing(Driving):
 
 
 @contextmanager
-def http_serving(engine: ScriptedEngine | None = None, **settings: Any) -> Iterator[HttpServing]:
-    with pytest.MonkeyPatch.context() as patch:
+def http_serving(
+    engine: ScriptedEngine | None = None, store_file: Path | None = None, **settings: Any
+) -> Iterator[HttpServing]:
+    """
+    Args:
+        store_file: None is one that is gone afterwards.
+    """
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         # Tests wait for it.
         patch.setattr(gateway, "LOOK_SECONDS", 0.05)
         patch.setattr(gateway, "VIEW_SECONDS", 0.02)
-        one = HttpServing(engine, **settings)
+        one = HttpServing(store_file or Path(folder) / "store.db", engine, **settings)
         try:
             yield one
         finally:

@@ -33,6 +33,7 @@ def make_application(
     service: Service,
     cors: Sequence[str],
     metrics: Collector,
+    batches: Sequence[Route],
     page: Sequence[Route],
     *,
     metrics_open: bool,
@@ -41,6 +42,7 @@ def make_application(
     Args:
         cors: origins whose pages may ask; without any, no browser's page of elsewhere may.
         metrics: what Prometheus reads.
+        batches: the addresses of files and batches.
         page: the addresses of the page, which are not OpenAI's.
         metrics_open: whether it does so without a key.
     """
@@ -52,6 +54,7 @@ def make_application(
         Route("/v1/messages/count_tokens", MessageCount(service), methods=["POST"]),
         Route("/v1/responses", Responses(service, memory), methods=["POST"]),
         Route("/v1/responses/{name}", Remembered(service, memory), methods=["GET", "DELETE"]),
+        *batches,
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name:path}", models, methods=["GET"]),
         Route("/tokenize", Tokenize(service), methods=["POST"]),

@@ -28,10 +28,14 @@ class Endpoint(ABC):
 
     Attributes:
         kind: what is asked here; None where requests have no body.
+        media_type: of those bodies.
+        query: what is asked after the question mark; None where nothing is.
         params: fields that have other names here than in other gateways' requests.
     """
 
     kind: type[Told] | None = None
+    media_type: ClassVar[str] = "application/json"
+    query: type[Told] | None = None
     params: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, service: Service) -> None:

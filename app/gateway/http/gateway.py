@@ -9,6 +9,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,6 +18,7 @@ from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
 from app.gateway.http.access import Access
 from app.gateway.http.application import make_application
+from app.gateway.http.batches.batching import Batching
 from app.gateway.http.connection import Connection
 from app.gateway.http.exchange import Exchange
 from app.gateway.http.exchanges import Exchanges
@@ -60,9 +62,10 @@ class HttpGateway(ThreadedGateway):
     """A thread of its own with an event loop, so that neither the screen nor a step waits for it.
 
     What a request began ends with it: nothing is journalled, for its owner holds the connection and
-    sees at once where there is no answer.
+    sees at once where there is no answer. Files and batches are in the store.
 
     Args:
+        store_file: where that is.
         sampling: for what a request leaves open, over the model's defaults.
 
     Attributes:
@@ -76,6 +79,7 @@ class HttpGateway(ThreadedGateway):
         self,
         client: EngineClient,
         settings: HttpSettings,
+        store_file: Path,
         *,
         sampling: Mapping[str, object] | None = None,
     ) -> None:
@@ -120,6 +124,7 @@ class HttpGateway(ThreadedGateway):
             names=frozenset(settings.names),
             sampling=dict(sampling or {}),
         )
+        self._batching = Batching(service, settings, store_file, self._thread.loop)
         self._server = self._make_server(service)
         self._socket = _bound(settings.address)
         host, port = self._socket.getsockname()[:2]
@@ -133,7 +138,12 @@ class HttpGateway(ThreadedGateway):
         cert, key = settings.cert_file, settings.key_file
         metrics = Exposition(self._watch, self.view, self._driver, settings.metrics_prefix)
         application: ASGIApp = make_application(
-            service, settings.cors, metrics, page, metrics_open=settings.metrics_open
+            service,
+            settings.cors,
+            metrics,
+            self._batching.routes(),
+            page,
+            metrics_open=settings.metrics_open,
         )
         if self._traces is not None:
             application = self._traces.wrap(application)
@@ -165,6 +175,7 @@ class HttpGateway(ThreadedGateway):
         """Let go of what it holds, of a gateway that was never started too."""
         self._socket.close()
         self._driver.close()
+        self._batching.close()
         if (traces := self._traces) is not None:
             self._traces = None
             traces.close()
@@ -178,7 +189,10 @@ class HttpGateway(ThreadedGateway):
         return self._view
 
     def transcript(self, request_id: str) -> Transcript | None:
-        return None if self._thread.has_ended else self._exchanges.transcript(request_id)
+        if self._thread.has_ended:
+            return None
+        found = self._exchanges.transcript(request_id)
+        return found or self._batching.transcript(request_id)
 
     def holds(self, conversation_id: str) -> bool:
         """Never: a chat over HTTP is its owner's, who states all of it each time."""
@@ -195,11 +209,16 @@ class HttpGateway(ThreadedGateway):
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             server = tasks.create_task(self._thread.guard(self._server.serve([self._socket])))
+            batching = tasks.create_task(self._thread.guard(self._batching.keep()))
             others = [
+                batching,
                 tasks.create_task(self._thread.guard(self._tick())),
                 *(tasks.create_task(e.wait()) for e in (self._closing, self._thread.failed)),
             ]
             await asyncio.wait([server, *others], return_when=asyncio.FIRST_COMPLETED)
+            # What is asked otherwise may end; what is of a batch goes on with the next start.
+            batching.cancel()
+            await asyncio.wait([batching])
             if not self._thread.failed.is_set():
                 await self._drain()
             self._live.close()
@@ -255,6 +274,7 @@ class HttpGateway(ThreadedGateway):
     def _look_at_engine(self) -> None:
         snapshot = self._client.snapshot()
         self._watch.look(snapshot)
+        self._batching.look(snapshot)
         knobs = {} if snapshot is None else {one.name: one.effective for one in snapshot.knobs}
         self._engine_drains = bool(knobs.get("draining"))
         if isinstance(limit := knobs.get("queue_limit"), int):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -46,7 +46,7 @@ _ANTHROPIC_ERROR = {
     "required": ["type", "error"],
 }
 # What may be answered instead, to whatever is asked.
-_REFUSALS = (400, 401, 404, 408, 413, 429, 500, 503)
+_REFUSALS = (400, 401, 403, 404, 408, 409, 413, 429, 500, 503)
 
 
 class OpenApi(Endpoint):
@@ -70,10 +70,13 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     _, schemas = models_json_schema(
         [(kind, "validation") for kind in by_name], ref_template="#/components/schemas/{model}"
     )
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path.replace(":path", ""), {}).update(_operations(route))
     return {
         "openapi": "3.1.0",
         "info": {"title": "batchdeck", "version": version("batchdeck") or "0"},
-        "paths": {route.path.replace(":path", ""): _operations(route) for route in routes},
+        "paths": paths,
         "components": {
             "schemas": {
                 **schemas.get("$defs", {}),
@@ -92,6 +95,7 @@ def _kind(route: Route) -> type[Told] | None:
 
 
 def _operations(route: Route) -> dict[str, Any]:
+    """What a route answers, by its methods in small letters."""
     told = (type(route.endpoint).__doc__ or "").strip().partition("\n")[0]
     is_anthropic = isinstance(route.endpoint, AnthropicEndpoint)
     error = "AnthropicError" if is_anthropic else "Error"
@@ -111,14 +115,23 @@ def _operations(route: Route) -> dict[str, Any]:
         },
     }
     if (kind := _kind(route)) is not None:
+        assert isinstance(route.endpoint, Endpoint)
         schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": schema}},
+            "content": {route.endpoint.media_type: {"schema": schema}},
         }
-    if "{name" in route.path:
-        operation["parameters"] = [
-            {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        ]
+    if parameters := [*_parameters(route)]:
+        operation["parameters"] = parameters
     methods = sorted((route.methods or {"GET"}) - {"HEAD"})
     return {method.lower(): operation for method in methods}
+
+
+def _parameters(route: Route) -> Iterator[dict[str, Any]]:
+    """What an address states of a request, in its path and after the question mark."""
+    if "{name" in route.path:
+        yield {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    query = route.endpoint.query if isinstance(route.endpoint, Endpoint) else None
+    if query is not None:
+        for name, schema in query.model_json_schema()["properties"].items():
+            yield {"name": name, "in": "query", "required": False, "schema": schema}

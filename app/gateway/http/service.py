@@ -45,6 +45,16 @@ class Service:
     names: frozenset[str]
     sampling: Mapping[str, object]
 
+    def asker(self, request: Request) -> str:
+        """Who asks.
+
+        Raises:
+            Fault: they may not.
+        """
+        user = self.access.caller(request.headers)
+        self.pages.check_asker(request)
+        return user
+
     async def take(self, request: Request, kind: type[T]) -> tuple[str, T]:
         """Who asks, and what.
 
@@ -52,8 +62,7 @@ class Service:
             Fault: the request is refused.
             ClientDisconnect: the client has gone.
         """
-        user = self.access.caller(request.headers)
-        self.pages.check_asker(request)
+        user = self.asker(request)
         self.admission.check_room(user)
         body = await read_body(request, self.admission.check_size)
         try:

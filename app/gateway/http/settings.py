@@ -118,6 +118,7 @@ class HttpSettings(BaseModel):
         cert_file, key_file: PEM files with which it speaks TLS.
         names: further names under which the loaded model is asked for; `*` is any.
         max_request_bytes: larger requests are refused.
+        max_file_bytes: larger files are refused.
         max_requests: most unfinished replies, those of all users together.
         drain_seconds: how long requests may go on when the program is to end.
         metrics_prefix: of the metrics that vLLM has, in place of its own.
@@ -135,6 +136,7 @@ class HttpSettings(BaseModel):
     key_file: Location | None = None
     names: tuple[Name, ...] = ()
     max_request_bytes: int = Field(default=4_194_304, ge=1024, le=1 << 30)
+    max_file_bytes: int = Field(default=209_715_200, ge=1024, le=1 << 40)
     max_requests: PositiveInt = 4096
     drain_seconds: float = Field(default=10.0, ge=0.0, le=3600.0, allow_inf_nan=False)
     metrics_prefix: Annotated[str, AfterValidator(_prefix)] = "vllm:"

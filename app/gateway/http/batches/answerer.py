@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from app.gateway.admission import Admission, Standing
 from app.gateway.faults import Fault
 from app.gateway.http.access import Access
-from app.gateway.http.batches.batch_line import BatchLine, custom_id_of
 from app.gateway.http.chat_completions import ChatCompletions
 from app.gateway.http.completions import Completions
 from app.gateway.http.endpoint import error_body
 from app.gateway.http.exchanges import Exchanges
 from app.gateway.http.generation import Generation
 from app.gateway.http.pages import Pages
+from app.gateway.http.protocol.batch_line import BatchLine, custom_id_of
 from app.gateway.http.protocol.told import read
 from app.gateway.http.response_memory import ResponseMemory
 from app.gateway.http.responses import Responses

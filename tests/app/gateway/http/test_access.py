@@ -126,7 +126,7 @@ def test_what_cannot_be_is_told_before_it_starts(serving: HttpServing, tmp_path:
         ({"cert_file": "/nowhere"}, "http.cert_file is '/nowhere'; it cannot be used"),
     ):
         with pytest.raises(HttpError, match=message.replace(".", r"\.")):
-            HttpGateway(ScriptedEngine(), HttpSettings(**{"listen": "0", **settings}))
+            HttpGateway(ScriptedEngine(), HttpSettings(**{"listen": "0", **settings}), tmp_path)
     with pytest.raises(ValidationError, match="state either key or file"):
         HttpSettings(keys={"a": {}})
     with pytest.raises(ValidationError, match="key_file is set without cert_file"):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.gateway.http.protocol.batch_requests import BatchRequest
 from app.gateway.http.protocol.chat import ChatCompletionRequest
 from app.gateway.http.protocol.completions import CompletionRequest
 from app.gateway.http.protocol.messages import MessageCountRequest, MessagesRequest
@@ -24,6 +25,7 @@ KINDS = {
     "/v1/messages/count_tokens": MessageCountRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
+    "/v1/batches": BatchRequest,
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
@@ -48,6 +50,9 @@ GOOD: dict[str, Any] = {
     "response_format": {"type": "json_object"},
     "tools": [{"type": "function", "function": {"name": "f"}}],
     "tool_choice": "required",
+    "input_file_id": "file-none",
+    "endpoint": "/v1/completions",
+    "completion_window": "24h",
 }
 # What the last event of a stream has, and what an answer has that is none.
 ENDS = {"/v1/messages": "event: message_stop", "/v1/responses": "event: response."}
@@ -68,7 +73,10 @@ def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
         return path, draw(st.binary(max_size=60))
     known = sorted(KINDS[path].model_fields)
     names = draw(st.lists(st.sampled_from(known) | st.text(max_size=8), max_size=5, unique=True))
-    needed = ("messages", "input", "tokens", "max_tokens", "prompt")
+    needed = (
+        *("messages", "input", "tokens", "max_tokens", "prompt"),
+        *("input_file_id", "endpoint", "completion_window"),
+    )
     body = {name: GOOD[name] for name in needed if name in known}
     if path == "/tokenize" and draw(st.booleans()):
         del body["prompt"]
@@ -119,3 +127,11 @@ def test_the_document_tells_of_each_address(serving: HttpServing) -> None:
         fields = told["components"]["schemas"][kind.__name__]["properties"]
         assert set(fields) == set(kind.model_fields)
     assert "get" in told["paths"]["/v1/models/{name}"]
+    assert {*told["paths"]["/v1/files"]} == {"get", "post"}
+    assert {one["name"] for one in told["paths"]["/v1/files"]["get"]["parameters"]} == {
+        *("after", "limit", "order", "purpose")
+    }
+    form = told["paths"]["/v1/files"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    fields = told["components"]["schemas"][form["schema"]["$ref"].rpartition("/")[2]]
+    assert fields["properties"]["file"]["format"] == "binary"
+    assert fields["required"] == ["file", "purpose"]

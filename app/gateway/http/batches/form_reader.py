@@ -1,0 +1,125 @@
+"""FormReader: takes a form apart as it comes, its file as lines and its fields as texts."""
+
+from __future__ import annotations
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from app.gateway.faults import Fault
+from app.gateway.http.batches.line_cutter import LineCutter
+
+# What a field and all fields together may have.
+MAX_FIELD_BYTES = 1024
+MAX_PARTS = 16
+
+
+class FormReader:
+    """Reads multipart/form-data with one file in it, the part named `file`.
+
+    Args:
+        content_type: the header of the request, which states the boundary.
+        cutter: gets the file.
+
+    Attributes:
+        texts: the fields that have come; of the file, its name.
+
+    Raises:
+        Fault: 400, also from every method: it is no such form, or too large.
+    """
+
+    def __init__(self, content_type: str, cutter: LineCutter) -> None:
+        kind, options = parse_options_header(content_type)
+        if kind != b"multipart/form-data" or not options.get(b"boundary"):
+            text = f"Content-Type is {content_type[:100]!r}; it must be multipart/form-data"
+            text += " with a boundary"
+            raise Fault(400, text, reason="no form")
+        self._cutter = cutter
+        self._header = b""
+        self._value = b""
+        self._name = ""
+        self._field: bytearray | None = None
+        self._num_parts = 0
+        self._has_ended = False
+        self.texts: dict[str, str] = {}
+        try:
+            self._parser = MultipartParser(
+                options[b"boundary"],
+                {
+                    "on_part_begin": self._begin,
+                    "on_header_field": self._take_header,
+                    "on_header_value": self._take_value,
+                    "on_header_end": self._end_header,
+                    "on_headers_finished": self._begin_content,
+                    "on_part_data": self._take_content,
+                    "on_part_end": self._end_part,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as error:
+            raise _unreadable(error) from None
+
+    def feed(self, piece: bytes) -> None:
+        """Take in the next bytes of the request."""
+        try:
+            self._parser.write(piece)
+        except FormParserError as error:
+            raise _unreadable(error) from None
+
+    def end(self) -> None:
+        """The request has no more bytes."""
+        if not self._has_ended:
+            raise Fault(400, "the form breaks off before its last boundary", reason="no form")
+
+    def _begin(self) -> None:
+        self._num_parts += 1
+        if self._num_parts > MAX_PARTS:
+            raise Fault(400, f"the form has more than {MAX_PARTS} parts", reason="no form")
+        self._name, self._field = "", bytearray()
+
+    def _take_header(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _take_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            _, options = parse_options_header(self._value)
+            self._name = _text(options.get(b"name", b""))
+            if self._name == "file" and b"filename" in options:
+                if "file" in self.texts:
+                    raise Fault(400, "the form has several files; one is taken", "file")
+                self.texts["file"] = _text(options[b"filename"])
+                self._field = None
+        self._header = self._value = b""
+
+    def _begin_content(self) -> None:
+        if not self._name:
+            text = "a part of the form has no name; each must state one in Content-Disposition"
+            raise Fault(400, text, reason="no form")
+
+    def _take_content(self, data: bytes, start: int, end: int) -> None:
+        if self._field is None:
+            self._cutter.feed(data[start:end])
+            return
+        self._field += data[start:end]
+        if len(self._field) > MAX_FIELD_BYTES:
+            text = f"the field {self._name[:64]!r} has more than {MAX_FIELD_BYTES} bytes"
+            raise Fault(400, text, reason="no form")
+
+    def _end_part(self) -> None:
+        if self._field is None:
+            self._cutter.end()
+        elif self._name != "file":  # which must be one, and is missing then
+            self.texts[self._name] = _text(bytes(self._field))
+
+    def _end(self) -> None:
+        self._has_ended = True
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _unreadable(error: FormParserError) -> Fault:
+    return Fault(400, f"the form cannot be read: {error}", reason="no form")

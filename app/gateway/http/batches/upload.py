@@ -1,0 +1,132 @@
+"""Upload: POST /v1/files, a file that goes into the store as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import ClassVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Send
+
+from app.gateway.faults import Fault
+from app.gateway.http.batches.form_reader import FormReader
+from app.gateway.http.batches.forms import file_told
+from app.gateway.http.batches.line_cutter import LineCutter, too_large
+from app.gateway.http.batches.shelf import Shelf
+from app.gateway.http.batches.sweep import Sweep
+from app.gateway.http.endpoint import Endpoint
+from app.gateway.http.protocol.file_requests import UploadForm, read_texts
+from app.gateway.http.service import Service
+from app.store.files import Line
+from app.store.store import Store
+from app.store.stored_file import StoredFile
+
+# What is held of a file before it goes to the store, beside the line that comes.
+HELD_BYTES = 1 << 19
+# Between two parts of a file, so that others may write.
+PAUSE_SECONDS = 0.01
+# What the form has beside its file.
+FORM_BYTES = 1 << 16
+# For the next piece to come, and for all of them.
+PIECE_SECONDS = 60.0
+UPLOAD_SECONDS = 4 * 3600.0
+
+
+class Upload(Endpoint):
+    """A file with a request in each line. One that does not come to its end leaves nothing.
+
+    Args:
+        max_bytes: of a file.
+        max_line_bytes: of a line.
+    """
+
+    kind = UploadForm
+    media_type: ClassVar[str] = "multipart/form-data"
+
+    def __init__(
+        self, service: Service, shelf: Shelf, sweep: Sweep, max_bytes: int, max_line_bytes: int
+    ) -> None:
+        super().__init__(service)
+        self._shelf = shelf
+        self._sweep = sweep
+        self._max_bytes = max_bytes
+        self._max_line_bytes = max_line_bytes
+
+    async def answer(self, request: Request, send: Send) -> Response:
+        user = self.service.asker(request)
+        stated = request.headers.get("content-length", "")
+        if stated.isdecimal() and int(stated) > self._max_bytes + FORM_BYTES:
+            raise too_large(self._max_bytes)
+        cutter = LineCutter(self._max_bytes, self._max_line_bytes)
+        reader = FormReader(request.headers.get("content-type", ""), cutter)
+        quotas = self.service.quotas
+        quotas.check(user)
+        quotas.opened(user)
+        try:
+            file, form = await self._receive(request, user, cutter, reader)
+        finally:
+            quotas.ended(user)
+        return JSONResponse(file_told(file), headers=form.ignored_header)
+
+    async def _receive(
+        self, request: Request, user: str, cutter: LineCutter, reader: FormReader
+    ) -> tuple[StoredFile, UploadForm]:
+        number = (await self._shelf.ask(partial(_begin, user))).number
+        try:
+            await self._read(request, number, cutter, reader)
+            form = read_texts(UploadForm, reader.texts)
+            await self._shelf.ask(partial(_add, number, cutter.take()))
+            return await self._shelf.ask(partial(_finish, number, form)), form
+        except BaseException:
+            self._shelf.tell(partial(_drop, number))
+            self._sweep.poke()
+            raise
+
+    async def _read(
+        self, request: Request, number: int, cutter: LineCutter, reader: FormReader
+    ) -> None:
+        """Take in the form, and have all of the file in the store but for its end.
+
+        Raises:
+            Fault: it is too large, is none, or does not come.
+            ClientDisconnect: the client has gone.
+        """
+        pieces = aiter(request.stream())
+        num_beside = 0
+        try:
+            async with asyncio.timeout(UPLOAD_SECONDS):
+                while True:
+                    async with asyncio.timeout(PIECE_SECONDS):
+                        piece = await anext(pieces, None)
+                    if piece is None:
+                        break
+                    before = cutter.num_bytes
+                    reader.feed(piece)
+                    num_beside += len(piece) - (cutter.num_bytes - before)
+                    if num_beside > FORM_BYTES:
+                        text = f"the form has more than {FORM_BYTES} bytes beside its file"
+                        raise Fault(413, text, reason="too large")
+                    if cutter.num_held >= HELD_BYTES and (lines := cutter.take()):
+                        await self._shelf.ask(partial(_add, number, lines))
+                        await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            raise Fault(408, "the file did not come in time", reason="slow request") from None
+        reader.end()
+
+
+def _begin(user: str, store: Store) -> StoredFile:
+    return store.files.begin(user)
+
+
+def _add(number: int, lines: list[Line], store: Store) -> None:
+    store.files.add(number, lines)
+
+
+def _finish(number: int, form: UploadForm, store: Store) -> StoredFile:
+    return store.files.finish(number, form.file, form.purpose, form.keep_seconds)
+
+
+def _drop(number: int, store: Store) -> None:
+    store.files.drop(number)

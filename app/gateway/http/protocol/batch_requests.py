@@ -1,0 +1,71 @@
+"""BatchRequest and BatchQuery: what clients ask of /v1/batches."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from app.gateway.http.protocol.batch_line import ENDPOINTS_ALLOWED, BatchEndpoint
+from app.gateway.http.protocol.file_requests import DAY, KEPT_SECONDS, Expiry, expiry_allowed
+from app.gateway.http.protocol.told import Told
+
+MAX_BATCHES = 100
+_MAX_PAIRS = 16
+_MAX_NAME = 64
+_MAX_TEXT = 512
+
+
+class BatchRequest(Told):
+    """A request to answer a file of requests."""
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "input_file_id": "text, the id of a file of purpose batch",
+        "endpoint": ENDPOINTS_ALLOWED,
+        "completion_window": "24h",
+        "metadata": f"a map of at most {_MAX_PAIRS} names to texts",
+        "metadata.*": f"a name of at most {_MAX_NAME} characters, and {_MAX_TEXT} of text",
+        **expiry_allowed("output_expires_after"),
+    }
+
+    input_file_id: str
+    endpoint: BatchEndpoint
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[
+                Annotated[str, Field(max_length=_MAX_NAME)],
+                Annotated[str, Field(max_length=_MAX_TEXT)],
+            ],
+            Field(max_length=_MAX_PAIRS),
+        ]
+        | None
+    ) = None
+    output_expires_after: Expiry | None = None
+
+    @property
+    def seconds(self) -> int:
+        """After how long what is unanswered is an error."""
+        return DAY
+
+    @property
+    def keep_seconds(self) -> int:
+        """How long answers are kept."""
+        expiry = self.output_expires_after
+        return KEPT_SECONDS if expiry is None else expiry.seconds
+
+
+class BatchQuery(Told):
+    """Which batches are to be listed.
+
+    Attributes:
+        after: the id of the one that the first of them follows.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "after": "text, the id of a batch",
+        "limit": f"an integer from 1 to {MAX_BATCHES}",
+    }
+
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_BATCHES)] = 20

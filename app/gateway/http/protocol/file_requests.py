@@ -1,0 +1,104 @@
+"""UploadForm and FileQuery: what clients ask of /v1/files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from app.gateway.http.protocol.told import T, Told, read
+
+HOUR = 3600
+DAY = 24 * HOUR
+# Of what states nothing else.
+KEPT_SECONDS = 30 * DAY
+MAX_FILES = 10_000
+_ANCHOR = "created_at"
+_EXPIRY = {
+    "anchor": _ANCHOR,
+    "seconds": f"an integer from {HOUR} to {KEPT_SECONDS}",
+}
+_NUMBERS = frozenset(("limit", "seconds"))
+
+
+class Expiry(Told):
+    """How long a file is kept."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=HOUR, le=KEPT_SECONDS)]
+
+
+def expiry_allowed(name: str) -> dict[str, str]:
+    """What a field that is an `Expiry`, and what is in it, must be."""
+    return {
+        name: "an object with anchor and seconds",
+        **{f"{name}.{part}": allowed for part, allowed in _EXPIRY.items()},
+    }
+
+
+class UploadForm(Told):
+    """A form with a file.
+
+    Attributes:
+        file: the name under which it is sent, once it has been read.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "file": "a file with a request in each line",
+        "purpose": "batch",
+        **expiry_allowed("expires_after"),
+    }
+
+    file: Annotated[str, WithJsonSchema({"type": "string", "format": "binary"})]
+    purpose: Literal["batch"]
+    expires_after: Expiry | None = None
+
+    @property
+    def keep_seconds(self) -> int:
+        return KEPT_SECONDS if self.expires_after is None else self.expires_after.seconds
+
+
+class FileQuery(Told):
+    """Which files are to be listed.
+
+    Attributes:
+        after: the id of the one that the first of them follows.
+    """
+
+    ALLOWED: ClassVar[dict[str, str]] = {
+        "after": "text, the id of a file",
+        "limit": f"an integer from 1 to {MAX_FILES}",
+        "order": "asc or desc",
+        "purpose": "text",
+    }
+
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_FILES)] = MAX_FILES
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
+
+
+def read_texts(kind: type[T], texts: Mapping[str, str]) -> T:
+    """Read what came as texts, in a query or in a form. A name such as `a[b]` is b of a.
+
+    Raises:
+        Fault: 400, with one sentence that says what is wrong first.
+    """
+    told: dict[str, object] = {}
+    for name, text in texts.items():
+        outer, bracket, inner = name.partition("[")
+        value = _value(inner.rstrip("]") if bracket else name, text)
+        if bracket:
+            held = told.setdefault(outer, {})
+            if isinstance(held, dict):
+                held[inner.rstrip("]")] = value
+        else:
+            told[name] = value
+    return read(kind, json.dumps(told).encode())
+
+
+def _value(name: str, text: str) -> object:
+    is_number = name in _NUMBERS and text.isascii() and text.removeprefix("-").isdecimal()
+    return int(text) if is_number and len(text) < 16 else text
