@@ -22,10 +22,12 @@ class HttpServing(Driving):
     """
     Attributes:
         http: a client that knows where the gateway is.
+        store_file: where it keeps files and batches.
     """
 
     def __init__(self, store_file: Path, engine: ScriptedEngine | None, **settings: Any) -> None:
         self.engine = engine or ScriptedEngine()
+        self.store_file = store_file
         values = {"listen": "127.0.0.1:0", "drain_seconds": 0.0, **settings}
         self.gateway = HttpGateway(self.engine, HttpSettings(**values), store_file)
         self.gateway.start()
