@@ -20,7 +20,6 @@ from app.gateway.http.service import Service
 from app.gateway.http.settings import HttpSettings
 from app.gateway.quotas import Quotas
 from app.gateway.view import Transcript
-from engine.api.snapshot import Snapshot
 
 
 class Batching:
@@ -71,12 +70,8 @@ class Batching:
         """Run batches and remove what is over, until cancelled: then requests that run are left to
         whoever goes on."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keeper.keep())
-            tasks.create_task(self._sweep.keep())
-
-    def look(self, snapshot: Snapshot | None) -> None:
-        """See who waits in the engine."""
-        self._room.look(snapshot)
+            for part in (self._keeper, self._room, self._sweep):
+                tasks.create_task(part.keep())
 
     def transcript(self, request_id: str) -> Transcript | None:
         """The chat of a request of a batch, by the engine's id; from any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from app.gateway.admission import Admission
 from app.gateway.faults import Fault
@@ -14,14 +15,18 @@ from engine.api.lifecycle import RequestState
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase
 from engine.api.waiting import Cause
+from engine.core.admission import MAX_PRIORITY
 
-# Of the sequences that may run at once, so large a part waits at most, that whatever ends makes
-# place for one that is there already.
+# Of the sequences that may run at once, so large a part waits for first tokens at most: as many as
+# a few steps have room for. And so large a part is left to others, who then wait for nothing.
 WAITING_PART = 8
+LEFT_PART = 16
 # How often it is looked whether there is room: while the engine has requests, whose first tokens
 # come without a word, and while it has none.
 BUSY_SECONDS = 0.02
 IDLE_SECONDS = 0.25
+# How often it is looked who waits, for which a snapshot is made.
+LOOK_SECONDS = 0.1
 _WAITS = (RequestState.WAITING, RequestState.PREEMPTED)
 # What a request ends for those that wait.
 _PLACE = (Cause.SLOT, Cause.BLOCKS)
@@ -31,8 +36,9 @@ GAVE_WAY = "gave way"
 
 
 class Room:
-    """Has few requests wait in the engine, none while others wait, and gives their places to those
-    who wait for one. So they are last in every order of the queue. It is used on one event loop.
+    """Leaves some of the engine's slots to others, has few requests wait, none while others do, and
+    gives their places to those who wait for one. So they are last in every order of the queue. It
+    is used on one event loop.
 
     Args:
         admission: says whether anything is taken in.
@@ -47,7 +53,7 @@ class Room:
         self._changed = asyncio.Event()
         self._taken = 0
         self._others_wait = False
-        self._most_waiting = 1
+        self._most = self._most_waiting = 1
 
     async def opened(self) -> None:
         """Wait until a model is there and requests are taken in."""
@@ -67,20 +73,27 @@ class Room:
         self._taken -= 1
         self._changed.set()
 
-    def look(self, snapshot: Snapshot | None) -> None:
+    async def keep(self) -> None:
+        """Look after those who wait, as long as the engine has requests of batches or is to get
+        some; until cancelled."""
+        while True:
+            if (self._taken or self._turn.locked()) and (now := self._client.snapshot()):
+                self._look(now)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _look(self, snapshot: Snapshot) -> None:
         """See who waits in the engine, and make place for those who are not of a batch."""
-        if snapshot is None:
-            return
         slots = next(one.effective for one in snapshot.knobs if one.name == "max_num_seqs")
         assert isinstance(slots, int)
+        # Not by the ids of those that run: some that the snapshot has may have ended since.
+        others = Counter(one.state for one in snapshot.requests if one.priority > -MAX_PRIORITY)
+        left = max(1, slots // LEFT_PART) if slots > 1 else 0
+        self._most = slots - left - others[RequestState.RUNNING]
         self._most_waiting = max(1, slots // WAITING_PART)
-        ours = {one.request_id for exchange in self._exchanges for one in exchange.submissions}
-        others = [
-            one for one in snapshot.requests if one.state in _WAITS and one.request_id not in ours
-        ]
-        self._others_wait = bool(others)
-        if others and snapshot.head_wait is not None and snapshot.head_wait.cause in _PLACE:
-            self._give_way(len(others))
+        waiting = sum(others[state] for state in _WAITS)
+        self._others_wait = bool(waiting)
+        if waiting and snapshot.head_wait is not None and snapshot.head_wait.cause in _PLACE:
+            self._give_way(waiting)
 
     def _give_way(self, count: int) -> None:
         """End all requests that have nothing yet, and so many of the others: what has least, for
@@ -90,9 +103,13 @@ class Room:
             exchange.cancel(Fault(503, "another request needs its place", reason=GAVE_WAY))
 
     def _has_room(self) -> bool:
-        started = len(self._exchanges) - self._exchanges.num_waiting
+        exchanges = self._exchanges
+        started = len(exchanges) - exchanges.num_waiting
         return (
-            self._taken - started < self._most_waiting and not self._others_wait and self._is_open()
+            self._taken - len(exchanges) + exchanges.num_replies < self._most
+            and self._taken - started < self._most_waiting
+            and not self._others_wait
+            and self._is_open()
         )
 
     def _is_open(self) -> bool:

@@ -14,6 +14,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_run, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(batch_run, "MODEL_SECONDS", 0.01)
     monkeypatch.setattr(room, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(room, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(room, "BUSY_SECONDS", 0.002)
 
 

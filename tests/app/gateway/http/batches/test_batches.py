@@ -269,8 +269,8 @@ def test_it_waits_for_a_model_and_for_its_own() -> None:
 
 
 def test_others_have_the_places_of_its_lines() -> None:
-    """A slot for each line is taken when somebody else comes."""
-    engine = ScriptedEngine(lambda asked: "long " * 200, knobs=Knobs(max_num_seqs=2))
+    """There is one slot, and a line has it, when somebody else comes."""
+    engine = ScriptedEngine(lambda asked: "long " * 200, knobs=Knobs(max_num_seqs=1))
     with http_serving(engine) as serving:
         client = client_of(serving.url)
         batch = start(client, [line(name) for name in NAMES])
@@ -279,7 +279,7 @@ def test_others_have_the_places_of_its_lines() -> None:
             snapshot = engine.snapshot()
             assert snapshot is not None
             engine.advance()
-            return snapshot.num_running == 2
+            return snapshot.num_running == 1
 
         serving.until(are_full)
         asked = (ChatMessage("user", "me"),)
@@ -293,6 +293,26 @@ def test_others_have_the_places_of_its_lines() -> None:
         serving.until(has_ended)
         # It waited for no line to end.
         assert counts(client.batches.retrieve(batch.id)) == (12, 0, 0)
+        client.batches.cancel(batch.id)
+        assert ended(serving, client, batch).status == "cancelled"
+
+
+def test_others_find_a_slot_that_is_free() -> None:
+    engine = ScriptedEngine(lambda asked: "long " * 200, knobs=Knobs(max_num_seqs=4))
+    with http_serving(engine) as serving:
+        client = client_of(serving.url)
+        batch = start(client, [line(name) for name in NAMES])
+
+        def num_running() -> int:
+            engine.advance()
+            snapshot = engine.snapshot()
+            assert snapshot is not None
+            assert snapshot.num_running <= 3
+            return snapshot.num_running
+
+        serving.until(lambda: num_running() == 3)
+        for _ in range(20):
+            assert num_running() == 3
         client.batches.cancel(batch.id)
         assert ended(serving, client, batch).status == "cancelled"
 
