@@ -82,6 +82,15 @@ def test_each_request_has_its_answer(
     assert "6 answered, 3 of them with an error" in capsys.readouterr().err
 
 
+def test_what_has_no_name_has_an_answer_without_one(tmp_path: Path, engine: ScriptedEngine) -> None:
+    file = tmp_path / "asks.jsonl"
+    file.write_text('{"custom_id": "\\ud800"}\n[]\n{"custom_id": 3}\n')
+    assert batch.run(Settings(), file, None, at_once=2) == ExitCode.FAILED
+    told = [json.loads(text) for text in (tmp_path / "asks.out.jsonl").read_text().splitlines()]
+    assert [one["custom_id"] for one in told] == [None] * 3
+    assert {one["response"]["status_code"] for one in told} == {400}
+
+
 def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, engine: ScriptedEngine) -> None:
     file, output = tmp_path / "asks.jsonl", tmp_path / "out"
     file.write_text("\n".join(line(name, name) for name in "abc"))

@@ -34,10 +34,14 @@ class BatchLine(Told):
 
 
 def custom_id_of(line: bytes) -> str | None:
-    """The id of a request or of its answer; None if it has none."""
+    """The id of a request or of its answer; None if it has none, or one that is no text of
+    Unicode."""
     try:
         told = json.loads(line)
+        name = told.get("custom_id") if isinstance(told, dict) else None
+        if isinstance(name, str):
+            name.encode()
+            return name
     except (ValueError, RecursionError):
-        return None
-    name = told.get("custom_id") if isinstance(told, dict) else None
-    return name if isinstance(name, str) else None
+        pass
+    return None
