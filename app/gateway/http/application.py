@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from app.gateway.faults import TYPES, Fault
 from app.gateway.http.chat_completions import ChatCompletions
@@ -84,4 +84,16 @@ async def _told(request: Request, error: Exception) -> Response:
     response = refusal(fault, error_body(fault))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = ", ".join(sorted(_methods(request)))
     return response
+
+
+def _methods(request: Request) -> set[str]:
+    """What an address answers, of which several routes may have a part."""
+    return {
+        method
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }

@@ -36,7 +36,7 @@ class FormReader:
         self._cutter = cutter
         self._header = b""
         self._value = b""
-        self._name = ""
+        self._name: str | None = None
         self._field: bytearray | None = None
         self._num_parts = 0
         self._has_ended = False
@@ -74,7 +74,7 @@ class FormReader:
         self._num_parts += 1
         if self._num_parts > MAX_PARTS:
             raise Fault(400, f"the form has more than {MAX_PARTS} parts", reason="no form")
-        self._name, self._field = "", bytearray()
+        self._name, self._field = None, bytearray()
 
     def _take_header(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -85,7 +85,7 @@ class FormReader:
     def _end_header(self) -> None:
         if self._header.lower() == b"content-disposition":
             _, options = parse_options_header(self._value)
-            self._name = _text(options.get(b"name", b""))
+            self._name = _text(options[b"name"]) if b"name" in options else None
             if self._name == "file" and b"filename" in options:
                 if "file" in self.texts:
                     raise Fault(400, "the form has several files; one is taken", "file")
@@ -94,7 +94,7 @@ class FormReader:
         self._header = self._value = b""
 
     def _begin_content(self) -> None:
-        if not self._name:
+        if self._name is None:
             text = "a part of the form has no name; each must state one in Content-Disposition"
             raise Fault(400, text, reason="no form")
 
@@ -104,13 +104,13 @@ class FormReader:
             return
         self._field += data[start:end]
         if len(self._field) > MAX_FIELD_BYTES:
-            text = f"the field {self._name[:64]!r} has more than {MAX_FIELD_BYTES} bytes"
+            text = f"the field {ascii(self._name)[:64]} has more than {MAX_FIELD_BYTES} bytes"
             raise Fault(400, text, reason="no form")
 
     def _end_part(self) -> None:
         if self._field is None:
             self._cutter.end()
-        elif self._name != "file":  # which must be one, and is missing then
+        elif self._name is not None and self._name != "file":  # which is missing then
             self.texts[self._name] = _text(bytes(self._field))
 
     def _end(self) -> None:

@@ -76,7 +76,12 @@ def test_however_it_is_cut_it_is_the_same_file(
         (TYPE, form(part("purpose", b"batch")), 400, "file is missing"),
         (TYPE, form(part("file", b"x", "x")), 400, "purpose is missing; it must be batch"),
         (TYPE, form(part("file", b"x"), part("purpose", b"batch")), 400, "file is missing"),
-        (TYPE, form(part("", b"x")), 400, "a part of the form has no name"),
+        (
+            TYPE,
+            form(f"--{BOUNDARY}\r\nA: b\r\n\r\n".encode()),
+            400,
+            "a part of the form has no name",
+        ),
         (TYPE, form(*[part("file", b"x", "x")] * 2), 400, "several files; one is taken"),
         (TYPE, form(*[part("x", b"x")] * 17), 400, "more than 16 parts"),
         (TYPE, form(part("purpose", b"x" * 2000)), 400, "'purpose' has more than 1024 bytes"),
@@ -179,6 +184,11 @@ def test_a_large_file_is_held_in_parts(
     assert max(parts) <= 50_000 + (1 << 16) + (1 << 18)
     assert client.files.content(file.id).content == content
     client.files.delete(file.id)
+
+
+def test_an_address_says_what_it_answers(serving: HttpServing) -> None:
+    answer = serving.http.put("/v1/files")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
 
 
 def test_files_are_listed_and_expire(serving: HttpServing) -> None:
