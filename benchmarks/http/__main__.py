@@ -1,6 +1,6 @@
 """What chat over HTTP costs: a gateway's core, time to first token, connections, slow readers.
 
-    python -m benchmarks.http [--parts A,B,C] [--seconds N] [--streams N] [--requests N]
+    python -m benchmarks.http [--parts A,B,C,D] [--seconds N] [--streams N] [--requests N]
                               [--connections N] [--json FILE]
 
 Gateway and engine host are real; the model takes 50 ms for every step and computes nothing, as if
@@ -13,15 +13,18 @@ B. Time to first token over HTTP beside the same requests submitted in process, 
    for its own; arrivals of both kinds fall anywhere in a step, so that this is the same to both.
 C. Connections that are held open, what each takes of memory, and what streams lose by them and by
    as many clients again as stream, which ask and read nothing.
+D. Time to first token while a batch of `/v1/batches` has all the slots that it may have, beside the
+   same requests without one. A slot that is not free is a reply's length away: 10 s.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,10 +32,14 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from app.gateway.http.access import ANYBODY
+from app.gateway.http.batches.room import LEFT_PART
 from app.gateway.http.gateway import HttpGateway
 from app.gateway.http.settings import HttpSettings
 from app.gateway.quotas import Quota
 from app.process.console import write_json
+from app.store.files import Line
+from app.store.store import Store
 from benchmarks.figure import HEAD, Figure
 from benchmarks.heading import heading
 from benchmarks.http.asking import Ask, Asking, Heard
@@ -52,6 +59,9 @@ PROMPT = "and so the story of the whale goes on for as long as anybody listens t
 # What the gateway may take of a core, and what it may add to a time to first token.
 CORES = 0.3
 ADDED_MS = {0.5: 3.0, 0.99: 15.0}
+# What a batch may add to it.
+BATCH_MS = {0.5: 10.0, 0.99: 250.0}
+LINE_TOKENS = 200
 # A second, of both kinds together. Few tokens, for the rest says nothing.
 ARRIVALS = 20.0
 SHORT_TOKENS = 3
@@ -65,10 +75,14 @@ class Bench:
     options: argparse.Namespace
 
     @contextmanager
-    def gateway(self) -> Iterator[HttpGateway]:
+    def gateway(self, lines: int = 0) -> Iterator[HttpGateway]:
+        """A gateway, with a batch of so many requests."""
         settings = HttpSettings(listen="0", quota=Quota(requests=4096), drain_seconds=0.0)
         with TemporaryDirectory() as folder:
-            gateway = HttpGateway(self.host, settings, Path(folder) / "store.db")
+            store_file = Path(folder) / "store.db"
+            if lines:
+                _put_batch(store_file, lines)
+            gateway = HttpGateway(self.host, settings, store_file)
             gateway.start()
             try:
                 yield gateway
@@ -196,6 +210,63 @@ def connections(bench: Bench) -> Iterator[Figure]:
     yield Figure("C", "  streams that are whole", _whole(asks, beside)).exactly(count)
 
 
+def beside_batch(bench: Bench) -> Iterator[Figure]:
+    """Part D."""
+    slots = bench.options.slots
+    alone = _first_events(bench, 0)
+    beside = _first_events(bench, 1000 + 2 * slots)
+    yield Figure("D", "requests", len(beside), against=f"{ARRIVALS / 2:g} a second, {slots} slots")
+    for q, name in ((0.5, "p50"), (0.99, "p99")):
+        with_it, without = (1000 * percentile(times, q) for times in (beside, alone))
+        figure = Figure("D", f"  sent to first event, {name}", with_it, "ms")
+        yield figure
+        more = Figure("D", "    more", with_it - without, "ms", f"{without:.1f} ms without a batch")
+        yield more.below(BATCH_MS[q])
+
+
+def _first_events(bench: Bench, lines: int) -> list[float]:
+    """Seconds from each request to its first event, sorted, beside a batch of so many lines."""
+    slots = bench.options.slots
+    rng = random.Random(1)
+    with bench.gateway(lines) as gateway:
+        if lines:
+            most = slots - slots // LEFT_PART
+            wait_for(lambda: _num_running(bench) >= most, "the batch has its slots")
+        moments = [time.monotonic() + LEAD_SECONDS]
+        while len(moments) < bench.options.requests:
+            moments.append(moments[-1] + rng.expovariate(ARRIVALS / 2))
+        asks = [Ask(f"http{n} {PROMPT}", SHORT_TOKENS, at, 60) for n, at in enumerate(moments)]
+        heard = bench.ask(gateway, asks).heard()
+    wait_for(lambda: _num_running(bench) == 0, "what was of the batch is given back")
+    return sorted(one.times[0] - one.sent_at for one in heard)
+
+
+def _num_running(bench: Bench) -> int:
+    snapshot = bench.host.snapshot()
+    return 0 if snapshot is None else snapshot.num_running
+
+
+def _put_batch(store_file: Path, count: int) -> None:
+    """A batch that whoever opens the store runs."""
+    messages = [{"role": "user", "content": PROMPT}]
+    body = {"messages": messages, "max_tokens": LINE_TOKENS}
+    asked = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+    with closing(Store(store_file)) as store:
+        file = store.files.begin(ANYBODY)
+        lines = (json.dumps({"custom_id": f"{n}", **asked}).encode() for n in range(count))
+        store.files.add(file.number, (Line(n, line + b"\n") for n, line in enumerate(lines, 1)))
+        store.files.finish(file.number, "asks.jsonl", "batch", 3600.0)
+        store.batches.create(
+            ANYBODY,
+            endpoint="/v1/chat/completions",
+            input_file=file.id,
+            completion_window="24h",
+            seconds=3600.0,
+            metadata=None,
+            keep_seconds=3600.0,
+        )
+
+
 def _gaps(heard: list[Heard]) -> list[float]:
     return sorted(b - a for one in heard for a, b in pairwise(one.times))
 
@@ -205,7 +276,7 @@ def _whole(asks: list[Ask], heard: list[Heard]) -> int:
     return sum(one.is_whole and one.text == reply(ask.num_tokens) for ask, one in pairs)
 
 
-PARTS = {"A": streaming, "B": first_token, "C": connections}
+PARTS = {"A": streaming, "B": first_token, "C": connections, "D": beside_batch}
 
 
 def main() -> None:
@@ -218,7 +289,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=positive_float, default=15.0, help="of each window")
     parser.add_argument("--streams", type=positive_int, default=64, help="at once")
     parser.add_argument(
-        "--requests", type=positive_int, default=200, help="of each kind, in part B"
+        "--requests", type=positive_int, default=200, help="of each kind, in parts B and D"
     )
     parser.add_argument(
         "--connections", type=positive_int, default=1000, help="that are held, in part C"
@@ -226,7 +297,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, dest="json_file", metavar="FILE")
     options = parser.parse_args()
     longest = max(options.seconds + 30, 2 * options.requests / ARRIVALS * 1.5 + 30)
-    loader = PacedLoader(STEP_SECONDS, 3 * options.streams + 64, round(longest * RATE) + 256)
+    options.slots = 3 * options.streams + 64
+    loader = PacedLoader(STEP_SECONDS, options.slots, round(longest * RATE) + 256)
     figures: list[Figure] = []
     with loaded(loader) as host:
         about = heading(f"load {psutil.getloadavg()[0]:.2f} at the start")

@@ -274,6 +274,7 @@ class HttpGateway(ThreadedGateway):
     def _look_at_engine(self) -> None:
         snapshot = self._client.snapshot()
         self._watch.look(snapshot)
+        self._batching.look(snapshot)
         knobs = {} if snapshot is None else {one.name: one.effective for one in snapshot.knobs}
         self._engine_drains = bool(knobs.get("draining"))
         if isinstance(limit := knobs.get("queue_limit"), int):

@@ -26,4 +26,4 @@ def test_what_is_no_part_is_refused(
     monkeypatch.setattr(sys, "argv", ["http", "--parts=Z"])
     with pytest.raises(SystemExit):
         command.main()
-    assert "--parts: 'Z' is no part; it must be of A, B, C" in capsys.readouterr().err
+    assert "--parts: 'Z' is no part; it must be of A, B, C, D" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from app.gateway.http.service import Service
 from app.gateway.http.settings import HttpSettings
 from app.gateway.quotas import Quotas
 from app.gateway.view import Transcript
+from engine.api.snapshot import Snapshot
 
 
 class Batching:
@@ -72,6 +73,10 @@ class Batching:
         async with asyncio.TaskGroup() as tasks:
             for part in (self._keeper, self._room, self._sweep):
                 tasks.create_task(part.keep())
+
+    def look(self, snapshot: Snapshot | None) -> None:
+        """See who is in the engine; called each second or so."""
+        self._room.look(snapshot)
 
     def transcript(self, request_id: str) -> Transcript | None:
         """The chat of a request of a batch, by the engine's id; from any thread."""

@@ -14,7 +14,7 @@ from engine.api.client import EngineClient
 from engine.api.lifecycle import RequestState
 from engine.api.snapshot import Snapshot
 from engine.api.status import EnginePhase
-from engine.api.waiting import Cause
+from engine.api.waiting import Cause, Wait
 from engine.core.admission import MAX_PRIORITY
 
 # Of the sequences that may run at once, so large a part waits for first tokens at most: as many as
@@ -25,8 +25,8 @@ LEFT_PART = 16
 # come without a word, and while it has none.
 BUSY_SECONDS = 0.02
 IDLE_SECONDS = 0.25
-# How often it is looked who waits, for which a snapshot is made.
-LOOK_SECONDS = 0.1
+# How often it is looked whether anybody waits.
+LOOK_SECONDS = 0.05
 _WAITS = (RequestState.WAITING, RequestState.PREEMPTED)
 # What a request ends for those that wait.
 _PLACE = (Cause.SLOT, Cause.BLOCKS)
@@ -54,6 +54,8 @@ class Room:
         self._taken = 0
         self._others_wait = False
         self._most = self._most_waiting = 1
+        self._step = self._seen = 0
+        self._head_wait: Wait | None = None
 
     async def opened(self) -> None:
         """Wait until a model is there and requests are taken in."""
@@ -74,15 +76,27 @@ class Room:
         self._changed.set()
 
     async def keep(self) -> None:
-        """Look after those who wait, as long as the engine has requests of batches or is to get
-        some; until cancelled."""
+        """Look after those who wait for a place, until cancelled. What each step leaves costs the
+        engine nothing; a snapshot, which says who it is, is made once somebody does."""
         while True:
-            if (self._taken or self._turn.locked()) and (now := self._client.snapshot()):
-                self._look(now)
             await asyncio.sleep(LOOK_SECONDS)
+            if not len(self._exchanges):
+                continue
+            if records := self._client.step_records(self._step):
+                self._step, self._head_wait = records[-1].step, records[-1].head_wait
+                self._others_wait = self._others_wait and self._head_wait is not None
+            is_short = self._head_wait is not None and self._head_wait.cause in _PLACE
+            snapshot = self._client.snapshot() if is_short else None
+            # The newest is that for which somebody asked before: another one follows.
+            if snapshot is not None and snapshot.step != self._seen:
+                self.look(snapshot)
 
-    def _look(self, snapshot: Snapshot) -> None:
-        """See who waits in the engine, and make place for those who are not of a batch."""
+    def look(self, snapshot: Snapshot | None) -> None:
+        """See who is in the engine, and make place for those who wait for one and are not of a
+        batch."""
+        if snapshot is None:
+            return
+        self._seen = self._step = snapshot.step
         slots = next(one.effective for one in snapshot.knobs if one.name == "max_num_seqs")
         assert isinstance(slots, int)
         # Not by the ids of those that run: some that the snapshot has may have ended since.
