@@ -35,8 +35,10 @@ def fuse(graph: Graph) -> Graph:
     operations = graph.operations
     for change in (_drop_copies, _fold_factors, _fold_activations, _gate, _add_residuals):
         operations = change(operations, graph.logits)
-    operations = _gather_early(_join_inputs(operations))
-    return replace(graph, operations=_set_apart(operations))
+    operations = _set_apart(_gather_early(_join_inputs(operations)))
+    # What is computed of all tokens comes first, and stays where it is. So the rest can be computed
+    # again, of other tokens, and a step need not have the logits of all that are asked for at once.
+    return replace(graph, operations=sorted(operations, key=lambda one: one.out.per_sample))
 
 
 class _Uses:
