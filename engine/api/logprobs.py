@@ -1,12 +1,17 @@
-"""Log-probabilities of output tokens: by id as the runner gives them, with text for an owner."""
+"""Log-probabilities of tokens: by id as the runner gives them, with text for an owner."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
+
+_RULED_OUT = float("-inf")
 
 
 class TokenLogprobs(NamedTuple):
-    """How likely the model found the token that was chosen, and which it found likeliest.
+    """How likely the model found a token that was chosen or given, and which it found likeliest.
 
     They are natural logarithms under the model's own distribution: the log_softmax of its logits
     before bias, penalties, min_tokens, temperature and filters change them (vLLM's `raw_logprobs`).
@@ -22,8 +27,65 @@ class TokenLogprobs(NamedTuple):
     top: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """`TokenLogprobs` of some tokens of a prompt that follow one another, packed.
+
+    A step gives them for a chunk, and as objects they would take its thread a millisecond for a
+    thousand tokens.
+
+    Attributes:
+        first: place of the first of them in the prompt, from 1: nothing comes before token 0.
+        token_ids, logprobs, ranks: for each.
+        number: how many of the likeliest there are of each.
+        top_ids, top: of all, `number` of each, likeliest first; -inf is one that the model rules
+            out.
+        is_finite: whether the logits that they come from were; if not, none of this has a meaning.
+    """
+
+    first: int
+    token_ids: array[int]
+    logprobs: array[float]
+    ranks: array[int]
+    number: int
+    top_ids: array[int]
+    top: array[float]
+    is_finite: bool = True
+
+    @property
+    def end(self) -> int:
+        """The place behind the last of them."""
+        return self.first + len(self.token_ids)
+
+    def behind(self, place: int) -> PromptLogprobs:
+        """Those from a place of the prompt on."""
+        skip = min(max(place - self.first, 0), len(self.token_ids))
+        if not skip:
+            return self
+        tops = skip * self.number
+        return PromptLogprobs(
+            self.first + skip,
+            self.token_ids[skip:],
+            self.logprobs[skip:],
+            self.ranks[skip:],
+            self.number,
+            self.top_ids[tops:],
+            self.top[tops:],
+            self.is_finite,
+        )
+
+    def __iter__(self) -> Iterator[tuple[int, TokenLogprobs]]:
+        """Each token id with its own."""
+        number = self.number
+        for i, token_id in enumerate(self.token_ids):
+            part = slice(i * number, (i + 1) * number)
+            pairs = zip(self.top_ids[part], self.top[part], strict=True)
+            top = tuple([pair for pair in pairs if pair[1] > _RULED_OUT])
+            yield token_id, TokenLogprobs(self.logprobs[i], self.ranks[i], top)
+
+
 class Candidate(NamedTuple):
-    """A token at one place of the output.
+    """A token at one place of the output or of the prompt.
 
     Attributes:
         utf8: bytes that the token stands for. They are part of a character where a character takes
@@ -46,3 +108,19 @@ class OutputToken(NamedTuple):
     chosen: Candidate
     rank: int
     top: tuple[Candidate, ...]
+
+
+class PromptToken(NamedTuple):
+    """A token of a prompt with its text.
+
+    Attributes:
+        utf8: as `Candidate.utf8`.
+        logprob, rank, top: as `OutputToken` has them; None and empty for the first token, which
+            nothing comes before.
+    """
+
+    token_id: int
+    utf8: bytes
+    logprob: float | None = None
+    rank: int | None = None
+    top: tuple[Candidate, ...] = ()

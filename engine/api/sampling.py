@@ -44,10 +44,13 @@ class SamplingParams:
             `override` takes a map, whose keys may be strings.
         logprobs: how many of the likeliest tokens come with each output token, beside its own
             log-probability and rank (`engine.api.logprobs.TokenLogprobs`); None gives nothing.
+        prompt_logprobs: the same of the tokens of the prompt, but for the first one. The prompt is
+            then computed whatever is cached of it.
         seed: the only source of randomness, together with the output position; None has a seed
             drawn at submit.
         min_tokens: neither an end of sequence nor a stop counts before this many output tokens.
-        max_tokens: most output tokens; None means as many as fit.
+        max_tokens: most output tokens; None means as many as fit. 0 is allowed beside
+            `prompt_logprobs` only: the request ends where its prompt does.
         stop: strings that end the output; they are not part of it.
         stop_token_ids: token ids that end the output.
         ignore_eos: go on past the model's end-of-sequence tokens.
@@ -72,6 +75,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     seed: int | None = None
     min_tokens: int = 0
     max_tokens: int | None = None
@@ -93,10 +97,13 @@ class SamplingParams:
         self._check_integer("min_tokens", 0, 2**31 - 1)
         if self.logprobs is not None:
             self._check_integer("logprobs", 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            self._check_integer("prompt_logprobs", 0, MAX_LOGPROBS)
         if self.seed is not None:
             self._check_integer("seed", 0, 2**64 - 1)
         if self.max_tokens is not None:
-            self._check_integer("max_tokens", 1, 2**31 - 1)
+            least = 1 if self.prompt_logprobs is None else 0
+            self._check_integer("max_tokens", least, 2**31 - 1)
             if self.min_tokens > self.max_tokens:
                 raise InvalidRequestError(
                     f"min_tokens is {self.min_tokens}; it must be at most max_tokens "

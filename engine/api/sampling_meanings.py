@@ -13,6 +13,7 @@ SAMPLING_MEANINGS = {
     "frequency_penalty": "subtracted from tokens for each time that they came in the reply",
     "logit_bias": "added to logits of token ids before all else; -100 bans, 100 forces",
     "logprobs": "log-probability and rank of each token, and so many of the likeliest",
+    "prompt_logprobs": "the same of the tokens of the prompt, which are then all computed",
     "seed": "where the randomness comes from; not set, each reply draws its own",
     "min_tokens": "the reply does not end before so many tokens",
     "max_tokens": "most tokens of a reply; not set, all that fit",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
-from engine.api.logprobs import OutputToken
+from engine.api.logprobs import OutputToken, PromptToken
 from engine.api.tools import ToolUse
 
 
@@ -99,6 +99,8 @@ class Delta:
         num_certain: with how many characters of the text of all deltas so far `ToolUse.content`
             begins if the reply should call tools. It is for requests that state tools, and stays 0
             where nobody knows how a call begins.
+        prompt: tokens of the prompt, which follow those before; empty unless the request asks for
+            them (`SamplingParams.prompt_logprobs`). All have come before the first output token.
     """
 
     text: str
@@ -107,6 +109,7 @@ class Delta:
     logprobs: tuple[OutputToken, ...] = ()
     thinking: str = ""
     num_certain: int = 0
+    prompt: tuple[PromptToken, ...] = ()
 
 
 class RequestStream:
@@ -129,6 +132,7 @@ class RequestStream:
         self._num_new_tokens = 0
         self._num_certain = 0
         self._logprobs: list[OutputToken] = []
+        self._prompt: list[PromptToken] = []
         self._finish: Finish | None = None
         self._lock = threading.Lock()
         self._ready = threading.Condition(self._lock)
@@ -138,6 +142,7 @@ class RequestStream:
         """Add news; the engine calls this, and then `wake`, once for all streams that share it."""
         with self._lock:
             self._logprobs += delta.logprobs
+            self._prompt += delta.prompt
             self._finish = delta.finish
             self._add(delta.text, delta.num_tokens, delta.thinking, delta.num_certain)
 
@@ -170,11 +175,13 @@ class RequestStream:
             thoughts, self._thoughts = self._thoughts, []
             num_tokens, self._num_new_tokens = self._num_new_tokens, 0
             logprobs, self._logprobs = self._logprobs, []
+            prompt, self._prompt = self._prompt, []
             finish, self._finish = self._finish, None
             num_certain = self._num_certain
         self.num_output_tokens += num_tokens
         text, thinking = "".join(texts), "".join(thoughts)
-        return Delta(text, num_tokens, finish, tuple(logprobs), thinking, num_certain)
+        told = tuple(logprobs), thinking, num_certain, tuple(prompt)
+        return Delta(text, num_tokens, finish, *told)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is news; False when `timeout` seconds passed without any."""

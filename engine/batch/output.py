@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
-from engine.api.logprobs import TokenLogprobs
+from engine.api.logprobs import PromptLogprobs, TokenLogprobs
 from engine.api.stream import Usage
 
 
@@ -34,12 +34,15 @@ class TokenOutput(NamedTuple):
 
     Attributes:
         logprobs: one for each of `token_ids`; empty if the request asks for none.
+        prompt: tokens of the prompt that follow those that were told before; None if the step told
+            of none.
     """
 
     request_id: str
     token_ids: tuple[int, ...]
     end: End | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

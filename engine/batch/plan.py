@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from engine.api.logprobs import TokenLogprobs
+from engine.api.logprobs import PromptLogprobs, TokenLogprobs
 from engine.api.sampling import SamplingParams
 from engine.api.telemetry import PhaseTimes
 from engine.structure.grammar import Grammar
@@ -28,6 +28,8 @@ class NewSequence:
         block_ids: blocks that it holds already, from the cache, a copy or the host pool; their
             tokens are computed.
         grammar: what its output is to follow, from its first token; None if it is free.
+        num_told: how many tokens of the prompt its owner was told the log-probabilities of. Rows
+            tell of those behind them, if `sampling.prompt_logprobs` asks for it.
     """
 
     seq: int
@@ -38,6 +40,7 @@ class NewSequence:
     suppressed: tuple[int, ...]
     block_ids: tuple[int, ...]
     grammar: Grammar | None = None
+    num_told: int = 0
 
 
 class Row(NamedTuple):
@@ -117,11 +120,14 @@ class StepResult:
         times: where the time went.
         logprobs: one for each of `token_ids`, None where the row asks for none or has no token;
             empty when no row asks.
+        prompts: (row, of the tokens of its prompt behind the row's), for each row whose sequence
+            asks for them and was not told all.
     """
 
     token_ids: tuple[int, ...]
     times: PhaseTimes = PhaseTimes()
     logprobs: tuple[TokenLogprobs | None, ...] = ()
+    prompts: tuple[tuple[int, PromptLogprobs], ...] = ()
 
 
 class Runner(Protocol):

@@ -40,6 +40,8 @@ class Request:
         num_published: how many leading blocks of the table are in the prefix index, or equal to a
             block that is.
         last_state: the hash of the last snapshot of its state that was taken while it decoded.
+        num_told: how many tokens of the prompt the owner was told the log-probabilities of, the
+            first one, which has none, among them; 0 unless `sampling` asks for them.
         num_cached_tokens: prompt tokens taken from the prefix cache when it was first admitted.
         num_preemptions: how often it lost its blocks, to be recomputed or copied back.
         preempted_for: the id of the request that needed the blocks, at the last time; empty if it
@@ -74,6 +76,7 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     num_published: int = 0
     last_state: bytes | None = None
+    num_told: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     preempted_for: str = ""
@@ -90,6 +93,17 @@ class Request:
         return self.num_tokens - self.num_in_flight
 
     @property
+    def num_reusable_tokens(self) -> int:
+        """How many leading tokens it may find computed, by itself before or by others.
+
+        The last known token has to run to give logits. So has each token of the prompt behind which
+        one stands whose log-probability is still to be told.
+        """
+        if self.sampling.prompt_logprobs is None or self.num_told >= self.num_prompt_tokens:
+            return self.num_known_tokens - 1
+        return max(self.num_told - 1, 0)
+
+    @property
     def max_tokens(self) -> int:
         """Most tokens of the sequence: prompt and `max_output_tokens`."""
         return self.num_prompt_tokens + self.max_output_tokens
@@ -102,12 +116,18 @@ class Request:
     @property
     def is_prefill(self) -> bool:
         """Whether tokens before the newest one are still to compute."""
-        return self.gap > 1 or self.num_tokens == self.num_prompt_tokens
+        gap = self.num_tokens - self.num_computed_tokens
+        return gap > 1 or (gap == 1 and self.num_tokens == self.num_prompt_tokens)
 
     @property
     def wants_tokens(self) -> bool:
-        """Whether another step may be planned for it: never past `max_output_tokens` in all."""
-        return self.num_computed_tokens < self.num_tokens < self.max_tokens
+        """Whether another step may be planned for it: never past `max_output_tokens` in all.
+
+        The last output token need not be computed. A prompt is, even if it is to have no output.
+        """
+        return self.num_computed_tokens < self.num_tokens and (
+            self.num_tokens < self.max_tokens or not self.max_output_tokens
+        )
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Known token ids at positions [start, stop)."""

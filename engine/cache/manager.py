@@ -52,13 +52,11 @@ class KVCache:
     def match(self, request: Request) -> list[int]:
         """The blocks that hold the longest cached prefix of a request's known tokens.
 
-        They never hold all of its tokens. One token has to run to give logits, so the hit ends
-        before the last one. Where the model keeps states, the hit ends at a snapshot.
+        They never hold all of its tokens (`Request.num_reusable_tokens`). Where the model keeps
+        states, the hit ends at a snapshot.
         """
         self._hash_upto(request, request.num_known_tokens)
-        return self._found(
-            request.block_hashes[: (request.num_known_tokens - 1) // self.block_size]
-        )
+        return self._found(request.block_hashes[: request.num_reusable_tokens // self.block_size])
 
     def _found(self, hashes: Sequence[bytes]) -> list[int]:
         """The blocks of the longest prefix that a request could take over."""
@@ -152,15 +150,15 @@ class KVCache:
     def common(self, request: Request) -> int:
         """How many leading tokens a request can take over from the live one that it forks.
 
-        It never takes over all of its tokens, because one has to run to give logits, and only those
-        whose step has ended.
+        It never takes over all of its tokens (`Request.num_reusable_tokens`), and only those whose
+        step has ended.
         """
         source = request.fork_of
         if source is None or source.state is not RequestState.RUNNING:
             return 0
         if self.snapshots is not None:
             return 0  # The source's state is that after all of its tokens, or a snapshot.
-        limit = min(source.num_committed_tokens, request.num_known_tokens - 1)
+        limit = min(source.num_committed_tokens, request.num_reusable_tokens)
         ours, theirs = request.token_ids(0, limit), source.token_ids(0, limit)
         if ours == theirs:
             return limit

@@ -76,10 +76,12 @@ def max_output_tokens(
     limit = min(config.max_model_len, config.num_slots)
     bounds = f"context {config.max_model_len}, pool {config.num_slots} tokens"
     room = limit - num_prompt_tokens
-    if room < 1:
+    least = 0 if sampling.max_tokens == 0 else 1
+    if room < least:
+        leaving = ", leaving 1 for the answer" if least else ""
         raise InvalidRequestError(
-            f"the prompt has {num_prompt_tokens} tokens; at most {limit - 1} are allowed, "
-            f"leaving 1 for the answer ({bounds})",
+            f"the prompt has {num_prompt_tokens} tokens; at most {limit - least} are allowed"
+            f"{leaving} ({bounds})",
             "prompt",
         )
     most = room if sampling.max_tokens is None else sampling.max_tokens

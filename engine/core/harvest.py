@@ -1,4 +1,4 @@
-"""Harvest: the tokens that a step has sampled, taken in by the requests that they are of."""
+"""Harvest: what a step has found, taken in by the requests that it is of."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Harvest:
     """What came of a step's tokens.
 
     Attributes:
-        ends: requests that end with their token, why, and the output that has it. They are not
-            ended yet, because the blocks that the step filled are to be published first.
+        ends: requests that end with their token, or with their prompt if they are to have none,
+            why, and the output that has it. They are not ended yet, because the blocks that the
+            step filled are to be published first.
         num_outputs: how many tokens were taken.
     """
 
@@ -41,8 +42,11 @@ class Harvest:
         Args:
             now: engine clock, seconds.
         """
+        _tell_prompts(planned, result, roster)
         ends: list[tuple[Request, FinishReason, TokenOutput]] = []
         num_outputs = 0
+        if len(result.token_ids) < len(planned.plan.rows):
+            ends += _ended_prompts(planned)
         sampling = (
             request
             for request, row in zip(planned.requests, planned.plan.rows, strict=True)
@@ -70,3 +74,33 @@ class Harvest:
             else:
                 ends.append((request, reason, output))
         return Harvest(ends, num_outputs)
+
+
+def _tell_prompts(planned: Planned, result: StepResult, roster: Roster) -> None:
+    """Tell owners what a step has found of their prompts, and of each token once: one that was
+    preempted is computed again.
+    """
+    for row, found in result.prompts:
+        request = planned.requests[row]
+        if request.finish_reason is not None:
+            continue
+        if not found.is_finite:
+            info = ErrorInfo("engine_error", _FAILURES[NOT_FINITE])
+            # As where a token is missing, it ends before the step's blocks are published.
+            roster.end(request, FinishReason.ERROR, info)
+        elif found.end > request.num_told:
+            new = found.behind(request.num_told)
+            request.num_told = found.end
+            roster.tell(TokenOutput(request.request_id, (), prompt=new))
+
+
+def _ended_prompts(planned: Planned) -> list[tuple[Request, FinishReason, TokenOutput]]:
+    """Requests whose prompt a step has completed, and that are to have no output."""
+    return [
+        (request, FinishReason.LENGTH, TokenOutput(request.request_id, ()))
+        for request, row in zip(planned.requests, planned.plan.rows, strict=True)
+        if not row.samples
+        and not request.max_output_tokens
+        and request.finish_reason is None
+        and row.start + row.count == request.num_prompt_tokens
+    ]

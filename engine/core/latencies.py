@@ -132,9 +132,9 @@ class Latencies:
 
 def _meets_targets(request: Request, knobs: Knobs) -> bool:
     """Whether both latencies met their targets. A request of one output token has no TPOT, and is
-    judged by its TTFT alone.
+    judged by its TTFT alone; one that was to have no output, by its end in place of that.
     """
-    ttft = request.timings.ttft
+    ttft = request.timings.ttft if request.max_output_tokens else request.timings.e2e
     tpot = request.timings.tpot(len(request.output_token_ids)) or 0.0
     return (
         ttft is not None

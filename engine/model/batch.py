@@ -103,6 +103,10 @@ class Batch:
         """The index of a sequence that was learned."""
         return self._index[seq]
 
+    def token_ids(self, index: int, start: int, stop: int) -> IntArray:
+        """Token ids at places [start, stop) of the sequence at an index."""
+        return self._token_ids[index, start:stop].astype(np.int64)
+
     def release(self, seq: int) -> int | None:
         """Forget a sequence; returns the index it had, None if it was never learned."""
         index = self._index.pop(seq, None)

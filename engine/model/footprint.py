@@ -20,10 +20,11 @@ from engine.batch.shape import ModelShape
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.torch_backend import TorchAttention
 from engine.model.attention.triton_backend import TritonAttention
-from engine.model.logprobs import group_bytes
+from engine.model.logprobs import work_bytes
 from engine.model.loss import AT_LOAD
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds
 from engine.model.program.capture import NUM_TOKENS
+from engine.model.prompts import MOST_LOGITS, slice_bytes
 from engine.native import kernels
 
 # What one token has in a layer. In units of the width of the residual stream, that is the stream,
@@ -34,11 +35,12 @@ _STREAMS, _WIDE_STREAMS = 6, 3
 
 # Bytes for each logit: the logit, and what sampling makes of it when all rows need a nucleus of
 # most of the vocabulary, and log-probabilities. Torch was measured to take 44. The native kernels,
-# which draw in memory of their own, take 17, or 21 where a softcap has a second buffer of logits.
+# which draw in memory of their own, take 13 beside the logits, which take 4, or 8 where a softcap
+# has a second buffer of them.
 _TORCH_SAMPLING_BYTES = 48
-_NATIVE_SAMPLING_BYTES = 22
-# Bytes for each logit on a GPU: the logit, its score after penalties, and how often it was chosen.
-_GPU_SAMPLING_BYTES = 10
+_NATIVE_SAMPLING_BYTES = 14
+# Bytes for each logit on a GPU beside it: its score after penalties, and how often it was chosen.
+_GPU_SAMPLING_BYTES = 6
 # What cuBLAS takes for its products, on two streams; and 50 graphs of 1,000 launches. Both are
 # estimates, which give way to what is measured.
 _CUBLAS_BYTES, _GRAPHS_BYTES = 64 << 20, 128 << 20
@@ -98,8 +100,11 @@ class TorchFootprint:
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.step_bytes`."""
         # Layers and head run one after the other, but a GPU's allocator does not use the pieces of
-        # one for the other.
-        logits = largest.seqs * needs.shape.vocab_size * _TORCH_SAMPLING_BYTES
+        # one for the other. Nor are there logits of prompts while tokens are sampled.
+        vocab_size = needs.shape.vocab_size
+        logits = max(
+            largest.seqs * vocab_size * _TORCH_SAMPLING_BYTES, slice_bytes(vocab_size, self._device)
+        )
         attention = self._attention(needs.shape, largest, self._device)
         return _activations(needs, largest) + attention + logits
 
@@ -121,7 +126,8 @@ class GpuFootprint:
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.step_bytes`."""
         shape = needs.shape
-        logits = largest.seqs * shape.vocab_size * _GPU_SAMPLING_BYTES
+        rows = max(largest.seqs, MOST_LOGITS)
+        logits = shape.vocab_size * (rows * 4 + largest.seqs * _GPU_SAMPLING_BYTES)
         attention = TritonAttention.step_bytes(shape, largest, self._device)
         rotation = largest.longest * shape.head_dim * _ROTATION_BYTES
         tables = largest.seqs * (largest.longest // BLOCK_SIZE + 1) * 4
@@ -137,7 +143,7 @@ class GpuFootprint:
         numbers = _RECORDED_STREAMS * width + _RECORDED_WIDE_STREAMS * needs.layer_width
         recorded = NUM_TOKENS * needs.num_layers * numbers * shape.dtype_bytes
         rotation = largest.longest * shape.head_dim * _ROTATING_BYTES
-        logits = largest.seqs * shape.vocab_size * 4
+        logits = max(largest.seqs, MOST_LOGITS) * shape.vocab_size * 4
         joined = max(2 * needs.layer_width, 3 * width) * shape.hidden_size * shape.dtype_bytes
         return _activations(needs, largest) + recorded + rotation + logits + 2 * joined
 
@@ -158,12 +164,13 @@ class NativeFootprint:
     def step_bytes(self, needs: MemoryNeeds, largest: LargestStep) -> int:
         """See `Footprint.step_bytes`."""
         shape = needs.shape
-        logits = largest.seqs * shape.vocab_size * _NATIVE_SAMPLING_BYTES
+        rows = max(largest.seqs, MOST_LOGITS)
+        logits = shape.vocab_size * (rows * 8 + largest.seqs * _NATIVE_SAMPLING_BYTES)
         threads: int = self._native.threads()
         positions = largest.seqs * _ID_BYTES + shape.head_dim * _ROTATION_BYTES
         attention = CpuAttention.step_bytes(shape, largest)
         scratch = threads * (shape.vocab_size * _DRAWING_BYTES + _THREAD_BYTES)
-        logprobs = group_bytes(shape.vocab_size)
+        logprobs = work_bytes(rows, shape.vocab_size, torch.device("cpu"))
         kept = largest.longest * positions + scratch + HEAP_BYTES
         return _activations(needs, largest) + attention + logits + logprobs + kept
 
@@ -177,7 +184,7 @@ class NativeFootprint:
         recorded = NUM_TOKENS * needs.num_layers * numbers * shape.dtype_bytes
         block: int = self._native.BLOCK
         pool = NUM_TOKENS * block * shape.kv_bytes_per_token
-        logits = largest.seqs * shape.vocab_size * 2 * 4
+        logits = max(largest.seqs, MOST_LOGITS) * shape.vocab_size * 2 * 4
         rotation = largest.longest * shape.head_dim * _ROTATING_BYTES
         buffers = _activations(needs, largest) + logits + rotation
         # Matrices that are read side by side are joined and then packed; the head is only packed.

@@ -7,15 +7,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
 from engine.api.errors import ModelError
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, KVStorage, cache_shapes, places
-from engine.model.attention.base import AttentionBackend, StepContext
+from engine.model.attention.base import AttentionBackend, IntArray, StepContext
 from engine.model.attention.cpu_backend import CpuAttention
 from engine.model.attention.interface import ATTENTION_NAME, Expansions, computing_step
 from engine.model.attention.torch_backend import TorchAttention
@@ -61,6 +62,22 @@ class Forward(Protocol):
         """
         ...
 
+    def start(self, step: PackedStep) -> None:
+        """Compute a step but for logits, which `logits_of` then gives of any of its tokens."""
+        ...
+
+    def logits_of(self, tokens: IntArray) -> Tensor:
+        """Logits of some tokens of the step that was started.
+
+        Args:
+            tokens: their indices in the packed step; no more than rows may sample in a step, or
+                `engine.model.prompts.MOST_LOGITS` if that is more.
+
+        Returns:
+            [tokens, vocab_size] float32, as a step's.
+        """
+        ...
+
 
 @runtime_checkable
 class KeepsStates(Protocol):
@@ -96,6 +113,7 @@ class ModuleForward:
         self._model = model
         # Some give logits of all tokens, whatever is asked for.
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._base = _base_of(model) if self._keeps else None
         self._backend = backend
         self._states = states
         if states is not None:
@@ -105,6 +123,7 @@ class ModuleForward:
         self._places = dict(zip(layers, places(shape), strict=True))
         self._borrowing = frozenset(layers) - {layers[at] for at in shape.storing}
         self._expansions = expansions or {}
+        self._started: tuple[PackedStep, Any] | None = None
         self._arguments: dict[str, Any] = {}
         if states is not None:
             self._arguments = states.arguments
@@ -128,9 +147,46 @@ class ModuleForward:
         self._states.slots.copy(pairs)
 
     def __call__(self, step: PackedStep) -> Tensor:
-        input_ids, position_ids, slots, last_tokens = (
-            torch.from_numpy(array).to(self._parts[0].shape.device)
-            for array in (step.input_ids, step.position_ids, step.slots, step.last_tokens)
+        logits = self._run(step, step.last_tokens)
+        if not self._keeps:
+            logits = logits[self._on_device(step.last_tokens)]
+        return logits.float()
+
+    def start(self, step: PackedStep) -> None:
+        """See `Forward`."""
+        if self._base is None:
+            self._started = step, self._run(step, np.arange(len(step.input_ids)))
+            return
+        # What the head makes of the last hidden states, a softcap, say, is in the class around the
+        # base model. So that runs again for each `logits_of`, around what the base model gave.
+        kept: list[Any] = []
+        hook = self._base.register_forward_hook(lambda module, given, output: kept.append(output))
+        try:
+            self._run(step, step.last_tokens[:0])
+        finally:
+            hook.remove()
+        self._started = step, kept[0]
+
+    def logits_of(self, tokens: IntArray) -> Tensor:
+        """See `Forward`."""
+        assert self._started is not None
+        step, kept = self._started
+        if self._base is None:
+            whole: Tensor = kept
+            return whole[self._on_device(tokens)].float()
+        self._base.forward = lambda *args, **kwargs: kept
+        try:
+            return self._run(step, tokens).float()
+        finally:
+            del self._base.forward
+
+    def _on_device(self, array: IntArray) -> Tensor:
+        return torch.from_numpy(array).to(self._parts[0].shape.device)
+
+    def _run(self, step: PackedStep, tokens: IntArray) -> Tensor:
+        """The logits of some tokens of a step, or of all where the model cannot leave any out."""
+        input_ids, position_ids, slots = map(
+            self._on_device, (step.input_ids, step.position_ids, step.slots)
         )
         contexts = [
             StepContext(
@@ -155,13 +211,21 @@ class ModuleForward:
                 input_ids=input_ids[None],
                 position_ids=position_ids[None],
                 use_cache=False,
-                **({"logits_to_keep": last_tokens} if self._keeps else {}),
+                **({"logits_to_keep": self._on_device(tokens)} if self._keeps else {}),
                 **self._arguments,
             )
         logits: Tensor = output.logits[0]
-        if not self._keeps:
-            logits = logits[last_tokens]
-        return logits.float()
+        return logits
+
+
+def _base_of(model: PreTrainedModel) -> nn.Module | None:
+    """The model within a model that gives hidden states; None if it is not known."""
+    base: nn.Module = model.base_model
+    if base is not model:
+        return base
+    # Llama4ForCausalLM has it under another name than it says.
+    inner = next((one for one in model.children() if isinstance(one, PreTrainedModel)), None)
+    return None if inner is None else _base_of(inner) or inner
 
 
 def pick_backend(*parts: CacheShape) -> str:

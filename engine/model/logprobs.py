@@ -1,4 +1,4 @@
-"""RawLogprobs: the model's own log-probabilities, for rows whose requests ask for them."""
+"""RawLogprobs: the model's own log-probabilities, of tokens whose requests ask for them."""
 
 from __future__ import annotations
 
@@ -46,15 +46,7 @@ class RawLogprobs:
         """
         chosen = tokens.index_select(0, self._rows).clamp(min=0).long()[:, None]
         number = max(number for _, number in self._asking)
-        group = _GROUP if self._logits.device.type == "cpu" else _GPU_GROUP
-        size = max(1, group // self._logits.shape[1])
-        parts = [
-            _computed(self._logits[first : first + size], chosen[first : first + size], number)
-            for first in range(0, len(chosen), size)
-        ]
-        return Logprobs(
-            self._asking, *(fetch(torch.cat(part)) for part in zip(*parts, strict=True))
-        )
+        return Logprobs(self._asking, *map(fetch, columns_of(self._logits, chosen, number)))
 
 
 class Logprobs:
@@ -100,9 +92,29 @@ class Logprobs:
         return tuple(found)
 
 
-def group_bytes(vocab_size: int) -> int:
-    """Most bytes that `RawLogprobs.start` takes on a processor, beside what it returns."""
-    return max(_GROUP, vocab_size) * _BYTES
+def columns_of(logits: Tensor, chosen: Tensor, number: int) -> tuple[Tensor, ...]:
+    """The columns of `Logprobs`, on the logits' device, a group of rows after the other.
+
+    Args:
+        logits: [A, vocab_size] float32, of one row at least.
+        chosen: [A, 1] int64, each row's token.
+        number: how many of the likeliest tokens are wanted.
+    """
+    size = max(1, _group(logits.device) // logits.shape[1])
+    parts = [
+        _computed(logits[first : first + size], chosen[first : first + size], number)
+        for first in range(0, len(chosen), size)
+    ]
+    return tuple([torch.cat(part) for part in zip(*parts, strict=True)])
+
+
+def work_bytes(rows: int, vocab_size: int, device: torch.device) -> int:
+    """Most bytes that `columns_of` takes for so many rows, beside what it returns."""
+    return min(rows * vocab_size, max(_group(device), vocab_size)) * _BYTES
+
+
+def _group(device: torch.device) -> int:
+    return _GROUP if device.type == "cpu" else _GPU_GROUP
 
 
 def _computed(logits: Tensor, chosen: Tensor, number: int) -> tuple[Tensor, ...]:
@@ -122,6 +134,8 @@ def _computed(logits: Tensor, chosen: Tensor, number: int) -> tuple[Tensor, ...]
 def _likeliest(logits: Tensor, number: int) -> Tensor:
     """The ids of each row's likeliest tokens, equals by id: [rows, at most number] int64."""
     vocab_size = logits.shape[1]
+    if not number:
+        return torch.empty(len(logits), 0, dtype=torch.int64, device=logits.device)
     # The bits of floats are in their order once those of negative ones are turned round. The id
     # below them makes all keys differ, so that topk has no choice. Adding 0 makes 0 of -0.
     bits = (logits + 0.0).view(torch.int32)

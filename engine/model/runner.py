@@ -17,18 +17,24 @@ from engine.cache.parts import PoolParts
 from engine.cache.storage import cache_shapes
 from engine.model.batch import Batch, PackedStep
 from engine.model.forward import Forward, KeepsStates
+from engine.model.prompts import FoundPrompts, Prompts
 from engine.model.sampler import Sampled, Sampler
 from engine.model.sending import synchronize
 
 
 @dataclass(frozen=True, slots=True)
 class _Handle:
-    """A step whose forward pass has been started."""
+    """A step whose forward pass has been started.
+
+    Attributes:
+        prompts: what was found of prompts; None if nothing is to be told of any.
+    """
 
     step: PackedStep | None
     logits: Tensor
     started: float
     prepared: float
+    prompts: FoundPrompts | None = None
 
 
 class TorchRunner:
@@ -51,6 +57,7 @@ class TorchRunner:
         self._device = torch.device(config.device)
         self._batch = Batch(config)
         self._max_num_seqs = config.max_num_seqs
+        self._prompts = Prompts()
         self._sampler = Sampler(
             max_num_seqs=config.max_num_seqs, vocab_size=shape.vocab_size, device=self._device
         )
@@ -88,7 +95,8 @@ class TorchRunner:
             sample=perf_counter() - computed - sampled.waited,
             mask=sampled.waited,
         )
-        return StepResult(tuple(sampled.token_ids.tolist()), times, sampled.logprobs)
+        prompts = () if handle.prompts is None else handle.prompts.told()
+        return StepResult(tuple(sampled.token_ids.tolist()), times, sampled.logprobs, prompts)
 
     def logits(self, plan: StepPlan) -> Tensor:
         """Compute a step without sampling, for comparisons.
@@ -111,12 +119,19 @@ class TorchRunner:
             return _Handle(None, torch.empty(0), started, perf_counter())
         step = self._batch.pack(plan.rows)
         prepared = perf_counter()
-        logits = self.forward(step)
+        asked = self._prompts.asked(plan.rows, step, self._batch)
+        found: FoundPrompts | None = None
+        if asked is None:
+            logits = self.forward(step)
+        else:
+            self.forward.start(step)
+            found = asked.find(self.forward.logits_of)
+            logits = self.forward.logits_of(step.last_tokens)
         if plan.saves:
             self._copy_states(
                 [(self._batch.index_of(seq), self._snapshot(one)) for seq, one in plan.saves]
             )
-        return _Handle(step, logits, started, prepared)
+        return _Handle(step, logits, started, prepared, found)
 
     def _copy_states(self, pairs: list[tuple[int, int]]) -> None:
         assert isinstance(self.forward, KeepsStates)
@@ -131,11 +146,14 @@ class TorchRunner:
             index = self._batch.release(seq)
             if index is not None:
                 self._sampler.remove(index)
+                self._prompts.remove(index)
         self._storage.swap_out(plan.swaps_out)
         self._storage.copy_blocks(plan.copies)
         self._storage.swap_in(plan.swaps_in)
         for new in plan.new:
-            self._sampler.add(self._batch.add(new), new)
+            index = self._batch.add(new)
+            self._sampler.add(index, new)
+            self._prompts.add(index, new)
         if plan.restores:
             self._copy_states(
                 [(self._snapshot(one), self._batch.index_of(seq)) for one, seq in plan.restores]

@@ -124,7 +124,7 @@ class StepComposer:
             if self._promised is not None:
                 self._promised -= missing
             new_blocks = cache.extend(request, end)
-        samples = end == request.num_tokens
+        samples = end == request.num_tokens and request.max_output_tokens > 0
         self.rows[request] = Row(
             request.ordinal, start, count, new_blocks, samples, request.is_prefill
         )
@@ -231,7 +231,7 @@ class StepComposer:
     def completes(self, request: Request) -> bool:
         """Whether this step computes all that is known of a running request."""
         row = self.rows.get(request)
-        return row is not None and row.samples
+        return row is not None and row.start + row.count == request.num_tokens
 
     def _wait_of(
         self,
@@ -255,7 +255,7 @@ class StepComposer:
             return Wait(Cause.BUDGET, (self.max_budget,))
         source = request.fork_of
         if tokens and source is not None and source.state is RequestState.RUNNING:
-            prompt = min(source.num_prompt_tokens, request.num_known_tokens - 1)
+            prompt = min(source.num_prompt_tokens, request.num_reusable_tokens)
             waits = source.num_committed_tokens < prompt
             if waits and source.token_ids(0, prompt) == request.token_ids(0, prompt):
                 return Wait(Cause.FORK, of=source.request_id)

@@ -383,4 +383,5 @@ def _new_sequence(request: Request, row: Row) -> NewSequence:
         suppressed=eos + request.sampling.stop_token_ids,
         block_ids=tuple(request.block_table[: len(request.block_table) - len(row.new_blocks)]),
         grammar=request.grammar,
+        num_told=request.num_told,
     )

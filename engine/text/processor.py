@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.api.errors import ErrorInfo, cause_of
 from engine.api.lifecycle import FinishReason, Timings
-from engine.api.logprobs import Candidate, OutputToken
+from engine.api.logprobs import Candidate, OutputToken, PromptLogprobs, PromptToken, TokenLogprobs
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Thought, Usage
 from engine.api.tools import ToolUse
@@ -56,6 +56,8 @@ class _Reply:
         num_reported: how many of them the deltas so far have counted.
         num_shown: characters that stop strings have let pass.
         logprobs: one for each token that no delta has counted yet, if the request asks for them.
+        first: the first token of the prompt, if the request asks for log-probabilities of those.
+        prompt: what came of them since the last delta.
         began: when the first tokens came; None before that.
         begun: how many tokens it had that were made by requests before.
         repeats_begun: as `Submission` has it.
@@ -78,6 +80,8 @@ class _Reply:
     num_reported: int = 0
     num_shown: int = 0
     logprobs: list[OutputToken] = field(default_factory=list)
+    first: int | None = None
+    prompt: list[PromptToken] = field(default_factory=list)
     began: float | None = None
     begun: int = 0
     repeats_begun: bool = True
@@ -133,16 +137,18 @@ class _Reply:
 
     def put(self, thinking: str, text: str, finish: Finish | None = None) -> bool:
         """Give the owner what is new; returns False if nothing is."""
-        if not text and not thinking and finish is None:
+        if not text and not thinking and finish is None and not self.prompt:
             return False
         count = self.num_tokens - self.num_reported
         self.num_reported = self.num_tokens
         certain = 0 if self.certain is None else self.certain.length
-        if finish is None and not self.logprobs:
+        if finish is None and not self.logprobs and not self.prompt:
             self.stream.add(text, count, thinking, certain)
         else:
-            self.stream.put(Delta(text, count, finish, tuple(self.logprobs), thinking, certain))
+            logprobs, prompt = tuple(self.logprobs), tuple(self.prompt)
+            self.stream.put(Delta(text, count, finish, logprobs, thinking, certain, prompt))
             self.logprobs.clear()
+            self.prompt.clear()
         return True
 
     def told(self, use: ToolUse) -> ToolUse:
@@ -255,6 +261,7 @@ class OutputProcessor:
             context_key(self._codec.model_key, sampling.template_arguments),
             self._codec.parts(prompt[:start]),
             self._codec.certain_text() if sampling.tools else None,
+            first=prompt[0] if sampling.prompt_logprobs is not None and prompt else None,
         )
         if begun and repeats_begun:
             reply.put(*reply.resume(prompt[start:]))
@@ -306,6 +313,9 @@ class OutputProcessor:
             has_news = self._finish(reply, output, output.end, now)
             del self._replies[output.request_id]
             return has_news
+        if output.prompt is not None:
+            self._take_prompt(reply, output.prompt)
+            return reply.put("", "")
         already, num_before = reply.matcher.stopped_at, reply.num_tokens
         thinking, text = reply.extend(output.token_ids)
         reply.think(now)
@@ -347,8 +357,23 @@ class OutputProcessor:
         count = reply.num_tokens - num_before
         for token_id, found in zip(output.token_ids[:count], output.logprobs, strict=False):
             chosen = Candidate(token_id, self._codec.utf8(token_id), found.logprob)
-            top = tuple(Candidate(i, self._codec.utf8(i), logprob) for i, logprob in found.top)
-            reply.logprobs.append(OutputToken(chosen, found.rank, top))
+            reply.logprobs.append(OutputToken(chosen, found.rank, self._top(found)))
+
+    def _take_prompt(self, reply: _Reply, found: PromptLogprobs) -> None:
+        """Add text to what was found of the prompt. Of a token that nothing comes before, nothing
+        was found, so that it comes with the ones behind it.
+        """
+        utf8 = self._codec.utf8
+        if reply.first is not None:
+            reply.prompt.append(PromptToken(reply.first, utf8(reply.first)))
+            reply.first = None
+        reply.prompt += [
+            PromptToken(token_id, utf8(token_id), one.logprob, one.rank, self._top(one))
+            for token_id, one in found
+        ]
+
+    def _top(self, found: TokenLogprobs) -> tuple[Candidate, ...]:
+        return tuple([Candidate(i, self._codec.utf8(i), logprob) for i, logprob in found.top])
 
     def _finish(self, reply: _Reply, output: TokenOutput, end: End, now: float) -> bool:
         # A token at which the core stops ends the output as a stop string does: it is not shown.

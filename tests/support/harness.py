@@ -16,16 +16,22 @@ from engine.api.snapshot import Snapshot
 from engine.api.status import ModelCard
 from engine.api.telemetry import BlockChange, BlockEvents, StepRecord
 from engine.api.waiting import Cause
-from engine.batch.output import End, StopFound
+from engine.batch.output import End, StopFound, TokenOutput
 from engine.batch.request import Request
 from engine.batch.shape import ModelShape
 from engine.cache.pool import BlockPool
 from engine.core.core import EngineCore
 from engine.scheduling.policies import POLICIES
 from tests.support.clock import VirtualClock
-from tests.support.scripted_runner import ScriptedRunner, reference, scripted_logprobs
+from tests.support.scripted_runner import (
+    ScriptedRunner,
+    reference,
+    scripted_logprobs,
+    scripted_prompt,
+)
 
 EOS = 999
+_WELL = (FinishReason.STOP, FinishReason.LENGTH)
 # What the head of the queue waits for though it could run alone.
 COMPANY = (Cause.BATCH, Cause.BATCH_OR_WINDOW, Cause.BATCH_BEFORE, Cause.RUN_BEFORE)
 SHAPE = ModelShape(
@@ -142,6 +148,7 @@ class CoreHarness:
 
     Attributes:
         tokens: output token ids so far, by request.
+        prompts: how many tokens of each prompt were told of, by request.
         ends: how each request ended; a second end fails the test.
         records: of all steps so far.
         seed: of every request that names none; greedy ones do not look at it.
@@ -192,6 +199,7 @@ class CoreHarness:
             clock=self.clock,
         )
         self.tokens: dict[str, list[int]] = {}
+        self.prompts: dict[str, int] = {}
         self.ends: dict[str, End] = {}
         self.records: list[StepRecord] = []
         self._prompts: dict[str, tuple[list[int], SamplingParams]] = {}
@@ -297,6 +305,11 @@ class CoreHarness:
             tokens.extend(output.token_ids)
             assert tokens == self.expected(name, len(tokens)), f"{name} has other tokens than alone"
             prompt, params = self._prompts[name]
+            if output.prompt is not None:
+                self._check_prompt(name, output)
+            ended = output.end is not None and output.end.reason in _WELL
+            if params.prompt_logprobs is not None and (output.token_ids or ended):
+                assert self.prompts.get(name) == len(prompt), f"{name} was not told of its prompt"
             first = len(prompt) + len(tokens) - len(output.token_ids)
             assert output.logprobs == tuple(
                 scripted_logprobs(position, token, params.logprobs)
@@ -307,6 +320,17 @@ class CoreHarness:
                 self.ends[name] = output.end
                 self._check_end(name, output.end)
 
+    def _check_prompt(self, name: str, output: TokenOutput) -> None:
+        """What is told of a prompt follows what was told, and is its own."""
+        prompt, params = self._prompts[name]
+        found, told = output.prompt, max(self.prompts.get(name, 0), 1)
+        assert found is not None
+        assert params.prompt_logprobs is not None
+        assert not self.tokens[name], "a prompt is told before its output"
+        end = told + len(found.token_ids)
+        assert found == scripted_prompt(prompt[told:end], told, params.prompt_logprobs)
+        self.prompts[name] = end
+
     def _check_end(self, name: str, end: End) -> None:
         prompt, params = self._prompts[name]
         assert (end.error is None) == (end.reason is not FinishReason.ERROR)
@@ -316,7 +340,8 @@ class CoreHarness:
             assert [*end.token_ids] == [*prompt, *self.tokens[name][:count]]
         if end.reason is FinishReason.LENGTH:
             room = min(self.config.max_model_len, self.config.num_slots) - len(prompt)
-            assert count == len(self.tokens[name]) == (params.max_tokens or room)
+            wanted = room if params.max_tokens is None else params.max_tokens
+            assert count == len(self.tokens[name]) == wanted
 
     def _follow_records(self) -> None:
         """Rebuild the pool from the records, and compare it with the pool and with who holds it."""

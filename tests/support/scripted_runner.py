@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.api.config import EngineConfig
-from engine.api.logprobs import TokenLogprobs
+from engine.api.logprobs import PromptLogprobs, TokenLogprobs
 from engine.api.telemetry import PhaseTimes
 from engine.batch.plan import NewSequence, Row, StepPlan, StepResult
 from tests.support.clock import VirtualClock
@@ -26,6 +27,21 @@ def scripted_logprobs(position: int, token: int, count: int) -> TokenLogprobs:
     """What a row that asks gets with a token: the place tells of one that came twice or late."""
     top = tuple(((token + i) % VOCAB, -float(i)) for i in range(count))
     return TokenLogprobs(-float(token), position, top)
+
+
+def scripted_prompt(tokens: Sequence[int], first: int, count: int) -> PromptLogprobs:
+    """What a row that asks gets of tokens of a prompt, of which `first` is the place."""
+    found = [scripted_logprobs(first + i, token, count) for i, token in enumerate(tokens)]
+    top = [pair for one in found for pair in one.top]
+    return PromptLogprobs(
+        first,
+        array("I", tokens),
+        array("f", [one.logprob for one in found]),
+        array("I", [one.rank for one in found]),
+        count,
+        array("I", [token for token, _ in top]),
+        array("f", [logprob for _, logprob in top]),
+    )
 
 
 def reference(
@@ -158,6 +174,11 @@ class ScriptedRunner:
             tuple(token for token, _ in sampled),
             PhaseTimes(0.0, self.seconds_per_step, 0.0),
             self._logprobs(sampled),
+            tuple(
+                (at, found)
+                for at, row in enumerate(plan.rows)
+                if (found := self._prompt(row)) is not None
+            ),
         )
 
     def _copy(self, plan: StepPlan) -> None:
@@ -265,9 +286,8 @@ class ScriptedRunner:
         end = row.start + row.count
         self._require(len(sequence.blocks) == -(-end // size), "blocks are given as tokens arrive")
         self._require(end <= len(sequence.tokens), "tokens that do not exist yet")
-        self._require(
-            row.samples == (end == len(sequence.tokens)), "a recomputed token is sampled again"
-        )
+        samples = end == len(sequence.tokens) and sequence.new.sampling.max_tokens != 0
+        self._require(row.samples == samples, "a recomputed token is sampled again")
         for position in range(row.start, end):
             slots = self._slots[sequence.blocks[position // size]]
             slots[position % size] = sequence.tokens[position]
@@ -286,6 +306,17 @@ class ScriptedRunner:
         token = self._sample(sequence)
         sequence.tokens.append(token)
         return token
+
+    def _prompt(self, row: Row) -> PromptLogprobs | None:
+        new = self._sequences[row.seq].new
+        end = min(row.start + row.count + 1, new.num_prompt_tokens)
+        count = new.sampling.prompt_logprobs
+        if count is None or row.start >= new.num_prompt_tokens or end <= new.num_told:
+            return None
+        first = max(row.start + 1, new.num_told)
+        self._require(first == max(new.num_told, 1) or first == row.start + 1, "some are left out")
+        found = scripted_prompt(new.token_ids[first:end], first, count)
+        return replace(found, is_finite=row.seq not in self.nan_seqs)
 
     def _logprobs(self, sampled: list[tuple[int, int]]) -> tuple[TokenLogprobs | None, ...]:
         found = []

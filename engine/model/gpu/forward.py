@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from engine.api.config import EngineConfig
 from engine.batch.shape import ModelShape
 from engine.cache.storage import CacheShape, HeadStorage, KVStorage, cache_shapes, places
+from engine.model.attention.base import IntArray
 from engine.model.attention.triton_backend import TritonAttention, programs_on
 from engine.model.batch import PackedRows, PackedStep
 from engine.model.gpu.choosing import Candidates, Chosen, Clock, choose
@@ -25,8 +26,11 @@ from engine.model.program.capture import NUM_SAMPLES, NUM_TOKENS, Capture
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Attend, Opaque
+from engine.model.program.stage import num_of_tokens
 from engine.model.program.unreadable import UnreadableError
 from engine.model.program.verify import verify
+from engine.model.prompts import MOST_LOGITS
+from engine.model.sending import send
 from engine.triton.product import strips
 from engine.triton.work import has_chunks
 
@@ -54,6 +58,9 @@ class GpuForward:
         self.overlaps = False
         self._program = program
         self._programs = programs
+        split = num_of_tokens(program.stages)
+        self._split = program.stages[split].first
+        self._begun: StepInputs[Tensor] | None = None
 
     @property
     def attention(self) -> str:
@@ -120,15 +127,43 @@ class GpuForward:
         self._program.run(inputs)
         return self._program.logits[: len(inputs.last_tokens)]
 
+    def begin(self, inputs: StepInputs[Tensor]) -> None:
+        """Launch a step but for logits, which `finish` then gives of any of its tokens."""
+        self._program.run(inputs, 0, self._split)
+        self._begun = inputs
+
+    def finish(self, last_tokens: Tensor) -> Tensor:
+        """Launch the rest of the step that was begun, for some of its tokens, [S] int32.
+
+        Returns:
+            as `run`.
+        """
+        assert self._begun is not None
+        self._program.run(replace(self._begun, last_tokens=last_tokens), self._split)
+        return self._program.logits[: len(last_tokens)]
+
+    def logits_of(self, tokens: IntArray) -> Tensor:
+        """See `engine.model.forward.Forward`."""
+        return self.finish(send(tokens.astype(np.int32), self.resident.latest.device))
+
     def __call__(self, step: PackedStep) -> Tensor:
         """See `engine.model.forward.Forward`. The logits stay until the next call."""
+        return self.run(self._inputs(step))
+
+    def start(self, step: PackedStep) -> None:
+        """See `engine.model.forward.Forward`."""
+        self.begin(self._inputs(step))
+
+    def _inputs(self, step: PackedStep) -> StepInputs[Tensor]:
+        """The inputs of a step by itself, whose tables are put in place."""
         tables = self.resident.block_tables
         rows, blocks = step.block_tables.shape
         tables[:rows, :blocks] = torch.from_numpy(step.block_tables).to(tables)
         layout = self.layout(self.size_of(step), 0)
         words = np.empty(layout.num_words, np.int32)
         layout.fill(words, step, np.arange(rows), _nothing(len(step.last_tokens)), _no_updates())
-        return self.run(layout.over(torch.from_numpy(words).to(tables.device)))
+        inputs: StepInputs[Tensor] = layout.over(torch.from_numpy(words).to(tables.device))
+        return inputs
 
 
 def make_gpu_program(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> GpuForward:
@@ -162,7 +197,7 @@ def make_gpu_program(model: PreTrainedModel, config: EngineConfig, shape: ModelS
         dtype=parts[0].dtype,
         programs=programs,
         max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
-        max_samples=max(config.max_num_seqs, NUM_SAMPLES),
+        max_samples=max(config.max_num_seqs, NUM_SAMPLES, MOST_LOGITS),
     )
     forward = GpuForward(program, resident, tuple(sorted(used)), programs)
     worst = _verify(forward, program, recorded, parts)

@@ -29,7 +29,8 @@ from engine.model.gpu.inputs import UPDATE, InputLayout, Int32Array, StepInputs,
 from engine.model.gpu.ladder import Rungs
 from engine.model.gpu.sampler import ROW_FIELDS, DeviceSampler
 from engine.model.gpu.stream import Mark, Stream
-from engine.model.logprobs import Logprobs, RawLogprobs
+from engine.model.logprobs import Logprobs, RawLogprobs, columns_of
+from engine.model.prompts import MOST_LOGITS, AskedPrompts, FoundPrompts, Prompts
 from engine.model.sending import send
 from engine.serving.loading import Progress
 from engine.triton.overlap import overlapping
@@ -50,6 +51,7 @@ class _Handle:
         tokens: [S] int32 on the host, once all `marks` have been waited for.
         asking: rows that ask for log-probabilities, as `DeviceSampler.asking` gives them.
         logprobs: empty if no row asks for them.
+        prompts: what is found of prompts; empty if nothing is to be told of any.
         prepare: seconds that the host took to start it.
         bound: what the sampler reads of its rows with structures, whose tokens are still to be
             chosen; None if there are none, or no more.
@@ -62,6 +64,7 @@ class _Handle:
     tokens: Tensor
     asking: Sequence[tuple[int, int]] = ()
     logprobs: list[Logprobs] = field(default_factory=list)
+    prompts: list[FoundPrompts] = field(default_factory=list)
     prepare: float = 0.0
     bound: Int32Array | None = None
     failed: Sequence[int] = ()
@@ -88,6 +91,8 @@ class GpuRunner:
     with structures, the graph chooses the tokens of all other rows. Theirs are chosen by launches
     behind it, which the host makes when it has read the tokens of the step before, and computed the
     masks, while the device runs the graph. Steps without structures know nothing of that.
+
+    A step that tells of prompts runs without a graph: its logits are computed in several slices.
 
     Args:
         forward: the model's forward pass. From now on it computes for this runner only.
@@ -122,6 +127,7 @@ class GpuRunner:
         # A step's host memory is used again two steps later. The step before it has ended by then.
         self._staged = [stream.pinned(num_words) for _ in range(DEPTH)]
         self._taken = [stream.pinned(config.max_num_seqs) for _ in range(DEPTH)]
+        self._prompts = Prompts()
         self._num_submitted = 0
         self._unread: deque[_Handle] = deque()
         self._rungs: dict[StepSize, _Rung] = {}
@@ -160,7 +166,7 @@ class GpuRunner:
 
     def try_largest(self) -> None:
         """Launch the largest step, all of it padding, and wait for its end. All rows ask for
-        log-probabilities and have structures, as requests may.
+        log-probabilities, of their prompts too, and have structures, as requests may.
         """
         step = self._padding(self._largest)
         asking = [(row, MAX_LOGPROBS) for row in range(len(self._tokens))]
@@ -170,6 +176,9 @@ class GpuRunner:
             # So the kernels of these launches are compiled before a request waits for them.
             self._launch_bound(np.full((len(asking), ROW_FIELDS), -1, np.int32))
             RawLogprobs(self._forward.logits[: len(asking)], asking).start(self._tokens)
+            logits = self._forward.logits[:MOST_LOGITS]
+            nothing = torch.zeros(len(logits), 1, dtype=torch.int64, device=logits.device)
+            columns_of(logits, nothing, MAX_LOGPROBS)
 
         self._stream.enqueue(work).wait()
 
@@ -185,7 +194,10 @@ class GpuRunner:
             self._unread.append(handle)
             return handle
         step = self._batch.rows(plan.rows)
-        rung = self._rung(self._forward.size_of(step))
+        asked = self._prompts.asked(plan.rows, step, self._batch)
+        found: list[FoundPrompts] = []
+        size = self._forward.size_of(step)
+        rung = self._rung(size) if asked is None else self._telling(size, asked, found)
         turn = self._num_submitted % DEPTH
         words = self._staged[turn][: rung.layout.num_words]
         room = rung.layout.num_updates
@@ -193,7 +205,9 @@ class GpuRunner:
         bound = self._sampler.part(sampling)
         rung.layout.fill(words.numpy(), step, step.index, sampling, updates[:room])
         asking = self._sampler.asking(step.sampling)
-        handle = _Handle(step, [], self._taken[turn][: len(sampling)], asking, bound=bound)
+        handle = _Handle(
+            step, [], self._taken[turn][: len(sampling)], asking, prompts=found, bound=bound
+        )
 
         def work() -> None:
             self._update_tables(updates[room:])
@@ -232,7 +246,8 @@ class GpuRunner:
             self._bind(self._unread[0])
         logprobs = handle.logprobs[0].of(tokens) if handle.logprobs else ()
         times = PhaseTimes(handle.prepare, seconds, perf_counter() - waited, mask)
-        return StepResult(tuple(tokens.tolist()), times, logprobs)
+        prompts = handle.prompts[0].told() if handle.prompts else ()
+        return StepResult(tuple(tokens.tolist()), times, logprobs, prompts)
 
     def close(self) -> None:
         """Let go of the model, the pool, the graphs and all that is as large as the vocabulary; the
@@ -297,11 +312,13 @@ class GpuRunner:
             index = self._batch.release(seq)
             if index is not None:
                 self._sampler.remove(index)
+                self._prompts.remove(index)
         if plan.swaps_out or plan.copies or plan.swaps_in:
             self._stream.enqueue(lambda: self._move_blocks(plan))
         held: list[tuple[int, int, int]] = []
         for new in plan.new:
             index = self._batch.add(new)
+            self._prompts.add(index, new)
             upload = self._sampler.add(index, new)
             if upload is not None:
                 self._stream.enqueue(upload)
@@ -327,6 +344,26 @@ class GpuRunner:
         layout = self._forward.layout(size, ROW_FIELDS)
         inputs = layout.over(self._words)
         return _Rung(layout, lambda: self._launch(inputs))
+
+    def _telling(self, size: StepSize, asked: AskedPrompts, found: list[FoundPrompts]) -> _Rung:
+        """How a step of this size is started that tells of prompts.
+
+        Args:
+            found: gets what is found of them.
+        """
+        layout = self._forward.layout(size, ROW_FIELDS)
+        inputs = layout.over(self._words)
+
+        def start() -> None:
+            resident = self._forward.resident
+            update(resident.block_tables, inputs.updates)
+            self._forward.begin(inputs)
+            found.append(asked.find(self._forward.logits_of))
+            logits = self._forward.finish(inputs.last_tokens)
+            tokens = self._tokens[: len(logits)]
+            self._sampler.launch(logits, inputs.sampling, tokens, resident.latest)
+
+        return _Rung(layout, start)
 
     def _padding(self, size: StepSize) -> _Rung:
         """A step of this size that is all padding."""

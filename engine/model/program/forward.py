@@ -24,8 +24,9 @@ from engine.model.program.coded import Coded
 from engine.model.program.find import find_graph
 from engine.model.program.fuse import fuse
 from engine.model.program.graph import Opaque
-from engine.model.program.stage import Stage, segments
+from engine.model.program.stage import Stage, num_of_tokens, segments
 from engine.model.program.verify import MismatchError, verify
+from engine.model.prompts import MOST_LOGITS
 from engine.model.state.modules import StateModules
 from engine.native import kernels
 
@@ -54,6 +55,10 @@ class ProgramForward:
         self._program = built.program
         self._logits = built.logits
         self._segments = list(segments(built.stages))
+        split = num_of_tokens(built.stages)
+        self._before = list(segments(built.stages[:split]))
+        self._behind = list(segments(built.stages[split:]))
+        self._started: PackedStep | None = None
         self._places = places(shape)
         self._looked_up = None if looked_up is None else looked_up.numpy()
 
@@ -82,15 +87,31 @@ class ProgramForward:
 
     def __call__(self, step: PackedStep) -> Tensor:
         """See `engine.model.forward.Forward`. The logits stay until the next call."""
-        ids = step.input_ids if self._looked_up is None else self._looked_up[step.input_ids]
-        inputs = native_step(self._native, step, ids)
         if self._states is not None:
             self._states.begin(step, self._logits.device)
-        for first, last, opaque in self._segments:
+        self._run(self._segments, step)
+        return self._logits[: len(step.last_tokens)]
+
+    def start(self, step: PackedStep) -> None:
+        """See `engine.model.forward.Forward`."""
+        if self._states is not None:
+            self._states.begin(step, self._logits.device)
+        self._run(self._before, step)
+        self._started = step
+
+    def logits_of(self, tokens: IntArray) -> Tensor:
+        """See `engine.model.forward.Forward`."""
+        assert self._started is not None
+        self._run(self._behind, replace(self._started, last_tokens=tokens))
+        return self._logits[: len(tokens)]
+
+    def _run(self, segments: Sequence[tuple[int, int, Stage | None]], step: PackedStep) -> None:
+        ids = step.input_ids if self._looked_up is None else self._looked_up[step.input_ids]
+        inputs = native_step(self._native, step, ids)
+        for first, last, opaque in segments:
             self._program.run(inputs, first, last)
             if opaque is not None:
                 run_opaque(opaque, step)
-        return self._logits[: len(step.last_tokens)]
 
 
 def native_step(native: ModuleType, step: PackedStep, ids: IntArray) -> Any:
@@ -166,7 +187,7 @@ def make_program(
             native,
             Pool(parts, places(shape)),
             max_tokens=max(config.max_num_batched_tokens, NUM_TOKENS),
-            max_samples=max(config.max_num_seqs, NUM_SAMPLES),
+            max_samples=max(config.max_num_seqs, NUM_SAMPLES, MOST_LOGITS),
             states=None if states is None else states.slots,
             coded=coded,
         )

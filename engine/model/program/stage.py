@@ -35,7 +35,7 @@ class Stage:
 
 def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
     """Runs of instructions, each with the opaque module to run after it, if any."""
-    first = last = 0
+    first = last = stages[0].first if stages else 0
     for stage in stages:
         if isinstance(stage.operation, Opaque):
             yield first, last, stage
@@ -43,3 +43,10 @@ def segments(stages: list[Stage]) -> Iterator[tuple[int, int, Stage | None]]:
         else:
             last = stage.last
     yield first, last, None
+
+
+def num_of_tokens(stages: list[Stage]) -> int:
+    """How many stages there are before the first one of which each result is of a token whose
+    logits are wanted. `engine.model.program.fuse` puts these last.
+    """
+    return next(at for at, stage in enumerate(stages) if stage.operation.out.per_sample)

@@ -6,7 +6,7 @@ import threading
 
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
-from engine.api.logprobs import Candidate, OutputToken
+from engine.api.logprobs import Candidate, OutputToken, PromptToken
 from engine.api.stream import Delta, Finish, RequestStream, Usage
 
 END = Finish(FinishReason.STOP, Usage(1, 2, 0), Timings())
@@ -55,6 +55,14 @@ def test_drain_joins_log_probabilities() -> None:
     stream.put(Delta("", 0))
     stream.put(Delta("xxx", 3, END, tuple(tokens[1:])))
     assert stream.drain() == Delta("xxxx", 4, END, tuple(tokens))
+
+
+def test_drain_joins_the_tokens_of_a_prompt() -> None:
+    stream = RequestStream("a")
+    tokens = [PromptToken(i, b"x", -1.0, 1) for i in range(3)]
+    stream.put(Delta("", 0, prompt=(tokens[0],)))
+    stream.put(Delta("", 0, END, prompt=tuple(tokens[1:])))
+    assert stream.drain() == Delta("", 0, END, prompt=tuple(tokens))
 
 
 def test_wait_returns_when_there_is_news_or_the_time_is_up() -> None:

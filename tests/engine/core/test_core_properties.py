@@ -56,12 +56,13 @@ REQUESTS = st.fixed_dictionaries(
         "tree": st.integers(0, 2),
         "shared": st.integers(0, 6),
         "own": st.integers(0, 4),
-        "max_tokens": st.none() | st.integers(1, 7),
+        "max_tokens": st.none() | st.integers(0, 7),
         "min_tokens": st.sampled_from((0, 0, 3)),
         "ignore_eos": st.booleans(),
         "seed": st.none() | st.integers(0, 2),
         "stop_token_ids": st.sampled_from(((), tuple(range(5, 1000, 25)))),
         "logprobs": st.sampled_from((None, None, 0, 2)),
+        "prompt_logprobs": st.sampled_from((None, None, 0, 2)),
         "priority": st.integers(-1, 1),
         "user": st.sampled_from(("ann", "bob", "eve")),
         "fork": st.sampled_from((None, None, None, 0, 1, 5)),
@@ -101,7 +102,8 @@ class Traffic:
             prompt = self._branch(source, own) or prompt
         max_tokens = options.pop("max_tokens")
         if isinstance(max_tokens, int):
-            max_tokens = max(1, max_tokens * self._room // 10)
+            least = 1 if options["prompt_logprobs"] is None else 0
+            max_tokens = max(least, max_tokens * self._room // 10)
             options["min_tokens"] = min(int(str(options["min_tokens"])), max_tokens)
         else:
             max_tokens = None
@@ -315,7 +317,7 @@ TestLongCore.settings = settings(
 
 
 def some_request(rng: random.Random, *, may_fork: bool) -> dict[str, object]:
-    max_tokens = rng.randrange(1, 5)
+    max_tokens = rng.randrange(5)
     return {
         "tree": rng.randrange(3),
         "shared": rng.randrange(5),
@@ -325,6 +327,7 @@ def some_request(rng: random.Random, *, may_fork: bool) -> dict[str, object]:
         "ignore_eos": rng.random() < 0.7,
         "seed": rng.choice((None, 1, 2)),
         "stop_token_ids": (),
+        "prompt_logprobs": rng.choice((None, None, None, 1)),
         "priority": rng.randrange(3),
         "user": rng.choice(("ann", "ann", "bob")),
         "fork": rng.choice((None, None, None, 0, 1)) if may_fork else None,

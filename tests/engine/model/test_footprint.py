@@ -109,7 +109,7 @@ def watch_packing(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[int
 
 def longest_sequences(step: LargestStep) -> tuple[NewSequence, ...]:
     # Nearly even: a nucleus of most of the vocabulary, the dearest to find.
-    sampling = SamplingParams(temperature=100.0, top_p=0.9999, logprobs=5)
+    sampling = SamplingParams(temperature=100.0, top_p=0.9999, logprobs=5, prompt_logprobs=5)
     context, blocks = step.longest, step.longest // 16
     return tuple(
         NewSequence(
@@ -130,11 +130,12 @@ def largest_steps(step: LargestStep) -> dict[str, tuple[Row, ...]]:
     seqs, tokens, context = step.seqs, step.tokens, step.longest
     share = tokens // seqs
     return {
-        "decode": tuple(Row(seq, context - 2, 1, (), True, False) for seq in range(seqs)),
+        # These tell of all tokens of their prompts.
         "one prompt": (Row(0, context - tokens, tokens - 1, (), True, True),),
         "many prompts": tuple(
             Row(seq, context - share, share - 1, (), True, True) for seq in range(seqs)
         ),
+        "decode": tuple(Row(seq, context - 2, 1, (), True, False) for seq in range(seqs)),
     }
 
 

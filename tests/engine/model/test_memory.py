@@ -141,8 +141,8 @@ def test_too_little_memory_is_refused_with_the_numbers() -> None:
     with pytest.raises(ModelError) as caught:
         plan(12 * GIB, device="cpu", max_model_len=1024, max_num_seqs=8)
     assert caught.value.message == (
-        "llama does not fit on cpu: weights 14.96 GiB, largest step 670.0 MiB and a cache of 1024 "
-        "tokens 128.0 MiB make 15.74 GiB; of 12.00 GiB free, 10.80 GiB may be used"
+        "llama does not fit on cpu: weights 14.96 GiB, largest step 693.6 MiB and a cache of 1024 "
+        "tokens 128.0 MiB make 15.76 GiB; of 12.00 GiB free, 10.80 GiB may be used"
     )
 
 
@@ -243,8 +243,8 @@ class TestSwapMemory:
         with pytest.raises(ModelError) as caught:
             plan(18 * GIB, device="cpu", max_model_len=1024, max_num_seqs=8, swap_memory=GIB)
         assert caught.value.message == (
-            "llama does not fit on cpu: weights 14.96 GiB, largest step 670.0 MiB, swapping 1.06 "
-            "GiB and a cache of 1024 tokens 128.0 MiB make 16.80 GiB; of 18.00 GiB free, 16.20 GiB "
+            "llama does not fit on cpu: weights 14.96 GiB, largest step 693.6 MiB, swapping 1.06 "
+            "GiB and a cache of 1024 tokens 128.0 MiB make 16.82 GiB; of 18.00 GiB free, 16.20 GiB "
             "may be used"
         )
 

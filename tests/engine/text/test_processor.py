@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -10,7 +11,13 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.api.errors import ErrorInfo
 from engine.api.lifecycle import FinishReason, Timings
-from engine.api.logprobs import Candidate, OutputToken, TokenLogprobs
+from engine.api.logprobs import (
+    Candidate,
+    OutputToken,
+    PromptLogprobs,
+    PromptToken,
+    TokenLogprobs,
+)
 from engine.api.sampling import SamplingParams
 from engine.api.stream import Context, Delta, Finish, RequestStream, Usage
 from engine.batch.output import End, StopFound, TokenOutput
@@ -478,3 +485,24 @@ def test_any_traffic_ends_each_stream_once_with_the_same_result(
     assert ids_of(delta) == list(output[: delta.num_tokens] if asked else ())
     assert delta.num_tokens == finish.usage.completion_tokens
     assert len(stops) <= 1
+
+
+def test_the_tokens_of_a_prompt_come_with_their_text_the_first_one_before_what_is_known(
+    desk: Desk,
+) -> None:
+    stream = desk.open(prompt_logprobs=1)
+    prompt = PromptLogprobs(
+        1, array("I", PROMPT[1:]), array("f", [-0.5, -1.5, -2.0]), array("I", [1, 2, 3]), 1,
+        array("I", [2, 9, 5]), array("f", [-0.5, -0.25, float("-inf")]),
+    )  # fmt: skip
+    desk.processor.process([TokenOutput("r", (), prompt=prompt)], 0.0)
+    delta = stream.drain()
+    assert delta is not None
+    utf8 = desk.processor._codec.utf8
+    assert (delta.text, delta.num_tokens) == ("", 0)
+    assert delta.prompt == (
+        PromptToken(PROMPT[0], utf8(PROMPT[0])),
+        PromptToken(2, utf8(2), -0.5, 1, (Candidate(2, utf8(2), -0.5),)),
+        PromptToken(3, utf8(3), -1.5, 2, (Candidate(9, utf8(9), -0.25),)),
+        PromptToken(4, utf8(4), -2.0, 3),
+    )

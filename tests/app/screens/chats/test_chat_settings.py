@@ -86,6 +86,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "frequency_penalty": st.floats(-2.0, 2.0),
     "logit_bias": st.dictionaries(TOKEN_IDS.map(str), st.floats(-100.0, 100.0)),
     "logprobs": st.none() | st.integers(0, 20),
+    "prompt_logprobs": st.none() | st.integers(0, 20),
     "seed": st.none() | st.integers(0, 2**64 - 1),
     "min_tokens": st.integers(0, 2**31 - 1),
     "max_tokens": st.none() | st.integers(1, 2**31 - 1),

@@ -66,13 +66,14 @@ SAMPLINGS = (
     SamplingParams(temperature=1.1, top_p=0.9, max_tokens=9, seed=3),
     SamplingParams(temperature=0.8, top_k=20, frequency_penalty=0.7, max_tokens=14, seed=4),
     SamplingParams(temperature=0, logprobs=3, max_tokens=7),
-    SamplingParams(temperature=0, repetition_penalty=1.3, max_tokens=10),
+    SamplingParams(temperature=0, repetition_penalty=1.3, max_tokens=10, prompt_logprobs=0),
     SamplingParams(temperature=1.0, min_p=0.02, logit_bias=((5, 4.0),), max_tokens=5, seed=5),
     SamplingParams(temperature=0, min_tokens=4, stop_token_ids=(1, 2, 3), max_tokens=8),
+    SamplingParams(max_tokens=0, prompt_logprobs=2),
 )
 PROMPTS = tuple(
     tuple(int(token) for token in np.random.default_rng(seed).integers(4, 120, length))
-    for seed, length in enumerate((30, 5, 41, 1, 17, 30, 60))
+    for seed, length in enumerate((30, 5, 41, 1, 17, 30, 60, 70))
 )
 
 
@@ -144,6 +145,16 @@ def test_it_gives_what_one_step_after_the_other_gives(
         assert mine[0].rank == theirs[0].rank
         assert [token for token, _ in mine[0].top] == [token for token, _ in theirs[0].top]
         assert mine[0].logprob == pytest.approx(theirs[0].logprob, abs=1e-4)
+    prompts = [
+        [one for output in (*some["r4"], *some["r7"]) if output.prompt for one in output.prompt]
+        for some in (outputs, expected)
+    ]
+    assert len(prompts[0]) == 16 + 69
+    for (token, told), (other, wanted_one) in zip(*prompts, strict=True):
+        assert token == other
+        assert told.logprob == pytest.approx(wanted_one.logprob, abs=1e-4)
+        assert told.rank == wanted_one.rank
+        assert [one for one, _ in told.top] == [one for one, _ in wanted_one.top]
 
 
 def test_plans_overlap() -> None:

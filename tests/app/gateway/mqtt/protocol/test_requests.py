@@ -39,7 +39,7 @@ def test_each_sampling_field_is_the_engines() -> None:
     engine = set(SamplingParams.__slots__)
     assert set(requests.SAMPLING) <= engine & set(ChatRequest.model_fields)
     # Log-probabilities have no place in a reply yet, ids and the end of sequence none in a chat.
-    left_out = {"logprobs", "stop_token_ids", "ignore_eos"}
+    left_out = {"logprobs", "prompt_logprobs", "stop_token_ids", "ignore_eos"}
     assert engine - set(requests.SAMPLING) == left_out
 
 

@@ -1,0 +1,137 @@
+"""Log-probabilities of prompts on their way through the core.
+
+`CoreHarness` checks after every step that each token of a prompt is told of once, in order, and
+before the output.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.api.lifecycle import FinishReason
+from engine.scheduling.policies import POLICIES
+from tests.support.harness import CoreHarness
+
+PROMPT = list(range(100, 123))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_policy_computes_prompts_that_are_only_looked_at(policy: str, depth: int) -> None:
+    """Some have no output, beside others that have."""
+    engine = CoreHarness(
+        depth=depth,
+        policy=policy,
+        static_fill="idle",
+        batch_window_ms=0.0,
+        max_num_batched_tokens=10,
+        eos=(),
+    )
+    for i, max_tokens in enumerate((0, 3, 0, 0, 2)):
+        engine.submit(f"r{i}", [i, *PROMPT[: 5 * i]], max_tokens, prompt_logprobs=i)
+    engine.submit("silent", PROMPT, 5)
+    engine.finish()
+    assert {end.reason for end in engine.ends.values()} == {FinishReason.LENGTH}
+    assert [len(engine.tokens[f"r{i}"]) for i in range(5)] == [0, 3, 0, 0, 2]
+    assert engine.prompts == {f"r{i}": 1 + 5 * i for i in range(5)}
+
+
+def test_what_is_cached_is_computed_again_and_shared_by_others() -> None:
+    engine = CoreHarness()
+    engine.submit("first", PROMPT)
+    engine.finish()
+    engine.submit("asks", PROMPT, prompt_logprobs=1)
+    engine.submit("other", PROMPT)
+    engine.finish()
+    cached = [engine.ends[name].usage.cached_tokens for name in ("first", "asks", "other")]
+    assert cached == [0, 0, 20]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_after_a_preemption_only_the_rest_is_computed_for_it(depth: int) -> None:
+    """What was told may be found in the cache: a hit ends where telling goes on."""
+    engine = CoreHarness(depth=depth, max_num_batched_tokens=8, num_blocks=40)
+    engine.submit("asks", [*PROMPT, *range(40)], prompt_logprobs=0)
+    engine.step()
+    engine.step()
+    core = engine.core
+    while core._in_flight:
+        core._commit()
+    (request,) = core._scheduler.running
+    told = request.num_told
+    core._scheduler.preempt([request], core.ledger.knobs)
+    engine.finish()
+    learned = [plan.rows[0].start for plan in engine.runner.plans if plan.new]
+    assert learned == [0, told - 1]
+    assert engine.prompts["asks"] == len(PROMPT) + 40
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("num_host_blocks", [0, 30])
+def test_preempted_requests_are_told_of_each_once(depth: int, num_host_blocks: int) -> None:
+    engine = CoreHarness(
+        num_blocks=14,
+        depth=depth,
+        max_num_batched_tokens=9,
+        num_host_blocks=num_host_blocks,
+        preemption="swap",
+        prefix_caching=False,
+    )
+    for i in range(4):
+        engine.submit(f"r{i}", [i, *PROMPT[:12]], 20, prompt_logprobs=i % 3)
+    engine.finish()
+    assert any(record.preempted for record in engine.records)
+    assert any(record.swapped for record in engine.records) == bool(num_host_blocks)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_failed_step_tells_nothing_twice_and_an_aborted_request_nothing_more(depth: int) -> None:
+    engine = CoreHarness(depth=depth, max_num_batched_tokens=8)
+    engine.submit("decodes", [5], 30, prompt_logprobs=1)
+    engine.step()
+    engine.submit("blamed", PROMPT, prompt_logprobs=1)
+    engine.runner.fail_steps.add(4)
+    for _ in range(6):
+        engine.step()
+    engine.submit("gone", PROMPT, 0, prompt_logprobs=1)
+    engine.step()
+    engine.core.abort("gone")
+    engine.finish()
+    assert engine.ends["blamed"].reason is FinishReason.ERROR
+    assert engine.ends["gone"].reason is FinishReason.ABORT
+    assert engine.ends["decodes"].reason is FinishReason.LENGTH
+
+
+def test_logits_of_a_prompt_that_are_not_finite_end_its_request() -> None:
+    engine = CoreHarness(max_num_batched_tokens=8)
+    engine.submit("nan", PROMPT, prompt_logprobs=1)
+    engine.submit("good", PROMPT, prompt_logprobs=1)
+    engine.runner.nan_seqs.add(1)
+    engine.finish()
+    error = engine.ends["nan"].error
+    assert error is not None
+    assert error.message == "the model gave logits that are not finite"
+    assert "nan" not in engine.prompts
+    assert engine.prompts["good"] == len(PROMPT)
+
+
+def test_a_prompt_alone_may_take_all_of_the_context() -> None:
+    engine = CoreHarness(max_model_len=20, eos=())
+    engine.submit("whole", PROMPT[:20], 0, prompt_logprobs=0)
+    engine.submit("longer", PROMPT[:21], 0, prompt_logprobs=0)
+    engine.finish()
+    assert engine.ends["whole"].reason is FinishReason.LENGTH
+    error = engine.ends["longer"].error
+    assert error is not None
+    assert error.message == (
+        "the prompt has 21 tokens; at most 20 are allowed (context 20, pool 256 tokens)"
+    )
+
+
+def test_one_that_was_to_have_no_output_is_good_if_it_ended_in_time() -> None:
+    engine = CoreHarness()
+    engine.submit("soon", PROMPT, 0, prompt_logprobs=0)
+    engine.finish()
+    goodput = engine.snapshot().goodput
+    assert goodput is not None
+    assert goodput.share == 1.0
