@@ -11,6 +11,7 @@ from app.gateway.http.replies import (
     called,
     compact,
     finish_reason,
+    prompt_logprobs,
     quoted,
     token_bytes,
     went_well,
@@ -58,6 +59,14 @@ class ChatForm(OpenAiForm):
             yield self._part_chunk(choice, f'{role}"tool_calls":{compact(calls)}')
         part = "" if reply.is_told else '"role":"assistant","content":""'
         yield self._part_chunk(choice, part, reason=finish_reason(finish, use))
+
+    def whole(self) -> dict[str, object]:
+        number = self._asked.prompt_logprobs
+        if number is None:
+            return super().whole()
+        return super().whole() | {
+            "prompt_logprobs": prompt_logprobs(self._replies[0].prompt, number)
+        }
 
     def _choice(self, choice: int, reply: Reply) -> dict[str, object]:
         finish = reply.finish

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from typing import NamedTuple
 
 from app.gateway.http.openai_form import OpenAiForm
 from app.gateway.http.protocol.completions import CompletionRequest
@@ -11,16 +12,19 @@ from app.gateway.http.replies import (
     Reply,
     compact,
     finish_reason,
+    finite,
+    prompt_logprobs,
     quoted,
     went_well,
 )
 from engine.api.client import Submission
-from engine.api.logprobs import OutputToken
+from engine.api.logprobs import Candidate, OutputToken, PromptToken
 from engine.api.stream import Delta
 
 
 class CompletionForm(OpenAiForm):
-    """As `OpenAiForm`, of texts. A prompt that is echoed stands before its replies.
+    """As `OpenAiForm`, of texts. A prompt that is echoed stands before its replies, and with
+    `logprobs` its tokens before theirs.
 
     Thinking is part of the text: no template was put around the prompt, so that nobody has asked
     for a chat.
@@ -33,48 +37,128 @@ class CompletionForm(OpenAiForm):
         self, asked: CompletionRequest, model: str, submissions: Sequence[Submission]
     ) -> None:
         super().__init__(asked, model, submissions)
-        self._asks_logprobs = asked.logprobs is not None
-        self._echoes = [one.prompt if asked.echo else "" for one in submissions]
-        self._offsets = [0] * len(submissions)
+        self._asked = asked
+        self._prompts = [one.prompt for one in submissions]
+        self._echoes_tokens = asked.echo and asked.logprobs is not None
+        self._places = [_Places() for _ in submissions]
+        self._held: dict[int, list[Delta]] = {}
 
     def tell(self, choice: int, delta: Delta) -> Iterator[bytes]:
+        if not self._echoes_tokens:
+            yield from self._told(choice, delta)
+            return
+        # The tokens of a prompt come with its first reply, and the others wait for them.
+        first = self._first(choice)
+        if not (self._replies[first].num_tokens or self._replies[first].finish):
+            self._held.setdefault(choice, []).append(delta)
+            return
+        for other in range(first, first + self._choices):
+            for before in self._held.pop(other, ()):
+                yield from self._told(other, before)
+        yield from self._told(choice, delta)
+
+    def _told(self, choice: int, delta: Delta) -> Iterator[bytes]:
         reply = self._replies[choice]
         text = delta.thinking + delta.text
-        if not reply.is_told:
-            reply.is_told = True
-            text = f"{self._echoes[choice]}{text}"
         reason = "null"
         if delta.finish is not None and went_well(delta.finish):
             reason = f'"{finish_reason(delta.finish)}"'
         if not (text or delta.logprobs) and reason == "null":
             return
+        prompt: Sequence[PromptToken] = ()
+        if not reply.is_told:
+            reply.is_told = True
+            prompt = self._prompt(choice)
+            text = f"{self._echo(choice)}{text}"
         told = "null"
-        if delta.logprobs:
-            told = compact(_logprobs(delta.logprobs, self._offsets[choice]))
-            self._offsets[choice] += sum(len(one.chosen.text) for one in delta.logprobs)
+        if prompt or delta.logprobs:
+            told = compact(self._logprobs(choice, prompt, delta.logprobs))
         body = f'{{"index":{choice},"text":{quoted(text)},"logprobs":{told}'
         yield self._chunk(f'{body},"finish_reason":{reason}}}')
 
     def _choice(self, choice: int, reply: Reply) -> dict[str, object]:
         assert reply.finish is not None
-        return {
+        asks = self._asked.logprobs is not None
+        logprobs = self._logprobs(choice, self._prompt(choice), reply.logprobs) if asks else None
+        told: dict[str, object] = {
             "index": choice,
-            "text": f"{self._echoes[choice]}{reply.thinking}{reply.text}",
-            "logprobs": _logprobs(reply.logprobs, 0) if self._asks_logprobs else None,
+            "text": f"{self._echo(choice)}{reply.thinking}{reply.text}",
+            "logprobs": logprobs,
             "finish_reason": finish_reason(reply.finish),
+        }
+        if (number := self._asked.prompt_logprobs) is not None:
+            prompt = self._replies[self._first(choice)].prompt
+            told["prompt_logprobs"] = prompt_logprobs(prompt, number)
+        return told
+
+    def _first(self, choice: int) -> int:
+        """The first reply to the prompt of a reply."""
+        return choice - choice % self._choices
+
+    def _prompt(self, choice: int) -> Sequence[PromptToken]:
+        """The tokens before those of a reply."""
+        return self._replies[self._first(choice)].prompt if self._echoes_tokens else ()
+
+    def _echo(self, choice: int) -> str:
+        """The text before that of a reply."""
+        prompt = self._prompts[choice] if self._asked.echo else ""
+        return prompt if isinstance(prompt, str) else _text(self._prompt(choice))
+
+    def _logprobs(
+        self, choice: int, prompt: Sequence[PromptToken], output: Sequence[OutputToken]
+    ) -> dict[str, object]:
+        """Tokens that follow those that were told of a reply before, in the form of text
+        completions.
+        """
+        number, places = self._asked.logprobs or 0, self._places[choice]
+        if prompt:
+            # What the tokenizer puts before a text is none of it.
+            echo = len(self._echo(choice))
+            places.at = echo - len(_text(prompt))
+        told = [places.told(one.utf8, one.logprob, one.top[:number]) for one in prompt]
+        if prompt:
+            places.at = echo
+        told += [places.told(one.chosen.utf8, one.chosen.logprob, one.top) for one in output]
+        return {
+            "tokens": [one.text for one in told],
+            "token_logprobs": [one.logprob for one in told],
+            "top_logprobs": [one.top for one in told],
+            "text_offset": [one.offset for one in told],
         }
 
 
-def _logprobs(tokens: Sequence[OutputToken], offset: int) -> dict[str, object]:
-    """Tokens in the form of text completions.
+class _Told(NamedTuple):
+    """A token as text completions have it."""
 
-    Args:
-        offset: characters of the reply before them.
+    text: str
+    logprob: float | None
+    top: dict[str, float] | None
+    offset: int
+
+
+class _Places:
+    """Where the tokens of a reply begin in its text. Of those that share a character, all begin
+    where that does.
+
+    Attributes:
+        at: characters before the next token.
     """
-    lengths = (len(token.chosen.text) for token in tokens)
-    return {
-        "tokens": [token.chosen.text for token in tokens],
-        "token_logprobs": [token.chosen.logprob for token in tokens],
-        "top_logprobs": [{one.text: one.logprob for one in token.top} for token in tokens],
-        "text_offset": list(accumulate(lengths, initial=offset))[: len(tokens)],
-    }
+
+    def __init__(self) -> None:
+        self.at = 0
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def told(self, utf8: bytes, logprob: float | None, top: Sequence[Candidate]) -> _Told:
+        """The next token."""
+        text, offset = utf8.decode(errors="replace"), max(self.at, 0)
+        self.at += len(self._utf8.decode(utf8))
+        if logprob is None:
+            return _Told(text, None, None, offset)
+        likeliest: dict[str, float] = {}
+        for one in top:
+            likeliest.setdefault(one.text, finite(one.logprob))  # parts of characters look alike
+        return _Told(text, finite(logprob), likeliest, offset)
+
+
+def _text(prompt: Sequence[PromptToken]) -> str:
+    return b"".join(one.utf8 for one in prompt).decode(errors="replace")

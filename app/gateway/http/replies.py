@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from app.gateway.http.protocol.tool_choice import ForcedCalls
 from engine.api.lifecycle import FinishReason
-from engine.api.logprobs import OutputToken
+from engine.api.logprobs import OutputToken, PromptToken
 from engine.api.stream import Delta, Finish
 from engine.api.tools import ToolCall, ToolUse
 
@@ -38,6 +38,7 @@ class Reply:
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     logprobs: list[OutputToken] = field(default_factory=list)
+    prompt: list[PromptToken] = field(default_factory=list)
     num_tokens: int = 0
     finish: Finish | None = None
     news: str = ""
@@ -50,6 +51,7 @@ class Reply:
         self.texts.append(delta.text)
         self.thoughts.append(delta.thinking)
         self.logprobs += delta.logprobs
+        self.prompt += delta.prompt
         self.num_tokens += delta.num_tokens
         self.finish = delta.finish
         self.news = self._news(delta) if self.may_call else delta.text
@@ -145,6 +147,33 @@ def token_bytes(token: OutputToken) -> dict[str, object]:
             for one in token.top
         ],
     }
+
+
+def prompt_logprobs(prompt: Sequence[PromptToken], number: int) -> list[object]:
+    """Tokens of a prompt in vLLM's form: null for the first one, and for each other the token and
+    so many of the likeliest, by their ids.
+    """
+    told: list[object] = []
+    for token in prompt:
+        if token.logprob is None:
+            told.append(None)
+            continue
+        found = {
+            str(one.token_id): _place(one.text, one.logprob, rank)
+            for rank, one in enumerate(token.top[:number], 1)
+        }
+        text = token.utf8.decode(errors="replace")
+        told.append(found | {str(token.token_id): _place(text, token.logprob, token.rank)})
+    return told
+
+
+def _place(text: str, logprob: float, rank: int | None) -> dict[str, object]:
+    return {"logprob": finite(logprob), "rank": rank, "decoded_token": text}
+
+
+def finite(logprob: float) -> float:
+    """A log-probability as JSON may have it: vLLM's -9999 for a token that the model rules out."""
+    return max(logprob, -9999.0)
 
 
 def quoted(text: str) -> str:

@@ -21,7 +21,7 @@ class CompletionRequest(Generating):
 
     Attributes:
         prompt: text or token ids; or several of either, each of which gets `n` replies.
-        echo: whether the prompt stands before its replies.
+        echo: whether the prompt stands before its replies, and its tokens before theirs.
         logprobs: how many of the likeliest tokens come with each token.
         best_of, suffix: read to be refused, unless they change nothing.
     """
@@ -31,6 +31,7 @@ class CompletionRequest(Generating):
         "prompt": f"text, a list of token ids, or a list of 1 to {MAX_CHOICES} of either",
         "echo": "true or false",
         "logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
+        "max_tokens": "an integer of at least 1, or 0 where the prompt is told",
         "best_of": "an integer",
         "suffix": "text",
     }
@@ -58,11 +59,22 @@ class CompletionRequest(Generating):
             raise refuse("best_of", self.best_of, f"n, {self.choices}, or left out")
         if self.suffix:
             raise refuse("suffix", self.suffix, "empty or left out")
-        if self.echo and any(not isinstance(prompt, str) for prompt in self.prompts()):
-            raise refuse("echo", True, "false where the prompt is token ids")
-        if self.echo and self.logprobs is not None:
-            raise refuse("echo", True, "false where logprobs is stated")
+        is_text = all(isinstance(prompt, str) for prompt in self.prompts())
+        if self.echo and self.logprobs is None and not is_text:
+            raise refuse("echo", True, "false where the prompt is token ids, but with logprobs")
         if self.choices * len(self.prompts()) > MAX_CHOICES:
             text = f"a number that makes at most {MAX_CHOICES} replies of {len(self.prompts())} "
             raise refuse("n", self.choices, text + "prompts")
-        return super().more_sampling() | {"logprobs": self.logprobs}
+        asked = [one for one in (self.prompt_logprobs, self._echoed) if one is not None]
+        return super().more_sampling() | {
+            "logprobs": self.logprobs,
+            "prompt_logprobs": max(asked, default=None),
+        }
+
+    @property
+    def _echoed(self) -> int | None:
+        """How many of the likeliest tokens `echo` has at each place of the prompt."""
+        if not self.echo:
+            return None
+        # A prompt without a reply ends a request only where it is looked at.
+        return 0 if self.logprobs is None and self.max_tokens == 0 else self.logprobs

@@ -9,7 +9,7 @@ from pydantic import Field
 from app.gateway.http.protocol.structured import STRUCTURED_ALLOWED, Structured
 from app.gateway.http.protocol.told import Told
 from engine.api.errors import InvalidRequestError
-from engine.api.sampling import MAX_STOPS, SamplingParams
+from engine.api.sampling import MAX_LOGPROBS, MAX_STOPS, SamplingParams
 from engine.core.admission import MAX_PRIORITY
 
 MAX_CHOICES = 128
@@ -20,6 +20,7 @@ Stops = Annotated[tuple[str, ...], Field(max_length=MAX_STOPS, fail_fast=True)]
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "logit_bias", "ignore_eos", "min_tokens", "stop_token_ids"),
+    "prompt_logprobs",
 )
 
 
@@ -43,6 +44,8 @@ class Generating(Structured):
         seed: of the first reply; the others have the numbers that follow it.
         user: whom the client asks for; it is shown, and counts for no quota.
         priority: as vLLM has it: a request with a smaller number goes first.
+        prompt_logprobs: as vLLM has it: how many of the likeliest tokens are told at each place of
+            the prompt, beside the one that stands there.
         logit_bias, stop_token_ids, top_k, min_p, repetition_penalty, ignore_eos, min_tokens: as
             `engine.api.sampling.SamplingParams` has them.
     """
@@ -65,6 +68,7 @@ class Generating(Structured):
         "max_tokens": "an integer of at least 1",
         "min_tokens": "an integer of at least 0",
         "ignore_eos": "true or false",
+        "prompt_logprobs": f"an integer from 0 to {MAX_LOGPROBS}",
         "stream": "true or false",
         "stream_options": "an object with include_usage",
         "stream_options.include_usage": "true or false",
@@ -89,6 +93,7 @@ class Generating(Structured):
     max_tokens: int | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
@@ -108,6 +113,8 @@ class Generating(Structured):
         Raises:
             InvalidRequestError: one is outside its range.
         """
+        if self.stream and self.prompt_logprobs is not None:
+            raise refuse("prompt_logprobs", self.prompt_logprobs, "left out where stream is true")
         stated = {name: getattr(self, name) for name in _SAME} | self.more_sampling()
         stated["stop"] = (self.stop,) if isinstance(self.stop, str) else self.stop
         stated["seed"] = self.seed
@@ -123,11 +130,17 @@ class Generating(Structured):
         return {"max_tokens": self.max_tokens}
 
     def of_choice(self, sampling: dict[str, Any], choice: int) -> dict[str, Any]:
-        """The sampling parameters of one of the replies."""
-        seed = sampling.get("seed")
-        if seed is None or choice == 0:
+        """The sampling parameters of one of the replies to a prompt. The first one is told of the
+        prompt, for all of them.
+        """
+        if choice == 0:
             return sampling
-        return {**sampling, "seed": (seed + choice) % 2**64}
+        own = dict(sampling)
+        if (seed := own.get("seed")) is not None:
+            own["seed"] = (seed + choice) % 2**64
+        if own.get("max_tokens") != 0:  # which nothing else allows
+            own.pop("prompt_logprobs", None)
+        return own
 
 
 def refuse(name: str, value: object, allowed: str) -> InvalidRequestError:
