@@ -80,11 +80,12 @@ def check(messages: Sequence[ChatMessage]) -> None:
         )
     for i, message in enumerate(messages):
         _check_message(f"messages[{i}]", message)
-    last = messages[-1]
+    at = asking(messages)
+    last = messages[at]
     if last.role not in ASKING:
         raise InvalidRequestError(
-            f"messages[{len(messages) - 1}].role is {last.role!r}; "
-            "the last message must be from the user or a tool",
+            f"messages[{at}].role is {last.role!r}; "
+            "the last message must be from the user or a tool, but for those of the system",
             "messages",
         )
     if last.role == "user" and not last.content.strip():
@@ -92,6 +93,14 @@ def check(messages: Sequence[ChatMessage]) -> None:
             "prompt is empty; the last message must have at least one character that is not blank",
             "prompt",
         )
+
+
+def asking(messages: Sequence[ChatMessage]) -> int:
+    """The number of the message that is to be answered: the last that is not of the system, which
+    may add to what was asked; the last one if all are.
+    """
+    numbers = [number for number, message in enumerate(messages) if message.role != "system"]
+    return numbers[-1] if numbers else len(messages) - 1
 
 
 def _check_message(place: str, message: ChatMessage) -> None:

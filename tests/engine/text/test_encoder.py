@@ -385,6 +385,13 @@ def test_without_a_template_the_tokenizer_begins_the_sequence_and_does_not_end_i
             "messages",
         ),
         (chat("Hi", "Hello"), r"messages\[1\].role is 'assistant'; the last", "messages"),
+        (
+            [*chat("Hi", "Hello"), ChatMessage("system", "x")],
+            r"messages\[1\].role is 'assistant'; the last",
+            "messages",
+        ),
+        ([ChatMessage("system", "x")], r"messages\[0\].role is 'system'; the last", "messages"),
+        ([ChatMessage("user", ""), ChatMessage("system", "x")], "prompt is empty", "prompt"),
         (chat(""), "prompt is empty", "prompt"),
         (chat("Hi", "Hello", " \n\t"), "prompt is empty", "prompt"),
     ],

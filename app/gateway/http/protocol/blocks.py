@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from app.gateway.http.protocol.turns import MAX_MESSAGES, Piece, check_goes_on
+from app.gateway.http.protocol.turns import MAX_MESSAGES, Piece, check_asking, check_goes_on
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
@@ -156,8 +156,8 @@ def conversation(said: Sequence[Said]) -> list[ChatMessage]:
     """The messages of a chat as the engine takes them. Of one role in a row, they are joined.
 
     Raises:
-        InvalidRequestError: one of them is wrong, or the last one is neither the user's nor a reply
-            that can be gone on with.
+        InvalidRequestError: one of them is wrong, or the last one is no reply that can be gone on
+            with, and the user does not ask last.
     """
     messages: list[ChatMessage] = []
     called: dict[str, str] = {}
@@ -167,13 +167,11 @@ def conversation(said: Sequence[Said]) -> list[ChatMessage]:
                 messages[-1] = _joined(messages[-1], message)
             else:
                 messages.append(message)
-    place = f"messages[{len(said) - 1}]"
-    if said[-1].role == "system":
-        path = f"{place}.role"
-        text = f"{path} is 'system'; the last message must be the user's, or the assistant's"
-        raise InvalidRequestError(f"{text} to be gone on with", path)
     if said[-1].role == "assistant":
-        check_goes_on(messages[-1], f"{place}.content")
+        check_goes_on(messages[-1], f"messages[{len(said) - 1}].content")
+    else:
+        otherwise = ", or the assistant's to be gone on with"
+        check_asking([one.role for one in said], ("user",), otherwise)
     return messages
 
 

@@ -11,6 +11,7 @@ from app.gateway.http.protocol.items import ITEMS_ALLOWED, Items, messages_of
 from app.gateway.http.protocol.structured import SchemaFormat, format_allowed
 from app.gateway.http.protocol.told import Told
 from app.gateway.http.protocol.tool_choice import ALLOWED, ANY, ForcedCalls
+from app.gateway.http.protocol.turns import asking
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.sampling import SamplingParams
@@ -162,11 +163,12 @@ class ResponsesRequest(Told):
         if isinstance(self.input, str):
             return [ChatMessage("user", self.input)]
         messages = messages_of(self.input)
-        if messages[-1].role not in ("user", "tool"):
-            path = f"input[{len(self.input) - 1}]"
-            what = self.input[-1].role or self.input[-1].type
-            text = f"{path} is {what!r}; the last item must be the user's or what a function gave"
-            raise InvalidRequestError(text, path)
+        if messages[asking([message.role for message in messages])].role not in ("user", "tool"):
+            at = asking([item.role for item in self.input])
+            path = f"input[{at}]"
+            what = self.input[at].role or self.input[at].type
+            text = "the last item must be the user's or what a function gave, but for the system's"
+            raise InvalidRequestError(f"{path} is {what!r}; {text}", path)
         return messages
 
     def sampling(self) -> dict[str, Any]:

@@ -139,16 +139,47 @@ def chat(turns: Sequence[Turn], *, goes_on: bool = False) -> tuple[ChatMessage, 
         InvalidRequestError: one of them is wrong, or the last one asks for nothing.
     """
     messages = tuple(turn.message(f"messages[{at}]") for at, turn in enumerate(turns))
-    place, role = f"messages[{len(messages) - 1}]", messages[-1].role
-    if goes_on and role == "assistant":
-        check_goes_on(messages[-1], f"{place}.tool_calls")
-    elif goes_on or role not in ("user", "tool"):
-        whose = "the user's or a tool's, or the assistant's where continue_final_message is true"
-        if goes_on:
-            whose = "the assistant's where continue_final_message is true"
-        text = f"{place}.role is {turns[-1].role!r}; the last message must be {whose}"
-        raise InvalidRequestError(text, f"{place}.role")
+    roles = [turn.role for turn in turns]
+    if not goes_on:
+        allowed = ("user", "tool")
+        check_asking(roles, allowed, ", or the assistant's where continue_final_message is true")
+    elif roles[-1] == "assistant":
+        check_goes_on(messages[-1], f"messages[{len(messages) - 1}].tool_calls")
+    else:
+        path = f"messages[{len(messages) - 1}].role"
+        whose = "the assistant's where continue_final_message is true"
+        text = f"{path} is {roles[-1]!r}; the last message must be {whose}"
+        raise InvalidRequestError(text, path)
     return messages
+
+
+def check_asking(roles: Sequence[str], allowed: Sequence[str], otherwise: str = "") -> None:
+    """
+    Args:
+        roles: of the messages of a chat.
+        allowed: who may ask for a reply. Messages of the system may follow.
+        otherwise: what else the last message may be, as the refusal says it.
+
+    Raises:
+        InvalidRequestError: the last of the others is somebody else's, or there is none.
+    """
+    at = asking(roles)
+    if roles[at] not in allowed:
+        path = f"messages[{at}].role"
+        whose = " or ".join(_WHOSE[role] for role in allowed) + otherwise
+        text = f"the last message must be {whose}, but for those of the system"
+        raise InvalidRequestError(f"{path} is {roles[at]!r}; {text}", path)
+
+
+def asking(roles: Sequence[str | None]) -> int:
+    """The number of the message that asks for a reply: the last that is not of the system. Coding
+    assistants let the system add to what the user said. It is the last one if all are.
+    """
+    numbers = [at for at, role in enumerate(roles) if role not in ("system", "developer")]
+    return numbers[-1] if numbers else len(roles) - 1
+
+
+_WHOSE = {"user": "the user's", "tool": "a tool's"}
 
 
 def check_goes_on(reply: ChatMessage, path: str) -> None:

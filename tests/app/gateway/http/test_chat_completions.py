@@ -12,6 +12,7 @@ from tests.support.http_serving import HttpServing, http_serving
 from tests.support.scripted_engine import ScriptedEngine
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
+SYSTEM: Any = {"role": "system", "content": "Be brief."}
 
 
 @pytest.fixture
@@ -177,6 +178,12 @@ def test_what_has_no_effect_is_named(serving: HttpServing) -> None:
             "messages[1].role",
             "the user's or a tool's, or the assistant's where continue_final_message is true",
         ),
+        (
+            {"messages": [{"role": "assistant", "content": "x"}, SYSTEM]},
+            "messages[0].role",
+            "the last message must be the user's or a tool's",
+        ),
+        ({"messages": [SYSTEM]}, "messages[0].role", "is 'system'; the last message must be"),
         ({"temperature": "hot"}, "temperature", "temperature is 'hot'; it must be a number"),
         ({"temperature": 1e9}, "temperature", "from 0 to 100"),
         ({"n": 0}, "n", "n is 0; it must be an integer from 1 to 128"),

@@ -159,6 +159,17 @@ def test_what_is_asked_reaches_the_engine(
     }
 
 
+def test_the_system_may_add_to_what_the_user_said(
+    serving: HttpServing, client: anthropic.Anthropic
+) -> None:
+    """As coding assistants have it do, who leave it there in the turns that follow."""
+    added: list[Any] = [*HELLO, {"role": "system", "content": "Be brief."}]
+    with serving.running():
+        create(client, messages=added)
+    (asked,) = serving.engine.submissions
+    assert asked.messages == (ChatMessage("user", "hello"), ChatMessage("system", "Be brief."))
+
+
 def test_a_tool_is_called_and_its_result_is_told(calling: HttpServing) -> None:
     client = connect(calling)
     asking: Any = {"role": "user", "content": "the weather?"}
@@ -340,8 +351,18 @@ def test_a_full_server_is_overloaded() -> None:
         ({"max_tokens": 0}, "max_tokens is 0; it must be an integer of at least 1"),
         ({"messages": []}, "messages has 0 entries; it must be a list of 1 to"),
         (
-            {"messages": [*HELLO, {"role": "system", "content": "So"}]},
-            "messages[1].role is 'system'; the last message must be the user's, or the assistant's",
+            {
+                "messages": [
+                    *HELLO,
+                    {"role": "assistant", "content": "Hi"},
+                    {"role": "system", "content": "So"},
+                ]
+            },
+            "messages[1].role is 'assistant'; the last message must be the user's, or the assistant",
+        ),
+        (
+            {"messages": [{"role": "system", "content": "Be brief."}]},
+            "messages[0].role is 'system'; the last message must be the user's",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},

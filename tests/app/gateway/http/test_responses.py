@@ -332,6 +332,16 @@ def test_an_error_within_a_stream_is_an_event(
         ({"input": [{"role": "user"}]}, "input[0].content", "is missing; it must be text or"),
         ({"input": [{"role": "assistant", "content": "a"}]}, "input[0]", "the last item must be"),
         (
+            {
+                "input": [
+                    {"role": "assistant", "content": "a"},
+                    {"role": "developer", "content": "b"},
+                ]
+            },
+            "input[0]",
+            "is 'assistant'; the last item must be the user's or what a function gave",
+        ),
+        (
             {"input": [{"type": "function_call", "name": "f"}]},
             "input[0].call_id",
             "is missing; it must be text",
