@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -94,6 +94,65 @@ def test_a_head_that_does_not_come_is_given_up(
     with connected(serving) as line:
         line.sendall(begun)
         assert everything(line) == b""
+
+
+CHUNKED = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+
+def send_until_refused(line: socket.socket, begun: bytes, piece: bytes) -> int:
+    """How many bytes could be sent before the connection was closed."""
+    sent = 0
+    with suppress(ConnectionError):
+        line.sendall(begun)
+        while sent < 50_000_000:
+            line.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece"),
+    [
+        (b"GET /health HTTP/1.1\r\n", b"X-A: " + b"a" * 60_000 + b"\r\n"),
+        (b"GET /health HTTP/1.1\r\nX-A: ", b"a" * 60_000),
+        (b"GET /", b"a" * 60_000),
+    ],
+    ids=["headers", "header", "path"],
+)
+def test_a_head_without_end_is_refused(serving: HttpServing, begun: bytes, piece: bytes) -> None:
+    """It would be kept until its end."""
+    with connected(serving) as line:
+        assert send_until_refused(line, begun, piece) < 20_000_000
+        with suppress(ConnectionError):
+            assert everything(line).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece"),
+    [
+        (CHUNKED + b"0\r\n", b"X-A: " + b"a" * 60_000 + b"\r\n"),
+        (CHUNKED + b"5;", b"a" * 60_000),
+        (b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 1000),
+    ],
+    ids=["trailers", "extension of a chunk", "pipelined requests"],
+)
+def test_what_is_kept_beside_a_body_has_a_bound(
+    serving: HttpServing, begun: bytes, piece: bytes
+) -> None:
+    with connected(serving) as line:
+        assert send_until_refused(line, begun, piece) < 20_000_000
+
+
+def test_pipelined_requests_are_answered_in_their_order(serving: HttpServing) -> None:
+    asked = (b"health", b"v2", b"version")
+    with connected(serving) as line:
+        line.sendall(b"".join(b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in asked))
+        found = b""
+        while found.count(b"HTTP/1.1 ") < 3 or not found.endswith(b"}"):
+            piece = line.recv(65536)
+            assert piece
+            found += piece
+    assert [part[:3] for part in found.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
 
 
 def test_a_request_that_waits_says_so_and_is_still_told_its_end(
