@@ -171,12 +171,13 @@ class Bench:
     @contextmanager
     def _gateway(self) -> Iterator[HttpGateway]:
         settings = HttpSettings(listen="0", quota=Quota(requests=4096), drain_seconds=0.0)
-        gateway = HttpGateway(self.host, settings)
-        gateway.start()
-        try:
-            yield gateway
-        finally:
-            gateway.stop()
+        with tempfile.TemporaryDirectory() as folder:
+            gateway = HttpGateway(self.host, settings, Path(folder) / "store.db")
+            gateway.start()
+            try:
+                yield gateway
+            finally:
+                gateway.stop()
 
 
 def _format(schema: bool) -> Mapping[str, object]:

@@ -358,7 +358,7 @@ def test_a_full_server_is_overloaded() -> None:
                     {"role": "system", "content": "So"},
                 ]
             },
-            "messages[1].role is 'assistant'; the last message must be the user's, or the assistant",
+            "messages[1].role is 'assistant'; the last message must be the user's, or",
         ),
         (
             {"messages": [{"role": "system", "content": "Be brief."}]},
