@@ -29,15 +29,18 @@ class Pages:
         self._cors = frozenset(cors)
 
     def check_asker(self, request: Request) -> None:
-        """Check that a page which asks for text may do so. What is no browser states no `Origin`.
+        """Check that a page which asks for text, or for what is kept, may do so. What is no browser
+        states no `Origin`; but nor does a browser that reads from what it takes for the page's own
+        server.
 
         Raises:
             Fault: 403, it may not.
         """
         origin = request.headers.get("origin")
-        if origin is None or not self._access.is_open or self._cors & {origin, "*"}:
+        if not self._access.is_open or self._cors & {origin, "*"}:
             return
-        self.check_own(request)
+        if origin is not None or request.method == "GET":
+            self.check_own(request)
 
     def check_own(self, request: Request) -> None:
         """Check that our own page asks, or no page.

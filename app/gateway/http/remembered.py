@@ -20,7 +20,7 @@ class Remembered(Endpoint):
         self._memory = memory
 
     async def answer(self, request: Request, send: Send) -> Response:
-        user = self.service.access.caller(request.headers)
+        user = self.service.asker(request)
         name = request.path_params["name"]
         response = self._memory.get(user, name)
         if response is None:
