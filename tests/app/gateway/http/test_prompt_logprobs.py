@@ -28,11 +28,12 @@ NEAR = 1e-3  # in float32, whose sums are rounded in another order than torch's
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     host = EngineHost(load_model)
     host.load(LoadRequest("builtin", device="cpu", dtype="float32", num_blocks=256))
     list(host.submit(Submission(prompt="It is", sampling={"max_tokens": 1})))  # waits for it
-    gateway = HttpGateway(host, HttpSettings(listen="127.0.0.1:0", drain_seconds=0.0))
+    settings = HttpSettings(listen="127.0.0.1:0", drain_seconds=0.0)
+    gateway = HttpGateway(host, settings, tmp_path_factory.mktemp("store") / "store.db")
     gateway.start()
     yield gateway.url
     gateway.stop(0.0)
