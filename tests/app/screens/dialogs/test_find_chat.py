@@ -17,6 +17,7 @@ from app.store.search import Found, Search
 from app.store.store import Store
 from engine.api.lifecycle import FinishReason
 from tests.app.screens.stage import Stage, staged
+from tests.support.linked import until
 
 
 def keep(folder: Path, *chats: tuple[str, ...]) -> None:
@@ -63,6 +64,8 @@ async def test_an_excerpt_has_one_line(tmp_path: Path, width: int, around: str) 
     async with staged(tmp_path, size=(width, 24)) as stage:
         assert len(await look(stage, "needle")) == len(chats)
         options = stage.app.screen.query_one(OptionList)
+        # A list is measured when it is drawn.
+        await until(lambda: options.virtual_size.height)
         assert options.virtual_size.height == 2 * len(chats)
         screen = await stage.screen()
         assert sum("needle" in row for row in screen.splitlines()) >= 4
