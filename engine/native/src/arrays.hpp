@@ -109,11 +109,16 @@ inline void* packed_of(const Array& array, int64_t n, int64_t k, DType dtype, co
 
 // How weights of so many bits are quantized.
 inline Quantization quantization_of(int64_t bits, int64_t group, bool has_zeros) {
-  if (bits != 4 && bits != 8) refuse("bits", "must be 4 or 8");
-  check_at_least(group, kCodeUnit, "group");
+  Coding coding = Coding::none;
+  for (const Coding one : {Coding::int4, Coding::int5, Coding::int6, Coding::int8}) {
+    if (bits_of(one) == bits) coding = one;
+  }
+  if (coding == Coding::none) refuse("bits", "must be 4, 5, 6 or 8");
+  const int64_t unit = unit_of(coding);
+  check_at_least(group, unit, "group");
   check_at_most(group, kMostFeatures, "group");
-  if (group % kCodeUnit != 0) refuse("group", "must be a multiple of 16");
-  return {bits == 4 ? Coding::int4 : Coding::int8, has_zeros, group};
+  if (group % unit != 0) refuse("group", "must be a multiple of " + std::to_string(unit));
+  return {coding, has_zeros, group};
 }
 
 // Bytes of quantized weights.

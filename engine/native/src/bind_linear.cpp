@@ -1,9 +1,16 @@
 // pack_linear, packed_size, linear, and what they need of memory.
 #include <malloc.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -58,6 +65,9 @@ bool recognize(const Array& weight, const Array& scales, const std::optional<Arr
   size_of_packed(rows.rows, rows.width);
   check_at_most(quantization.group, 128, "group");
   check_zeros(quantization, zeros);
+  if (quantization.coding == Coding::int5 || quantization.coding == Coding::int6) {
+    refuse("quantization", "must be of 4 or 8 bits");
+  }
   if (zeros && quantization.coding == Coding::int8) {
     refuse("zeros", "of 8 bits fit any numbers that were rounded to bfloat16");
   }
@@ -95,6 +105,87 @@ void pack_coded(const Array& weight, const Array& scales, const std::optional<Ar
   const nb::gil_scoped_release unlocked;
   const auto pack = kernels().pack_coded;
   Pool::get().each(ceil_div(n, kPanel), [&](int64_t panel, Scratch&) { pack(args, panel); });
+}
+
+BlockType block_type_of(const std::string& name) {
+  std::string known;
+  for (size_t i = 0; i < kBlockLayouts.size(); i++) {
+    if (name == kBlockLayouts[i].name) return BlockType(i);
+    known += (known.empty() ? "" : ", ") + std::string(kBlockLayouts[i].name);
+  }
+  refuse("type", "is '" + name + "'; known are " + known);
+}
+
+// Rows of blocks, uint8 [rows, bytes of k features].
+struct Blocks {
+  Blocks(const Array& array, const std::string& type, int64_t k)
+      : type(block_type_of(type)), rows(int64_t(array.ndim() == 2 ? array.shape(0) : 0)) {
+    const BlockLayout& layout = layout_of(this->type);
+    if (array.dtype() != nb::dtype<uint8_t>() || array.ndim() != 2) {
+      refuse("blocks", "must be uint8 and have two dimensions");
+    }
+    check_contiguous(array, "blocks");
+    if (k % layout.features != 0) {
+      refuse("k", "is " + std::to_string(k) + "; a block of " + type + " has " +
+                      std::to_string(layout.features) + " features");
+    }
+    bytes = k / layout.features * layout.bytes;
+    check_equal(int64_t(array.shape(1)), bytes, "blocks", "bytes a row");
+    data = static_cast<const uint8_t*>(array.data());
+  }
+
+  BlockType type;
+  int64_t rows, bytes = 0;
+  const uint8_t* data = nullptr;
+};
+
+// Row i of what is packed is row rows[i] of all blocks, one array behind the other; -1 fills one up.
+bool pack_blocks(const std::vector<std::pair<Array, std::string>>& blocks, const Array& rows,
+                 int64_t k, const Quantization& quantization, const Array& packed) {
+  const auto n = int64_t(rows.ndim() == 1 ? rows.shape(0) : 0);
+  const auto* numbers = vector<int64_t>(rows, n, "rows");
+  uint8_t* to = coded_of(packed, n, k, quantization, "packed");
+  std::vector<BlockRow> found;
+  for (const auto& [array, type] : blocks) {
+    const Blocks part(array, type, k);
+    const BlockLayout& layout = layout_of(part.type);
+    if (layout.bits > bits_of(quantization.coding) || layout.group % quantization.group != 0 ||
+        layout.has_zeros > quantization.has_zeros) {
+      refuse("quantization", "has no room for blocks of " + type);
+    }
+    for (int64_t row = 0; row < part.rows; row++) found.push_back({part.data + row * part.bytes, part.type});
+  }
+  std::vector<BlockRow> chosen(size_t(n), BlockRow{nullptr, BlockType::q8_0});
+  for (int64_t i = 0; i < n; i++) {
+    if (numbers[i] < 0) continue;
+    check_at_most(numbers[i], int64_t(found.size()) - 1, "rows");
+    chosen[size_t(i)] = found[size_t(numbers[i])];
+  }
+  const PackBlocksArgs args{.quantization = quantization, .n = n, .k = k, .rows = chosen.data(),
+                            .packed = to};
+  const nb::gil_scoped_release unlocked;
+  const auto pack = kernels().pack_blocks;
+  std::atomic<bool> fit = true;
+  Pool::get().each(ceil_div(n, kPanel), [&](int64_t panel, Scratch&) {
+    if (!pack(args, panel)) fit = false;
+  });
+  return fit;
+}
+
+void unpack_blocks(const Array& blocks, const std::string& type, const Array& out) {
+  const Rows to = writable_rows_of(out, "out");
+  const Blocks from(blocks, type, to.width);
+  check_equal(to.rows, from.rows, "out", "rows");
+  const nb::gil_scoped_release unlocked;
+  const auto unpack = kernels().unpack_blocks;
+  constexpr int64_t kRows = 16;
+  Pool::get().each(ceil_div(from.rows, kRows), [&](int64_t piece, Scratch&) {
+    for (int64_t row = piece * kRows; row < std::min(from.rows, (piece + 1) * kRows); row++) {
+      unpack({.type = from.type, .k = to.width, .blocks = from.data + row * from.bytes,
+              .dtype = to.dtype,
+              .out = static_cast<char*>(to.data) + row * to.stride * size_of(to.dtype)});
+    }
+  });
 }
 
 void linear(const Array& out, const Array& x, const Array& weight, int64_t n, int64_t k,
@@ -173,8 +264,9 @@ void bind_linear(nb::module_& m) {
         "Packs weights [n, k] into packed [packed_size(n, k)].");
   nb::class_<Quantization>(
       m, "Quantization",
-      "How weights are quantized: to codes of 4 or 8 bits, with a scale, and a zero where there are "
-      "some, for each `group` input features: scale * (code - zero), zero 8 or 128 where there are none.")
+      "How weights are quantized: to codes of 4, 5, 6 or 8 bits, with a scale, and a zero where there "
+      "are some, for each `group` input features: scale * (code - zero), zero in the middle where there "
+      "are none.")
       .def("__init__",
            [](Quantization* self, int64_t bits, int64_t group, bool has_zeros) {
              new (self) Quantization(quantization_of(bits, group, has_zeros));
@@ -194,6 +286,22 @@ void bind_linear(nb::module_& m) {
   m.def("pack_coded", &pack_coded, nb::arg("weight"), nb::arg("scales"), nb::arg("zeros").none(),
         nb::arg("quantization"), nb::arg("packed"),
         "Packs the codes of weights [n, k], by scales and zeros [n, groups] float16.");
+  m.def("block_types",
+        [] {
+          std::map<std::string, std::tuple<int64_t, int64_t, Quantization>> types;
+          for (const BlockLayout& one : kBlockLayouts) {
+            types[one.name] = {one.features, one.bytes, quantization_of(one.bits, one.group, one.has_zeros)};
+          }
+          return types;
+        },
+        "GGUF's types of blocks that become codes: features and bytes of a block, and how the codes are "
+        "quantized.");
+  m.def("pack_blocks", &pack_blocks, nb::arg("blocks"), nb::arg("rows"), nb::arg("k"),
+        nb::arg("quantization"), nb::arg("packed"),
+        "Packs rows of GGUF's blocks, uint8 [rows, bytes] and their type. Row i is row rows[i] of all of "
+        "them, or is filled up where that is -1. Returns whether float16 has all of their scales.");
+  m.def("unpack_blocks", &unpack_blocks, nb::arg("blocks"), nb::arg("type"), nb::arg("out"),
+        "Rows of GGUF's blocks, uint8 [rows, bytes], as floats [rows, k].");
   m.def("linear", &linear, nb::arg("out"), nb::arg("x"), nb::arg("weight"), nb::arg("n"),
         nb::arg("k"), nb::arg("bias") = nb::none(), nb::arg("gated") = false,
         nb::arg("activation") = "none", nb::arg("residual") = nb::none(), nb::arg("alpha") = 1.0f,

@@ -10,18 +10,18 @@
 namespace batchdeck::LEVEL {
 
 // What codes of x are multiplied as. With VNNI four of a byte lie beside each other. Without, products of
-// two bytes are summed in 16 bits: there is room for eight such sums where weights have 4 bits, and for
-// none where they have 8; then codes have 16 bits, in the order (0, 2, 1, 3), as the even and the odd bytes
-// of a weight's four.
+// two bytes are summed in 16 bits: there is room for eight such sums where weights have 4 bits, for two
+// where they have 6, and for none where they have 8; then codes have 16 bits, in the order (0, 2, 1, 3), as
+// the even and the odd bytes of a weight's four.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 template <Coding C>
 using CodeOf = int8_t;
 #else
 template <Coding C>
-using CodeOf = std::conditional_t<C == Coding::int4, int8_t, int16_t>;
+using CodeOf = std::conditional_t<C == Coding::int8, int16_t, int8_t>;
 #endif
 inline int64_t code_size(Coding coding) {
-  return coding == Coding::int4 ? sizeof(CodeOf<Coding::int4>) : sizeof(CodeOf<Coding::int8>);
+  return coding == Coding::int8 ? sizeof(CodeOf<Coding::int8>) : sizeof(CodeOf<Coding::int4>);
 }
 
 constexpr int64_t kCodeRowsPiece = 1 << 13;  // numbers
@@ -107,8 +107,8 @@ inline void code_rows_as(const CodeRowsArgs& args, Share share) {
 
 inline void code_rows(const CodeRowsArgs& args, int threads, int64_t piece, Scratch&) {
   const Share share = share_of(args.rows, code_rows_pieces(args, threads), piece);
-  if (args.coding == Coding::int4) return code_rows_as<CodeOf<Coding::int4>>(args, share);
-  code_rows_as<CodeOf<Coding::int8>>(args, share);
+  if (args.coding == Coding::int8) return code_rows_as<CodeOf<Coding::int8>>(args, share);
+  code_rows_as<CodeOf<Coding::int4>>(args, share);
 }
 
 }  // namespace batchdeck::LEVEL

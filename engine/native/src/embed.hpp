@@ -50,13 +50,24 @@ inline void embed_packed(const EmbedArgs& args, Share share) {
   }
 }
 
+// A packed code of feature k of a group, of the row `lane` of its panel.
+template <Coding C>
+inline uint8_t code_at(const uint8_t* group, int64_t features, int64_t k, int64_t lane) {
+  constexpr int64_t kLine = kPanel * 4;
+  if constexpr (C == Coding::int8) return group[k / 4 * kLine + lane * 4 + k % 4];
+  const uint8_t low = group[k / 8 * kLine + lane * 4 + k % 4] >> (k % 8 / 4 * 4) & 15;
+  if constexpr (bits_of(C) <= 4) return low;
+  constexpr int64_t kUpper = bits_of(C) - 4, kWord = unit_of(C);
+  const uint8_t bits = group[(features / 8 + k / kWord) * kLine + lane * 4 + k % 4];
+  return uint8_t(low | (bits >> (k % kWord / 4 * kUpper) & ((1 << kUpper) - 1)) << 4);
+}
+
 // As a product has it: scale (code - zero), in float32, then rounded.
 template <Coding C, class T>
 inline void embed_coded(const EmbedArgs& args, Share share) {
-  constexpr int64_t kFeatures = C == Coding::int8 ? 4 : 8;  // of a row that lie beside each other
   const Quantization& q = args.quantization;
   const int64_t groups = ceil_div(args.width, q.group), bytes = group_bytes(q);
-  const int64_t lines = q.group / kFeatures;
+  const int64_t lines = q.group * bits_of(C) / 32;  // of kPanel words
   const auto row_of = [&](int64_t id) {
     return static_cast<const uint8_t*>(args.table) + id / kPanel * groups * bytes;
   };
@@ -79,10 +90,7 @@ inline void embed_coded(const EmbedArgs& args, Share share) {
       const int64_t count = min(q.group, args.width - group * q.group);
       for (int64_t k = 0; k < count; k += 16) {
         f32x16 codes = {};
-        for (int64_t i = 0; i < 16; i++) {
-          const uint8_t* four = from + ((k + i) / kFeatures * kPanel + lane) * 4;
-          codes[i] = C == Coding::int8 ? four[i % 4] : four[i % 4] >> (i % 8 / 4 * 4) & 15;
-        }
+        for (int64_t i = 0; i < 16; i++) codes[i] = code_at<C>(from, q.group, k + i, lane);
         store_first(out + group * q.group + k, (codes - zero) * scale, count - k);
       }
     }
@@ -96,6 +104,10 @@ inline void embed_from(const EmbedArgs& args, Share share) {
       return embed_coded<Coding::int8, T>(args, share);
     case Coding::int4:
       return embed_coded<Coding::int4, T>(args, share);
+    case Coding::int5:
+      return embed_coded<Coding::int5, T>(args, share);
+    case Coding::int6:
+      return embed_coded<Coding::int6, T>(args, share);
     case Coding::none:
       return embed_packed<T>(args, share);
   }

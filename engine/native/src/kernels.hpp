@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "blocks.hpp"
 #include "experts_args.hpp"
 #include "scratch.hpp"
 
@@ -36,18 +37,27 @@ enum class Activation : uint8_t {
   none, silu, gelu, gelu_tanh, quick_gelu, relu, relu2, tanh, sigmoid, softplus
 };
 
-// How weights are quantized: as whole numbers of 8 or 4 bits, with a scale for each output feature
-// and `group` input features beside each other, a multiple of kCodeUnit: w = scale (code - zero). A zero
-// is 128 or 8, unless `has_zeros`; then each scale has its own.
+// How weights are quantized: as whole numbers of 4, 5, 6 or 8 bits, with a scale for each output feature
+// and `group` input features beside each other: w = scale (code - zero). A zero is the middle of the codes
+// (8, 16, 32 or 128), unless `has_zeros`; then each scale has its own. A group is a multiple of
+// kCodeUnit; of 5 bits, of twice as many, for that many upper bits make a word.
 constexpr int64_t kCodeUnit = 16;
-enum class Coding : uint8_t { none, int8, int4 };
+enum class Coding : uint8_t { none, int8, int4, int5, int6 };
 struct Quantization {
   Coding coding = Coding::none;
   bool has_zeros = false;
   int64_t group = 0;
 };
-constexpr int64_t bits_of(Coding coding) { return coding == Coding::int4 ? 4 : 8; }
-constexpr int32_t middle_of(Coding coding) { return coding == Coding::int4 ? 8 : 128; }
+constexpr int64_t bits_of(Coding coding) {
+  switch (coding) {
+    case Coding::int4: return 4;
+    case Coding::int5: return 5;
+    case Coding::int6: return 6;
+    default: return 8;
+  }
+}
+constexpr int32_t middle_of(Coding coding) { return 1 << (bits_of(coding) - 1); }
+constexpr int64_t unit_of(Coding coding) { return coding == Coding::int5 ? 2 * kCodeUnit : kCodeUnit; }
 
 // Rows of x as whole numbers, which products with quantized weights read: x = scale code, a scale for
 // each row and group. `sum` is that of the group's codes.
@@ -102,7 +112,9 @@ constexpr int64_t packed_size(int64_t n, int64_t k) {
 // Quantized weights are packed in panels of groups one after another, both n and k filled up. A group is
 // its codes, its scales [32 n] and, where there are some, its zeros [32 n], both in float16. Codes of
 // 8 bits: [group/4][32 n][4 of k]; of 4: [group/8][32 n][4], in the lower half of each byte features
-// 0 to 3 of the eight, in the upper 4 to 7.
+// 0 to 3 of the eight, in the upper 4 to 7. Of 5 and 6 bits the lower four lie as codes of 4 do, and behind
+// them all the upper ones, in words of 32 features (5) or 16 (6): [group/32 or /16][32 n][4 bytes]. Byte b
+// of a word holds those of the features 4 j + b, for j from 0 on, from its lowest bit on.
 constexpr int64_t group_bytes(const Quantization& q) {
   return kPanel * (q.group * bits_of(q.coding) / 8 + (q.has_zeros ? 4 : 2));
 }
@@ -168,6 +180,26 @@ struct PackCodedArgs {
   const uint16_t* zeros;   // or null
   int64_t scales_stride;   // of both
   uint8_t* packed;
+};
+
+// Rows of weights as GGUF stores them (blocks.hpp) to packed codes: panel by panel, without a detour over
+// floats.
+struct BlockRow {
+  const uint8_t* blocks;  // of k features; null: the row is filled up with zeros
+  BlockType type;
+};
+struct PackBlocksArgs {
+  Quantization quantization;  // its group divides that of each row's type, or is it
+  int64_t n, k;
+  const BlockRow* rows;  // [n]
+  uint8_t* packed;
+};
+struct UnpackBlocksArgs {
+  BlockType type;
+  int64_t k;
+  const uint8_t* blocks;  // of a row
+  DType dtype;
+  void* out;  // [k]
 };
 
 // Normalises groups of `width` columns: RMSNorm (arXiv 1910.07467), or LayerNorm (arXiv 1607.06450)
@@ -402,6 +434,9 @@ struct Kernels {
   // Whether the numbers of a row were codes.
   bool (*recognize_row)(const RecognizeArgs&, int64_t row);
   void (*pack_coded)(const PackCodedArgs&, int64_t panel);
+  // Whether float16 has the panel's scales; if not, what was packed means nothing.
+  bool (*pack_blocks)(const PackBlocksArgs&, int64_t panel);
+  void (*unpack_blocks)(const UnpackBlocksArgs&);
 
   int64_t (*norm_pieces)(const NormArgs&, int threads);
   void (*norm)(const NormArgs&, int threads, int64_t piece, Scratch&);

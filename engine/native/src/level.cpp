@@ -14,6 +14,7 @@
 #include "rotate.hpp"
 #include "route.hpp"
 #include "sample.hpp"
+#include "unpack.hpp"
 
 namespace batchdeck {
 
@@ -30,6 +31,8 @@ const Kernels& JOIN(kernels_, LEVEL)() {
       .quantize = LEVEL::quantize,
       .recognize_row = LEVEL::recognize_row,
       .pack_coded = LEVEL::pack_coded,
+      .pack_blocks = LEVEL::pack_blocks,
+      .unpack_blocks = LEVEL::unpack_blocks,
       .norm_pieces = LEVEL::norm_pieces,
       .norm = LEVEL::norm,
       .rotate_pieces = LEVEL::rotate_pieces,

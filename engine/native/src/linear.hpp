@@ -172,8 +172,13 @@ inline int64_t linear_pieces(const LinearArgs& args, int threads) {
   if (args.m == 0) return 0;
   LinearKind kind = args.dtype == DType::bf16 ? Plain<bf16>::kind(args) : Plain<float>::kind(args);
   bool in_tiles = false;
-  if (args.quantization.coding == Coding::int8) kind = Coded<Coding::int8>::kind(args);
-  if (args.quantization.coding == Coding::int4) kind = Coded<Coding::int4>::kind(args);
+  switch (args.quantization.coding) {
+    case Coding::int8: kind = Coded<Coding::int8>::kind(args); break;
+    case Coding::int4: kind = Coded<Coding::int4>::kind(args); break;
+    case Coding::int5: kind = Coded<Coding::int5>::kind(args); break;
+    case Coding::int6: kind = Coded<Coding::int6>::kind(args); break;
+    case Coding::none: break;
+  }
 #ifdef __AMX_BF16__
   in_tiles = args.quantization.coding == Coding::none && args.dtype == DType::bf16;
   if (in_tiles) kind = tiles(args);
@@ -190,6 +195,10 @@ inline void linear_of(const LinearArgs& args, int threads, int64_t piece, Scratc
       return linear_in_vectors<Coded<Coding::int8>, T, Out>(args, threads, piece, scratch);
     case Coding::int4:
       return linear_in_vectors<Coded<Coding::int4>, T, Out>(args, threads, piece, scratch);
+    case Coding::int5:
+      return linear_in_vectors<Coded<Coding::int5>, T, Out>(args, threads, piece, scratch);
+    case Coding::int6:
+      return linear_in_vectors<Coded<Coding::int6>, T, Out>(args, threads, piece, scratch);
     case Coding::none:
       break;
   }

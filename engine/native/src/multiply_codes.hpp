@@ -40,7 +40,19 @@ struct Quads {
 };
 #else
 template <Coding C>
-struct Quads;
+struct Quads {
+  static constexpr bool kIsNarrow = true;
+  explicit Quads(Words bytes) : bytes(bytes) {}
+  Ints dot(Ints sums, const int8_t* x) const {
+    const Words four = Words{} + load_as<uint32_t>(x);
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)bytes, (__m256i)four);
+    return (Ints)_mm256_add_epi16((__m256i)sums, pairs);
+  }
+  static Ints widened(Ints sums) {
+    return (Ints)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1));
+  }
+  Words bytes;
+};
 template <>
 struct Quads<Coding::int8> {
   static constexpr bool kIsNarrow = false;
@@ -54,23 +66,22 @@ struct Quads<Coding::int8> {
   static Ints widened(Ints sums) { return sums; }
   Words even, odd;
 };
-template <>
-struct Quads<Coding::int4> {
-  static constexpr bool kIsNarrow = true;
-  explicit Quads(Words bytes) : bytes(bytes) {}
-  Ints dot(Ints sums, const int8_t* x) const {
-    const Words four = Words{} + load_as<uint32_t>(x);
-    const __m256i pairs = _mm256_maddubs_epi16((__m256i)bytes, (__m256i)four);
-    return (Ints)_mm256_add_epi16((__m256i)sums, pairs);
-  }
-  static Ints widened(Ints sums) {
-    return (Ints)_mm256_madd_epi16((__m256i)sums, _mm256_set1_epi16(1));
-  }
-  Words bytes;
-};
 #endif
-constexpr int64_t kMostNarrow = 8;
-static_assert(kMostNarrow * 2 * 15 * 127 <= INT16_MAX);
+// Quads whose sums of 16 bits hold.
+template <Coding C>
+constexpr int64_t kMostNarrow = C == Coding::int4 ? 8 : C == Coding::int5 ? 4 : 2;
+static_assert(kMostNarrow<Coding::int4> * 2 * 15 * 127 <= INT16_MAX);
+static_assert(kMostNarrow<Coding::int5> * 2 * 31 * 127 <= INT16_MAX);
+static_assert(kMostNarrow<Coding::int6> * 2 * 63 * 127 <= INT16_MAX);
+
+// The upper bits of quad j of a word (kernels.hpp), where they belong in a byte.
+template <Coding C>
+inline Words upper_bits(Words word, int64_t j) {
+  constexpr int kUpper = int(bits_of(C)) - 4;
+  constexpr uint32_t kMask = 0x10101010u * ((1 << kUpper) - 1);
+  const int64_t shift = kUpper * j - 4;
+  return (shift < 0 ? word << uint32_t(-shift) : word >> uint32_t(shift)) & kMask;
+}
 
 inline Lanes load_half(const uint16_t* from) {
 #ifdef __AVX512F__
@@ -103,7 +114,13 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
                                                   const uint8_t* weight, const Quantization& q,
                                                   int64_t count, bool first, float* c,
                                                   const Ahead& ahead) {
-  constexpr int64_t kFeatures = C == Coding::int8 ? 4 : 8;  // of a pair of lines
+  constexpr bool kIsByte = C == Coding::int8;
+  constexpr bool kHasUpper = bits_of(C) == 5 || bits_of(C) == 6;
+  constexpr int64_t kFeatures = kIsByte ? 4 : 8;  // of a pair of lines
+  constexpr int64_t kPairsAWord = unit_of(C) / kFeatures;
+  // Pairs that are unrolled: those of a word, or those whose narrow sums are widened together.
+  constexpr int64_t kAtOnce = kHasUpper ? kPairsAWord : Quads<C>::kIsNarrow ? 2 : 1;
+  constexpr int64_t kNarrowPairs = kIsByte ? 1 : min<int64_t>(kMostNarrow<C> / 2, 2);
   const int64_t pairs = q.group / kFeatures, bytes = group_bytes(q);
   const Ahead mine = ahead;
   for (int strip = 0; strip < kStrips; strip++) {
@@ -126,51 +143,64 @@ __attribute__((noinline)) void multiply_code_rows(const CodeOf<C>* x, int64_t x_
         const int32_t sum = q.has_zeros ? 0 : middle_of(C) * x_group[r * groups_stride].sum;
         for (int v = 0; v < kPair; v++) sums[r][v] = Ints{} - sum;
       }
-      const auto multiply = [&](Ints(&part)[R][kPair], int64_t begin, int64_t end) __attribute__((always_inline)) {
-        for (int64_t pair = begin; pair < end; pair++) {
-          mine.ask(group * (pairs + 1) + pair, strip);
-          Words w[kPair];
-          for (int v = 0; v < kPair; v++) {
-            w[v] = load_as<Words>(codes + pair * 4 * kPanel + 4 * (at + v * kLanes));
-          }
-          const CodeOf<C>* from = of_x + pair * kFeatures;
-          if constexpr (C == Coding::int8) {
-            const Quads<C> quads[kPair] = {Quads<C>(w[0]), Quads<C>(w[1])};
+      const auto add = [&](Ints(&part)[R][kPair], const Quads<C>(&quads)[kPair], const CodeOf<C>* from)
+                           __attribute__((always_inline)) {
 #pragma GCC unroll 16
-            for (int r = 0; r < R; r++) {
-              for (int v = 0; v < kPair; v++) part[r][v] = quads[v].dot(part[r][v], from + r * x_stride);
-            }
-          } else {
-            const Quads<C> lower[kPair] = {Quads<C>(w[0] & 0x0f0f0f0f), Quads<C>(w[1] & 0x0f0f0f0f)};
-#pragma GCC unroll 16
-            for (int r = 0; r < R; r++) {
-              for (int v = 0; v < kPair; v++) part[r][v] = lower[v].dot(part[r][v], from + r * x_stride);
-            }
-            const Quads<C> upper[kPair] = {Quads<C>(w[0] >> 4 & 0x0f0f0f0f),
-                                           Quads<C>(w[1] >> 4 & 0x0f0f0f0f)};
-#pragma GCC unroll 16
-            for (int r = 0; r < R; r++) {
-              for (int v = 0; v < kPair; v++) {
-                part[r][v] = upper[v].dot(part[r][v], from + r * x_stride + 4);
-              }
-            }
-          }
+        for (int r = 0; r < R; r++) {
+          for (int v = 0; v < kPair; v++) part[r][v] = quads[v].dot(part[r][v], from + r * x_stride);
         }
       };
-      if constexpr (Quads<C>::kIsNarrow) {
-        constexpr int64_t kPairs = kMostNarrow / 2;  // each of which adds twice
-        for (int64_t pair = 0; pair < pairs; pair += kPairs) {
-          Ints part[R][kPair] = {};
-          multiply(part, pair, min(pair + kPairs, pairs));
-#pragma GCC unroll 16
-          for (int r = 0; r < R; r++) {
-            for (int v = 0; v < kPair; v++) sums[r][v] += Quads<C>::widened(part[r][v]);
-          }
+      // Words of upper bits lie behind the pairs of lines.
+      const auto multiply = [&](Ints(&part)[R][kPair], int64_t pair, int64_t of_word, const Words(&upper)[kPair])
+                                __attribute__((always_inline)) {
+        mine.ask(group * (pairs + 1) + pair, strip);
+        Words w[kPair];
+        for (int v = 0; v < kPair; v++) {
+          w[v] = load_as<Words>(codes + pair * 4 * kPanel + 4 * (at + v * kLanes));
         }
-      } else {
-        multiply(sums, 0, pairs);
+        const CodeOf<C>* from = of_x + pair * kFeatures;
+        if constexpr (kIsByte) {
+          add(part, {Quads<C>(w[0]), Quads<C>(w[1])}, from);
+        } else {
+          Words low[kPair], high[kPair];
+          for (int v = 0; v < kPair; v++) {
+            low[v] = w[v] & 0x0f0f0f0f;
+            if constexpr (kHasUpper) low[v] |= upper_bits<C>(upper[v], 2 * of_word);
+          }
+          add(part, {Quads<C>(low[0]), Quads<C>(low[1])}, from);
+          for (int v = 0; v < kPair; v++) {
+            high[v] = w[v] >> 4 & 0x0f0f0f0f;
+            if constexpr (kHasUpper) high[v] |= upper_bits<C>(upper[v], 2 * of_word + 1);
+          }
+          add(part, {Quads<C>(high[0]), Quads<C>(high[1])}, from + 4);
+        }
+      };
+      for (int64_t pair = 0; pair < pairs; pair += kAtOnce) {
+        Words upper[kPair] = {};
+        if constexpr (kHasUpper) {
+          const uint8_t* words = codes + (pairs + pair / kPairsAWord) * 4 * kPanel;
+          for (int v = 0; v < kPair; v++) upper[v] = load_as<Words>(words + 4 * (at + v * kLanes));
+        }
+        if constexpr (Quads<C>::kIsNarrow) {
+#pragma GCC unroll 4
+          for (int64_t i = 0; i < kAtOnce; i += kNarrowPairs) {
+            Ints part[R][kPair] = {};
+            multiply(part, pair + i, i, upper);
+            if constexpr (kNarrowPairs > 1) multiply(part, pair + i + 1, i + 1, upper);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) {
+              for (int v = 0; v < kPair; v++) sums[r][v] += Quads<C>::widened(part[r][v]);
+            }
+          }
+        } else if constexpr (kAtOnce == 1) {
+          multiply(sums, pair, 0, upper);
+        } else {
+#pragma GCC unroll 4
+          for (int64_t i = 0; i < kAtOnce; i++) multiply(sums, pair + i, i, upper);
+        }
       }
-      const auto* scales = reinterpret_cast<const uint16_t*>(codes + pairs * 4 * kPanel);
+      const auto* scales =
+          reinterpret_cast<const uint16_t*>(codes + kPanel * q.group * bits_of(C) / 8);
 #pragma GCC unroll 16
       for (int v = 0; v < kPair; v++) {
         const GroupScales of_group(q, scales, at + v * kLanes);
@@ -206,17 +236,29 @@ inline void multiply_codes_in_vectors(const CodeOf<C>* x, int64_t x_stride, cons
 #ifdef __AMX_INT8__
 constexpr int64_t kCodeRowsAtOnce = kTileRows;
 
-// [depth / 4][kPanel][4 of k] codes of a byte.
+// [depth / 4][kPanel][4 of k] codes of a byte, of `depth` features from `first` on.
 template <Coding C>
-inline const uint8_t* bytes_of(const uint8_t* codes, int64_t depth, uint8_t* memory) {
-  if (C == Coding::int8) return codes;
-  for (int64_t line = 0; line < depth / 8 * kPanel * 4; line += 64) {
-    const auto both = load_as<Words>(codes + line);
-    const Words lower = both & 0x0f0f0f0f, upper = both >> 4 & 0x0f0f0f0f;
+inline const uint8_t* bytes_of(const uint8_t* group, int64_t features, int64_t first, int64_t depth,
+                               uint8_t* memory) {
+  constexpr int64_t kLine = kPanel * 4;
+  if (C == Coding::int8) return group + first / 4 * kLine;
+  constexpr int64_t kPairsAWord = unit_of(C) / 8;
+  const uint8_t *codes = group + first / 8 * kLine, *words = group + features / 8 * kLine;
+  for (int64_t pair = 0; pair < depth / 8; pair++) {
     // Of eight features the first four are a line of the panel, and the last four the next one.
-    uint8_t* to = memory + line / (kPanel * 4) * (2 * kPanel * 4) + line % (kPanel * 4);
-    std::memcpy(to, &lower, sizeof lower);
-    std::memcpy(to + kPanel * 4, &upper, sizeof upper);
+    uint8_t* to = memory + pair * 2 * kLine;
+    const int64_t of_all = first / 8 + pair;
+    for (int64_t at = 0; at < kLine; at += 64) {
+      const auto both = load_as<Words>(codes + pair * kLine + at);
+      Words lower = both & 0x0f0f0f0f, upper = both >> 4 & 0x0f0f0f0f;
+      if constexpr (bits_of(C) == 5 || bits_of(C) == 6) {
+        const auto word = load_as<Words>(words + of_all / kPairsAWord * kLine + at);
+        lower |= upper_bits<C>(word, of_all % kPairsAWord * 2);
+        upper |= upper_bits<C>(word, of_all % kPairsAWord * 2 + 1);
+      }
+      std::memcpy(to + at, &lower, sizeof lower);
+      std::memcpy(to + kLine + at, &upper, sizeof upper);
+    }
   }
   return memory;
 }
@@ -229,7 +271,7 @@ inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const 
                                     const Ahead& ahead) {
   constexpr int64_t kLine = kPanel * 4;  // bytes of a panel's four features
   const int64_t depth = q.group % 64 == 0 ? 64 : q.group % 32 == 0 ? 32 : 16;
-  const int64_t code_bytes = kPanel * depth * bits_of(C) / 8, steps = q.group / depth;
+  const int64_t steps = q.group / depth;
   const bool is_lower = rows > 16;
   alignas(64) int32_t sums[kTileRows * kPanel];
   alignas(64) uint8_t memory[16 * kLine];
@@ -241,8 +283,8 @@ inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const 
     _tile_zero(1);
     if (is_lower) _tile_zero(2);
     if (is_lower) _tile_zero(3);
-    for (int64_t step = 0; step < steps; step++, weight += code_bytes) {
-      const uint8_t* codes = bytes_of<C>(weight, depth, memory);
+    for (int64_t step = 0; step < steps; step++) {
+      const uint8_t* codes = bytes_of<C>(weight, q.group, step * depth, depth, memory);
       const CodeOf<C>* from = x + step * depth;
       _tile_loadd(6, codes, kLine);
       _tile_loadd(7, codes + 64, kLine);
@@ -260,7 +302,8 @@ inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const 
     _tile_stored(1, sums + 16, kRow);
     if (is_lower) _tile_stored(2, sums + 16 * kPanel, kRow);
     if (is_lower) _tile_stored(3, sums + 16 * kPanel + 16, kRow);
-    const auto* scales = reinterpret_cast<const uint16_t*>(weight);
+    const auto* scales =
+        reinterpret_cast<const uint16_t*>(weight + kPanel * q.group * bits_of(C) / 8);
     for (int64_t at = 0; at < kPanel; at += kLanes) {
       const GroupScales of_group(q, scales, at);
       for (int64_t r = 0; r < rows; r++) {
@@ -273,7 +316,7 @@ inline void multiply_codes_in_tiles(const CodeOf<C>* x, int64_t x_stride, const 
         std::memcpy(to, &before, sizeof before);
       }
     }
-    weight += group_bytes(q) - steps * code_bytes;
+    weight += group_bytes(q);
   }
   _tile_release();
 }

@@ -104,14 +104,55 @@ inline void quantize(const QuantizeArgs& args, int threads, int64_t piece, Scrat
 // Codes of kCodeUnit features of the rows of a panel.
 using CodeSquare = uint8_t[kPanel][kCodeUnit];
 
-inline void pack_square(const CodeSquare& codes, Coding coding, uint8_t* to) {
-  for (int64_t k = 0; k < kCodeUnit; k += coding == Coding::int8 ? 4 : 8) {
+// Puts the square of that number to its place in a packed group.
+template <Coding C>
+inline void put_square(const CodeSquare& codes, int64_t square, int64_t features, uint8_t* group) {
+  constexpr int64_t kBits = bits_of(C) == 8 ? 8 : 4;
+  uint8_t* to = group + square * kPanel * kCodeUnit * kBits / 8;
+  for (int64_t k = 0; k < kCodeUnit; k += C == Coding::int8 ? 4 : 8) {
     for (int64_t row = 0; row < kPanel; row++, to += 4) {
       auto four = load_as<uint32_t>(&codes[row][k]);
-      if (coding == Coding::int4) four |= load_as<uint32_t>(&codes[row][k + 4]) << 4;
+      if (C != Coding::int8) {
+        four = (four & 0x0f0f0f0f) | (load_as<uint32_t>(&codes[row][k + 4]) & 0x0f0f0f0f) << 4;
+      }
       std::memcpy(to, &four, sizeof four);
     }
   }
+  if constexpr (C == Coding::int5 || C == Coding::int6) {
+    constexpr int kUpper = int(bits_of(C)) - 4;
+    constexpr uint32_t kMask = 0x01010101u * ((1 << kUpper) - 1);
+    constexpr int64_t kSquares = unit_of(C) / kCodeUnit;  // of a word
+    uint8_t* words = group + features * kPanel / 2 + square / kSquares * kPanel * 4;
+    const int first = int(square % kSquares) * 4;
+    for (int64_t row = 0; row < kPanel; row++) {
+      uint32_t word = 0;
+      if (first > 0) std::memcpy(&word, words + 4 * row, sizeof word);
+      for (int quad = 0; quad < 4; quad++) {
+        const auto four = load_as<uint32_t>(&codes[row][4 * quad]);
+        word |= (four >> 4 & kMask) << (kUpper * (first + quad));
+      }
+      std::memcpy(words + 4 * row, &word, sizeof word);
+    }
+  }
+}
+
+inline void put_square(const CodeSquare& codes, int64_t square, const Quantization& q, uint8_t* group) {
+  switch (q.coding) {
+    case Coding::int4:
+      return put_square<Coding::int4>(codes, square, q.group, group);
+    case Coding::int5:
+      return put_square<Coding::int5>(codes, square, q.group, group);
+    case Coding::int6:
+      return put_square<Coding::int6>(codes, square, q.group, group);
+    default:
+      return put_square<Coding::int8>(codes, square, q.group, group);
+  }
+}
+
+// Puts scales and zeros behind the codes of a packed group.
+inline void put_scales(const uint16_t (&of_rows)[2][kPanel], const Quantization& q, uint8_t* group) {
+  std::memcpy(group + kPanel * q.group * bits_of(q.coding) / 8, of_rows,
+              sizeof of_rows[0] * (q.has_zeros ? 2 : 1));
 }
 
 template <class T>
@@ -143,12 +184,10 @@ inline void pack_coded_panel(const PackCodedArgs& args, int64_t panel) {
         const Bytes bytes = __builtin_convertvector(__builtin_convertvector(code, i32x16), Bytes);
         std::memcpy(codes[row], &bytes, sizeof bytes);
       }
-      pack_square(codes, q.coding, to);
-      to += kPanel * kCodeUnit * bits_of(q.coding) / 8;
+      put_square(codes, k / kCodeUnit, q, to);
     }
-    const int64_t size = int64_t(sizeof of_rows[0]) * (q.has_zeros ? 2 : 1);
-    std::memcpy(to, of_rows, size_t(size));
-    to += size;
+    put_scales(of_rows, q, to);
+    to += group_bytes(q);
   }
 }
 

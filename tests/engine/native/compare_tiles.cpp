@@ -41,8 +41,9 @@ std::vector<float> product(const Kernels& kernels, LinearArgs args) {
 }
 
 bool is_equal() {
-  const Quantization q{between(0, 1) ? Coding::int8 : Coding::int4, between(0, 1) == 1,
-                       kCodeUnit * between(1, 12)};
+  constexpr Coding kCodings[] = {Coding::int8, Coding::int4, Coding::int5, Coding::int6};
+  const Coding coding = kCodings[between(0, 3)];
+  const Quantization q{coding, between(0, 1) == 1, unit_of(coding) * between(1, 6)};
   const int64_t m = between(0, 1) ? between(1, 40) : between(41, 300);
   const int64_t n = between(1, 200), k = between(1, 1200), groups = ceil_div(k, q.group);
   const auto x = some<int8_t>(m * groups * q.group, -127, 127);

@@ -153,9 +153,38 @@ void linear() {
                         .out = out.data, .out_stride = out.stride});
 }
 
+Quantization a_quantization() {
+  const Coding coding = one_of({Coding::int8, Coding::int4, Coding::int5, Coding::int6});
+  return {coding, maybe(), unit_of(coding) * between(1, 128 / unit_of(coding))};
+}
+
+// Rows of a file's blocks, of any bytes, packed and unpacked.
+void blocks() {
+  const auto type = BlockType(between(0, int64_t(kBlockLayouts.size()) - 1));
+  const BlockLayout& layout = layout_of(type);
+  const int64_t n = between(1, 80), k = layout.features * between(1, 4), bytes = k / layout.features * layout.bytes;
+  auto* stored = numbers<uint8_t>(n * bytes);
+  for (int64_t i = 0; i < n * bytes; i++) stored[i] = uint8_t(between(0, 255));
+  Quantization q;
+  for (const Coding one : {Coding::int4, Coding::int5, Coding::int6, Coding::int8}) {
+    if (bits_of(one) >= layout.bits) q = {one, layout.has_zeros || maybe(), layout.group};
+  }
+  auto* rows = numbers<BlockRow>(n);
+  for (int64_t i = 0; i < n; i++) rows[i] = {maybe() ? nullptr : stored + i * bytes, type};
+  const PackBlocksArgs args{.quantization = q, .n = n, .k = k, .rows = rows,
+                            .packed = numbers<uint8_t>(coded_bytes(q, n, k))};
+  for (int64_t panel = 0; panel < ceil_div(n, kPanel); panel++) kernels.pack_blocks(args, panel);
+  const DType dtype = a_dtype();
+  const Matrix out = matrix(dtype, n, k);
+  for (int64_t row = 0; row < n; row++) {
+    kernels.unpack_blocks({.type = type, .k = k, .blocks = stored + row * bytes, .dtype = dtype,
+                           .out = static_cast<char*>(out.data) + row * out.stride * size_of(dtype)});
+  }
+}
+
 // The same with quantized weights, and x made codes.
 void codes() {
-  const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kCodeUnit * between(1, 8)};
+  const Quantization q = a_quantization();
   const DType dtype = a_dtype();
   const int64_t m = a_row_count(), n = between(1, 160), k = between(1, 300);
   const int64_t groups = ceil_div(k, q.group), depth = groups * q.group;
@@ -179,7 +208,9 @@ void codes() {
       .dtype = dtype, .quantization = {q.coding, with_zeros, q.group}, .k = k,
       .weight = weight.data, .stride = weight.stride, .scales = numbers<uint16_t>(n * groups),
       .zeros = with_zeros ? numbers<uint16_t>(n * groups) : nullptr, .scales_stride = groups};
-  for (int64_t row = 0; row < n; row++) kernels.recognize_row(looked_at, row);
+  if (q.coding == Coding::int4 || q.coding == Coding::int8) {
+    for (int64_t row = 0; row < n; row++) kernels.recognize_row(looked_at, row);
+  }
   const Matrix x = matrix(dtype, m, k), out = matrix(dtype, m, n);
   const CodeRowsArgs rows{.dtype = dtype, .coding = q.coding, .rows = m, .width = k, .group = q.group, .x = x.data,
                           .x_stride = x.stride,
@@ -292,7 +323,7 @@ void experts() {
                   .out = out.data, .out_stride = out.stride};
   for (LinearArgs* product : {&up, &down}) {
     if (maybe()) continue;
-    const Quantization q{one_of({Coding::int8, Coding::int4}), maybe(), kCodeUnit * between(1, 8)};
+    const Quantization q = a_quantization();
     const int64_t bytes = count * coded_bytes(q, product->n, product->k);
     auto* codes = numbers<uint8_t>(bytes);
     for (int64_t i = 0; i < bytes; i++) codes[i] = uint8_t(between(0, 255));
@@ -463,7 +494,7 @@ void sample() {
 }
 
 constexpr std::pair<const char*, void (*)()> kCases[] = {
-    {"linear", &linear}, {"codes", &codes}, {"norm", &norm}, {"rotate", &rotate},
+    {"linear", &linear}, {"blocks", &blocks}, {"codes", &codes}, {"norm", &norm}, {"rotate", &rotate},
     {"embed", &embed}, {"elementwise", &elementwise}, {"experts", &experts},
     {"convolve", &convolve}, {"recur", &recur}, {"attention", &attention}, {"sample", &sample},
 };
