@@ -41,7 +41,7 @@ _ITEM_BYTES = {
     "U64": 8,
     "F64": 8,
 }
-_FLOATS = ("F16", "BF16", "F32", "F64")
+FLOATS = ("F16", "BF16", "F32", "F64")
 INTEGERS = ("BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")
 _MAX_HEADER_BYTES = 100_000_000  # as safetensors itself allows
 _MAX_AXES = 64  # as torch allows
@@ -107,7 +107,7 @@ class Checkpoint:
     def num_bytes_as(self, dtype_bytes: int) -> int:
         """Bytes of all tensors once floating-point ones are cast to `dtype_bytes` an element."""
         return sum(
-            math.prod(t.shape) * dtype_bytes if t.dtype in _FLOATS else t.num_bytes
+            math.prod(t.shape) * dtype_bytes if t.dtype in FLOATS else t.num_bytes
             for t in self.tensors
         )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 
+import torch
 from transformers import PreTrainedModel
 
 from engine.api.config import EngineConfig
 from engine.api.status import QuantizationLoss
 from engine.batch.shape import ModelShape
+from engine.model.compact import CompactWeights
 from engine.model.forward import Forward
 from engine.model.loss import LossProbe, Sample, fixed_text
 from engine.model.program.coded import Coded
@@ -49,6 +51,8 @@ class Coding:
         encoder: Encoder,
         progress: Progress,
         num_bytes: int,
+        compact: CompactWeights,
+        unpacked: bool,
     ) -> Coded | None:
         """Which weights are multiplied as codes, if any; what the model says before is kept.
 
@@ -57,6 +61,8 @@ class Coding:
 
         Args:
             num_bytes: of the checkpoint, for the report of progress.
+            compact: the parameters that stay as they are stored.
+            unpacked: whether there are others that were stored as codes, and are floats now.
 
         Raises:
             ModelError, InvalidConfigError: as `quantize`.
@@ -66,10 +72,13 @@ class Coding:
             progress(f"quantizing to {envelope.quantize}", num_bytes, num_bytes)
             self._listen(model, encoder)
             return quantize(model, envelope, shape)
-        if self._method is None or backend != "cpu":
+        if backend != "cpu":
             return None
-        coded = recognize(model, envelope, shape)
-        if coded is not None:
+        itemsize: int = getattr(torch, envelope.dtype).itemsize
+        coded = Coded(compact, itemsize) if compact else None
+        if unpacked:
+            coded = recognize(model, envelope, shape, coded)
+        if self._method is not None and coded is not None and coded.has_codes:
             self.packed_as = self._method
             progress("measuring what 8 bits of activations change", num_bytes, num_bytes)
             self._listen(model, encoder)

@@ -11,6 +11,7 @@ import torch
 from engine.api.config import DTYPES
 from engine.api.errors import InvalidConfigError
 from engine.model.memory import GPU_SHARE, HOST_SHARE
+from engine.native import kernels
 
 # torch.device is not asked what a name means: it keeps a number in 8 bits, and so takes cuda:255
 # for the current GPU and cuda:1000 for number -24.
@@ -58,7 +59,8 @@ def pick_dtype(name: str | None, registered: str, stored: str, device: torch.dev
     Args:
         name: what the user asked for; None or `auto` leaves it to the registry entry.
         registered: what the registry entry asks for. `auto` is the stored type on a GPU. On a host
-            it is bfloat16, whatever is stored, because each token then reads half the bytes.
+            it is bfloat16, whatever is stored, because each token then reads half the bytes. Our
+            kernels compute it at full speed on every host that they run on.
         stored: the type that the weights are stored in.
 
     Raises:
@@ -72,6 +74,17 @@ def pick_dtype(name: str | None, registered: str, stored: str, device: torch.dev
     if preferred == "auto":
         preferred = "bfloat16" if device.type == "cpu" else stored
     return getattr(torch, preferred) if _is_fast(preferred, device) else torch.float32
+
+
+def loading_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The type in which a model's own modules compute while it is made a program of kernels.
+
+    Without instructions for bfloat16 torch multiplies 1 GFLOP a second in it (AVX2 alone), so that
+    it has to be float32 there.
+    """
+    if device.type != "cpu" or dtype != torch.bfloat16 or _torch_has_bfloat16():
+        return dtype
+    return torch.float32
 
 
 def gpu_uuid(device: torch.device) -> str:
@@ -115,6 +128,13 @@ def _is_fast(dtype: str, device: torch.device) -> bool:
         # torch.cuda.is_bf16_supported would ask about the current device, not about this one.
         capable = torch.version.hip or torch.cuda.get_device_capability(device) >= (8, 0)
         return dtype == "float16" or bool(capable)
-    # Elsewhere a host emulates bfloat16, slower than float32; float16 is slow on every host.
+    # float16 is slow on every host.
+    return dtype == "bfloat16" and (kernels() is not None or _torch_has_bfloat16())
+
+
+def _torch_has_bfloat16() -> bool:
+    """Whether torch multiplies bfloat16 at full speed on this host; else it emulates that, slower
+    than float32.
+    """
     has = torch.cpu.get_capabilities()
-    return dtype == "bfloat16" and bool(has.get("avx512_bf16") or has.get("bf16"))
+    return bool(has.get("avx512_bf16") or has.get("bf16"))

@@ -26,6 +26,7 @@ from engine.model.latents import take_expansions
 from engine.model.program.coded import Coded
 from engine.model.program.forward import make_program
 from engine.model.program.unreadable import UnreadableError
+from engine.model.program.verify import MismatchError
 from engine.model.state.cache import StateCache
 from engine.model.state.modules import StateModules, find_states
 from engine.model.state.probe import cache_argument
@@ -265,6 +266,7 @@ def make_forward(
     states = find_states(model, shape, config.max_num_seqs, config.num_snapshots)
     by_modules = backend == "torch" or (backend == "triton" and states is not None)
     if by_modules or expansions is not None:
+        _be_plain(model, config, coded)
         return ModuleForward(model, _attention(backend), shape, states, expansions)
     if backend == "triton":
         return _on_gpu(model, config, shape)
@@ -274,7 +276,24 @@ def make_forward(
         logger.warning(
             "%s runs module by module, with native attention only: %s", type(model).__name__, error
         )
+        _be_plain(model, config, coded)
         return ModuleForward(model, CpuAttention(), shape, states)
+
+
+def _be_plain(model: PreTrainedModel, config: EngineConfig, coded: Coded | None) -> None:
+    """Let a model compute by itself: none of its parameters are windows any more.
+
+    Raises:
+        MismatchError: it has another type than is to be served.
+    """
+    dtype = str(model.dtype).removeprefix("torch.")
+    if dtype != config.dtype:
+        raise MismatchError(
+            f"{type(model).__name__} runs module by module, which takes {dtype} here and not "
+            f"{config.dtype}"
+        )
+    if coded is not None:
+        coded.compact.keep(model)
 
 
 def _attention(backend: str) -> AttentionBackend:

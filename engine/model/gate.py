@@ -119,9 +119,10 @@ def checked_forward(
     name, script = type(model).__name__, short_script(shape.vocab_size, config.block_size)
     try:
         forward, findings = play(model, _with_room(config, script), shape, backend, script, coded)
-        exact = model.dtype == torch.float32 and coded is None
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        exact = dtype == torch.float32 and coded is None
         allowed = _TOLERANCE if exact else _COARSE_TOLERANCE
-        fault = _fault(findings, model.dtype, allowed, name, exact)
+        fault = _fault(findings, dtype, allowed, name, exact)
     except (ModelError, ExpansionError, MismatchError):
         raise
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 import transformers
+from transformers import PreTrainedModel
 
 from engine.api.client import LoadRequest
 from engine.api.config import EngineConfig
@@ -22,11 +24,13 @@ from engine.cache.storage import cache_shapes
 from engine.model.blame import blaming
 from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
 from engine.model.coding import Coding
+from engine.model.compact import CompactWeights, block_types
 from engine.model.device import (
     default_share,
     free_memory,
     gpu_uuid,
     is_out_of_memory,
+    loading_dtype,
     pick_device,
     pick_dtype,
     use_device,
@@ -63,6 +67,7 @@ from engine.model.sizes import check_elements
 from engine.model.text_part import language_part, text_config, without
 from engine.model.trace import trace
 from engine.model.weights import load_weights
+from engine.native import kernels
 from engine.serving.loading import LoadedModel, Progress
 from engine.text.codec import ChatCodec, Encoder
 from engine.text.grammars import Grammars
@@ -192,6 +197,7 @@ class _Preparation:
             name=self._entry.name,
             shape=self.traced.shape,
             weight_bytes=self._weight_bytes,
+            loading_bytes=self._loading_bytes,
             saved_bytes=self._saved_bytes,
             num_layers=self.traced.num_layers,
             layer_width=self.traced.layer_width,
@@ -217,6 +223,17 @@ class _Preparation:
         return min(self._checkpoint.num_bytes_as(self._dtype.itemsize), held)
 
     @property
+    def _loading_bytes(self) -> int:
+        """Bytes of all weights while they are loaded. Those that stay packed are never unpacked
+        all at once.
+        """
+        if not self._stays_packed:
+            return self._weight_bytes
+        packed = [one for one in self._weights if one.kind]
+        numbers = self.traced.num_elements - sum(math.prod(one.shape) for one in packed)
+        return max(numbers, 0) * self._dtype.itemsize + sum(one.num_bytes for one in packed)
+
+    @property
     def _type_name(self) -> str:
         """What tells how exactly a model of these weights computes."""
         plain = self._quantize == "none"
@@ -227,10 +244,25 @@ class _Preparation:
         """About how many bytes fewer the weights are once they are quantized, or exactly, once they
         are.
         """
-        if self._quantize == "none" or self.traced.shape.saved_bytes:
+        if self.traced.shape.saved_bytes:
             return self.traced.shape.saved_bytes
+        if self._quantize == "none":
+            return self._packed_saving() if self._stays_packed else 0
         numbers = Numbers(self.traced.num_multiplied, self.traced.num_head)
         return numbers.saved(self._quantize, self._dtype.itemsize)
+
+    def _packed_saving(self) -> int:
+        """By how much the weights are smaller that stay packed."""
+        native = kernels()
+        types = {} if native is None else block_types(native)
+        saved = 0
+        for one in self._weights:
+            if one.kind:
+                *_, k = one.shape
+                numbers = math.prod(one.shape)
+                coded: int = native.coded_size(numbers // k, k, types[one.kind][2])  # type: ignore[union-attr]
+                saved += numbers * self._dtype.itemsize - coded
+        return saved
 
     def _plan_traced(self) -> tuple[str, EngineConfig]:
         """The backend and the envelope of the model as it was traced."""
@@ -243,6 +275,7 @@ class _Preparation:
         )
         check_device(smallest, self.traced.shape)
         backend = pick_backend(*cache_shapes(smallest, self.traced.shape))
+        self._stays_packed = backend == "cpu" and self._quantize == "none"
         return backend, self._plan(backend)
 
     def _plan(self, backend: str) -> EngineConfig:
@@ -299,6 +332,12 @@ class _Preparation:
         # This runs here, where the error is gone and no longer keeps the model.
         gc.collect()
         self._free = free_memory(self.device)
+        self._stays_packed = False
+        is_asked = self._request.dtype not in (None, "auto")
+        if not is_asked and loading_dtype(self._dtype, self.device) != self._dtype:
+            # torch alone would take seconds for a token.
+            self._dtype = loading_dtype(self._dtype, self.device)
+            self.traced = trace(self._whole, self._part, self._dtype)
         envelope = self._plan("torch")
         return self._load("torch", envelope, encoder, progress), envelope
 
@@ -332,19 +371,16 @@ class _Preparation:
         self, backend: str, envelope: EngineConfig, encoder: Encoder, progress: Progress
     ) -> Forward:
         checkpoint, total = self._checkpoint, self._checkpoint.num_bytes
-        model = load_weights(
-            self._class,
-            self._part,
-            checkpoint.folder,
-            self._weights,
-            self._dtype,
-            self.device,
-            progress,
-        )
+        model, compact = self._read_weights(backend, progress)
         with blaming(f"{checkpoint.folder / CONFIG_FILE} is not valid"):
             freeze_rope(model, envelope.max_model_len)
         shape = self.traced.shape
-        coded = self._coding.find(model, envelope, shape, backend, encoder, progress, total)
+        unpacked = self._method is not None and any(
+            one.is_unpacked or (one.kind and not compact) for one in self._weights
+        )
+        coded = self._coding.find(
+            model, envelope, shape, backend, encoder, progress, total, compact, unpacked
+        )
         progress("testing the model", total, total)
         forward = checked_forward(model, envelope, shape, backend, coded)
         if coded is not None:
@@ -361,6 +397,31 @@ class _Preparation:
                 show_bytes(self.needs.served_bytes),
             )
         return forward
+
+    def _read_weights(
+        self, backend: str, progress: Progress
+    ) -> tuple[PreTrainedModel, CompactWeights]:
+        """The model with its weights, of which those that can stay as they are stored if kernels
+        multiply them so.
+        """
+        kept = CompactWeights(self._dtype)
+        is_kept = self._stays_packed and backend == "cpu"
+        dtype = loading_dtype(self._dtype, self.device) if is_kept else self._dtype
+        while True:
+            model = load_weights(
+                self._class,
+                self._part,
+                self._checkpoint.folder,
+                self._weights,
+                dtype,
+                self.device,
+                progress,
+                kept if is_kept else None,
+            )
+            if not is_kept or kept.settle(model):
+                return model, kept
+            logger.info("%s: its weights are unpacked, since layers share them", self._entry.name)
+            kept, is_kept, dtype = CompactWeights(self._dtype), False, self._dtype
 
     def _with_what_is_left(self, envelope: EngineConfig) -> EngineConfig:
         """An envelope whose pool takes what weights that stay packed do not."""

@@ -44,7 +44,8 @@ class MemoryNeeds:
     Attributes:
         name: name of the model, for messages.
         weight_bytes: bytes of all weights, in the type that they are loaded as.
-        saved_bytes: how many of these are gone when the weights have been quantized.
+        loading_bytes: bytes that they take while they are loaded.
+        saved_bytes: how many of `weight_bytes` are gone when the weights are codes.
         num_layers: those that attend, and those that do not.
         layer_width: most numbers that one token has between two operators of a layer.
         layer_experts: most numbers in the experts of a layer.
@@ -56,6 +57,7 @@ class MemoryNeeds:
     name: str
     shape: ModelShape
     weight_bytes: int
+    loading_bytes: int
     saved_bytes: int
     num_layers: int
     layer_width: int
@@ -223,7 +225,7 @@ class _Uses:
 
     def loading(self, length: int) -> int:
         load = self.footprint.load_bytes(self.needs, self._largest(length))
-        return self.needs.weight_bytes + load
+        return self.needs.loading_bytes + load
 
     def serving(self, length: int, num_blocks: int) -> int:
         step = self.footprint.step_bytes(self.needs, self._largest(length))
@@ -236,7 +238,7 @@ class _Uses:
 
     def told(self, length: int, num_blocks: int) -> str:
         """A clause that says what the total is made of."""
-        needed, weights = self.total(length, num_blocks), self.needs.weight_bytes
+        needed, weights = self.total(length, num_blocks), self.needs.loading_bytes
         others = f", swapping {show_bytes(self.swap_bytes)}" if self.swap_bytes else ""
         if self.state_bytes:
             whose = f"{self.seqs} sequences and {self.num_snapshots} prefixes"

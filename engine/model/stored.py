@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.api.errors import ModelError
-from engine.model.checkpoint import INTEGERS, Checkpoint, StoredTensor
+from engine.model.checkpoint import FLOATS, INTEGERS, Checkpoint, StoredTensor
 
 _ITSELF = "itself"
 
@@ -22,11 +22,28 @@ class StoredWeight:
         parts: what is read for it, by names that `unpack` knows.
         unpack: makes the weight of its parts. It is called in several threads at a time, once for
             each weight, and may keep the parts' memory.
+        blocks: gives the weight as it is stored: as rows of GGUF's blocks, uint8 [rows, bytes], or
+            as numbers. None where it is neither, or no matrix.
+        kind: GGUF's name of the blocks' type; empty for numbers.
+        shape: of the weight, where there are blocks.
     """
 
     name: str
     parts: Mapping[str, StoredTensor]
     unpack: Callable[[dict[str, Tensor]], Tensor]
+    blocks: Callable[[dict[str, Tensor]], Tensor] | None = None
+    kind: str = ""
+    shape: tuple[int, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all that is read for it."""
+        return sum(part.num_bytes for part in self.parts.values())
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether it is stored as codes, and read as numbers for want of a kernel for these."""
+        return not self.kind and any(part.dtype not in FLOATS for part in self.parts.values())
 
 
 def plain(tensor: StoredTensor) -> StoredWeight:
@@ -41,7 +58,14 @@ def plain(tensor: StoredTensor) -> StoredWeight:
             f"{tensor.file} stores {tensor.name} as {tensor.dtype}, and nothing says by what it is "
             "scaled"
         )
-    return StoredWeight(tensor.name, {_ITSELF: tensor}, _itself)
+    is_matrix = len(tensor.shape) >= 2 and tensor.dtype not in INTEGERS
+    return StoredWeight(
+        tensor.name,
+        {_ITSELF: tensor},
+        _itself,
+        blocks=_itself if is_matrix else None,
+        shape=tensor.shape,
+    )
 
 
 def plain_weights(checkpoint: Checkpoint) -> Iterator[StoredWeight]:

@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from engine.api.errors import ModelError, cause_of
 from engine.model.attention.interface import ATTENTION_NAME
 from engine.model.checkpoint import StoredTensor
+from engine.model.compact import Compact, CompactWeights
 from engine.model.device import is_out_of_memory
 from engine.model.meter import Meter
 from engine.model.stored import StoredWeight
@@ -48,6 +49,7 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     progress: Progress,
+    compact: CompactWeights | None = None,
 ) -> PreTrainedModel:
     """Build a model and fill it, a weight at a time, through transformers' own conversion.
 
@@ -56,6 +58,8 @@ def load_weights(
 
     Args:
         folder: where the weights are from, for messages.
+        compact: takes in the weights that can stay as they are stored. Their parameters hold
+            numbers only while it says so.
 
     Raises:
         ModelError: weights are missing, or has some in another shape than the model's; or
@@ -63,7 +67,7 @@ def load_weights(
     """
     total = sum(part.num_bytes for weight in weights for part in weight.parts.values())
     meter = Meter("loading weights", total, progress)
-    tensors = {weight.name: _LazyTensor(weight, meter) for weight in weights}
+    tensors = {weight.name: _LazyTensor(weight, meter, dtype, compact) for weight in weights}
     try:
         model, info = model_class.from_pretrained(
             None,
@@ -98,13 +102,29 @@ def load_weights(
 class _LazyTensor:
     """A weight that is read and unpacked when it is indexed, as transformers expects of a slice."""
 
-    def __init__(self, weight: StoredWeight, meter: Meter) -> None:
+    def __init__(
+        self,
+        weight: StoredWeight,
+        meter: Meter,
+        dtype: torch.dtype,
+        compact: CompactWeights | None,
+    ) -> None:
         self._weight = weight
         self._meter = meter
+        self._dtype = dtype
+        self._compact = compact
 
     def __getitem__(self, index: EllipsisType) -> Tensor:
-        parts = {name: _read(part, self._meter) for name, part in self._weight.parts.items()}
-        return self._weight.unpack(parts)
+        weight = self._weight
+        parts = {name: _read(part, self._meter) for name, part in weight.parts.items()}
+        if self._compact is None or weight.blocks is None:
+            return weight.unpack(parts)
+        blocks = weight.blocks(parts)
+        if not weight.kind:
+            if self._dtype == self._compact.dtype:
+                return blocks
+            blocks = blocks.to(self._compact.dtype).view(-1, weight.shape[-1])
+        return self._compact.add(Compact(blocks, weight.kind, weight.shape, self._dtype))
 
 
 def _read(stored: StoredTensor, meter: Meter) -> Tensor:

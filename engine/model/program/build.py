@@ -88,9 +88,9 @@ def build(
         pool: what to begin with; its type is that of the whole program.
         max_tokens, max_samples: most tokens of a step, and most rows that sample in it.
         states: where the states of operations that keep some are to lie.
-        coded: which of the model's parameters are quantized, if any.
+        coded: which of the model's parameters are codes, if any.
     """
-    packer = Packer(native, model, graph.operations, coded)
+    packer = Packer(native, model, graph.operations, pool.parts[0].shape.dtype, coded)
     return _Builder(graph, native, packer, pool, max_tokens, max_samples, states).build()
 
 
@@ -118,6 +118,7 @@ class _Builder:
         self._native = native
         self._packer = packer
         self._experts: dict[int, Any] = {}  # `_native.Experts`, by their operation
+        self._coded_tables: set[int] = set()  # embeddings, by their operation
         self._program = native.Program()
         whole = pool.parts[0].shape
         self._dtype = whole.dtype
@@ -153,14 +154,16 @@ class _Builder:
             out = self._buffers.whole(operation.out)
             rotated = first + _rotations(operation)
             last = len(self._program)
-            is_coded = any(one.how is not None for one in products[id(operation)])
+            is_coded = id(operation) in self._coded_tables or any(
+                one.how is not None for one in products[id(operation)]
+            )
             stages.append(Stage(operation, first, rotated, last, out, given, is_coded))
         return Built(self._program, stages, self._buffers.whole(self._graph.logits))
 
     def _pack(self, operation: Operation) -> tuple[Product, ...]:
         match operation:
             case Linear():
-                return (self._packer.linear(operation),)
+                return self._packer.linear(operation)
             case Gated():
                 return (self._packer.gated(operation),)
             case Experts():
@@ -207,24 +210,27 @@ class _Builder:
             case Embed():
                 rows, positions = len(operation.table), operation.positions
                 table, is_packed, how = self._packer.table(operation)
+                if how is not None:
+                    self._coded_tables.add(id(operation))
                 program.embed(out, table, rows, is_packed, positions, how)
             case Norm(x=x, groups=groups, weight=scale, bias=shift, eps=eps, center=center):
                 program.norm(out, view(x), groups, scale, shift, eps, center)
             case Linear(x=x, residual=residual):
-                (product,) = products
-                program.linear(
-                    out,
-                    view(x),
-                    product.weight,
-                    operation.out.width,
-                    x.columns,
-                    product.bias,
-                    False,
-                    operation.activation,
-                    None if residual is None else view(residual),
-                    operation.alpha,
-                    product.how,
-                )
+                for product in products:
+                    added = None if residual is None else _part(view(residual), product)
+                    program.linear(
+                        _part(out, product),
+                        view(x),
+                        product.weight,
+                        product.columns,
+                        x.columns,
+                        product.bias,
+                        False,
+                        operation.activation,
+                        added,
+                        operation.alpha,
+                        product.how,
+                    )
             case Gated(x=x):
                 (product,) = products
                 columns = -(-operation.out.width // 16) * 32
@@ -323,6 +329,11 @@ class _Builder:
         assert self._states is not None
         device = torch.device("cpu")
         return self._states.room(id(operation), *shape, dtype=dtype, device=device)
+
+
+def _part(view: NativeView, product: Product) -> NativeView:
+    """The columns of a result that one of its products gives."""
+    return view[0], view[1] + product.column, product.columns
 
 
 def _whole(value: Value) -> View:

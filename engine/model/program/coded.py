@@ -1,9 +1,10 @@
-"""Coded: which of a model's parameters hold what codes of a few bits mean, and by which scales.
-Coder finds them.
+"""Coded: which of a model's parameters are codes of a few bits: blocks of a file, or numbers that
+codes mean, and by which scales. Coder finds the latter.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.model.compact import Compact, CompactWeights, block_types
 from engine.model.program.weights import Rows, Weight
+from engine.native import kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,9 @@ class Scales:
 
 
 @dataclass(frozen=True, slots=True)
-class _Matrix:
-    """A parameter [..., N, k], turned so that the features that are multiplied come last.
+class _Place:
+    """Where a parameter [..., N, k] lies, turned so that the features that are multiplied come
+    last.
 
     Attributes:
         begin: where it begins in its memory, in numbers.
@@ -75,7 +79,10 @@ class _Matrix:
     begin: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    scales: Scales
+
+    @classmethod
+    def of(cls, turned: Tensor) -> _Place:
+        return cls(int(turned.storage_offset()), tuple(turned.shape), turned.stride())
 
     def rows_of(self, weight: Tensor) -> Tensor | None:
         """Which of its N rows a weight [..., n, k] consists of, [n]; None if it is no such rows."""
@@ -93,41 +100,90 @@ class _Matrix:
         return rows if fits and int(rows.max()) < self.shape[-2] else None
 
 
-class Coded:
-    """Knows which parameters hold what codes mean, rounded to their type. It holds none of them.
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """A weight [..., n, k] that is rows of blocks as a file has them.
 
-    Codes are not kept, because a number and its scale give the code back: bfloat16 rounds 127
+    Attributes:
+        source: where the rows are.
+        how: `_native.Quantization` of what they are packed to.
+        rows: [..., n] int64, their numbers among all rows of the source.
+    """
+
+    source: Compact
+    how: Any
+    rows: Tensor
+
+    @property
+    def way(self) -> tuple[int, int, bool]:
+        """What weights that are packed together have in common."""
+        return self.how.bits, self.how.group, self.how.has_zeros
+
+
+class Coded:
+    """Knows which parameters are blocks of a file, and which hold what codes mean, rounded to their
+    type. It holds none of the latter.
+
+    Their codes are not kept, because a number and its scale give the code back: bfloat16 rounds 127
     scales by less than half of one.
+
+    Args:
+        compact: the parameters that stay as they are stored.
+        itemsize: bytes of a number of the type that is computed in.
 
     Attributes:
         saved_bytes: how much smaller the codes are than the parameters.
     """
 
-    def __init__(self) -> None:
-        self._matrices: dict[int, _Matrix] = {}
+    def __init__(self, compact: CompactWeights | None = None, itemsize: int = 0) -> None:
+        self.compact = compact or CompactWeights()
+        self._matrices: dict[int, tuple[_Place, Scales]] = {}
         self.saved_bytes = 0
+        native = kernels()
+        self._types = {} if native is None else block_types(native)
+        for one in self.compact:
+            if native is not None and one.kind:
+                *batch, n, k = one.window.shape
+                coded = math.prod(batch) * native.coded_size(n, k, self._types[one.kind][2])
+                self.saved_bytes += one.window.numel() * itemsize - coded
 
     def of(self, weight: Weight) -> Scales | None:
         """The scales of a weight that consists of rows of such a parameter; else None."""
         if isinstance(weight, Rows):
             found = self.of(weight.matrix)
             return None if found is None else found.rows(weight.index)
-        matrix = self._matrices.get(_address(weight))
-        rows = None if matrix is None else matrix.rows_of(weight)
-        if matrix is None or rows is None:
+        place, scales = self._matrices.get(_address(weight), (None, None))
+        rows = None if place is None else place.rows_of(weight)
+        return None if scales is None or rows is None else scales.rows(rows)
+
+    def stored(self, weight: Weight) -> StoredRows | None:
+        """The blocks that a weight is; None if it is not rows of blocks of codes."""
+        matrix = weight.matrix if isinstance(weight, Rows) else weight
+        source = self.compact.of(matrix)
+        if source is None or not source.kind:
             return None
-        return matrix.scales.rows(rows)
+        rows = _Place.of(source.window).rows_of(matrix)
+        if rows is None:
+            return None
+        if isinstance(weight, Rows):
+            rows = rows[weight.index]
+        if matrix.ndim == 3:  # of the matrices one after the other
+            rows = rows + torch.arange(len(matrix))[:, None] * source.window.shape[-2]
+        return StoredRows(source, self._types[source.kind][2], rows)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether any parameter is codes."""
+        return bool(self._matrices) or any(one.kind for one in self.compact)
 
     def has(self, parameter: Tensor) -> bool:
-        """Whether the codes of a parameter are known."""
-        return _address(parameter) in self._matrices
+        """Whether a parameter is known to be codes."""
+        return _address(parameter) in self._matrices or self.compact.of(parameter) is not None
 
     def add(self, turned: Tensor, scales: Scales, coded_bytes: int) -> None:
         """Learn of a parameter [..., N, k]."""
         self.saved_bytes += turned.numel() * turned.itemsize - coded_bytes
-        self._matrices[_address(turned)] = _Matrix(
-            int(turned.storage_offset()), tuple(turned.shape), turned.stride(), scales
-        )
+        self._matrices[_address(turned)] = _Place.of(turned), scales
 
 
 # In which ways codes are looked for, fewest bytes first: bits, group, and whether there are zeros.
@@ -139,13 +195,14 @@ class Coder:
 
     Args:
         native: the compiled kernels.
+        coded: what is known already.
 
     Attributes:
-        coded: what was found.
+        coded: what was found, too.
     """
 
-    def __init__(self, native: ModuleType, model: nn.Module) -> None:
-        self.coded = Coded()
+    def __init__(self, native: ModuleType, model: nn.Module, coded: Coded | None = None) -> None:
+        self.coded = coded or Coded()
         self._native = native
         self._parameters = {_address(one): one.detach() for one in model.parameters()}
 
@@ -171,7 +228,7 @@ class Coder:
         """
         turned = self._turned(weight)
         if turned is None:
-            return self.coded.of(weight) is not None
+            return self.coded.of(weight) is not None or self.coded.stored(weight) is not None
         for bits, group, has_zeros in _WAYS:
             how = self._native.Quantization(bits, group, has_zeros)
             scales = _empty_scales(turned, how)

@@ -6,6 +6,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from engine.batch.shape import ModelShape
+from engine.model.compact import CompactWeights
 from engine.model.program.capture import AttentionCall, Capture, capture
 from engine.model.program.experts import holds_experts
 from engine.model.program.graph import Graph
@@ -21,6 +22,7 @@ def find_graph(
     states: StateModules | None = None,
     *,
     with_experts: bool = True,
+    compact: CompactWeights | None = None,
 ) -> tuple[Graph, Capture]:
     """What a model computes, and the pass that was recorded to find out.
 
@@ -31,6 +33,7 @@ def find_graph(
         max_positions: how many positions are served.
         states: the modules that keep states, if there are any.
         with_experts: whether experts can be operations; else the modules around them stay.
+        compact: the model's parameters that hold numbers only while they are used, if any do.
 
     Raises:
         UnreadableError: something cannot be read and lies in no such module.
@@ -40,7 +43,8 @@ def find_graph(
     while True:
         recorded = capture(model, shape, experts.union(opaque), max_positions, states)
         try:
-            return read(recorded, frozenset(opaque), max_positions, with_experts), recorded
+            graph = read(recorded, frozenset(opaque), max_positions, with_experts, compact)
+            return graph, recorded
         except UnreadableError as error:
             opaque += (_next_opaque(recorded, error, opaque),)
 

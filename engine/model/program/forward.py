@@ -172,12 +172,17 @@ def make_program(
     """
     native = kernels()
     assert native is not None
-    graph, recorded = find_graph(model, shape, max(config.max_model_len, NUM_TOKENS), states)
+    compact = None if coded is None else coded.compact
+    positions = max(config.max_model_len, NUM_TOKENS)
+    graph, recorded = find_graph(model, shape, positions, states, compact=compact)
     graph = fuse(graph)
     verified = replace(config, num_blocks=config.blocks_for(NUM_TOKENS), num_host_blocks=0)
     parts = [CpuAttention().storage(one) for one in cache_shapes(verified, shape)]
     modules = [one.module for one in graph.operations if isinstance(one, Opaque)]
     used = {type(module).__name__ for module in modules}
+    if compact is not None:
+        for module in modules:
+            compact.keep(module)
     if states is not None:
         states.take_over(set(modules) & set(states.found))
     try:
@@ -195,7 +200,11 @@ def make_program(
         raise MismatchError(f"a kernel does not take what the model gives it: {error}") from error
     forward = ProgramForward(built, native, tuple(sorted(used)), shape, graph.looked_up, states)
     step = _recorded_step(native, recorded, config.block_size)
-    worst = verify(built.stages, lambda first, last: built.program.run(step, first, last))
+    worst = verify(
+        built.stages,
+        lambda first, last: built.program.run(step, first, last),
+        dtype=parts[0].shape.dtype,
+    )
     logger.info(
         "%s runs as %d kernels%s; verified, the largest difference is %.2g",
         type(model).__name__,

@@ -266,6 +266,8 @@ class Opaque:
 
     def run(self, x: Tensor) -> Tensor:
         """What the module gives of [rows, columns]."""
+        # A program may compute in another type than its model.
+        x = x.to(self.x.reference.dtype)
         output = self.module(**{self.name: x[None]}, **self.others)
         result: Tensor = output[0] if isinstance(output, tuple) else output
         return result[0]

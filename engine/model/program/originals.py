@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from torch import nn
+from torch import Tensor, nn
 
 from engine.model.program.graph import Embed, Experts, Gated, Linear, Opaque, Operation
 from engine.model.program.weights import Rows, Weight
@@ -15,9 +15,18 @@ class Originals:
     """Knows how many uses of each parameter are still to come.
 
     The uses by opaque modules never end.
+
+    Args:
+        forget: is called with each parameter that nothing uses any more.
     """
 
-    def __init__(self, model: nn.Module, operations: Iterable[Operation]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        operations: Iterable[Operation],
+        forget: Callable[[Tensor], None] = lambda parameter: None,
+    ) -> None:
+        self._forget = forget
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_address(parameter), []).append(parameter)
@@ -45,6 +54,7 @@ class Originals:
             self._uses[address] -= 1
             if not self._uses[address]:
                 for parameter in self._parameters.pop(address, ()):
+                    self._forget(parameter)
                     parameter.data = parameter.data.new_empty(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.model.program.arena import Arena
-from engine.model.program.coded import Coded, Scales
+from engine.model.program.coded import Coded, Scales, StoredRows
 from engine.model.program.graph import Embed, Experts, Gated, Linear, Operation
 from engine.model.program.originals import Originals
 from engine.model.program.weights import Rows, Weight, dense
@@ -29,12 +30,15 @@ class Product:
 
     Attributes:
         bias: in float32.
-        how: `_native.Quantization` of the weight; None if it is of the model's type.
+        how: `_native.Quantization` of the weight; None if it is of the program's type.
+        column, columns: of the result, which of its columns the product gives.
     """
 
     weight: Tensor
     bias: Tensor | None
     how: Any
+    column: int
+    columns: int
 
 
 # Makes one matrix of several.
@@ -49,7 +53,8 @@ class Packer:
 
     Args:
         native: the compiled kernels.
-        coded: which of the model's parameters are quantized, if any.
+        dtype: that the program computes in.
+        coded: which of the model's parameters are codes, if any.
     """
 
     def __init__(
@@ -57,22 +62,34 @@ class Packer:
         native: ModuleType,
         model: nn.Module,
         operations: Iterable[Operation],
+        dtype: torch.dtype,
         coded: Coded | None = None,
     ) -> None:
         self._native = native
         self._arena = Arena(native)
-        self._originals = Originals(model, operations)
-        self._coded = coded
+        self._dtype = dtype
+        self._coded = coded or Coded()
+        self._originals = Originals(model, operations, self._coded.compact.forget)
         self._packed: dict[_Place, tuple[Tensor, Any]] = {}
 
-    def linear(self, operation: Linear) -> Product:
-        """The weights of a product, which itself has none from now on."""
-        weight, how = self._pack(operation.weights, _below_each_other)
+    def linear(self, operation: Linear) -> tuple[Product, ...]:
+        """The weights of a product, which itself has none from now on. There are several where the
+        blocks of its weights are of different types: none is widened to another's bits.
+        """
+        parts, column = [], 0
+        biases = operation.biases or (None,) * len(operation.weights)
+        every = zip(operation.weights, biases, strict=True)
+        for _, group in groupby(every, lambda one: self._way(one[0])):
+            weights, its_biases = zip(*group, strict=True)
+            weight, how = self._pack(weights, _below_each_other)
+            bias = torch.cat([one.float() for one in its_biases]) if operation.biases else None
+            columns = sum(one.shape[0] for one in weights)
+            parts.append(Product(weight, bias, how, column, columns))
+            column += columns
         if len(operation.weights) == 1 and not isinstance(operation.weights[0], Rows):
-            self._packed[_place(operation.weights[0])] = weight, how
-        bias = torch.cat([bias.float() for bias in operation.biases]) if operation.biases else None
+            self._packed[_place(operation.weights[0])] = parts[0].weight, parts[0].how
         self._give_up(operation)
-        return Product(weight, bias, how)
+        return tuple(parts)
 
     def gated(self, operation: Gated) -> Product:
         """As `linear`, of a gated product: 16 gates, their 16 ups, the next 16 gates, and so on."""
@@ -80,7 +97,7 @@ class Packer:
         biases = [bias.float()[:, None] for bias in operation.biases]
         bias = _take_turns(biases).flatten() if biases else None
         self._give_up(operation)
-        return Product(weight, bias, how)
+        return Product(weight, bias, how, 0, operation.out.width)
 
     def experts(self, operation: Experts) -> tuple[Product, Product]:
         """The products up and down of all experts, one after the other; up as `gated`, if there is
@@ -95,38 +112,100 @@ class Packer:
             biases = [torch.cat([_side_by_side(one).flatten() for one in columns]), last.flatten()]
         self._give_up(operation)
         (up, up_how), (low, low_how) = packed
-        return Product(up, biases[0], up_how), Product(low, biases[1], low_how)
+        width = operation.out.width
+        return Product(up, biases[0], up_how, 0, width), Product(low, biases[1], low_how, 0, width)
 
     def table(self, operation: Embed) -> tuple[Tensor, bool, Any]:
-        """The rows to look up, whether they are a product's packed weights (a tied head), and how
-        these are quantized.
+        """The rows to look up, whether they are packed as a product's weights are, and how these
+        are quantized.
         """
-        packed = self._packed.get(_place(operation.table))
+        place = _place(operation.table)
+        packed = self._packed.get(place)
+        if packed is None:
+            stored = self._coded.stored(operation.table)
+            packed = None if stored is None else self._pack_stored([stored], _below_each_other)
         if packed is not None:
             self._give_up(operation)
             return packed[0], True, packed[1]
-        return operation.table.contiguous(), False, None
+        table = self._dense(operation.table).contiguous()
+        if self._coded.compact.of(operation.table) is not None:
+            self._give_up(operation)
+        return table, False, None
+
+    def _way(self, weight: Weight) -> object:
+        """What weights have in common that are packed together, and lose nothing by it."""
+        stored = self._coded.stored(weight)
+        return None if stored is None else stored.way
 
     def _pack(self, weights: Sequence[Weight], join: _Join) -> tuple[Tensor, Any]:
-        matrix = join([dense(one) for one in weights]).contiguous()
-        found = self._scales(weights)
-        if found is None:
+        stored = self._stored(weights)
+        of_blocks = self._pack_stored(stored, join) if stored else None
+        if of_blocks is not None:
+            return of_blocks
+        matrix = join([self._dense(one) for one in weights]).contiguous()
+        scales = self._scales(weights)
+        if scales is None:
             packed = self._arena.take(self._native.packed_size(*matrix.shape), matrix.dtype)
             self._native.pack_linear(matrix, packed)
             return packed, None
-        packed = self._arena.take(self._native.coded_size(*matrix.shape, found[0].how), torch.uint8)
-        self._pack_codes(matrix, found, join, packed)
-        return packed, found[0].how
+        size = self._native.coded_size(*matrix.shape, scales[0].how)
+        packed = self._arena.take(size, torch.uint8)
+        self._pack_codes(matrix, scales, join, packed)
+        return packed, scales[0].how
+
+    def _stored(self, weights: Sequence[Weight]) -> list[StoredRows]:
+        """The blocks of weights that are packed together; none if one of them is no blocks."""
+        found = [one for one in map(self._coded.stored, weights) if one is not None]
+        return found if len(found) == len(weights) else []
+
+    def _pack_stored(self, found: Sequence[StoredRows], join: _Join) -> tuple[Tensor, Any] | None:
+        """Blocks as packed codes; None if some of their scales are too large for float16."""
+        how, k = self._common(found), found[0].source.width
+        blocks, numbers, before = [], [], 0
+        for one in found:
+            blocks.append((one.source.blocks, one.source.kind))
+            numbers.append(one.rows[:, None] + before + 1)
+            before += len(one.source.blocks)
+        rows = join(numbers).flatten() - 1  # what was filled up with zeros is row -1
+        packed = self._arena.take(self._native.coded_size(len(rows), k, how), torch.uint8)
+        return (packed, how) if self._native.pack_blocks(blocks, rows, k, how, packed) else None
 
     def _pack_each(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
         """Experts one by one, so that no copy of all of them but the packed one is made."""
+        stored = self._stored(weights)
+        of_blocks = self._pack_each_stored(stored) if stored else None
+        if of_blocks is not None:
+            return of_blocks
+        with self._coded.compact.unpacked(weights):
+            return self._pack_each_dense(weights)
+
+    def _pack_each_stored(self, found: Sequence[StoredRows]) -> tuple[Tensor, Any] | None:
+        """As `_pack_stored`, of experts one behind the other."""
+        how, k = self._common(found), found[0].source.width
+        experts = len(found[0].rows)
+        each = [one.source.blocks.chunk(experts) for one in found]
+        before = [0, *accumulate(len(ones[0]) for ones in each)]
+        numbers = [
+            one.rows[0][:, None] + first + 1 for one, first in zip(found, before, strict=False)
+        ]
+        rows = _side_by_side(numbers).flatten() - 1
+        size = self._native.coded_size(len(rows), k, how)
+        packed = self._arena.take(experts * size, torch.uint8)
+        for at, part in enumerate(packed.chunk(experts)):
+            blocks = [(ones[at], one.source.kind) for ones, one in zip(each, found, strict=True)]
+            if not self._native.pack_blocks(blocks, rows, k, how, part):
+                return None
+        return packed, how
+
+    def _pack_each_dense(self, weights: Sequence[Tensor]) -> tuple[Tensor, Any]:
         experts = list(zip(*weights, strict=True))
-        shape, dtype = _side_by_side(experts[0]).shape, experts[0][0].dtype
+        shape = _side_by_side(experts[0]).shape
         found = self._scales(weights)
         if found is None:
-            packed = self._arena.take(len(experts) * self._native.packed_size(*shape), dtype)
+            size = self._native.packed_size(*shape)
+            packed = self._arena.take(len(experts) * size, self._dtype)
             for part, ones in zip(packed.chunk(len(experts)), experts, strict=True):
-                self._native.pack_linear(_side_by_side(ones).contiguous(), part)
+                self._native.pack_linear(_side_by_side(ones).to(self._dtype).contiguous(), part)
             return packed, None
         how = found[0].how
         size = len(experts) * self._native.coded_size(*shape, how)
@@ -135,6 +214,18 @@ class Packer:
             scales = [one.of(at) for one in found]
             self._pack_codes(_side_by_side(ones).contiguous(), scales, _side_by_side, part)
         return packed, how
+
+    def _dense(self, weight: Weight) -> Tensor:
+        """A weight as a matrix of the program's type."""
+        matrix = weight.matrix if isinstance(weight, Rows) else weight
+        is_compact = self._coded.compact.of(matrix) is not None
+        with self._coded.compact.unpacked([matrix]):
+            return dense(weight).to(self._dtype, copy=is_compact)
+
+    def _common(self, found: Sequence[StoredRows | Scales]) -> Any:
+        """The `_native.Quantization` to which all of these can be brought without loss."""
+        bits, groups, with_zeros = zip(*(one.way for one in found), strict=True)
+        return self._native.Quantization(max(bits), math.gcd(*groups), any(with_zeros))
 
     def _pack_codes(
         self, matrix: Tensor, found: Sequence[Scales], join: _Join, packed: Tensor
@@ -148,16 +239,13 @@ class Packer:
         """The scales of weights that are packed together, brought to one way; None if one of them
         has none.
         """
-        if self._coded is None:
-            return None
         found = [self._coded.of(one) for one in weights]
         scales = [one for one in found if one is not None]
         if len(scales) < len(weights):
             return None
         if len({one.way for one in scales}) == 1:
             return scales
-        bits, groups, with_zeros = zip(*(one.way for one in scales), strict=True)
-        how = self._native.Quantization(max(bits), math.gcd(*groups), any(with_zeros))
+        how = self._common(scales)
         return [one.widened(how, weights[0].shape[-1]) for one in scales]
 
     def _give_up(self, operation: Linear | Gated | Experts | Embed) -> None:

@@ -95,7 +95,9 @@ def check_device(config: EngineConfig, shape: ModelShape) -> None:
         )
 
 
-def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Coded | None:
+def recognize(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, coded: Coded | None = None
+) -> Coded | None:
     """Find the codes that a model's weights were unpacked from, so that they stay packed.
 
     They are looked for in the numbers: whatever format they were stored in, a group of 32 that lies
@@ -103,6 +105,7 @@ def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -
 
     Args:
         config: of a model that the native kernels compute.
+        coded: what is known already.
 
     Returns:
         the scales, for `engine.model.forward.make_forward`; None if no product has such weights, or
@@ -111,22 +114,25 @@ def recognize(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -
     native = kernels()
     assert native is not None
     try:
-        products = list(_products(_read(model, config, shape)))
+        products = list(_products(_read(model, config, shape, coded)))
     except UnreadableError:
-        return None
-    coder = Coder(native, model)
+        return coded
+    coder = Coder(native, model, coded)
     found = [coder.recognize(weight) for product in products for weight in product.weights]
     logger.info("of %d weights of %s, %d stay packed", len(found), type(model).__name__, sum(found))
-    return coder.coded if any(found) else None
+    return coder.coded if any(found) else coded
 
 
-def _read(model: PreTrainedModel, config: EngineConfig, shape: ModelShape) -> Graph:
+def _read(
+    model: PreTrainedModel, config: EngineConfig, shape: ModelShape, coded: Coded | None = None
+) -> Graph:
     if shape.has_latents:
         raise UnreadableError("it stores latents")
     model.eval()  # type: ignore[no-untyped-call]
     states = find_states(model, shape, 1, 0)
     positions = max(config.max_model_len, NUM_TOKENS)
-    return fuse(find_graph(model, shape, positions, states)[0])
+    compact = None if coded is None else coded.compact
+    return fuse(find_graph(model, shape, positions, states, compact=compact)[0])
 
 
 def _products(graph: Graph) -> Iterator[Linear | Gated | Experts]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.model.compact import CompactWeights
 from engine.model.program.activations import ACTIVATIONS
 from engine.model.program.agree import agree
 from engine.model.program.capture import (
@@ -66,6 +67,7 @@ def read(
     opaque: frozenset[type[nn.Module]],
     max_positions: int,
     with_experts: bool = True,
+    compact: CompactWeights | None = None,
 ) -> Graph:
     """The operations that lead to the logits.
 
@@ -73,11 +75,12 @@ def read(
         opaque: classes of modules to run as they are.
         max_positions: length of the tables of rotations.
         with_experts: whether experts can be operations; else they are unreadable.
+        compact: the parameters that hold numbers only while they are used, if any do.
 
     Raises:
         UnreadableError: some call on the way is none of ours.
     """
-    return _Reader(recorded, opaque, max_positions, with_experts).read()
+    return _Reader(recorded, opaque, max_positions, with_experts, compact).read()
 
 
 class _Reader:
@@ -87,8 +90,10 @@ class _Reader:
         opaque: frozenset[type[nn.Module]],
         max_positions: int,
         with_experts: bool,
+        compact: CompactWeights | None,
     ) -> None:
         self._recorded = recorded
+        self._compact = compact or CompactWeights()
         self._opaque = opaque
         self._with_experts = with_experts
         self._contents = Contents(one for call in recorded.calls for one in call.changed)
@@ -123,7 +128,8 @@ class _Reader:
         self._contents.pass_by(call.changed)
         for address in fresh:
             self._provenance.makers[address] = call
-        given = {address_of(tensor) for tensor in tensors_in((call.args, call.kwargs))}
+        inputs = tensors_in((call.args, call.kwargs))
+        given = {address_of(tensor) for tensor in inputs}
         if isinstance(call.target, AttentionCall) or given & self._varying:
             self._varying |= {*fresh, *changed}
         made = {address: tensor for address, tensor in fresh.items() if address not in given}
@@ -132,7 +138,8 @@ class _Reader:
             return
         try:
             address, tensor = next(iter(made.items()))
-            operations = self._read_call(call, tensor)
+            with self._compact.computing(call.target, call.args, inputs):
+                operations = self._read_call(call, tensor)
             self._provenance.operations += operations
             # Nothing reads what was there before a change any more: whoever looks there sees this.
             self._provenance.values[address] = operations[-1].out

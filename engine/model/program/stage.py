@@ -21,7 +21,8 @@ class Stage:
         out: [rows, width], where its result goes.
         given: the input of an opaque module, or query and key of attention, which are rotated in
             place; empty for other operations.
-        is_coded: whether it multiplies quantized weights, and so makes whole numbers of its input.
+        is_coded: whether it multiplies quantized weights, and so makes whole numbers of its input;
+            or looks up rows of such.
     """
 
     operation: Operation

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,12 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from engine.api.errors import ModelError, cause_of
 from engine.model.blame import blaming
-from engine.model.checkpoint import CONFIG_FILE, Checkpoint, StoredTensor
+from engine.model.checkpoint import CONFIG_FILE, FLOATS, Checkpoint, StoredTensor
+from engine.model.compact import block_types
 from engine.model.files import check_file
 from engine.model.quantized.library import library
 from engine.model.stored import StoredWeight
+from engine.native import kernels
 
 _EXTRA = "gguf"
 
@@ -113,10 +117,7 @@ class GgufFile:
             name = names.get(tensor.name, names.get(tensor.name.removesuffix(".weight")))
             if name is not None:
                 groups.setdefault(name, {})[tensor.name] = tensor
-        return tuple(
-            StoredWeight(name, group, partial(_unpack, self._gguf, processor, names, name, group))
-            for name, group in groups.items()
-        )
+        return tuple(_stored(self._gguf, processor, names, *one) for one in groups.items())
 
     def _read_metadata(self) -> dict[str, Any]:
         # This reader notices where a count leads beyond the end of the file; the library's does
@@ -176,6 +177,66 @@ def _is_read(gguf: Any, kind: Any) -> bool:
     except NotImplementedError:
         return False
     return True
+
+
+def _stored(
+    gguf: Any,
+    processor: Any,
+    names: Mapping[str, str],
+    name: str,
+    group: Mapping[str, StoredTensor],
+) -> StoredWeight:
+    weight = StoredWeight(name, group, partial(_unpack, gguf, processor, names, name, group))
+    if len(group) > 1:
+        return weight
+    (own, stored), *_ = group.items()
+    native = kernels()
+    is_coded = native is not None and stored.dtype in block_types(native)
+    if len(stored.shape) < 2 or not (is_coded or stored.dtype in FLOATS):
+        return weight
+    order = _order_of_rows(processor, names, own, stored)
+    if order is None:
+        return weight
+    kind = stored.dtype if is_coded else ""
+    return replace(weight, blocks=partial(_in_order, own, order), kind=kind, shape=stored.shape)
+
+
+def _order_of_rows(
+    processor: Any, names: Mapping[str, str], own: str, stored: StoredTensor
+) -> Tensor | None:
+    """Which of a tensor's rows each row of the weight is, if the weight has just these rows.
+
+    transformers is handed the rows' numbers, in two columns, and what it makes of them is read.
+    """
+    rows = math.prod(stored.shape[:-1])
+    numbers = np.arange(2.0 * rows).reshape(*stored.shape[:-1], 2)
+    try:
+        done = processor.process(
+            weights=numbers,
+            name=own,
+            tensor_key_mapping=names,
+            parsed_parameters={"tensors": {}},
+        )
+    except Exception:  # it wants more than the rows
+        return None
+    made = np.asarray(done.weights, dtype=np.float64)
+    if done.name is None or made.shape != numbers.shape:
+        return None
+    order = (made.reshape(rows, 2)[:, 0] / 2).astype(np.int64)
+    if not np.array_equal(made.reshape(rows, 2), numbers.reshape(rows, 2)[order % rows]):
+        return None
+    return torch.from_numpy(order)
+
+
+def _in_order(own: str, order: Tensor, parts: dict[str, Tensor]) -> Tensor:
+    """Rows in the order in which the weight has them: of blocks, uint8 [rows, bytes], or of
+    numbers.
+    """
+    stored = parts[own]
+    rows = stored.view(len(order), -1)
+    is_same = bool((order == torch.arange(len(order))).all())
+    made = rows if is_same else rows[order]
+    return made if stored.ndim == 1 else made.view(stored.shape)
 
 
 def _unpack(

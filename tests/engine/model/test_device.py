@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from engine.api.errors import InvalidConfigError
+from engine.model import device as device_module
 from engine.model.device import (
     default_share,
     free_memory,
     gpu_uuid,
     is_out_of_memory,
+    loading_dtype,
     pick_device,
     pick_dtype,
 )
@@ -124,10 +126,26 @@ def test_auto_type_on_a_host(
     monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], registered: str, expected: torch.dtype
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setattr(device_module, "kernels", lambda: None)
     for stored in ("float32", "bfloat16", "float16"):
         assert pick_dtype(None, registered, stored, CPU) == expected
         assert pick_dtype("auto", registered, stored, CPU) == expected
         assert pick_dtype("bfloat16", registered, stored, CPU) == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("has", "loading"),
+    [({"avx512_bf16": True}, torch.bfloat16), ({"avx2": True}, torch.float32)],
+)
+def test_kernels_compute_bfloat16_on_every_host(
+    monkeypatch: pytest.MonkeyPatch, has: dict[str, bool], loading: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setattr(device_module, "kernels", lambda: device_module)
+    assert pick_dtype(None, "auto", "float32", CPU) == torch.bfloat16
+    assert loading_dtype(torch.bfloat16, CPU) == loading
+    assert loading_dtype(torch.float32, CPU) == torch.float32
+    assert loading_dtype(torch.bfloat16, GPU) == torch.bfloat16
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])

@@ -160,6 +160,7 @@ def test_the_largest_step_takes_no_more_than_planned(
         name=size,
         shape=traced.shape,
         weight_bytes=bytes_of(model),
+        loading_bytes=bytes_of(model),
         saved_bytes=0,
         num_layers=traced.num_layers,
         layer_width=traced.layer_width,

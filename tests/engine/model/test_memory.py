@@ -38,6 +38,7 @@ LLAMA = MemoryNeeds(
         dtype_bytes=2,
     ),
     weight_bytes=16_060_522_496,
+    loading_bytes=16_060_522_496,
     saved_bytes=0,
     num_layers=32,
     layer_width=14_336,

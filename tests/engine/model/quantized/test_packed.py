@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from engine.api.sampling import SamplingParams
 from engine.api.status import ModelCard
 from engine.batch.plan import NewSequence, Row, StepPlan
-from engine.model import coding
+from engine.model import coding, gate
 from engine.model.loss import AT_LOAD
+from engine.model.program import forward
 from engine.model.program.coded import Coded
 from engine.model.program.quantize import recognize
+from engine.model.program.verify import MismatchError
 from engine.serving.loading import LoadedModel
 from tests.engine.model.quantized.test_formats import PROMPTS
+from tests.support.checkpoints import save_checkpoint
 from tests.support.gguf_files import save_gguf
 from tests.support.loading import load
 from tests.support.native import kernels_or_skip
@@ -102,7 +106,7 @@ def test_a_format_stays_packed(
     assert coded is not None
     assert loaded.shape.saved_bytes == coded.saved_bytes > 0
     check_card(loaded.card)
-    ways = {one.scales.how.bits for one in coded._matrices.values()}
+    ways = {scales.how.bits for _, scales in coded._matrices.values()}
     assert ways == {4 if format_name in STAY_IN_FOUR else 8}
     check(loaded, model)
 
@@ -119,29 +123,74 @@ def test_what_no_kernel_serves_is_unpacked(
     loaded.close()
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"), [("Q8_0", "bfloat16"), ("Q4_0", "float32"), ("Q4_1", "bfloat16")]
-)
-def test_a_gguf_file_stays_packed(
-    tmp_path: Path, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_blocks_of_a_gguf_file_are_packed_as_they_are(
+    tmp_path: Path, name: str, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No weight is looked at as numbers: blocks go from the file to the kernels."""
+    monkeypatch.setattr(coding, "recognize", None)
     file = tmp_path / "model.gguf"
-    save_gguf(file, "llama", kind)
-    loaded, coded, model = loaded_with(monkeypatch, file, dtype=dtype)
-    assert coded is not None
-    assert {one.scales.how.bits for one in coded._matrices.values()} == {4 if "Q4" in kind else 8}
-    assert loaded.card.packed_as == f"GGUF {kind}"
-    check(loaded, model)
+    save_gguf(file, name, kind)
+    loaded = load(file, dtype=dtype)
+    assert loaded.shape.saved_bytes > 0
+    assert (loaded.card.packed_as, loaded.card.attention[:3]) == (f"GGUF {kind}", "cpu")
+    check_card(loaded.card)
+    own: Any = AutoModelForCausalLM
+    check(loaded, own.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32))
 
 
-def test_weights_of_a_plain_checkpoint_are_not_looked_at(
+def test_numbers_of_a_gguf_file_are_packed_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(coding, "recognize", None)
     file = tmp_path / "model.gguf"
     save_gguf(file, "llama", "F16")
-    loaded, coded, _ = loaded_with(monkeypatch, file)
-    assert coded is None
-    loaded.close()
+    loaded = load(file)
+    assert (loaded.shape.saved_bytes, loaded.card.packed_as) == (0, "")
+    own: Any = AutoModelForCausalLM
+    check(loaded, own.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("source", ["folder", "F16", "Q4_1"])
+def test_a_host_without_bfloat16_in_torch_serves_it_by_kernels(
+    tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's own modules compute in float32 while it is loaded, and the kernels in bfloat16
+    then.
+    """
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    if source == "folder":
+        path = tmp_path
+        save_checkpoint(path, dtype=torch.bfloat16)
+        own: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    else:
+        path = tmp_path / "model.gguf"
+        save_gguf(path, "llama", source)
+        known: Any = AutoModelForCausalLM
+        own = known.from_pretrained(tmp_path, gguf_file=path.name, dtype=torch.float32)
+    loaded = load(path, dtype=None)
+    assert (loaded.card.dtype, loaded.card.attention[:3]) == ("bfloat16", "cpu")
+    check(loaded, own)
+
+
+def test_a_host_without_bfloat16_in_torch_serves_float32_without_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+
+    def differing(*args: Any) -> float:
+        raise MismatchError("a kernel differs")
+
+    monkeypatch.setattr(forward, "verify", differing)
+    monkeypatch.setattr(gate, "_check_class", lambda *args: None)
+    file = tmp_path / "model.gguf"
+    save_gguf(file, "llama", "Q4_1")
+    loaded = load(file)
+    assert (loaded.card.dtype, loaded.card.attention) == ("float32", "torch")
+    own: Any = AutoModelForCausalLM
+    check(loaded, own.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32))
 
 
 # Where a block of a type has its scales in float16, and how long it is.

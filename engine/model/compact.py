@@ -1,0 +1,214 @@
+"""Compact weights: parameters that stay as they are stored, and are floats while they are used.
+
+A model of a GGUF file as floats takes two to eight times the file, and is needed for a few passes
+while it is loaded: to find out what it computes, and to compare. So a parameter is a window of
+address space. The window has memory, and numbers, only while a module computes with it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.native import kernels
+
+# Windows of a huge page or more are asked to be huge pages: a window is filled anew for each pass.
+_HUGE = 2 << 20
+
+
+class Compact:
+    """A parameter and what is stored of it.
+
+    Attributes:
+        blocks: what is stored. Blocks of codes: uint8 [rows, bytes of a row]; or numbers of another
+            type: [n, k].
+        kind: GGUF's name of the blocks' type; empty for numbers.
+        window: [..., n, k], the parameter's memory. Its numbers are undefined outside of
+            `CompactWeights.unpacked`.
+    """
+
+    def __init__(
+        self, blocks: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
+        self.blocks = blocks
+        self.kind = kind
+        size = torch.Size(shape).numel() * dtype.itemsize
+        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self.window = torch.frombuffer(self._memory, dtype=dtype).view(shape)
+        self._uses = 0
+        self._is_whole = False
+
+    @property
+    def width(self) -> int:
+        """Input features."""
+        return self.window.shape[-1]
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """A copy of the parameter, of a type: [..., n, k]."""
+        out = torch.empty(self.window.shape, dtype=dtype)
+        self._unpack(self.blocks, out.view(-1, self.width))
+        return out
+
+    def enter(self, rows: Tensor | None = None) -> None:
+        """Give the window its numbers, until as many calls of `leave`.
+
+        Args:
+            rows: those that are needed, [count] int64; None for all.
+        """
+        self._uses += 1
+        if self._is_whole:
+            return
+        flat = self.window.view(-1, self.width)
+        if rows is None:
+            self._unpack(self.blocks, flat)
+            self._is_whole = True
+            return
+        few = torch.empty(len(rows), self.width, dtype=flat.dtype)
+        self._unpack(self.blocks[rows], few)
+        flat[rows] = few
+
+    def leave(self) -> None:
+        """End a use. After the last one the window has no memory."""
+        self._uses -= 1
+        if not self._uses:
+            self._is_whole = False
+            self._memory.madvise(mmap.MADV_DONTNEED)
+
+    def _unpack(self, blocks: Tensor, out: Tensor) -> None:
+        if not self.kind:
+            out.copy_(blocks)
+            return
+        native = kernels()
+        assert native is not None
+        native.unpack_blocks(blocks, self.kind, out)
+
+
+def block_types(native: ModuleType) -> dict[str, tuple[int, int, Any]]:
+    """Features and bytes of a block, and the `_native.Quantization` of its codes, by GGUF's names
+    of the types that kernels multiply as they are stored.
+    """
+    types: dict[str, tuple[int, int, Any]] = native.block_types()
+    return types
+
+
+class CompactWeights:
+    """The compact parameters of a model that is being loaded.
+
+    Args:
+        dtype: that the model is to compute in when it is loaded. Numbers stay in this type if the
+            model is loaded in another one.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype
+        self._by_address: dict[int, Compact] = {}
+        self._hooks: dict[nn.Module, list[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_address)
+
+    def __iter__(self) -> Iterator[Compact]:
+        return iter(self._by_address.values())
+
+    def add(self, one: Compact) -> Tensor:
+        """Take a parameter in, and return its memory."""
+        self._by_address[_address(one.window)] = one
+        return one.window
+
+    def of(self, tensor: Tensor) -> Compact | None:
+        """The compact parameter in whose window a tensor lies; None if it lies in no window."""
+        return self._by_address.get(_address(tensor))
+
+    def forget(self, parameter: Tensor) -> None:
+        """Let go of a parameter that is not computed with any more, if it is a compact one."""
+        self._by_address.pop(_address(parameter), None)
+
+    def settle(self, model: nn.Module) -> bool:
+        """Let a model's modules compute: each has numbers in its own parameters meanwhile.
+
+        Returns:
+            whether the model's parameters are all windows. If not, transformers has made others of
+            them, which hold nothing.
+        """
+        held = {_address(one) for one in model.parameters()} & self._by_address.keys()
+        if held != self._by_address.keys():
+            return False
+        for module in model.modules():
+            if any(self.of(one) is not None for one in module.parameters(recurse=False)):
+                self._hooks[module] = [
+                    module.register_forward_pre_hook(self._enter, with_kwargs=True),
+                    module.register_forward_hook(self._leave, always_call=True),
+                ]
+        return True
+
+    def keep(self, module: nn.Module) -> None:
+        """Let a module's parameters, and those of the modules in it, be plain ones from now on."""
+        for one in module.modules():
+            for hook in self._hooks.pop(one, ()):
+                hook.remove()
+            for parameter in one.parameters(recurse=False):
+                found = self.of(parameter)
+                if found is not None:
+                    parameter.data = found.dense(parameter.dtype)
+
+    @contextmanager
+    def unpacked(self, tensors: Iterable[Tensor], rows: Tensor | None = None) -> Iterator[None]:
+        """Give those of some tensors that are compact parameters their numbers meanwhile."""
+        with ExitStack() as stack:
+            for found in {
+                id(one): one for one in map(self.of, tensors) if one is not None
+            }.values():
+                found.enter(rows)
+                stack.callback(found.leave)
+            yield
+
+    @contextmanager
+    def computing(self, target: Any, args: tuple[Any, ...], given: list[Tensor]) -> Iterator[None]:
+        """As `unpacked`, of all that a recorded call needs.
+
+        Args:
+            target: the module, or the function, that was called.
+            args: of the call.
+            given: the tensors among them.
+        """
+        if not self:
+            yield
+            return
+        needed = [*given]
+        if isinstance(target, nn.Module):
+            needed += target.parameters()
+        with self.unpacked(needed, _rows_looked_up(target, args)):
+            yield
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        rows = _rows_looked_up(module, args)
+        for parameter in module.parameters(recurse=False):
+            found = self.of(parameter)
+            if found is not None:
+                found.enter(rows)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        for parameter in module.parameters(recurse=False):
+            found = self.of(parameter)
+            if found is not None:
+                found.leave()
+
+
+def _rows_looked_up(target: Any, args: tuple[Any, ...]) -> Tensor | None:
+    """The rows that an embedding is asked for; None for whatever else."""
+    if not isinstance(target, nn.Embedding) or not args or not isinstance(args[0], Tensor):
+        return None
+    rows: Tensor = torch.unique(args[0].detach())
+    return rows
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
