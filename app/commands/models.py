@@ -14,7 +14,7 @@ from app.settings.settings import Settings, SettingsError
 from app.system.machine import Memory, cpu_features, memory_of
 from app.system.quantizing import why_not_quantized
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
-from engine.model.checkpoint import CONFIG_FILE, open_checkpoint
+from engine.model.checkpoint import CONFIG_FILE, find_gguf, open_checkpoint
 from engine.model.estimate import Estimate, Fit, Numbers
 from engine.model.files import CONFIG_BYTES, read_json
 from engine.model.memory import GPU_SHARE, HOST_SHARE
@@ -194,19 +194,10 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
         ModelError, InvalidConfigError: they are broken, or it is not served or does not fit.
     """
     folder = entry.local_folder() or entry.folder
-    assert folder is not None  # it comes from the hub otherwise
-    checkpoint = open_checkpoint(folder)
-    if not (folder / CONFIG_FILE).is_file():
-        raise ModelError(f"{folder} has no {CONFIG_FILE}")
-    item, width = place.dtype_bytes(entry), place.width(entry)
-    numbers = Numbers.of(checkpoint, _vocab_size(folder))
-    estimate = Estimate(
-        weight_bytes=checkpoint.num_bytes_as(item),
-        token_bytes=stated.token_bytes,
-        context_length=stated.context_length,
-        saved_bytes=numbers.saved(width, item),
-        is_about=width != "none" and not numbers.head,
-    )
+    assert folder is not None  # it is to be downloaded otherwise
+    # The header of a GGUF file is read by the loader only, which brings torch.
+    in_gguf = find_gguf(folder) is not None
+    estimate = stated if in_gguf else _in_folder(folder, entry, place, stated)
     is_known = estimate.context_bytes is not None
     if (is_known and not closely) or estimate.fit(place.budget(entry)) is Fit.NOT:
         return estimate
@@ -220,6 +211,26 @@ def _found(entry: ModelEntry, place: Place, stated: Estimate, *, closely: bool) 
         token_bytes=needs.shape.kv_bytes_per_token,
         context_length=longest,
         saved_bytes=needs.saved_bytes,
+    )
+
+
+def _in_folder(folder: Path, entry: ModelEntry, place: Place, stated: Estimate) -> Estimate:
+    """What the headers of a folder's weights add to what its entry states.
+
+    Raises:
+        ModelError: they are broken.
+    """
+    checkpoint = open_checkpoint(folder)
+    if not (folder / CONFIG_FILE).is_file():
+        raise ModelError(f"{folder} has no {CONFIG_FILE}")
+    item, width = place.dtype_bytes(entry), place.width(entry)
+    numbers = Numbers.of(checkpoint, _vocab_size(folder))
+    return Estimate(
+        weight_bytes=checkpoint.num_bytes_as(item),
+        token_bytes=stated.token_bytes,
+        context_length=stated.context_length,
+        saved_bytes=numbers.saved(width, item),
+        is_about=width != "none" and not numbers.head,
     )
 
 

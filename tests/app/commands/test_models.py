@@ -15,6 +15,7 @@ from app.system.machine import Memory
 from engine.builtin import MODEL_DIR
 from engine.model.estimate import Fit
 from engine.model.registry import Registry
+from tests.support.gguf_files import save_gguf
 from tests.support.nvml import Gpu, install
 
 LOTS = 1 << 40
@@ -103,6 +104,24 @@ def test_one_model_that_is_here_is_traced(
     assert here["weights"] == "17.6 MiB"
     assert (here["a KV token"], here["a full context"]) == ("6.0 KiB", "3.0 MiB (512 tokens)")
     assert here["fits"].endswith(" full contexts, without the largest step")
+
+
+def test_a_gguf_file_is_told_by_what_its_entry_states_and_traced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "mine" / "weights.gguf"
+    weights.parent.mkdir()
+    save_gguf(weights)
+    file = tmp_path / "models.toml"
+    file.write_text(f'[mine]\nsource = "./mine"\ndtype = "float32"\n{STATED}')
+    (listed,) = models.list_models(Registry.read(file), at(LOTS, device="cpu"))
+    assert (listed.loads_here, listed.weight_bytes, listed.token_bytes) == (True, 4_000_000, 200)
+    # 3 layers with a key and a value for each of 2 heads of 16 numbers
+    traced = told(capsys, Registry.read(file), "mine")
+    assert traced["a KV token"] == f"{3 * 2 * 2 * 16 * 4 / 1024:.1f} KiB"
+    by_path = told(capsys, Registry.read(file), str(weights))
+    assert by_path["model"] == f"weights, {weights}"
+    assert by_path["fits"].endswith(" full contexts, without the largest step")
 
 
 def test_an_entry_that_states_nothing_is_traced_for_the_list(tmp_path: Path) -> None:
