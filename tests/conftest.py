@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from app.process import heap
 from app.store import database
+from tests.support.smollm2 import smollm2  # noqa: F401
 
 # Before triton is imported: its interpreter runs the kernels where there is no GPU.
 if os.environ.get("BATCHDECK_TEST_DEVICE", "cpu") == "cpu":

@@ -35,6 +35,7 @@ from engine.model.device import (
     pick_dtype,
     use_device,
 )
+from engine.model.downloads import fetch, mark_used
 from engine.model.estimate import Numbers
 from engine.model.folder import (
     default_sampling,
@@ -50,7 +51,6 @@ from engine.model.folder import (
 from engine.model.footprint import footprint_of
 from engine.model.forward import Forward, ModuleForward, pick_backend
 from engine.model.gate import checked_forward, find_class
-from engine.model.hub import download
 from engine.model.latents import ExpansionError
 from engine.model.loss import AT_LOAD, Sample
 from engine.model.memory import MemoryNeeds, plan_memory, pool_bounds
@@ -89,8 +89,8 @@ def load_entry(
 ) -> LoadedModel:
     """Check and load a model that was found.
 
-    All that can be refused without the weights is refused before they are read. A folder, and a hub
-    model that is in the local cache, are loaded without the network.
+    All that can be refused without the weights is refused before they are read. A folder, and a
+    model that was downloaded before, are loaded without the network.
 
     Args:
         sample: over how much text it is measured what quantizing changes.
@@ -102,13 +102,14 @@ def load_entry(
     # transformers' modules and configs refer to each other, so that a model whose loading failed
     # holds its memory until the collector runs. It would count against the one loaded instead.
     gc.collect()
-    folder = entry.local_folder() or _fetch(entry, progress)
+    folder = entry.local_folder() or fetch(entry, progress)
     progress("checking the model")
     with blaming(f"{folder} cannot be loaded"):
         preparation = _Preparation(request, entry, folder, sample)
     with preparation.encoding() as encoder, _telling_of_memory(entry.name, preparation.device):
         forward, envelope = preparation.load(encoder, progress)
         runner, envelope = preparation.start(forward, envelope, progress)
+    mark_used(entry)
     return preparation.describe(envelope, forward, runner, encoder)
 
 
@@ -495,13 +496,6 @@ def _telling_of_memory(name: str, device: torch.device) -> Iterator[None]:
             f"{device} ran out of memory while {name} was loaded, with {show_bytes(before)} free "
             f"before and {show_bytes(free_memory(device))} now"
         ) from error
-
-
-def _fetch(entry: ModelEntry, progress: Progress) -> Path:
-    if entry.hub_id is not None:
-        return download(entry.hub_id, progress)
-    assert entry.folder is not None
-    return entry.folder  # It is incomplete; what reads it says what is missing.
 
 
 def _quiet() -> None:

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
+from packaging.version import InvalidVersion, Version
+from platformdirs import user_cache_path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.api.errors import EngineError, InvalidConfigError, ModelError
@@ -24,6 +26,19 @@ from engine.model.files import REGISTRY_BYTES, read_file
 BUILTIN = "builtin"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_WHEEL_START = "pypi:"
+_WHEEL = re.compile(_WHEEL_START + r"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)==([\w.!+-]+)")
+# The keys of an entry that is in a wheel: their form, and their meaning for people.
+_OF_WHEELS = {
+    "file": (
+        re.compile(r"(?:\w[\w .+-]*/)*\w[\w .+-]*\.gguf"),
+        "the path of a GGUF file inside the wheel, such as package/model.gguf",
+    ),
+    "sha256": (
+        re.compile(r"[0-9a-f]{64}"),
+        "the SHA-256 of that file, 64 hexadecimal digits in lower case",
+    ),
+}
 _PATH_STARTS = ("/", "./", "../", "~")
 
 # How many names are told to one who mistyped one, and how like it they are, by difflib's measure.
@@ -39,12 +54,50 @@ class Availability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFile:
+    """A GGUF file in a wheel of a package index.
+
+    Attributes:
+        project: the package, as its index spells it.
+        version: exactly one.
+        member: the path of the file inside the wheel.
+        sha256: of the file, 64 hexadecimal digits.
+    """
+
+    project: str
+    version: str
+    member: str
+    sha256: str
+
+    @property
+    def source(self) -> str:
+        return f"{_WHEEL_START}{self.project}=={self.version}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the program's cache in which the file is kept. The checksum is part of its
+        name, so that a file that lies in it was checked and needs no second look."""
+        name = f"{self.project.lower()}-{self.version}-{self.sha256[:12]}"
+        return cache_folder() / "models" / name
+
+    @property
+    def path(self) -> Path:
+        return self.folder / PurePosixPath(self.member).name
+
+
+def cache_folder() -> Path:
+    """The program's folder for files that can be fetched again."""
+    return user_cache_path("batchdeck", appauthor=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
     """One model of the registry, or one named by folder or hub id.
 
     Attributes:
-        folder: where it lies, or its GGUF file; None if it comes from the hub.
-        hub_id: its owner/name on the Hugging Face hub; None if it is a folder.
+        folder: where it lies, or its GGUF file; None if it is downloaded.
+        hub_id: its owner/name on the Hugging Face hub; None if it does not come from there.
+        wheel: the file of a package index that it is; None if it does not come from one.
         dtype: type of the weights, as torch names it; `auto` leaves the choice to the kind of
             device (`engine.model.device.pick_dtype`).
         quantize: what weights are quantized to, of `engine.api.config.QUANTIZATIONS`.
@@ -61,6 +114,7 @@ class ModelEntry:
     name: str
     folder: Path | None = None
     hub_id: str | None = None
+    wheel: WheelFile | None = None
     dtype: str = "auto"
     quantize: str = "none"
     context_length: int | None = None
@@ -72,18 +126,27 @@ class ModelEntry:
 
     @property
     def source(self) -> str:
-        """The hub id or the folder, for people."""
-        return self.hub_id or str(self.folder)
+        """The hub id, the wheel or the folder, for people."""
+        return self.hub_id or (self.wheel.source if self.wheel else str(self.folder))
+
+    @property
+    def is_downloaded(self) -> bool:
+        """Whether the model comes from a hub or an index; otherwise its folder is the user's, or
+        this package's."""
+        return self.folder is None
 
     def local_folder(self) -> Path | None:
-        """The folder with configuration and weights, if they are on this machine."""
-        folder = self.folder if self.hub_id is None else _cached_snapshot(self.hub_id)
+        """The folder with configuration and weights, or the GGUF file, if it is on this machine."""
+        if self.wheel is not None:
+            folder: Path | None = self.wheel.path
+        else:
+            folder = self.folder if self.hub_id is None else _cached_snapshot(self.hub_id)
         return folder if folder is not None and has_weights(folder) else None
 
     def availability(self) -> Availability:
         if self.local_folder() is not None:
             return Availability.READY
-        return Availability.MISSING if self.hub_id is None else Availability.DOWNLOAD
+        return Availability.DOWNLOAD if self.is_downloaded else Availability.MISSING
 
 
 class Registry:
@@ -121,7 +184,7 @@ class Registry:
     def find(self, model: str) -> ModelEntry:
         """The entry for a name, a folder, a GGUF file or a hub id.
 
-        A hub id that an entry has as its source is that entry.
+        A hub id or a wheel that an entry has as its source is that entry.
 
         Raises:
             ModelError: it is none of these.
@@ -137,7 +200,7 @@ class Registry:
         if model.startswith(_PATH_STARTS):
             raise ModelError(f"folder {model} does not exist", "model")
         for entry in self.entries.values():
-            if entry.hub_id == model:
+            if entry.is_downloaded and entry.source == model:
                 return entry
         if _HUB_ID.fullmatch(model):
             return ModelEntry(name=model.rpartition("/")[2], hub_id=model)
@@ -173,6 +236,8 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     source: Annotated[str, Field(min_length=1)]
+    file: str | None = None
+    sha256: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantize: Literal["none", "int8", "int4"] = "none"
     context_length: Annotated[int, Field(ge=1)] | None = None
@@ -210,8 +275,17 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
             raise InvalidConfigError(
                 f"{where} presets.{preset}.sampling: {error.message}", "models_file"
             ) from None
-    folder, hub_id = None, None
-    if table.source == BUILTIN:
+    folder, hub_id, wheel = None, None, None
+    for key in _OF_WHEELS:
+        if getattr(table, key) is not None and not table.source.startswith(_WHEEL_START):
+            raise InvalidConfigError(
+                f"{where} has the key {key}, which is for a source {_WHEEL_START}NAME==VERSION "
+                f"only, and its source is {table.source!r}",
+                "models_file",
+            )
+    if table.source.startswith(_WHEEL_START):
+        wheel = _wheel(table, where)
+    elif table.source == BUILTIN:
         folder = MODEL_DIR
     elif table.source.startswith(_PATH_STARTS):
         folder = path.parent / Path(table.source).expanduser()
@@ -220,13 +294,15 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
     else:
         raise InvalidConfigError(
             f"{where} source is {table.source!r}; allowed are {BUILTIN!r}, a folder starting with "
-            f"{' '.join(_PATH_STARTS)}, and a hub id as owner/name",
+            f"{' '.join(_PATH_STARTS)}, a hub id as owner/name, and a package with its version as "
+            f"{_WHEEL_START}NAME==VERSION",
             "models_file",
         )
     return ModelEntry(
         name=name,
         folder=folder,
         hub_id=hub_id,
+        wheel=wheel,
         dtype=table.dtype,
         quantize=table.quantize,
         context_length=table.context_length,
@@ -236,6 +312,36 @@ def _entry(name: str, values: object, path: Path) -> ModelEntry:
         parameters=table.parameters,
         cache_numbers=table.cache_numbers,
     )
+
+
+def _wheel(table: _Table, where: str) -> WheelFile:
+    """The file of a package index that an entry names.
+
+    Raises:
+        InvalidConfigError: a part of it is missing or wrong.
+    """
+    source = _WHEEL.fullmatch(table.source)
+    try:
+        version = str(Version(source[2])) if source else ""
+    except InvalidVersion:
+        source = None
+    if source is None:
+        raise InvalidConfigError(
+            f"{where} source is {table.source!r}; a package is named with one exact version, as "
+            f"{_WHEEL_START}NAME==VERSION",
+            "models_file",
+        )
+    for key, (form, meaning) in _OF_WHEELS.items():
+        value = getattr(table, key)
+        if value is None:
+            raise InvalidConfigError(f"{where} lacks the key {key}, {meaning}", "models_file")
+        if not form.fullmatch(value):
+            raise InvalidConfigError(
+                f"{where} {key} is {value!r}; it must be {meaning}", "models_file"
+            )
+    assert table.file is not None  # as the loop has found
+    assert table.sha256 is not None
+    return WheelFile(project=source[1], version=version, member=table.file, sha256=table.sha256)
 
 
 def _first_fault(error: ValidationError) -> str:

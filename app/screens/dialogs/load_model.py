@@ -35,7 +35,7 @@ class LoadModel(Finder[ModelWish]):
 
     GLOSS: ClassVar[dict[str, str]] = {
         "ready": "all files are on this machine",
-        "needs download": "it comes from the Hugging Face hub first",
+        "needs download": "it comes from the Hugging Face hub or a package index first",
         "owner/name": "any model of the hub; ./folder and ./file.gguf are on this machine",
         "int8, int4": "behind a name: what its weights are quantized to; none: as they are stored",
     }

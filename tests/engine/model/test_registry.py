@@ -60,9 +60,9 @@ def test_what_ships_is_complete() -> None:
     assert next(iter(shipped.entries)) == "builtin"
     assert shipped.entries["builtin"].folder == MODEL_DIR
     others = [entry for name, entry in shipped.entries.items() if name != "builtin"]
-    assert len({entry.hub_id for entry in others}) == len(others) >= 17
+    assert len({entry.source for entry in others}) == len(others) >= 17
     for entry in others:
-        assert entry.hub_id is not None
+        assert entry.is_downloaded
         assert entry.dtype == "bfloat16"
         assert entry.context_length is not None
         assert entry.parameters is not None
@@ -165,8 +165,8 @@ def test_control_characters_of_a_name_are_escaped(tmp_path: Path) -> None:
     [
         (
             "dytpe = 'auto'\nsource = 'builtin'",
-            "has the unknown key dytpe; allowed are source, dtype, quantize, context_length, "
-            "memory_share, parameters, cache_numbers, sampling, presets",
+            "has the unknown key dytpe; allowed are source, file, sha256, dtype, quantize, "
+            "context_length, memory_share, parameters, cache_numbers, sampling, presets",
         ),
         ("dtype = 'auto'", "lacks the key source"),
         (
@@ -272,6 +272,70 @@ def test_a_mistyped_name_is_told_the_closest_ones(typed: str, first: str) -> Non
 def test_a_missing_folder_is_no_hub_id(path: str) -> None:
     with pytest.raises(ModelError, match=f"folder {path} does not exist"):
         Registry.read().find(path)
+
+
+WHEEL = f"""[mine]
+source = "pypi:a_Model==1.0"
+file = "a_model/the-model.Q4_1.gguf"
+sha256 = "{"0a" * 32}"
+"""
+
+
+def test_a_file_in_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    known = read(tmp_path, WHEEL)
+    entry = known.find("mine")
+    assert known.find("pypi:a_Model==1.0") is entry
+    assert (entry.source, entry.hub_id, entry.folder) == ("pypi:a_Model==1.0", None, None)
+    assert entry.availability() is Availability.DOWNLOAD
+    assert entry.wheel is not None
+    # The checksum is part of the place, so that another file is never taken for this one.
+    folder = tmp_path / "cache" / "batchdeck" / "models" / "a_model-1.0-0a0a0a0a0a0a"
+    assert entry.wheel.path == folder / "the-model.Q4_1.gguf"
+    folder.mkdir(parents=True)
+    (folder / "the-model.Q4_1.gguf.unpacked").touch()
+    assert entry.availability() is Availability.DOWNLOAD
+    entry.wheel.path.touch()
+    assert entry.availability() is Availability.READY
+    assert entry.local_folder() == entry.wheel.path
+
+
+_FILE = "the path of a GGUF file inside the wheel, such as package/model.gguf"
+_SUM = "the SHA-256 of that file, 64 hexadecimal digits in lower case"
+_ONE = "a package is named with one exact version, as pypi:NAME==VERSION"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("a_Model==1.0", "a_Model", f"source is 'pypi:a_Model'; {_ONE}"),
+        ("a_Model==1.0", "a_Model>=1.0", f"source is 'pypi:a_Model>=1.0'; {_ONE}"),
+        ("a_Model==1.0", "a_Model==1.*", f"source is 'pypi:a_Model==1.*'; {_ONE}"),
+        ("a_Model==1.0", "a_Model==one", f"source is 'pypi:a_Model==one'; {_ONE}"),
+        ("a_Model==1.0", "../x==1.0", f"source is 'pypi:../x==1.0'; {_ONE}"),
+        ("a_Model==1.0", "", f"source is 'pypi:'; {_ONE}"),
+        ("file =", "#", f"lacks the key file, {_FILE}"),
+        ("sha256 =", "#", f"lacks the key sha256, {_SUM}"),
+        (".gguf", ".bin", f"file is 'a_model/the-model.Q4_1.bin'; it must be {_FILE}"),
+        ("a_model/", "../", f"file is '../the-model.Q4_1.gguf'; it must be {_FILE}"),
+        ("a_model/", "/", f"file is '/the-model.Q4_1.gguf'; it must be {_FILE}"),
+        ("a_model/", "a\\\\b/", f"file is 'a\\\\b/the-model.Q4_1.gguf'; it must be {_FILE}"),
+        ("0a0a", "0A0A", f"sha256 is '{'0A' * 32}'; it must be {_SUM}"),
+        ("0a0a", "", f"sha256 is ''; it must be {_SUM}"),
+        (
+            "pypi:a_Model==1.0",
+            "owner/model",
+            "has the key file, which is for a source pypi:NAME==VERSION only, and its source is "
+            "'owner/model'",
+        ),
+        (f'"{"0a" * 32}"', "7", "sha256 is 7; it must be a valid string"),
+    ],
+)
+def test_a_file_in_a_wheel_that_is_not_named_rightly(
+    tmp_path: Path, old: str, new: str, fault: str
+) -> None:
+    text = WHEEL.replace(old, new)
+    assert refusal(tmp_path, text) == f"{tmp_path / 'models.toml'}: [mine] {fault}"
 
 
 def test_availability_of_folders(tmp_path: Path) -> None:
