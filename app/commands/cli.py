@@ -6,13 +6,14 @@ import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 # Nothing that takes long is imported at the top, so that `--help` and `--version` answer at once:
 # typer takes 0.05 s (0.3 s with rich for the help text), settings 0.15 s, textual 0.3 s, and torch
 # takes seconds.
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
 from app.bench.options import BenchOptions, Envelope, SimulateOptions
 from app.commands import argv
@@ -113,7 +114,34 @@ def _tui(
     raise typer.Exit(code)
 
 
-@app.command("models")
+class _Models(TyperGroup):
+    """`tui models`: its commands, and without one of their names the registry or one model of it.
+    A model of such a name would be found by no one."""
+
+    LIST = "registry"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        shown = [name for name in self.commands if name != self.LIST]
+        if not args or args[0] not in (*shown, *ctx.help_option_names):
+            args = [self.LIST, *args]
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.commands[self.LIST].format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+models_app = typer.Typer(cls=_Models, rich_markup_mode=None, subcommand_metavar="[NAME] | COMMAND")
+app.add_typer(models_app, name="models")
+
+
+@models_app.callback()
+def _about_models() -> None:
+    """List the models of the registry by what fits here, or say what one would take; fetch, list
+    and remove those of this machine."""
+
+
+@models_app.command(_Models.LIST, hidden=True)
 def _models(
     name: Annotated[
         str | None, Argument(help="A model: what it would take, and how much of it fits.")
@@ -132,6 +160,54 @@ def _models(
     raise typer.Exit(
         process.run(settings, lambda: listing.run(settings, name, as_json=as_json), stderr=True)
     )
+
+
+@models_app.command("get")
+def _get_model(
+    name: Annotated[str, Argument(help="A model of the registry, or a hub id as owner/name.")],
+    models: flags.Models = None,
+    config: flags.Config = None,
+) -> None:
+    """Fetch a model to this machine; goes on with a download that was broken off."""
+    settings = _settings(models=models, config=config)
+    from app.commands import downloads
+    from app.process import process
+
+    code = process.run(settings, lambda: downloads.run_get(settings, name), stderr=True)
+    raise typer.Exit(code)
+
+
+@models_app.command("list")
+def _list_models(
+    models: flags.Models = None,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    config: flags.Config = None,
+) -> None:
+    """List the models that were fetched: how large each is, when it was last used, and where."""
+    settings = _settings(models=models, config=config)
+    from app.commands import downloads
+    from app.process import process
+
+    code = process.run(settings, lambda: downloads.run_list(settings, as_json=as_json), stderr=True)
+    raise typer.Exit(code)
+
+
+@models_app.command("remove")
+def _remove_model(
+    name: Annotated[str, Argument(help="A model that was fetched.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    models: flags.Models = None,
+    config: flags.Config = None,
+) -> None:
+    """Remove a model that was fetched; asks before."""
+    settings = _settings(models=models, config=config)
+    from app.commands import downloads
+    from app.process import process
+
+    code = process.run(
+        settings, lambda: downloads.run_remove(settings, name, is_sure=yes), stderr=True
+    )
+    raise typer.Exit(code)
 
 
 @app.command("export")

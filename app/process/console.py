@@ -71,7 +71,7 @@ def loading_bar(progress: Progress, model: str) -> Iterator[Loading]:
     def tell(detail: str, loaded_bytes: int = 0, total_bytes: int = 0) -> None:
         progress.update(
             bar,
-            description=f"{model}: {detail}",
+            description=f"{model}: {detail}" + (", MiB" if total_bytes else ""),
             completed=loaded_bytes >> 20,
             total=total_bytes >> 20 or None,
         )
