@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 class LoopThread(threading.Thread):
     """Runs one coroutine to its end. The first failure of a callback, or of a task of `guard`, is
-    told by `failed`, so that the coroutine can end.
+    told by `failed`, so that the coroutine can end. Tasks that are left then are cancelled.
 
     Args:
         what: what it runs, as the log names it.
@@ -64,6 +64,7 @@ class LoopThread(threading.Thread):
             at_the_end.callback(self.loop.close)
             for call in reversed(self._at_the_end):
                 at_the_end.callback(call)
+            at_the_end.callback(self._cancel_left)
             self.loop.set_exception_handler(self._fail)
             serving = self.loop.create_task(self._serve())
             try:
@@ -73,6 +74,17 @@ class LoopThread(threading.Thread):
                 self._blame(error)
                 if not serving.done():  # asyncio lets SystemExit and its like past it
                     self.loop.run_until_complete(serving)
+
+    def _cancel_left(self) -> None:
+        """Cancel the tasks that outlive the coroutine, and have them end: each lets go of what it
+        holds while that is still there, and none is dropped before its first step."""
+        while left := asyncio.all_tasks(self.loop):
+            for task in left:
+                task.cancel()
+            try:
+                self.loop.run_until_complete(asyncio.wait(left))
+            except BaseException as error:  # asyncio lets SystemExit past the other tasks
+                self._blame(error)
 
     async def guard(self, task: Coroutine[Any, Any, None]) -> None:
         """What one task fails of ends the thread, whatever kind of exception that is."""
