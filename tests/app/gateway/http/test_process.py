@@ -24,6 +24,9 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingProcess]:
     with ServingProcess(tmp_path_factory.mktemp("serving")) as one:
         one.until(one.is_idle)
+        # The store's thread opens its files after the server listens, and answers when it has: else
+        # the first test would find more of them open than before it.
+        assert one.http.get("/v1/batches").status_code == 200
         yield one
 
 
