@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from app.process import heap
 from app.store import database
+from engine.native import kernels
+from tests.support.native import LEVELS, NEEDS, WANT, why_skipped
 from tests.support.smollm2 import smollm2  # noqa: F401
 
 # Before triton is imported: its interpreter runs the kernels where there is no GPU.
@@ -67,10 +71,81 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
+# How many tests each thing that the machine lacks has left out, as the processes of pytest-xdist
+# send it to the one that prints.
+LEFT_OUT = "left_out"
+_left_out: Counter[str] = Counter()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    text = f"needs(name): left out where the machine lacks it; one of {', '.join(NEEDS)}"
+    config.addinivalue_line("markers", text)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, of the tests that are asked for, those that this machine cannot run."""
+    lacking = {item: name for item in items if (name := _lacking(item))}
+    if lacking:
+        items[:] = [item for item in items if item not in lacking]
+        config.hook.pytest_deselected(items=list(lacking))
+        _left_out.update(lacking.values())
+
+
+def _lacking(item: pytest.Item) -> str:
+    """What the machine lacks that a test needs; empty if nothing."""
+    for mark in item.iter_markers("needs"):
+        if len(mark.args) != 1 or mark.args[0] not in NEEDS or mark.kwargs:
+            text = f"{item.nodeid}: needs{mark.args} must name one of {', '.join(NEEDS)}"
+            raise pytest.UsageError(text)
+        (name,) = mark.args
+        if name == "gpu":
+            import torch  # which few tests need
+
+            is_here = torch.cuda.is_available()
+        elif kernels() is None and not (reason := why_skipped()).startswith(WANT):
+            item.add_marker(pytest.mark.skip(reason=reason))
+            is_here = True
+        else:
+            is_here = name in LEVELS
+        if not is_here:
+            return NEEDS[name]
+    return ""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[LEFT_OUT] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each process of pytest-xdist collects the same."""
+    _left_out.update(Counter(node.workeroutput[LEFT_OUT]) - _left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for name, number in sorted(_left_out.items()):
+        terminalreporter.write_line(f"not run here, {WANT}{name}: {number}")
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where all system packages are there, a skipped test is a failed one."""
     report = yield
     if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """So is a skipped file, unless its tests are of what the machine lacks."""
+    report = yield
+    if NO_SKIP and report.skipped and f"Skipped: {WANT}" not in str(report.longrepr):
         report.outcome = "failed"
     return report

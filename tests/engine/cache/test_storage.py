@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from engine.cache.storage import CacheShape, KVStorage, TokenStorage, UnitStorage
-from engine.native import kernels
 
 SHAPE = CacheShape(
     num_layers=3,
@@ -20,7 +19,6 @@ SHAPE = CacheShape(
     device=torch.device("cpu"),
     num_host_blocks=4,
 )
-without_kernels = pytest.mark.skipif(kernels() is None, reason="no native kernels here")
 
 
 def make_storage() -> TokenStorage:
@@ -39,8 +37,8 @@ each = pytest.mark.parametrize(
     "make",
     [
         make_storage,
-        pytest.param(make_unit_storage, marks=without_kernels),
-        *([make_gpu_storage] if torch.cuda.is_available() else []),
+        pytest.param(make_unit_storage, marks=pytest.mark.needs("avx2")),
+        pytest.param(make_gpu_storage, marks=pytest.mark.needs("gpu")),
     ],
 )
 
@@ -74,7 +72,7 @@ def test_keys_and_values_may_differ_in_length() -> None:
     assert [v.shape for v in storage.values] == [(5, 4, 2, 3)] * 3
 
 
-@without_kernels
+@pytest.mark.needs("avx2")
 def test_a_unit_holds_a_head_of_a_block() -> None:
     storage = make_unit_storage()
     storage.clear_blocks(range(5))

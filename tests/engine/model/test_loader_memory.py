@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from engine.api.errors import ModelError
 from engine.model import loader
 from engine.model.program.verify import MismatchError
-from engine.native import kernels
 from tests.support.loading import Recorded, load, refusal, weights_of
 from tests.support.zoo import MAX_LEN
 
@@ -92,7 +91,7 @@ def test_no_byte_of_weights_is_read_before_a_refusal(
     assert [call for call in progress.calls if call[0] == "loading weights"] == []
 
 
-@pytest.mark.skipif(kernels() is None, reason="no native kernels here")
+@pytest.mark.needs("avx2")
 class TestNativeKernels:
     """A CPU load is planned for the native kernels, and anew where they are given up."""
 

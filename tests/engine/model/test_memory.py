@@ -18,7 +18,6 @@ from engine.cache.host import SWAP_BYTES
 from engine.model.footprint import footprint_of
 from engine.model.memory import Footprint, LargestStep, MemoryNeeds, plan_memory
 from engine.model.size_text import show_bytes
-from engine.native import kernels
 
 GIB = 1 << 30
 
@@ -165,7 +164,7 @@ def test_loading_and_the_pool_share_memory_one_after_the_other() -> None:
     )
 
 
-@pytest.mark.skipif(kernels() is None, reason="no native kernels here")
+@pytest.mark.needs("avx2")
 @pytest.mark.parametrize("length", [512, 8192, 131_072])
 @pytest.mark.parametrize(("seqs", "tokens"), [(32, 512), (256, 2048)])
 def test_native_kernels_need_less_than_torch(seqs: int, tokens: int, length: int) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -18,20 +18,18 @@ from engine.model.sampler import Sampler, uniforms
 from engine.native import kernels
 
 INF = float("inf")
-_DRAWS: dict[str, Callable[[], Draw | None]] = {
-    "torch": TorchDraw,
-    "kernel": lambda: KernelDraw(native) if (native := kernels()) else None,
-}
 _draw: Draw | None = None
 
 
-@pytest.fixture(params=list(_DRAWS), scope="module", autouse=True)
+@pytest.fixture(
+    params=["torch", pytest.param("kernel", marks=pytest.mark.needs("avx2"))],
+    scope="module",
+    autouse=True,
+)
 def _each_draw(request: pytest.FixtureRequest) -> Iterator[None]:
     """All of this holds whatever draws."""
     global _draw
-    _draw = _DRAWS[request.param]()
-    if _draw is None:
-        pytest.skip("no native kernels here")
+    _draw = TorchDraw() if request.param == "torch" else KernelDraw(kernels())
     yield
     _draw = None
 

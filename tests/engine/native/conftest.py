@@ -7,21 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from engine.native import kernels
+from tests.support.native import EACH_LEVEL
 
 # Nothing is skipped here: a test that needs the kernels asks for them itself, and others run.
 native = kernels()
 
 
-ALL = native.levels() if native else []
-
-
-@pytest.fixture(params=[one for one in ALL if one != "avxvnni"])
+@pytest.fixture(params=[one for one in EACH_LEVEL if one.id != "avxvnni"])
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
     """Levels whose kernels differ."""
     yield from chosen(request.param)
 
 
-@pytest.fixture(params=ALL)
+@pytest.fixture(params=EACH_LEVEL)
 def coded_level(request: pytest.FixtureRequest) -> Iterator[str]:
     """Levels whose products of codes differ: one has all else from AVX2."""
     yield from chosen(request.param)

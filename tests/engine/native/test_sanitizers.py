@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.native import kernels_or_skip
+from tests.support.native import EACH_LEVEL, LEVELS, kernels_or_skip
 
-native = kernels_or_skip()
+kernels_or_skip()
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[2] / "engine" / "native" / "src"
-LEVELS = native.levels()
 
 # As CMakeLists.txt has them.
 AVX512 = ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-mprefer-vector-width=512")
@@ -86,14 +85,14 @@ def test_the_pool_under_callers_that_hurry(tmp_path: Path, options: Options) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", EACH_LEVEL)
 @pytest.mark.parametrize("options", [("-O1", *MEMORY), SHIPPED], ids=["memory", "as shipped"])
 def test_each_level_stays_within_its_memory(tmp_path: Path, level: str, options: Options) -> None:
     run(sanitized_kernels(tmp_path, level, *options), 1_000, 20_000)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", EACH_LEVEL)
 def test_pieces_of_an_operation_do_not_meet(tmp_path: Path, level: str) -> None:
     run(sanitized_kernels(tmp_path, level, "-O1", *THREADS), 1_000, 2_000)
 
@@ -104,7 +103,7 @@ def test_the_pool_for_a_while(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", EACH_LEVEL)
 def test_a_level_shares_no_function_with_others(tmp_path: Path, level: str) -> None:
     """The linker keeps one of equal inline functions, perhaps one that other processors lack."""
     target = tmp_path / "level.o"

@@ -13,7 +13,6 @@ from tests.engine.native.test_sanitizers import (
     SHIPPED,
     SOURCES,
     compiler,
-    native,
 )
 
 OPTIONS = ("-std=c++20", "-Wno-psabi", "-O1", *SHIPPED[1:], *AVX512, f"-I{SOURCES}")
@@ -26,7 +25,7 @@ def compiled(folder: Path, level: str, *options: str) -> Path:
     return target
 
 
-@pytest.mark.skipif("avx512" not in native.levels(), reason="what is compared needs AVX-512")
+@pytest.mark.needs("avx512")  # what is compared
 def test_tiles_of_bytes_give_what_vectors_do(tmp_path: Path) -> None:
     """To the bit, whatever the group: a row's tokens do not depend on how many are beside it."""
     program = tmp_path / "compare"

@@ -31,11 +31,12 @@ from engine.model.attention.triton_backend import TritonAttention
 from engine.native import kernels
 from engine.triton import work
 from tests.support.examples import example
+from tests.support.native import EACH_LEVEL
 
 DEVICE = torch.device(os.environ.get("BATCHDECK_TEST_DEVICE", "cpu"))
 
 native = kernels() if DEVICE.type == "cpu" else None
-LEVELS = native.levels() if native is not None else []
+LEVELS = EACH_LEVEL if native is not None else []
 
 
 # Those that need no kernels, by name; the last is the example of CONTRIBUTING.md.

@@ -16,7 +16,7 @@ from tests.engine.model.attention.support import SMALL
 native = kernels()
 
 
-@pytest.mark.skipif(native is None, reason="no native kernels here")
+@pytest.mark.needs("avx2")
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

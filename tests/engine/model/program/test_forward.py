@@ -27,7 +27,7 @@ from engine.model.program.rotation import Rotations
 from engine.model.program.verify import MismatchError
 from engine.model.runner import TorchRunner
 from engine.model.trace import trace
-from tests.support.native import kernels_or_skip
+from tests.support.native import EACH_LEVEL, kernels_or_skip
 from tests.support.zoo import MAX_LEN, MIXED, SERVED, tiny_model
 
 native = kernels_or_skip()
@@ -69,7 +69,7 @@ def test_every_architecture_passes_the_gate_as_a_program(name: str, dtype: torch
     assert isinstance(forward, ProgramForward)
 
 
-@pytest.mark.parametrize("level", native.levels())
+@pytest.mark.parametrize("level", EACH_LEVEL)
 def test_every_level_gives_the_logits_of_the_model(level: str) -> None:
     model = tiny_model("qwen2")
     token_ids = tuple(range(3, 73))
