@@ -11,6 +11,8 @@ from engine.api.errors import InvalidRequestError
 from engine.api.tools import ToolCall
 
 ANY = "required"
+# Keys of a schema whose values are none, whatever they look like.
+_VALUES = ("const", "enum", "default", "examples")
 ALLOWED = "none, auto, required, or the function to call"
 
 
@@ -57,16 +59,21 @@ class ForcedCalls:
         if name is not None:
             self.schema: dict[str, Any] = _parameters(chosen[0])
             return
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": one.get("name")}, "parameters": _parameters(one)},
-                "required": ["name", "parameters"],
-                "additionalProperties": False,
-            }
-            for one in chosen
-        ]
-        self.schema = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+        self.schema = {"type": "array", "minItems": 1, "items": {"anyOf": []}}
+        for number, one in enumerate(chosen):
+            parameters = _parameters(one)
+            place = f"#/$defs/{number}"
+            if (moved := _moved(parameters, place)) != parameters:
+                self.schema.setdefault("$defs", {})[str(number)] = moved
+                parameters = {"$ref": place}
+            self.schema["items"]["anyOf"].append(
+                {
+                    "type": "object",
+                    "properties": {"name": {"const": one.get("name")}, "parameters": parameters},
+                    "required": ["name", "parameters"],
+                    "additionalProperties": False,
+                }
+            )
         if calls_one:
             self.schema["maxItems"] = 1
 
@@ -99,6 +106,19 @@ class ForcedCalls:
         return tuple(
             ToolCall(one["name"], json.dumps(one["parameters"], ensure_ascii=False)) for one in told
         )
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose pointers to places within itself are right where it stands at `place`."""
+    if isinstance(schema, list):
+        return [_moved(entry, place) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: one if key in _VALUES else _moved(one, place) for key, one in schema.items()}
+    pointer = schema.get("$ref")
+    if isinstance(pointer, str) and (pointer == "#" or pointer.startswith("#/")):
+        moved["$ref"] = place + pointer[1:]
+    return moved
 
 
 def _parameters(function: dict[str, Any]) -> dict[str, Any]:
