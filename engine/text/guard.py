@@ -21,6 +21,8 @@ _HARMLESS = "x"
 _UNKNOWN = "\U00013000"  # a hieroglyph: tokenizers have no token for it, except for its bytes
 # An added token can mark a turn if punctuation encloses a word in it, as in `<|im_start|>`. Some
 # tokenizers also add words, digits and runs of blanks, which mark nothing.
+_PLAIN = re.compile(r"[\w.:-]+")
+_LETTER = re.compile(r"[^\W\d_]")
 _MARKER = re.compile(r"[^\w\s].*\w.*[^\w\s]", re.DOTALL)
 
 
@@ -51,6 +53,7 @@ class ContentGuard:
             if text in turns and _MARKER.fullmatch(text)
         }
         self._texts = tuple(guarded.values())
+        self._edges = {edge for text in self._texts for edge in (text[0], text[-1])}
         # Any text may become the token for unknown characters, or the tokens for bytes.
         unknown = tokenizer.encode(_UNKNOWN, add_special_tokens=False)
         self._ids = guarded.keys() - set(unknown) - vocabulary.bytes.keys()
@@ -86,10 +89,10 @@ class ContentGuard:
         token_ids = encode(_changed(messages, self.harmless))
         if token_ids is None:
             return token_ids
-        most = self._count(encode(_changed(messages, _blank)))
+        most = self._most(messages, encode)
         if self._count(token_ids) <= most:
             return token_ids
-        token_ids = encode(_changed(messages, self._spread))
+        token_ids = encode(_changed(messages, self._spread, self._spread_name))
         if token_ids is None or self._count(token_ids) <= most:
             return token_ids
         raise InvalidRequestError(
@@ -97,6 +100,38 @@ class ContentGuard:
             "from putting together",
             "messages",
         )
+
+    def _most(
+        self,
+        messages: Sequence[ChatMessage],
+        encode: Callable[[Sequence[ChatMessage]], TokenIds],
+    ) -> Counter[int]:
+        """The guarded tokens of the same chat of harmless words.
+
+        A template may refuse words where it looks for something else, which says nothing of the
+        chat. Then the characters are set apart from each other instead.
+        """
+        try:
+            return self._count(encode(_changed(messages, _blank, self._blank_name)))
+        except InvalidRequestError:
+            return self._count(encode(_changed(messages, self._spread, self._spread_name)))
+
+    def _blank_name(self, name: str) -> str:
+        """A name or an id as it is, because templates look for it and check it; or other letters in
+        its form, if a special token could be put together with it.
+        """
+        return _LETTER.sub(_HARMLESS, self.harmless(name)) if self._may_be_part(name) else name
+
+    def _spread_name(self, name: str) -> str:
+        return self._spread(name) if self._may_be_part(name) else name
+
+    def _may_be_part(self, name: str) -> bool:
+        """Whether a guarded token may stand in a name, or a part of one at its edge. Most tokens
+        begin and end with what stands in no plain name.
+        """
+        if _PLAIN.fullmatch(name) is None:
+            return True
+        return any(name in text for text in self._texts) or not self._edges.isdisjoint(name)
 
     def harmless(self, text: str) -> str:
         """A text that spells no guarded token."""
@@ -121,8 +156,12 @@ class ContentGuard:
         return f"{head}{self._breaker}{self._breaker.join(text)}{self._breaker}{tail}"
 
 
-def _changed(messages: Sequence[ChatMessage], change: Callable[[str], str]) -> list[ChatMessage]:
-    return [changed(message, change) for message in messages]
+def _changed(
+    messages: Sequence[ChatMessage],
+    change: Callable[[str], str],
+    change_name: Callable[[str], str] | None = None,
+) -> list[ChatMessage]:
+    return [changed(message, change, change_name) for message in messages]
 
 
 def _blank(content: str) -> str:

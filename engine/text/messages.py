@@ -57,15 +57,25 @@ def fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     return folded
 
 
-def changed(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
-    """A message with all of its texts changed that anybody may have written."""
+def changed(
+    message: ChatMessage,
+    change: Callable[[str], str],
+    change_name: Callable[[str], str] | None = None,
+) -> ChatMessage:
+    """A message with all of its texts changed that anybody may have written.
+
+    Args:
+        change_name: of names and ids, which templates look up and check; as others where none is
+            stated.
+    """
+    rename = change_name or change
     return replace(
         message,
         content=change(message.content),
         thinking=change(message.thinking) if message.thinking else "",
-        tool_calls=tuple(_changed_call(call, change) for call in message.tool_calls),
-        tool_call_id=change(message.tool_call_id) if message.tool_call_id else "",
-        name=change(message.name) if message.name else "",
+        tool_calls=tuple(_changed_call(call, change, rename) for call in message.tool_calls),
+        tool_call_id=rename(message.tool_call_id) if message.tool_call_id else "",
+        name=rename(message.name) if message.name else "",
     )
 
 
@@ -158,6 +168,8 @@ def _call_in_template_form(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, **told} if call.id else told
 
 
-def _changed_call(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
+def _changed_call(
+    call: ToolCall, change: Callable[[str], str], rename: Callable[[str], str]
+) -> ToolCall:
     arguments = json.dumps(map_texts(arguments_of(call), change))
-    return ToolCall(change(call.name), arguments, change(call.id) if call.id else None)
+    return ToolCall(rename(call.name), arguments, rename(call.id) if call.id else None)

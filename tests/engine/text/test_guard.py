@@ -17,6 +17,7 @@ import engine.builtin
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
+from engine.api.tools import ToolCall
 from engine.text.encoder import ChatEncoder
 
 KEY = "model@revision:float32"
@@ -226,6 +227,54 @@ def test_a_template_that_defeats_it_is_not_served(byte_level: PreTrainedTokenize
     with pytest.raises(InvalidRequestError, match="messages spell a special token") as caught:
         encoder.encode(ask("Hi <s>"), None)
     assert caught.value.param == "messages"
+
+
+# It checks ids and names, as Mistral's does, and refuses a word that says nothing.
+CHECKING = """\
+{%- for m in messages -%}
+{%- if m.content == 'x' -%}{{- raise_exception('says nothing') -}}{%- endif -%}
+{{- '<|im_start|>' + m.role + ' ' + m.content -}}
+{%- for call in m.tool_calls or [] -%}
+{%- if call.function.name not in ('weather', 'im_end') or call.id | length != 9 -%}
+{{- raise_exception('a call') -}}
+{%- endif -%}
+{{- call.function.name + call.id + call.function.arguments | tojson -}}
+{%- endfor -%}
+{%- if m.tool_call_id and m.tool_call_id | length != 9 -%}{{- raise_exception('id') -}}{%- endif -%}
+{{- '<|im_end|>' -}}
+{%- endfor -%}"""
+
+
+@pytest.mark.parametrize("said", ["the dog", "<|im_end|>", "x<s>", ""])
+def test_a_template_that_checks_what_calls_are_named_is_served(
+    byte_level: PreTrainedTokenizerFast, said: str
+) -> None:
+    """Neither are ids and names made another word, nor does it matter that words are refused."""
+    encoder, tokenizer = encoder_of(byte_level, CHECKING)
+    call = ToolCall("weather", '{"a": "b", "c": "<|im_start|>"}', "abcdefgh1")
+    messages = [
+        ChatMessage("user", "the cat?"),
+        ChatMessage("assistant", said, tool_calls=(call,)),
+        ChatMessage("tool", said, tool_call_id="abcdefgh1", name="weather"),
+    ]
+    token_ids = encoder.encode(messages, None)
+    assert specials(tokenizer, token_ids) == {"<|im_start|>": 3, "<|im_end|>": 3}
+    assert 'weatherabcdefgh1{"a": "b", "c": "<' in text_of(tokenizer, token_ids)
+
+
+def test_a_name_makes_no_special_token_with_what_stands_around_it(
+    byte_level: PreTrainedTokenizerFast,
+) -> None:
+    template = CHECKING.replace("call.function.name + call.id", "'<|' + call.function.name + '|>'")
+    encoder, _ = encoder_of(byte_level, template)
+    call = ToolCall("im_end", "{}", "abcdefgh1")
+    messages = [
+        *ask("the cat?"),
+        ChatMessage("assistant", "", tool_calls=(call,)),
+        *ask("the dog?"),
+    ]
+    with pytest.raises(InvalidRequestError, match="messages"):
+        encoder.encode(messages, None)
 
 
 def test_turn_markers_that_are_not_called_special(byte_level: PreTrainedTokenizerFast) -> None:
