@@ -60,11 +60,13 @@ class Reply:
 
     @property
     def use(self) -> ToolUse | None:
-        """The tools that it calls, once it has ended; None if it calls none."""
+        """The tools that it calls, once it has ended; None if it calls none or may not."""
         if self.forced is not None:
             calls = self.forced.calls("".join(self.texts))
             return ToolUse(calls) if calls else None
-        use = self.finish.tool_use if self.finish is not None else None
+        if not self.may_call or self.finish is None:
+            return None
+        use = self.finish.tool_use
         return replace(use, calls=use.calls[:1]) if use is not None and self.calls_one else use
 
     @property

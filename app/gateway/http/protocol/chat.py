@@ -100,12 +100,13 @@ class ChatCompletionRequest(Generating):
         arguments = dict(self.chat_template_kwargs or {})
         if self.reasoning_effort is not None:
             arguments.setdefault("reasoning_effort", self.reasoning_effort)
-        wants_tools = bool(self.tools) and self.tool_choice != "none"
+        tools = [as_tool(tool) for tool in self.tools] if self.tools else None
         most = self.max_completion_tokens
         return {
             "max_tokens": self.max_tokens if most is None else most,
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
-            "tools": [as_tool(tool) for tool in self.tools or ()] if wants_tools else None,
+            # An empty list leaves out those of the settings, too.
+            "tools": [] if self.tool_choice == "none" else tools,
             "chat_template_kwargs": arguments or None,
         }
 

@@ -170,7 +170,9 @@ class MessageCountRequest(Told):
             InvalidRequestError: one is outside its range.
         """
         given: dict[str, Any] = {}
-        if self.tools and (self.tool_choice is None or self.tool_choice.type != "none"):
+        if self.tool_choice is not None and self.tool_choice.type == "none":
+            given["tools"] = []  # It leaves out those of the settings, too.
+        elif self.tools:
             given["tools"] = self._functions
         arguments: dict[str, Any] = {}
         if self.thinking is not None:

@@ -181,7 +181,9 @@ class ResponsesRequest(Told):
             if value := getattr(self, name):
                 raise refuse(name, value, "left out")
         stated: dict[str, Any] = {"temperature": self.temperature, "top_p": self.top_p}
-        if self.tools and self.tool_choice != "none":
+        if self.tool_choice == "none":
+            stated["tools"] = []  # It leaves out those of the settings, too.
+        elif self.tools:
             stated["tools"] = self._functions
         stated["structure"] = self.structure()
         if self.reasoning is not None and self.reasoning.effort is not None:

@@ -248,7 +248,7 @@ def test_tools_may_be_called_one_by_one_or_not_at_all(calling: HttpServing) -> N
         got = create(client, messages=asking, tools=TOOLS, tool_choice=one)
         assert [block.type for block in got.content] == ["text", "tool_use"]
         create(client, messages=asking, tools=TOOLS, tool_choice={"type": "none"})
-    assert "tools" not in calling.engine.submissions[-1].sampling
+    assert calling.engine.submissions[-1].sampling["tools"] == []
 
 
 def test_thinking_is_told_to_those_who_ask_for_it() -> None:
