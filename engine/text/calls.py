@@ -1,23 +1,45 @@
-"""Calls: the tool calls of a reply, read in the format that its tokenizer states.
+"""Calls: the tool calls of a reply, read in the form that its model writes them.
 
-What reads them are expressions that come with the model, run on what it wrote. They may never
-return, so all but `states_calls` is for the processes of `engine.text.pool`.
+A tokenizer may state that form, as expressions that come with the model and may never return. So
+all of this is for the processes of `engine.text.pool`.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.api.tools import ToolCall, ToolUse
+from engine.text.forms import Form, decode, made, read_bare, types_of
 from engine.text.openings import CALLS
+from engine.text.thinking import Tags
 
 _CONTENT = "content"
 # Characters that are given to transformers at once, as if they streamed. It searches all that it
 # has for the next mark, again after each: 35,000 characters with 20 calls took 317 ms at once, and
 # 4 ms like this (CPU time, on two busy cores).
 _PIECE = 1024
+_END_OF_MESSAGE = re.compile(r"<\|(?:end|call|return)\|>")
+_RECIPIENT = re.compile(r"\bto=functions\.(?P<name>[\w.-]+)")
+
+
+class Calling(NamedTuple):
+    """How the replies of a model call tools.
+
+    Attributes:
+        is_stated: whether the tokenizer states it, in its response template.
+        form: how calls are written; None if nobody knows.
+        tags: what encloses the thinking of a reply; None if nothing does.
+        has_channels: whether a reply is a sequence of messages, as `Channels` has them.
+        special: texts of special tokens, which are not shown.
+    """
+
+    is_stated: bool = False
+    form: Form | None = None
+    tags: Tags | None = None
+    has_channels: bool = False
+    special: Sequence[str] = ()
 
 
 def read_calls(
@@ -25,11 +47,15 @@ def read_calls(
     prompt: Sequence[int],
     reply: Sequence[int],
     tools: Sequence[Mapping[str, object]],
+    calling: Calling,
 ) -> ToolUse | None:
     """The tool calls of a reply; None if it makes none.
 
+    A reply that begins with the name of a function that was offered and its arguments, as JSON or
+    as a list of Python's, is a call whatever the form: models forget the tags.
+
     Args:
-        tokenizer: of transformers, with a response template.
+        tokenizer: of transformers.
         prompt: the end of the prompt, because the template may have begun the reply.
         reply: the token ids of the whole reply.
         tools: what the request stated; they say of which types the arguments are.
@@ -37,6 +63,87 @@ def read_calls(
     Raises:
         Exception: the reply cannot be read, or what is found are no calls.
     """
+    if calling.has_channels and not calling.is_stated:
+        return _read_channels(_text(tokenizer, reply))
+    text = _behind_thinking(_text(tokenizer, prompt), _text(tokenizer, reply), calling.tags)
+    bare = read_bare(_shown(text, calling), [str(name) for name in types_of(tools)])
+    if bare is not None:
+        return ToolUse(tuple(bare[0]), bare[1])
+    if calling.is_stated:
+        return _read_stated(tokenizer, prompt, reply, tools)
+    if calling.form is None or not calling.form.starts:
+        return None
+    return _read_form(text, calling, types_of(tools))
+
+
+def _read_form(
+    text: str, calling: Calling, types: Mapping[str, Mapping[str, object]]
+) -> ToolUse | None:
+    form = calling.form
+    assert form is not None
+    calls: list[ToolCall] = []
+    said, since, at = [], 0, 0
+    openings = form.openings()
+    while (place := _first(text, at, openings)) is not None:
+        own = form.start(text, place)
+        if own is None or not form.begins(text, own):
+            at = place + 1
+            continue
+        found, end = form.read(text, own, types)
+        calls += found
+        said.append(text[since:place])
+        since = at = form.behind(text, end)
+    if not calls:
+        return None
+    said.append(text[since:])
+    shown = [one for piece in said if (one := _shown(piece, calling).strip())]
+    return ToolUse(tuple(calls), "\n\n".join(shown))
+
+
+def _first(text: str, at: int, openings: Sequence[str]) -> int | None:
+    """Where the first of the openings stands from a place on."""
+    places = [place for one in openings if (place := text.find(one, at)) >= 0]
+    return min(places, default=None)
+
+
+def _read_channels(text: str) -> ToolUse | None:
+    calls, said = [], []
+    for message in text.split("<|start|>"):
+        header, mark, body = message.partition("<|message|>")
+        if not mark:
+            continue
+        body = _END_OF_MESSAGE.split(body, maxsplit=1)[0]
+        to = _RECIPIENT.search(header)
+        channel = header.partition("<|channel|>")[2].split()[:1]
+        if to is not None:
+            calls.append(made(to["name"], decode(body, 0)[0]))
+        elif channel != ["analysis"]:
+            said.append(body)
+    return ToolUse(tuple(calls), "".join(said).strip()) if calls else None
+
+
+def _behind_thinking(prompt: str, text: str, tags: Tags | None) -> str:
+    """What a reply writes behind its thinking, where no call is looked for."""
+    if tags is None:
+        return text
+    is_open = prompt.rstrip().endswith(tags.open) or text.lstrip().startswith(tags.open)
+    return text.partition(tags.close)[2] if is_open else text
+
+
+def _shown(text: str, calling: Calling) -> str:
+    """A text without special tokens."""
+    for name in calling.special:
+        text = text.replace(name, "")
+    return text
+
+
+def _read_stated(
+    tokenizer: Any,
+    prompt: Sequence[int],
+    reply: Sequence[int],
+    tools: Sequence[Mapping[str, object]],
+) -> ToolUse | None:
+    """The calls of a reply in the format that its tokenizer states."""
     parser = tokenizer.get_response_parser(prefix=_text(tokenizer, prompt), tools=list(tools))
     if any(event["field"] == CALLS for event in parser.initial_events):
         # Where the beginning of the reply is not found, all of the prompt is taken for a part of
@@ -87,19 +194,4 @@ def _call(entry: object) -> ToolCall:
     function = entry.get("function") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(function, dict):
         raise ValueError("an entry of tool_calls has no function")
-    name, arguments, call_id = function.get("name"), function.get("arguments"), entry.get("id")
-    if not isinstance(name, str) or not name:
-        raise ValueError("a tool call has no name")
-    told = json.loads(arguments) if isinstance(arguments, str) else arguments
-    if told is None:
-        told = {}
-    if not isinstance(told, dict):
-        raise ValueError(f"the arguments of a tool call are of type {type(told).__name__}")
-    call = ToolCall(
-        name,
-        json.dumps(told, ensure_ascii=False, allow_nan=False),
-        call_id if isinstance(call_id, str) and call_id else None,
-    )
-    # JSON can spell half a surrogate pair, which is no text and can be told to nobody.
-    f"{call.name}{call.arguments}{call.id}".encode()
-    return call
+    return made(function.get("name"), function.get("arguments"), entry.get("id"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.text.forms import begins_call
 from engine.text.stops import Pattern
 
 
@@ -12,20 +13,24 @@ class CertainText:
 
     A call begins with an opening, and white space may stand before it. So what is certain ends
     before the first opening, before what may become one, and before white space at the end. What
-    a reply thinks is no place for calls.
+    a reply thinks is no place for calls. Nothing is certain as long as the content may be a call
+    from its beginning, without an opening (`begins_call`).
 
     As in `Parts`, two things wait for each other: where an opening stands is found in the text as
     it is detokenized, special tokens among it by their names (`take`); what of it is content, and
     shown at all, is known later (`give`).
 
     Args:
-        openings: texts with which a call may begin, at least one, none of them empty.
+        openings: texts with which a call may begin, none of them empty.
+        names: of the functions that may be called.
 
     Attributes:
         length: characters of content that are certain; it never becomes less.
     """
 
-    def __init__(self, openings: Sequence[str]) -> None:
+    def __init__(self, openings: Sequence[str], names: Sequence[str]) -> None:
+        self._names = names
+        self._may_begin = True  # with a call that has no opening
         self._firsts = frozenset(opening[0] for opening in openings)
         self._patterns = [Pattern(opening) for opening in openings]
         # What may become an opening: its characters, or "" in place of those of a name.
@@ -67,6 +72,11 @@ class CertainText:
         """
         self._content.append(content)
         self._num_content += len(content)
+        if self._may_begin:
+            begins = begins_call("".join(self._content), self._names)
+            self._may_begin = begins is not False
+            if self._may_begin:
+                return
         # Each character behind those that are certain may be content, and no more than one of it.
         behind = max(0, num_given - self._num_read + self._num_blank)
         self.length = max(self.length, self._num_content - behind)

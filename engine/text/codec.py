@@ -16,8 +16,8 @@ from engine.text.arguments import NO_ARGUMENTS, context_key
 from engine.text.certain import CertainText
 from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
+from engine.text.forms import types_of
 from engine.text.grammars import Grammars
-from engine.text.openings import states_calls
 from engine.text.parts import Parts
 from engine.text.reading import CallReader, Reader
 from engine.text.thinking import TaggedParts, Tags
@@ -58,9 +58,6 @@ class ChatCodec:
     Args:
         model_key: the model's `LoadedModel.key`.
         grammars: of the model; None if its replies can be given no structure.
-
-    Attributes:
-        reads_calls: whether the tokenizer states what tool calls look like.
     """
 
     def __init__(
@@ -77,8 +74,7 @@ class ChatCodec:
         self._channels = Channels.find(vocabulary)
         self._tags = Tags.find(vocabulary)
         self._reader = CallReader(encoder, model_key)
-        self.reads_calls = states_calls(vocabulary.response_template)
-        self._openings = self._reader.openings() if self.reads_calls else ()
+        self._openings = self._reader.openings() if vocabulary.template else ()
 
     def encode(
         self,
@@ -222,11 +218,13 @@ class ChatCodec:
         assert self._tags is not None
         return TaggedParts(self._tags, is_open=end.endswith(self._tags.open))
 
-    def certain_text(self) -> CertainText | None:
-        """What finds the text of one reply that is part of no tool call, before its calls are read;
-        None where nobody knows how a call begins.
+    def certain_text(self, tools: Sequence[Mapping[str, object]]) -> CertainText | None:
+        """What finds the text of one reply that is part of no call of these tools, before its calls
+        are read; None where nobody knows how a call begins.
         """
-        return CertainText(self._openings) if self._openings else None
+        if self._openings is None:
+            return None
+        return CertainText(self._openings, [str(name) for name in types_of(tools)])
 
     def special_name(self, token_id: int) -> str:
         """The name of a special token; "" of any other."""

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import takewhile
+from itertools import product, takewhile
+from typing import Any
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
 from engine.api.stream import Context
 from engine.api.structure import Structure
-from engine.api.tools import ToolUse
+from engine.api.tools import ToolCall, ToolUse
 from engine.structure.compiler import Compiler
 from engine.structure.lead import Lead
 from engine.structure.rules import write
 from engine.structure.words import Words
 from engine.text.arguments import NO_ARGUMENTS, context_key, map_texts
 from engine.text.begun import begun_text
-from engine.text.calls import read_calls
+from engine.text.calls import Calling, read_calls
 from engine.text.channels import Channels
+from engine.text.forms import ARGUMENTS, NAMES, Form, form_of, known_form
 from engine.text.guard import ContentGuard
-from engine.text.messages import changed, check, fold_system, in_template_form, reply
-from engine.text.openings import openings
+from engine.text.messages import (
+    CallShape,
+    Ids,
+    changed,
+    check,
+    fold_system,
+    in_template_form,
+    reply,
+    with_ids,
+)
+from engine.text.openings import Openings, distinct, openings, states_calls
 from engine.text.thinking import FIELDS, Tags
 from engine.text.vocabulary import Tokenizer, Vocabulary
 
@@ -32,6 +45,12 @@ SENTINEL = "thereplystandshere"
 THOUGHT = "thethinkingstandshere"
 TOOL = "thetoolstandshere"
 _PROBE = {"name": TOOL, "description": TOOL, "parameters": {"type": "object", "properties": {}}}
+
+# Calls of these, and what they gave, are what a template is tried with.
+_TRIED: list[dict[str, Any]] = [
+    {"type": "function", "function": {**_PROBE, "name": name}} for name in NAMES
+]
+_HEADERS = ("<|channel|>commentary to=functions.", "to=functions.")
 
 _READS_FIELD = re.compile(rf"[.'\"]({'|'.join(FIELDS)})\b")
 
@@ -178,11 +197,18 @@ class ChatEncoder:
         tools: Sequence[Mapping[str, object]],
     ) -> ToolUse | None:
         """As `engine.text.calls.read_calls`."""
-        return read_calls(self._tokenizer, prompt, reply, tools)
+        return read_calls(self._tokenizer, prompt, reply, tools, self._calling)
 
-    def openings(self) -> tuple[str, ...]:
-        """As `engine.text.openings.openings`, of this model."""
-        return openings(self._vocabulary.response_template)
+    def openings(self) -> Openings:
+        """How the tool calls of this model begin."""
+        if self._calling.is_stated:
+            return Openings(openings(self._vocabulary.response_template) or None)
+        if self._calling.has_channels:
+            return Openings(_HEADERS)
+        form, why = self._calling.form, self._tried_calls[2] if self._writes_tools else ""
+        if form is None or not form.starts:
+            return Openings((), "" if form is not None else why)
+        return Openings(distinct(form.openings()) or None)
 
     def words(self) -> list[bytes]:
         """The bytes that each token stands for, by id."""
@@ -234,27 +260,112 @@ class ChatEncoder:
         """Arguments none of whose texts spells a token that only the template may write."""
         return {k: map_texts(value, self._guard.harmless) for k, value in arguments.items()}
 
+    @cached_property
+    def _calling(self) -> Calling:
+        is_stated = states_calls(self._vocabulary.response_template)
+        return Calling(
+            is_stated,
+            None if is_stated or self._channels is not None else self._tried_calls[1],
+            self._tags,
+            self._channels is not None,
+            tuple(self._vocabulary.special.values()),
+        )
+
+    @cached_property
+    def _tried_calls(self) -> tuple[CallShape, Form | None, str]:
+        """How the template is given messages with calls, how it writes these, and why nobody knows
+        that if so.
+        """
+        refusal, written = "", None
+        if self._tokenizer.chat_template is None:
+            return CallShape(), None, ""
+        for shape in (CallShape(*one) for one in product(Ids, (False, True))):
+            for number in (2, 1):  # Some refuse several calls at once.
+                try:
+                    form, writes = self._try_calls(shape, number)
+                except InvalidRequestError as error:
+                    refusal = refusal or error.message
+                    continue
+                refusal = "the chat template writes none that can be read"
+                if form is not None:
+                    return shape, form, ""
+                if writes and written is None:
+                    written = shape
+        known = known_form("\n".join((self._vocabulary.template, *self._vocabulary.added.values())))
+        return written or CallShape(), known, refusal
+
+    def _try_calls(self, shape: CallShape, number: int) -> tuple[Form | None, bool]:
+        """The form of so many calls, if it is found, and whether they are written at all.
+
+        Raises:
+            InvalidRequestError: the template refuses them.
+        """
+        question = ChatMessage("user", SENTINEL)
+        calls = tuple(
+            ToolCall(name, json.dumps(given), f"call_{place}")
+            for place, (name, given) in enumerate(zip(NAMES[:number], ARGUMENTS, strict=False))
+        )
+        asking = ChatMessage("assistant", "", tool_calls=calls)
+        gave = [
+            ChatMessage("tool", SENTINEL, tool_call_id=call.id or "", name=call.name)
+            for call in calls
+        ]
+        messages = with_ids([question, asking, *gave], shape.ids)
+        arguments = {"tools": _TRIED}
+        text = self._apply(messages, arguments, shape).partition(SENTINEL)[2].partition(SENTINEL)[0]
+        try:
+            plain = self._apply([question, reply(SENTINEL), question], arguments, shape)
+        except InvalidRequestError:
+            plain = self._apply([question], arguments, shape)
+        frame = plain.split(SENTINEL)[1] if SENTINEL in plain else ""
+        if self._tags is not None:
+            # What stands behind the thinking is how a reply begins that calls.
+            end = text.rfind(self._tags.close, 0, max(0, text.find(NAMES[0])))
+            if end >= 0:
+                text = text[end + len(self._tags.close) :]
+                frame = frame.rpartition(self._tags.close)[2] if self._tags.close in frame else ""
+        ids = [call.id or "" for call in messages[1].tool_calls]
+        return form_of(text, frame, ids), all(call.name in text for call in calls)
+
     def _render(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> str:
         if self._tokenizer.chat_template is None:
             return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant:"
-        for chat in (messages, fold_system(messages)):
-            try:
-                text: str = self._tokenizer.apply_chat_template(
-                    [in_template_form(message, in_parts=self._in_parts) for message in chat],
-                    add_generation_prompt=True,
-                    tokenize=False,
-                    **arguments,
-                )
-                return text
-            except MemoryError:
-                raise  # The bound on memory ended it; the template refuses nothing.
-            except Exception as error:  # the model's own code: it may raise anything
-                refusal = error
-        raise InvalidRequestError(
-            f"messages are refused by the model's chat template: {refusal}", "messages"
-        ) from refusal
+        shape, chats = CallShape(), [messages]
+        if any(message.tool_calls for message in messages):
+            shape = self._tried_calls[0]
+            # A template that takes any id may take none as well, or not.
+            named = with_ids(messages, shape.ids)
+            chats = [messages, named] if shape.ids is Ids.ANY else [named]
+        for chat in chats:
+            with suppress(InvalidRequestError):
+                return self._apply(chat, arguments, shape)
+        return self._apply(fold_system(chats[-1]), arguments, shape)
+
+    def _apply(
+        self, messages: Sequence[ChatMessage], arguments: Mapping[str, object], shape: CallShape
+    ) -> str:
+        """What the template writes of a chat.
+
+        Raises:
+            InvalidRequestError: it refuses it.
+        """
+        parts = self._in_parts
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [in_template_form(one, in_parts=parts, shape=shape) for one in messages],
+                add_generation_prompt=True,
+                tokenize=False,
+                **arguments,
+            )
+        except MemoryError:
+            raise  # The bound on memory ended it; the template refuses nothing.
+        except Exception as error:  # the model's own code: it may raise anything
+            raise InvalidRequestError(
+                f"messages are refused by the model's chat template: {error}", "messages"
+            ) from error
+        return text
 
     def _shows_content(self, in_parts: bool) -> bool:
         """Whether the template writes what a message says, as text or as a list of parts.

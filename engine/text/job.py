@@ -16,6 +16,7 @@ from engine.api.stream import Context
 from engine.api.structure import Structure
 from engine.api.tools import ToolUse
 from engine.structure.lead import Lead
+from engine.text.openings import Openings
 
 MIB = 1 << 20
 # On a busy core, 1 MB of honest text takes 2 s (prose, code) to 5 s (digits) and up to 450 MB, and
@@ -115,7 +116,7 @@ class ReplyJob(Job):
 
 @dataclass(frozen=True, slots=True)
 class OpeningsJob(Job):
-    """The texts with which tool calls begin, wanted (`engine.text.openings.openings`)."""
+    """How tool calls begin, wanted (`ChatEncoder.openings`)."""
 
     name: ClassVar[str] = "finding out how tool calls begin"
     failure: ClassVar[str] = "how tool calls begin cannot be found out"
@@ -236,8 +237,8 @@ def pack_rules(rules: str) -> bytes:
     return _RULES + rules.encode()
 
 
-def pack_openings(openings: Sequence[str]) -> bytes:
-    """An answer with the texts with which tool calls begin."""
+def pack_openings(openings: Openings) -> bytes:
+    """An answer with how tool calls begin."""
     return _OPENINGS + json.dumps(openings).encode()
 
 
@@ -291,14 +292,15 @@ def read_rules(answer: bytes) -> str:
     return answer[1:].decode()
 
 
-def read_openings(answer: bytes) -> tuple[str, ...]:
-    """Take the texts with which tool calls begin from an answer.
+def read_openings(answer: bytes) -> Openings:
+    """Take how tool calls begin from an answer.
 
     Raises:
         InvalidRequestError: the answer is a refusal.
     """
     _check(answer)
-    return tuple(json.loads(answer[1:]))
+    texts, flaw = json.loads(answer[1:])
+    return Openings(None if texts is None else tuple(texts), flaw)
 
 
 def _check(answer: bytes) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from enum import Enum, auto
+from typing import Any, NamedTuple
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
@@ -16,15 +19,37 @@ from engine.text.thinking import FIELDS
 
 ROLES = ("system", "user", "assistant", "tool")
 ASKING = ("user", "tool")
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
+_NAMED = re.compile(r"functions\.[\w.-]+:\d+")
+
+
+class Ids(Enum):
+    """Which ids of calls a template takes."""
+
+    ANY = auto()
+    NINE = auto()  # nine letters and digits, as Mistral's
+    NAMED = auto()  # `functions.NAME:0`, which Kimi's writes in place of the name
+
+
+class CallShape(NamedTuple):
+    """How a template is given messages that call tools.
+
+    Attributes:
+        ids: that it takes.
+        in_text: whether the arguments are JSON as text.
+    """
+
+    ids: Ids = Ids.ANY
+    in_text: bool = False
 
 
 def reply(content: str) -> ChatMessage:
     return ChatMessage("assistant", content)
 
 
-def in_template_form(message: ChatMessage, *, in_parts: bool) -> dict[str, Any]:
+def in_template_form(message: ChatMessage, *, in_parts: bool, shape: CallShape) -> dict[str, Any]:
     """A message as the template is given it: its text, its thinking under each of the names that it
-    has in templates, and the arguments of its tool calls as values.
+    has in templates, and its tool calls.
 
     Args:
         in_parts: whether the text is one part of a list.
@@ -37,7 +62,7 @@ def in_template_form(message: ChatMessage, *, in_parts: bool) -> dict[str, Any]:
     if message.thinking:
         told |= dict.fromkeys(FIELDS, message.thinking)
     if message.tool_calls:
-        told["tool_calls"] = [_call_in_template_form(call) for call in message.tool_calls]
+        told["tool_calls"] = [_call_in_template_form(call, shape) for call in message.tool_calls]
     if message.tool_call_id:
         told["tool_call_id"] = message.tool_call_id
     if message.name:
@@ -162,8 +187,51 @@ def _check_text(place: str, text: str) -> None:
         ) from None
 
 
-def _call_in_template_form(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": arguments_of(call)}
+def with_ids(messages: Sequence[ChatMessage], ids: Ids) -> Sequence[ChatMessage]:
+    """The chat with ids of calls that its template takes, in the calls and in what came of them.
+
+    Clients send the ids that they were told, by whatever server. Where an outcome does not say
+    which call it is of, it is of the first that has none yet.
+    """
+    fitting: dict[str, str] = {}
+    told, waiting, number = [], list[str](), 0
+    for message in messages:
+        calls = []
+        for call in message.tool_calls:
+            made = _fitting(call, number, ids)
+            if call.id:
+                made = fitting.setdefault(call.id, made)
+            calls.append(replace(call, id=made))
+            waiting.append(made)
+            number += 1
+        name = message.tool_call_id
+        if message.role == "tool":
+            name = fitting.get(name) or (waiting[0] if waiting else _hashed(name))
+            if name in waiting:
+                waiting.remove(name)
+        told.append(replace(message, tool_calls=tuple(calls), tool_call_id=name))
+    return told
+
+
+def _fitting(call: ToolCall, number: int, ids: Ids) -> str:
+    """The id of a call, or another one that is taken; the same for the same id."""
+    own = call.id or ""
+    if ids is Ids.NAMED:
+        return own if _NAMED.fullmatch(own) else f"functions.{call.name}:{number}"
+    if ids is Ids.ANY:
+        return own or f"call_{number}"
+    return own if _NINE.fullmatch(own) else _hashed(own or str(number))
+
+
+def _hashed(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:9]
+
+
+def _call_in_template_form(call: ToolCall, shape: CallShape) -> dict[str, Any]:
+    arguments = arguments_of(call)
+    if shape.in_text:
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    function = {"name": call.name, "arguments": arguments}
     told: dict[str, Any] = {"type": "function", "function": function}
     return {"id": call.id, **told} if call.id else told
 

@@ -39,6 +39,19 @@ _NOTHING = _Start("", True)
 _ANYTHING = _Start("", False)
 
 
+class Openings(NamedTuple):
+    """How the tool calls of a model begin.
+
+    Attributes:
+        texts: one of which stands wherever a call begins, but for one with which a reply begins and
+            that has no tags; None if that is not certain.
+        flaw: why calls that have tags are not found; "" if they are.
+    """
+
+    texts: tuple[str, ...] | None
+    flaw: str = ""
+
+
 def states_calls(response_template: object) -> bool:
     """Whether a response template of transformers says what tool calls look like."""
     return _field(response_template) is not None
@@ -58,11 +71,11 @@ def openings(response_template: object) -> tuple[str, ...]:
     field = _field(response_template)
     match (field or {}).get("open"), (field or {}).get("open_pattern"):
         case str(literal), None:
-            found = _distinct([literal])
+            found = distinct([literal])
         case list(literals), None if all(isinstance(one, str) for one in literals):
-            found = _distinct(literals)
+            found = distinct(literals)
         case None, str(pattern):
-            found = _distinct(_texts(pattern))
+            found = distinct(_texts(pattern))
             if found and not _are_all(found, pattern):
                 return ()
         case _:
@@ -76,7 +89,7 @@ def _field(response_template: object) -> Mapping[str, Any] | None:
     return field if isinstance(field, Mapping) else None
 
 
-def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
+def distinct(texts: Iterable[str]) -> tuple[str, ...]:
     """The texts without white space before them, and without those that begin with another one;
     none if any is blank, or if there are too many.
     """

@@ -33,6 +33,7 @@ from engine.text.job import (
     read_use,
     read_words,
 )
+from engine.text.openings import Openings
 from engine.text.process import EncoderProcess
 from engine.text.vocabulary import Tokenizer
 from engine.text.worker import Start
@@ -118,7 +119,7 @@ class EncoderPool:
         """
         return read_use(self._run(ReplyJob(tuple(prompt), tuple(reply), tuple(tools))))
 
-    def openings(self) -> tuple[str, ...]:
+    def openings(self) -> Openings:
         """As `ChatEncoder.openings`; blocks, and raises as `encode`."""
         return read_openings(self._run(OpeningsJob()))
 

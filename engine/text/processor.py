@@ -260,7 +260,7 @@ class OutputProcessor:
             StopMatcher(sampling.stop, sampling.min_tokens),
             context_key(self._codec.model_key, sampling.template_arguments),
             self._codec.parts(prompt[:start]),
-            self._codec.certain_text() if sampling.tools else None,
+            self._codec.certain_text(sampling.tools) if sampling.tools else None,
             first=prompt[0] if sampling.prompt_logprobs is not None and prompt else None,
         )
         if begun and repeats_begun:
@@ -399,7 +399,7 @@ class OutputProcessor:
         stop = reply.matcher.stopped_by
         finish = Finish(reason, reply.counted(usage), timings, context=context, stop=stop)
         # The calls of a reply that was cut may lack arguments.
-        if reason is not FinishReason.STOP or not self._codec.reads_calls:
+        if reason is not FinishReason.STOP or not reply.tools:
             return reply.put(thinking, text, finish)
         num_prompt = end.usage.prompt_tokens - reply.begun
         ending = Ending(reply.user, finish, context_ids, num_prompt, reply.tools)

@@ -9,6 +9,7 @@ from typing import Protocol
 from engine.api.errors import EngineError
 from engine.api.tools import ToolUse
 from engine.text.job import UnreadableError
+from engine.text.openings import Openings
 from engine.text.pool import ClosedError
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Reader(Protocol):
         tools: Sequence[Mapping[str, object]],
     ) -> ToolUse | None: ...
 
-    def openings(self) -> tuple[str, ...]: ...
+    def openings(self) -> Openings: ...
 
 
 class CallReader:
@@ -70,15 +71,20 @@ class CallReader:
                 self._tell(f"all replies stay text from here on: {error}")
         return None
 
-    def openings(self) -> tuple[str, ...]:
-        """The texts with which a tool call may begin (`engine.text.openings`); none if that is not
-        certain, or takes too long to find out. Blocks.
+    def openings(self) -> tuple[str, ...] | None:
+        """The texts with which a tool call may begin (`Openings`); None if that is not certain, or
+        takes too long to find out. Blocks.
         """
         try:
-            return self._reader.openings()
+            found = self._reader.openings()
         except EngineError as error:
             self._tell(f"replies to requests with tools are told at their ends: {error}")
-            return ()
+            return None
+        if found.flaw:
+            self._tell(
+                f"tool calls stay text, but for replies that begin with one as JSON: {found.flaw}"
+            )
+        return found.texts
 
     def _tell(self, what: str) -> None:
         log.warning("%s: %s", self._model_key, what)

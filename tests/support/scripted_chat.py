@@ -43,7 +43,7 @@ class ScriptedChat:
     stop: str | None = None
     error: EngineError | None = None
     parts: Parts = field(default_factory=lambda: TaggedParts(THINK, is_open=False))
-    certain: CertainText = field(default_factory=lambda: CertainText([OPENING]))
+    certain: CertainText = field(default_factory=lambda: CertainText([OPENING], []))
     said: str = ""
     num_shown: int = 0
     began: float | None = None
@@ -83,7 +83,7 @@ class ScriptedChat:
         self.num_shown += sum(len(piece) for _, piece in texts)
         self.certain.give(text, self.num_shown)
         if finish is not None and finish.reason is FinishReason.STOP:
-            use = use_in(self.said)
+            use = use_in(self.said) if self.sampling.tools else None
             if use is not None:
                 use = replace(use, content=beside_calls(self.certain.text, use.content))
             finish = replace(finish, tool_use=use, stop=self.stop)

@@ -41,14 +41,12 @@ class WordCodec:
     Attributes:
         before_encode: called on the text thread with the messages.
         arguments: of the chat template, of each prompt; `refused` among them refuses it.
-        reads_calls: whether replies have tool calls.
         read_calls: called on a thread of `Encodings` when a reply has ended.
     """
 
     model_key: str
     before_encode: Callable[[Sequence[ChatMessage]], None] = lambda messages: None
     arguments: list[Mapping[str, object]] = field(default_factory=list)
-    reads_calls: bool = False
     read_calls: Callable[..., ToolUse | None] = lambda *_: None
 
     def encode(
@@ -92,7 +90,7 @@ class WordCodec:
     def parts(self, prompt: Sequence[int]) -> None:
         """There is no thinking in numbers."""
 
-    def certain_text(self) -> None:
+    def certain_text(self, tools: Sequence[Mapping[str, object]]) -> None:
         """Nor does anything in them mark a call."""
 
 

@@ -20,13 +20,14 @@ USE = ToolUse((ToolCall("f", "{}"),))
 
 def codec(loader: Loader) -> WordCodec:
     """That of the model `a`, whose replies have tool calls."""
-    found = loader.codecs["a"] = WordCodec("a", reads_calls=True)
+    found = loader.codecs["a"] = WordCodec("a")
     return found
 
 
 def ended(host: EngineHost, **options: object) -> RequestStream:
     """A request whose reply ends by itself, at its fourth token."""
     stop = f"a{reference(PROMPT, 4)[-1]}"
+    options = {"tools": list(TOOLS), **options}
     return ask(host, "1 2 3", max_tokens=30, stop=[stop], **options)
 
 
@@ -39,7 +40,7 @@ def test_they_come_with_the_end(host: EngineHost, loader: Loader) -> None:
 
     codec(loader).read_calls = reading
     host.load(LoadRequest("a"))
-    text, finish = read(ended(host, tools=list(TOOLS)))
+    text, finish = read(ended(host))
     assert (text, finish.tool_use) == (say("a", PROMPT, 3), USE)
     assert finish.context is not None
     assert seen == [("engine-encoding-", finish.context.token_ids, 3, TOOLS)]
@@ -51,6 +52,12 @@ def test_a_reply_that_was_cut_is_not_read(host: EngineHost, loader: Loader) -> N
     host.load(LoadRequest("a"))
     finish = read(ask(host, max_tokens=3))[1]
     assert (finish.reason, finish.tool_use) == (FinishReason.LENGTH, None)
+
+
+def test_a_reply_that_was_offered_no_tools_is_not_read(host: EngineHost, loader: Loader) -> None:
+    codec(loader).read_calls = lambda *_: USE
+    host.load(LoadRequest("a"))
+    assert read(ended(host, tools=[]))[1].tool_use is None
 
 
 def test_a_reply_that_cannot_be_read_stays_text(host: EngineHost, loader: Loader) -> None:

@@ -253,14 +253,6 @@ class TestReplies:
         assert not processor.is_open("r")
         assert stream.drain() is None
 
-    def test_a_model_that_states_no_calls_has_none_read(
-        self, byte_level: PreTrainedTokenizerFast
-    ) -> None:
-        for response in (None, {"fields": {"content": {}}}):
-            tokenizer = tool_calling(byte_level, response)
-            encoder = ChatEncoder(tokenizer, KEY)
-            assert not ChatCodec(Vocabulary(tokenizer), encoder, KEY).reads_calls
-
 
 class TestPrompts:
     """What a template is given of tools, their calls and what came of them."""

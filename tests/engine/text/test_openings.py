@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.api.client import ChatMessage
 from engine.api.errors import InvalidRequestError
-from engine.text.openings import openings
+from engine.text.openings import Openings, openings
 from engine.text.pool import EncoderPool
 from engine.text.reading import CallReader
 from tests.support.tool_calling import RESPONSE, tool_calling
@@ -106,7 +106,7 @@ def test_an_expression_that_never_answers_ends_its_process_alone(
     try:
         pool.ready()
         with caplog.at_level(logging.WARNING):
-            assert CallReader(pool, "model").openings() == ()
+            assert CallReader(pool, "model").openings() is None
         assert "did not come to an end within 0.5 s" in caplog.text
         assert pool.encode([ChatMessage("user", "the cat?")], None)
     finally:
@@ -117,9 +117,9 @@ def test_a_model_whose_openings_take_too_long_has_none(caplog: pytest.LogCapture
     class Slow:
         def read_calls(self, *_: object) -> None: ...
 
-        def openings(self) -> tuple[str, ...]:
+        def openings(self) -> Openings:
             raise InvalidRequestError("it did not come to an end", "prompt")
 
     with caplog.at_level(logging.WARNING):
-        assert CallReader(Slow(), "model").openings() == ()
+        assert CallReader(Slow(), "model").openings() is None
     assert "model: replies to requests with tools are told at their ends" in caplog.text

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from app.gateway.http.replies import Reply
+from engine.api.client import ChatMessage
 from engine.api.lifecycle import FinishReason, Timings
 from engine.api.sampling import SamplingParams
 from engine.api.stream import RequestStream, Usage
@@ -25,6 +26,7 @@ from engine.text.processor import Ending, OutputProcessor
 from engine.text.vocabulary import Vocabulary
 from tests.engine.text.conftest import byte_level as byte_level
 from tests.support.tool_calling import RESPONSE, TOOLS, call, tool_calling
+from tests.support.tool_forms import BARE, CALLS, template
 
 PROMPT = "<|im_start|>user\nthe cat?<|im_end|>\n<|im_start|>assistant\n"
 CALL = call("weather", '{"days": 2}')
@@ -136,6 +138,12 @@ def hermes(byte_level: PreTrainedTokenizerFast) -> Replying:
     return Replying(tool_calling(byte_level))
 
 
+@pytest.fixture(scope="module")
+def derived(byte_level: PreTrainedTokenizerFast) -> Replying:
+    """As `hermes`, but its tokenizer states nothing of calls."""
+    return Replying(tool_calling(byte_level, None))
+
+
 def cut(text: str, cuts: Iterable[int]) -> list[str]:
     bounds = sorted({0, len(text), *(at % (len(text) + 1) for at in cuts)})
     return [text[a:b] for a, b in pairwise(bounds)]
@@ -213,6 +221,55 @@ def test_what_belongs_to_the_prompt_is_not_told(
     heard = Replying(tool_calling(byte_level, response)).hear(text, begun=begun)
     assert (heard.told, heard.reply.text) == (told, told)
     assert (() if heard.reply.use is None else heard.reply.use.calls) == calls
+
+
+BEGUN = ('{"name": ', '"weather"', ', "arguments": {', '"days": 2', "}}", "```json\n", "[", "]")
+
+
+@given(st.lists(st.sampled_from(BEGUN) | FRAGMENTS, max_size=8), st.lists(st.integers(0, 999)))
+def test_calls_without_tags_are_told_alike(
+    derived: Replying, fragments: list[str], cuts: list[int]
+) -> None:
+    text = "".join(fragments)
+    heard, at_once = derived.hear(cut(text, cuts)), derived.hear([text])
+    assert heard.told == heard.reply.text
+    assert (heard.reply.text, heard.reply.use) == (at_once.reply.text, at_once.reply.use)
+
+
+@pytest.mark.parametrize("form", [*CALLS, *BARE])
+def test_calls_in_the_form_of_the_template_are_told(
+    byte_level: PreTrainedTokenizerFast, form: str
+) -> None:
+    tokenizer = tool_calling(byte_level, None, template({**CALLS, **BARE}[form]))
+    replying, encoder = Replying(tokenizer), ChatEncoder(tokenizer, "model")
+    chat = [
+        ChatMessage("user", "the cat?"),
+        ChatMessage("assistant", "", tool_calls=USE),
+        ChatMessage("tool", "rain"),
+    ]
+    text = tokenizer.decode(encoder.encode(chat, None)).split("assistant\n")[1]
+    calls = text.partition("<|im_end|>")[0]
+    for said in ("", "the cat.") if form in CALLS else ("",):
+        for pieces in ([said + calls], list(said + calls)):
+            heard = replying.hear(pieces)
+            assert ("".join(heard.early), heard.last) == (said, "")
+            use = heard.reply.use
+            assert use is not None
+            assert [(one.name, one.arguments) for one in use.calls] == [
+                (one.name, one.arguments) for one in USE
+            ]
+        cut_off = replying.hear(list(said + calls), reason=FinishReason.LENGTH)
+        assert (cut_off.told, cut_off.reply.use) == (said + calls, None)
+    broken = replying.hear(calls.replace("days", "da\u0000ys")[: len(calls) // 2] + " and so on")
+    assert broken.told == broken.reply.text
+
+
+def test_text_that_begins_otherwise_is_told_as_it_comes(derived: Replying) -> None:
+    for text in ('{"name": "delete", "a": 1}', "[1, 2]", "```python\nprint()\n```", "[link](x)"):
+        heard = derived.hear(list(text))
+        assert heard.told == text
+        assert len("".join(heard.early)) > len(text) - 3
+        assert heard.reply.use is None
 
 
 def test_a_reply_that_is_cut_off_is_told_as_it_was_written(hermes: Replying) -> None:
