@@ -292,7 +292,7 @@ class ChatEncoder:
                 if writes and written is None:
                     written = shape
         known = known_form("\n".join((self._vocabulary.template, *self._vocabulary.added.values())))
-        return written or CallShape(), known, refusal
+        return written or CallShape(writes=known is None), known, refusal
 
     def _try_calls(self, shape: CallShape, number: int) -> tuple[Form | None, bool]:
         """The form of so many calls, if it is found, and whether they are written at all.
@@ -334,7 +334,9 @@ class ChatEncoder:
             return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant:"
         shape, chats = CallShape(), [messages]
         if any(message.tool_calls for message in messages):
-            shape = self._tried_calls[0]
+            shape, form, _ = self._tried_calls
+            if form is not None and not shape.writes:
+                messages = [_said(message, form) for message in messages]
             # A template that takes any id may take none as well, or not.
             named = with_ids(messages, shape.ids)
             chats = [messages, named] if shape.ids is Ids.ANY else [named]
@@ -495,3 +497,11 @@ class ChatEncoder:
             if len(token_ids) > 1 and token_ids[0] == token_id:
                 return token
         return ""
+
+
+def _said(message: ChatMessage, form: Form) -> ChatMessage:
+    """A message that has its calls in its content."""
+    if not message.tool_calls:
+        return message
+    said = f"{message.content}{form.write(message.tool_calls)}"
+    return replace(message, content=said, tool_calls=())

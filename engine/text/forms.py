@@ -78,6 +78,14 @@ class Form(ABC):
                 at = end
         return at
 
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """The calls as a reply has them, which only the forms of `known_form` can tell.
+
+        Raises:
+            NotImplementedError: it is another form.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def read(self, text: str, at: int, types: _Types) -> tuple[list[ToolCall], int]:
         """The calls whose own text begins at a place, and where they end.
@@ -96,11 +104,23 @@ class JsonForm(Form):
 
     Attributes:
         name, arguments, id: the keys of those; the name is "" where it is the key of the arguments.
+        is_list: whether several are written as a list.
     """
 
     name: str
     arguments: str
     id: str
+    is_list: bool = False
+
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        entries = [
+            {self.name: call.name, self.arguments: json.loads(call.arguments)} for call in calls
+        ]
+        start, end = self.starts[0], "".join(self.ends)
+        if self.is_list:
+            return f"{start}{json.dumps(entries, ensure_ascii=False)}{end}"
+        texts = (json.dumps(entry, ensure_ascii=False) for entry in entries)
+        return "\n".join(f"{start}\n{text}\n{end}" for text in texts)
 
     def begins(self, text: str, at: int) -> bool:
         return text.startswith(("{", "["), _bare(text, at))
@@ -234,6 +254,13 @@ class TagForm(Form):
 @dataclass(frozen=True)
 class PythonForm(Form):
     """Calls are those of a list as Python has it."""
+
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        texts = []
+        for call in calls:
+            given = json.loads(call.arguments).items()
+            texts.append(f"{call.name}({', '.join(f'{key}={value!r}' for key, value in given)})")
+        return f"{self.starts[0]}[{', '.join(texts)}]{''.join(self.ends)}"
 
     def begins(self, text: str, at: int) -> bool:
         return text.startswith("[", _bare(text, at)) or super().begins(text, at)
@@ -420,9 +447,9 @@ _KNOWN = (
     ("<|tool_call_start|>", PythonForm(("<|tool_call_start|>",), ("<|tool_call_end|>",))),  # LFM2
     (
         "<|tool_call|>",  # Granite 3, Phi-4
-        JsonForm(("<|tool_call|>",), ("<|/tool_call|>",), "name", "arguments", "id"),
+        JsonForm(("<|tool_call|>",), ("<|/tool_call|>",), "name", "arguments", "id", True),
     ),
-    ("[TOOL_CALLS]", JsonForm(("[TOOL_CALLS]",), (), "name", "arguments", "id")),  # Mistral
+    ("[TOOL_CALLS]", JsonForm(("[TOOL_CALLS]",), (), "name", "arguments", "id", True)),  # Mistral
     (
         "<tool_call>",  # what Hermes was taught, and many others
         JsonForm(("<tool_call>",), ("</tool_call>",), "name", "arguments", "id"),

@@ -37,10 +37,12 @@ class CallShape(NamedTuple):
     Attributes:
         ids: that it takes.
         in_text: whether the arguments are JSON as text.
+        writes: whether it writes them at all; where it does not, they are a part of the content.
     """
 
     ids: Ids = Ids.ANY
     in_text: bool = False
+    writes: bool = True
 
 
 def reply(content: str) -> ChatMessage:

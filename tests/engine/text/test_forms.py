@@ -291,6 +291,9 @@ def test_a_template_that_writes_no_call_may_have_a_form_that_is_known(
     model = Model(byte_level, f"{{# as {mark} #}}{body}")
     assert plain(model.read(text)) == told(EMPTY)
     assert model.encoder.openings() == ((mark,), "")
+    # A history has them in the content.
+    calls = (FIRST, SECOND, EMPTY)
+    assert plain(model.read(model.written(*calls))) == told(*calls)
 
 
 @pytest.mark.parametrize("body", ["", "{{- raise_exception('the cat') -}}", "{{- m.nothing.x -}}"])
