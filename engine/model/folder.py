@@ -28,7 +28,8 @@ from engine.model.files import (
 )
 from engine.model.quantized.gguf import GgufFile
 from engine.model.registry import ModelEntry
-from engine.model.sizes import check_sizes
+from engine.model.rope import scaled_positions
+from engine.model.sizes import MOST_POSITIONS, check_sizes
 from engine.text.vocabulary import Vocabulary
 
 _GENERATION_FILE = "generation_config.json"
@@ -166,7 +167,13 @@ def max_positions(config: PreTrainedConfig, folder: Path) -> int:
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(positions, int):
         raise ModelError(f"{folder / CONFIG_FILE} does not say max_position_embeddings")
-    return positions
+    reached = scaled_positions(text)
+    if reached > MOST_POSITIONS:
+        raise ModelError(
+            f"{folder / CONFIG_FILE} is not valid: its rope_parameters reach {reached} positions; "
+            f"at most {MOST_POSITIONS} are allowed"
+        )
+    return max(positions, reached)
 
 
 def default_sampling(

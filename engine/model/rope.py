@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -18,9 +19,8 @@ def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:
 
     In transformers, the largest position of a row decides whether `longrope` (LongRoPE, arXiv
     2402.13753) takes its short or its long factors, and which base `dynamic` (NTK-aware scaling)
-    takes. But a packed step holds many sequences in one row. Here LongRoPE's factors are chosen
-    once, by `max_model_len`. Dynamic scaling is switched off: it sets in only beyond the trained
-    length, which no sequence reaches.
+    takes. But a packed step holds many sequences in one row. Here both are chosen once, by
+    `max_model_len`, as for a sequence that fills it.
 
     Args:
         max_model_len: tokens of the longest sequence.
@@ -31,27 +31,49 @@ def freeze_rope(model: PreTrainedModel, max_model_len: int) -> None:
     rotaries = [module for module in model.modules() if _kinds(module)]
     for rotary in rotaries:
         for layer_type, kind in _kinds(rotary).items():
-            if kind == "longrope":
-                _choose_factors(rotary, layer_type, max_model_len)
             if kind in ("longrope", "dynamic"):
+                _choose(kind, rotary, layer_type, max_model_len)
                 _set_kind(rotary, layer_type, "default")
     if {"longrope", "dynamic"} & _configured_kinds(model.config.get_text_config()):
         _check_independent(model, rotaries, max_model_len)
 
 
-def _choose_factors(rotary: Any, layer_type: str | None, max_model_len: int) -> None:
-    parameters = rotary.config.rope_parameters
-    original = (parameters[layer_type] if layer_type else parameters)[
-        "original_max_position_embeddings"
-    ]
+def scaled_positions(config: Any) -> int:
+    """How many positions the scaling of rotations reaches, as a configuration of a text model has
+    it; 0 where nothing is scaled, or `max_position_embeddings` counts the scaled ones.
+
+    YaRN (arXiv 2309.00071), linear and dynamic scaling reach the trained length times their factor.
+    The trained length is `original_max_position_embeddings`, or `max_position_embeddings` if that
+    is not stated. Where types of layers are rotated apart, as in Gemma 3, the latter is the whole.
+    """
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_type = [value for value in parameters.values() if isinstance(value, dict)]
+    reached = 0
+    for one in by_type or [parameters]:
+        trained = None if by_type else config.max_position_embeddings
+        trained = one.get("original_max_position_embeddings") or trained
+        factor = one.get("factor")
+        if one.get("rope_type") not in ("yarn", "linear", "dynamic"):
+            continue
+        if isinstance(trained, int) and isinstance(factor, (int, float)) and math.isfinite(factor):
+            reached = max(reached, int(trained * factor))
+    return reached
+
+
+def _choose(kind: str, rotary: Any, layer_type: str | None, max_model_len: int) -> None:
+    """Set the frequencies of a rotation as they are for the longest sequence."""
     inv_freq = getattr(rotary, f"{layer_type}_inv_freq" if layer_type else "inv_freq")
-    # A length above the original one asks for the long factors; the module's own forward pass asks
-    # in the same way.
-    length = original + 1 if max_model_len > original else None
+    length: int | None = max_model_len
+    if kind == "longrope":
+        parameters = rotary.config.rope_parameters
+        original = (parameters[layer_type] if layer_type else parameters)[
+            "original_max_position_embeddings"
+        ]
+        # A length above the original one asks for the long factors; the module's own forward pass
+        # asks in the same way.
+        length = original + 1 if max_model_len > original else None
     extra = {"layer_type": layer_type} if layer_type else {}
-    chosen, _ = ROPE_INIT_FUNCTIONS["longrope"](
-        rotary.config, inv_freq.device, seq_len=length, **extra
-    )
+    chosen, _ = ROPE_INIT_FUNCTIONS[kind](rotary.config, inv_freq.device, seq_len=length, **extra)
     inv_freq.copy_(chosen)
 
 

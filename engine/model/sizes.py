@@ -21,7 +21,7 @@ from engine.model.checkpoint import Checkpoint
 # layers (128), doge the most experts (16,384, which are rows of a table), deepseek_v4 the longest
 # context (2^20 positions), and iquestcoder the widest inner layer (27,648).
 _MOST_LAYERS, _MOST_EXPERTS = 1024, 1 << 14
-_MOST_POSITIONS = 1 << 27
+MOST_POSITIONS = 1 << 27
 # No weight needs to have this size: a mixture of experts may state the size of dense layers that it
 # does not have.
 _MOST_INNER = 1 << 24
@@ -91,7 +91,7 @@ _RULES = (
     _Rule(
         ("max_position_embeddings", "n_positions"),
         1,
-        lambda weights: _MOST_POSITIONS,
+        lambda weights: MOST_POSITIONS,
         "128 times the longest default of transformers",
     ),
 )

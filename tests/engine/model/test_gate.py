@@ -304,6 +304,16 @@ def test_rope_that_stays_dependent_on_the_row_is_found(monkeypatch: pytest.Monke
         freeze_rope(model, 128)
 
 
+def test_dynamic_rope_is_right_beyond_the_trained_length() -> None:
+    """Its base is that of a sequence which fills the context."""
+    model, untouched = tiny_model("llama_dynamic_rope"), tiny_model("llama_dynamic_rope")
+    longest = 4 * model.config.max_position_embeddings
+    admit(model, longest)
+    torch.testing.assert_close(eager_logits(model, longest), eager_logits(untouched, longest))
+    short = eager_logits(tiny_model("llama_dynamic_rope"), 20)
+    assert not torch.allclose(eager_logits(model, 20), short, atol=0.01)
+
+
 def test_dynamic_rope_is_right_up_to_the_trained_length() -> None:
     model = tiny_model("llama_dynamic_rope")
     trained = model.config.max_position_embeddings

@@ -20,7 +20,7 @@ from engine.model import loader
 from engine.model.checkpoint import CONFIG_FILE, SINGLE_FILE, open_checkpoint
 from engine.model.loader import load_model
 from tests.support.checkpoints import END_ID, save_checkpoint
-from tests.support.loading import SMALL, Recorded, load, weights_of
+from tests.support.loading import SMALL, Recorded, load, refusal, weights_of
 from tests.support.zoo import MAX_LEN
 
 pytestmark = pytest.mark.usefixtures("encodes_here")
@@ -248,3 +248,54 @@ def test_a_model_that_does_not_attend_knows_no_longest_sequence(tmp_path: Path) 
     config.pop("max_position_embeddings", None)
     file.write_text(json.dumps(config))
     assert load(tmp_path, num_blocks=8).config.max_model_len == 128
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        ({"rope_type": "default"}, 128),
+        ({"rope_type": "linear", "factor": 4.0}, 512),
+        ({"rope_type": "linear", "factor": 0.5}, 128),
+        ({"rope_type": "dynamic", "factor": 4.0}, 512),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}, 512),
+        ({"rope_type": "yarn", "factor": 4.0}, 512),
+        # Here `max_position_embeddings` counts what scaling reaches.
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}, 128),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+            128,
+        ),
+    ],
+    ids=lambda value: value.get("rope_type") if isinstance(value, dict) else None,
+)
+def test_scaled_rotations_lengthen_the_context(
+    tmp_path: Path, rope: dict[str, Any], longest: int
+) -> None:
+    rope = {"rope_theta": 10000.0, **rope}
+    model = save_checkpoint(tmp_path, "llama", max_position_embeddings=128, rope_parameters=rope)
+    loaded = load(tmp_path, max_num_batched_tokens=longest)
+    assert loaded.config.max_model_len == longest
+    prompt, blocks = tuple(5 + token * 7 % 80 for token in range(longest)), tuple(range(40))
+    logits = loaded.runner.logits(  # type: ignore[attr-defined]
+        StepPlan(
+            1,
+            (Row(0, 0, longest, blocks[: longest // 16], True, True),),
+            new=(NewSequence(0, prompt, longest, SamplingParams(), 0, (), ()),),
+        )
+    )
+    expected = model(torch.tensor([prompt]), use_cache=False).logits[0, -1:]
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    assert f"allows 1 to {longest}" in refusal(tmp_path, max_model_len=longest + 1).message
+
+
+def test_a_scaling_that_reaches_further_than_any_model_is_refused(tmp_path: Path) -> None:
+    rope = {"rope_theta": 10000.0, "rope_type": "linear", "factor": 1e9}
+    save_checkpoint(tmp_path, rope_parameters=rope)
+    reached = MAX_LEN * 10**9
+    assert f"its rope_parameters reach {reached} positions" in refusal(tmp_path).message
