@@ -87,6 +87,7 @@ class WordCodec:
     """A chat codec, as the engine's text thread uses one, in which each token is a word."""
 
     model_key = NAME
+    turn_stops = ()
 
     def encode(
         self,
@@ -115,7 +116,7 @@ class WordCodec:
     def detokenizer(self) -> _WordDetokenizer:
         return _WordDetokenizer()
 
-    def parts(self, prompt: Sequence[int]) -> None:
+    def parts(self, prompt: Sequence[int], *, is_chat: bool) -> None:
         """There is no thinking in these words."""
 
 

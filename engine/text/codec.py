@@ -18,7 +18,8 @@ from engine.text.channels import ChannelParts, Channels, begins_message
 from engine.text.detokenizer import Detokenizer
 from engine.text.forms import types_of
 from engine.text.grammars import Grammars
-from engine.text.parts import Parts
+from engine.text.messages import LINE_STOPS
+from engine.text.parts import LineParts, Parts
 from engine.text.reading import CallReader, Reader
 from engine.text.thinking import TaggedParts, Tags
 from engine.text.vocabulary import Vocabulary
@@ -58,6 +59,10 @@ class ChatCodec:
     Args:
         model_key: the model's `LoadedModel.key`.
         grammars: of the model; None if its replies can be given no structure.
+
+    Attributes:
+        turn_stops: texts that end the reply of a chat, beside the tokens that end a sequence; empty
+            with a chat template, which has a token for that.
     """
 
     def __init__(
@@ -74,7 +79,8 @@ class ChatCodec:
         self._channels = Channels.find(vocabulary)
         self._tags = Tags.find(vocabulary)
         self._reader = CallReader(encoder, model_key)
-        self._openings = self._reader.openings() if vocabulary.template else ()
+        self.turn_stops = () if vocabulary.has_template else LINE_STOPS
+        self._openings = self._reader.openings() if vocabulary.has_template else ()
 
     def encode(
         self,
@@ -202,14 +208,18 @@ class ChatCodec:
         """A new detokenizer, for one reply."""
         return Detokenizer(self._vocabulary)
 
-    def parts(self, prompt: Sequence[int]) -> Parts | None:
-        """What tells thinking and content of one reply apart; None where the model is not known to
-        think.
+    def parts(self, prompt: Sequence[int], *, is_chat: bool) -> Parts | None:
+        """What tells thinking and content of one reply apart, and both from markup; None where all
+        of it is content.
 
         Args:
             prompt: the token ids before the reply. Where they end with the tag that opens the
                 thinking, the reply begins within it.
+            is_chat: whether they are those of a chat, else of a text. Nobody asks a model to think
+                in a chat without a template.
         """
+        if is_chat and not self._vocabulary.has_template:
+            return LineParts()
         if self._channels is None and self._tags is None:
             return None
         end = self._end(prompt)

@@ -32,6 +32,7 @@ from engine.text.messages import (
     changed,
     check,
     fold_system,
+    in_lines,
     in_template_form,
     reply,
     with_ids,
@@ -187,6 +188,8 @@ class ChatEncoder:
         """
         safe = changed(reply, self._guard.harmless)
         text = begun_text(safe, self._tags, self._channels, is_open=is_open)
+        if not self._vocabulary.has_template:
+            text = f" {text.lstrip()}"  # as models write it behind `assistant:`
         token_ids = self._tokenizer.encode(self._anchor + text, add_special_tokens=False)
         return token_ids[1:] if self._anchor else token_ids
 
@@ -240,7 +243,7 @@ class ChatEncoder:
         """Whether the template writes the functions that it is given. One that refuses the question
         tells nothing, and is given them.
         """
-        if self._tokenizer.chat_template is None:
+        if not self._vocabulary.has_template:
             return False
         question, tools = ChatMessage("user", SENTINEL), [{"type": "function", "function": _PROBE}]
         try:
@@ -250,9 +253,14 @@ class ChatEncoder:
 
     def _check_tools(self, arguments: Mapping[str, object]) -> None:
         if arguments.get("tools") and not self._writes_tools:
+            lacks = (
+                "chat template takes none"
+                if self._vocabulary.has_template
+                else ("tokenizer has no chat template")
+            )
             raise InvalidRequestError(
-                "tools are stated, and the model's chat template takes none; ask without them, or "
-                "ask another model",
+                f"tools are stated, and the model's {lacks}; ask without them, or ask another "
+                "model",
                 "tools",
             )
 
@@ -330,8 +338,8 @@ class ChatEncoder:
     def _render(
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object] = NO_ARGUMENTS
     ) -> str:
-        if self._tokenizer.chat_template is None:
-            return "".join(f"{m.role}: {m.content}\n" for m in messages) + "assistant:"
+        if not self._vocabulary.has_template:
+            return in_lines(messages)
         shape, chats = CallShape(), [messages]
         if any(message.tool_calls for message in messages):
             shape, form, _ = self._tried_calls
@@ -438,7 +446,7 @@ class ChatEncoder:
         self, messages: Sequence[ChatMessage], arguments: Mapping[str, object]
     ) -> list[int]:
         text = self._render(messages, arguments)
-        if self._tokenizer.chat_template is not None:
+        if self._vocabulary.has_template:
             return self._tokenizer.encode(text, add_special_tokens=False)
         # There is no template to write the token that begins a sequence, so the tokenizer adds it,
         # if it has one.
@@ -470,7 +478,7 @@ class ChatEncoder:
         those of tools, as far as that can be told. Text before replies is left out, because there
         the template may write more than the mark of a turn, such as the beginning of the reasoning.
         """
-        if self._tokenizer.chat_template is None:
+        if not self._vocabulary.has_template:
             return ""
         found = ""
         for roles, places in (

@@ -19,6 +19,8 @@ from engine.text.thinking import FIELDS
 
 ROLES = ("system", "user", "assistant", "tool")
 ASKING = ("user", "tool")
+# What a reply ends with where there is no chat template, and the model would say what comes next.
+LINE_STOPS = tuple(f"\n{role}:" for role in ROLES)
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
 _NAMED = re.compile(r"functions\.[\w.-]+:\d+")
 
@@ -70,6 +72,13 @@ def in_template_form(message: ChatMessage, *, in_parts: bool, shape: CallShape) 
     if message.name:
         told["name"] = message.name
     return told
+
+
+def in_lines(messages: Sequence[ChatMessage]) -> str:
+    """A chat as a text that a model without a chat template completes: a line `role: content` for
+    each message, and the beginning of the reply's.
+    """
+    return "".join(f"{message.role}: {message.content}\n" for message in messages) + "assistant:"
 
 
 def fold_system(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

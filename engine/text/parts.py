@@ -110,3 +110,16 @@ class Parts(ABC):
     @abstractmethod
     def _close(self) -> None:
         """Decide the rest."""
+
+
+class LineParts(Parts):
+    """The parts of a reply behind `assistant:` in a line of text: the white space at its beginning
+    is markup, and all else is content.
+    """
+
+    def _read(self, token_id: int | None, text: str) -> None:
+        self._decide(Part.MARKUP, len(text) - len(text.lstrip()))
+        self._is_settled = bool(text.strip())
+
+    def _close(self) -> None:
+        pass  # White space alone is markup.

@@ -62,6 +62,7 @@ class _Reply:
         begun: how many tokens it had that were made by requests before.
         repeats_begun: as `Submission` has it.
         skipped: what its content begins with and is not told.
+        turns: texts that end it and that nobody stated (`ChatCodec.turn_stops`).
         certain: finds the text that is part of no tool call; None where no tools may be called, or
             nothing is certain.
     """
@@ -86,6 +87,7 @@ class _Reply:
     begun: int = 0
     repeats_begun: bool = True
     skipped: str = ""
+    turns: tuple[str, ...] = ()
 
     def resume(self, token_ids: Sequence[int]) -> tuple[str, str]:
         """Take in the tokens that the reply had before; returns the thinking and the text of them.
@@ -243,13 +245,16 @@ class OutputProcessor:
         The caller has checked that no stream with this request id is open.
 
         Args:
-            num_messages: messages of the prompt.
+            num_messages: messages of the prompt; 0 if it is a text.
             prompt: its token ids.
             user: whose it is.
             begun: how many of them, at their end, are those of a reply to go on with.
             repeats_begun: whether the stream is given its text at once, or never.
         """
         start = len(prompt) - begun
+        is_free = not sampling.ignore_eos and sampling.structure is None
+        turns = self._codec.turn_stops if num_messages and is_free else ()
+        turns = tuple(stop for stop in turns if stop not in sampling.stop)
         reply = _Reply(
             stream,
             self._codec,
@@ -257,11 +262,12 @@ class OutputProcessor:
             sampling.tools,
             num_messages,
             self._codec.detokenizer(),
-            StopMatcher(sampling.stop, sampling.min_tokens),
+            StopMatcher(sampling.stop + turns, sampling.min_tokens),
             context_key(self._codec.model_key, sampling.template_arguments),
-            self._codec.parts(prompt[:start]),
+            self._codec.parts(prompt[:start], is_chat=num_messages > 0),
             self._codec.certain_text(sampling.tools) if sampling.tools else None,
             first=prompt[0] if sampling.prompt_logprobs is not None and prompt else None,
+            turns=turns,
         )
         if begun and repeats_begun:
             reply.put(*reply.resume(prompt[start:]))
@@ -395,8 +401,13 @@ class OutputProcessor:
             reason = FinishReason.STOP
             usage = replace(usage, completion_tokens=usage.completion_tokens - surplus)
             context_ids = context_ids[: len(context_ids) - surplus]
-        context = Context(reply.key, context_ids, reply.num_messages + 1)
+        context: Context | None = Context(reply.key, context_ids, reply.num_messages + 1)
+        if reply.turns and reason is FinishReason.STOP:
+            # The ids may end with the line that begins another message, or with a token behind
+            # which a model takes up another text. The next turn is encoded anew.
+            context = None
         stop = reply.matcher.stopped_by
+        stop = None if stop in reply.turns else stop
         finish = Finish(reason, reply.counted(usage), timings, context=context, stop=stop)
         # The calls of a reply that was cut may lack arguments.
         if reason is not FinishReason.STOP or not reply.tools:

@@ -105,6 +105,11 @@ class Vocabulary:
         self._utf8 = {token_id: text.encode() for token_id, text in self.added.items()}
         self._utf8 |= {token_id: bytes((byte,)) for token_id, byte in self.bytes.items()}
 
+    @property
+    def has_template(self) -> bool:
+        """Whether there is a chat template."""
+        return bool(self.template.strip())
+
     def decode(self, token_ids: list[int], *, names_special: bool = False) -> str:
         """Text of token ids, as the tokenizer's `decode` gives it.
 

@@ -87,7 +87,9 @@ class WordCodec:
     def detokenizer(self) -> WordDetokenizer:
         return WordDetokenizer(self.model_key)
 
-    def parts(self, prompt: Sequence[int]) -> None:
+    turn_stops = ()
+
+    def parts(self, prompt: Sequence[int], *, is_chat: bool) -> None:
         """There is no thinking in numbers."""
 
     def certain_text(self, tools: Sequence[Mapping[str, object]]) -> None:

@@ -355,6 +355,27 @@ def test_without_a_template_a_chat_is_lines_of_role_and_text(
     )
 
 
+def test_without_a_template_a_reply_that_was_cut_off_stands_behind_a_blank(
+    byte_level: PreTrainedTokenizerFast,
+) -> None:
+    encoder, tokenizer = encoder_of(byte_level, None)
+    for content in ("the cat", " the cat"):
+        begun = encoder.encode_begun(ChatMessage("assistant", content), is_open=False)
+        assert text_of(tokenizer, begun) == " the cat"
+
+
+def test_tools_are_refused_without_a_template(byte_level: PreTrainedTokenizerFast) -> None:
+    encoder, _ = encoder_of(byte_level, None)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    with pytest.raises(InvalidRequestError, match="the model's tokenizer has no chat template"):
+        encoder.encode(chat("Hi"), None, {"tools": [tool]})
+
+
+def test_a_blank_template_is_none(byte_level: PreTrainedTokenizerFast) -> None:
+    encoder, tokenizer = encoder_of(byte_level, " ")
+    assert text_of(tokenizer, encoder.encode(chat("Hi"), None)).endswith("user: Hi\nassistant:")
+
+
 def test_without_a_template_the_tokenizer_begins_the_sequence_and_does_not_end_it(
     byte_level: PreTrainedTokenizerFast,
 ) -> None:

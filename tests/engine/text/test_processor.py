@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import threading
 from array import array
 from collections.abc import Callable, Sequence
@@ -41,7 +42,13 @@ def scored(token_id: int) -> TokenLogprobs:
 class Desk:
     """A processor, and a core's side of a few requests, played by hand."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        template: str | None = "{{ messages[0].content }}assistant",
+    ) -> None:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.chat_template = template
         self.tokenizer = tokenizer
         self.aborted: list[str] = []
         self.asking: set[str] = set()
@@ -506,3 +513,55 @@ def test_the_tokens_of_a_prompt_come_with_their_text_the_first_one_before_what_i
         PromptToken(3, utf8(3), -1.5, 2, (Candidate(9, utf8(9), -0.25),)),
         PromptToken(4, utf8(4), -2.0, 3),
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "sampling", "num_messages", "shown", "stop"),
+    [
+        (" the cat\nuser: the", {}, 1, "the cat", None),
+        (" the cat\nassistant:", {}, 1, "the cat", None),
+        ("\n the cat\n\nsystem:", {}, 1, "the cat\n", None),
+        ("\nuser:", {}, 1, "", None),
+        (" the cat user: the", {}, 1, "the cat user: the", None),
+        (" the cat\nuser", {}, 1, "the cat\nuser", None),
+        # What a request states is told as a stop string, whether it is the name of a role or not.
+        (" the cat\nuser: the", {"stop": ["cat"]}, 1, "the ", "cat"),
+        (" the cat\nuser: the", {"stop": ["\nuser:"]}, 1, "the cat", "\nuser:"),
+        # Neither ends what is to go on past ends, what follows a structure, or a text.
+        (" the\nuser: the", {"ignore_eos": True}, 1, "the\nuser: the", None),
+        (" the\nuser: the", {"structure": {"regex": "(.|\n)*"}}, 1, "the\nuser: the", None),
+        (" the\nuser: the", {}, 0, " the\nuser: the", None),
+        (" \n", {}, 1, "", None),
+    ],
+)
+def test_without_a_template_the_name_of_a_role_ends_a_reply(
+    byte_level: PreTrainedTokenizerFast,
+    text: str,
+    sampling: dict[str, object],
+    num_messages: int,
+    shown: str,
+    stop: str | None,
+) -> None:
+    desk = Desk(byte_level, template=None)
+    stream = desk.open(num_messages=num_messages, **sampling)
+    output = desk.ids(text)
+    told, is_stopped = "", False
+    for token_id in output:
+        is_stopped |= bool(desk.send(token_id))
+        told += delta.text if (delta := stream.drain()) is not None else ""
+    desk.send(end=end(FinishReason.LENGTH, output))
+    delta, finish = last(stream)
+    assert (told + delta.text, finish.stop) == (shown, stop)
+    assert is_stopped == (finish.reason is FinishReason.STOP)
+    # The next turn is encoded anew, since the ids may end with the beginning of another message.
+    is_chat = num_messages > 0 and not {"ignore_eos", "structure"} & sampling.keys()
+    assert (finish.context is None) == (is_stopped and is_chat)
+
+
+def test_with_a_template_the_name_of_a_role_ends_nothing(desk: Desk) -> None:
+    stream = desk.open()
+    output = desk.ids(" the\nuser: the")
+    desk.send(*output, end=end(FinishReason.LENGTH, output))
+    delta, finish = last(stream)
+    assert delta.text == " the\nuser: the"
+    assert finish.context is not None
